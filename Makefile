@@ -1,0 +1,58 @@
+# The first target to need it sets up .venv with the versions in constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-all check fix bench lock clean
+
+help:  ## Show this help
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo '  make train ARGS="sync=asp hardware.workers=2"   passes overrides; see paceline train --help'
+
+setup: $(READY)  ## Create .venv with pinned dependencies
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "paceline needs Python >= 3.11; $(PYTHON) is older. Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 3; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make virtual environments. Try: apt-get install python3-venv"; exit 3; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch  # alone first, or another package pulls a newer build
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@
+
+train: $(READY)  ## Train on digits with two workers; ARGS="..." passes overrides
+	$(BIN)/paceline train $(ARGS)
+
+test: $(READY)  ## Run the tests (ARGS="..." goes to pytest)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(READY)  ## Run the tests, the slow ones too
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)  ## Format, lint and types, without editing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+fix: $(READY)  ## Format and mend what ruff can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## Time paceline against what a user would pick instead
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: $(READY)  ## Write the installed versions to constraints.txt
+	@{ echo "# Every version that the tests ran with. Renew: make lock"; \
+	   $(BIN)/python -m pip freeze --all --exclude-editable | grep -vE '^(setuptools|wheel)=' | sed 's/+cpu$$//'; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean:  ## Remove .venv and caches (runs/ stays)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
