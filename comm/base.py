@@ -1,0 +1,102 @@
+"""One worker's end of a fabric. An algorithm is written against this class and cannot tell fabrics apart.
+
+Names follow torch.distributed. Every call blocks until this worker may reuse its tensors, unless it says that it
+returns `Work`. Every wait has a timeout and raises `HangError`, which names who was missing, or `PeerLostError`.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from torch import Tensor
+
+from .board import Board
+from .ledger import Ledger
+from .timeline import Timeline
+
+ReduceOp = Literal["sum", "max", "min"]
+
+
+class Work(ABC):
+    """An operation under way. The tensors it was given must not be touched until `wait` returns."""
+
+    @abstractmethod
+    def wait(self) -> None: ...
+
+
+class Comm(ABC):
+    """One worker's end of a fabric, or of a sub-group of it.
+
+    `rank` and `size` are those of the group. `board`, `ledger` and `timeline` are the worker's:
+    sub-groups share them.
+    """
+
+    rank: int
+    size: int
+    name: str
+    board: Board
+    ledger: Ledger
+    timeline: Timeline
+
+    @abstractmethod
+    def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
+        """Reduce `tensor` over the group, in place, on every worker alike bit for bit."""
+
+    @abstractmethod
+    def broadcast(self, tensor: Tensor, src: int) -> Work:
+        """Fill `tensor` with that of worker `src`, in place."""
+
+    @abstractmethod
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """[...] on each worker -> [size, ...] on all."""
+
+    @abstractmethod
+    def reduce_scatter(self, tensor: Tensor) -> Tensor:
+        """[size * k, ...] on each worker -> this worker's [k, ...] of the sum."""
+
+    @abstractmethod
+    def all_to_all(self, tensor: Tensor) -> Tensor:
+        """[size * k, ...]: chunk j goes to worker j; returns [size * k, ...], chunk j from worker j."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait for all. Waits on as long as the missing show that they are alive (a long evaluation is no hang)."""
+
+    @abstractmethod
+    def send(self, tensor: Tensor, dst: int) -> None: ...
+
+    @abstractmethod
+    def recv(self, tensor: Tensor, src: int) -> None:
+        """Fill `tensor` with the next message from `src`. Messages of one sender arrive in order."""
+
+    @abstractmethod
+    def isend(self, tensor: Tensor, dst: int) -> Work: ...
+
+    @abstractmethod
+    def irecv(self, tensor: Tensor, src: int) -> Work: ...
+
+    @abstractmethod
+    def recv_any(self, tensor: Tensor) -> int:
+        """Fill `tensor` with a message from whoever is first; returns the sender."""
+
+    @abstractmethod
+    def shared(self, tensor: Tensor) -> Tensor:
+        """A tensor of the same content as worker 0's `tensor`, in memory that the whole group on this host shares."""
+
+    @abstractmethod
+    def split(self, color: int | None) -> "Comm | None":
+        """The sub-group of those who gave the same `color`, in the order of their ranks; None gives none.
+
+        Every worker of the group must call it.
+        """
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on this fabric's clock, the same for all its workers."""
+
+    @abstractmethod
+    def elapse(self, seconds: float) -> None:
+        """Let time pass, as if this worker were that much slower."""
+
+
+def nbytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,146 @@
+"""Small messages beside the fabric: who is alive, who should stop, reports at the end. Never payload, never counted.
+
+A worker's heartbeat is a counter that a background thread raises twice a second. Whoever waits too long looks at the
+counters twice, a moment apart: a worker whose counter stood still is frozen. No clocks are compared.
+"""
+
+import json
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from .errors import HangError
+
+BEAT = 0.5  # seconds between heartbeats
+LOOK = 3 * BEAT  # seconds between two looks at a heartbeat
+
+
+class Board(ABC):
+    """Keys and values that every worker of the run can write and read."""
+
+    rank: int
+
+    @abstractmethod
+    def post(self, key: str, value: str) -> None: ...
+
+    @abstractmethod
+    def read(self, key: str, writer: int) -> str:
+        """The value once `writer` has posted it; waits as long as `writer` shows that it is alive."""
+
+    @abstractmethod
+    def stop_requested(self) -> bool:
+        """Whether somebody asked the run to save and stop."""
+
+    @abstractmethod
+    def request_stop(self) -> None: ...
+
+    @abstractmethod
+    def doing(self, what: str) -> None:
+        """What this worker is doing, for whoever finds it missing."""
+
+
+class StoreBoard(Board):
+    """A board in a torch.distributed store, with the heartbeat thread."""
+
+    def __init__(self, store: dist.PrefixStore, rank: int, size: int, timeout: float) -> None:
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self._store = store
+        self._doing = "starting"
+        self._stop = threading.Event()
+        self._closing = threading.Event()
+        self._beat(store, 0)
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def post(self, key: str, value: str) -> None:
+        self._store.set(f"board/{key}", value)
+
+    def read(self, key: str, writer: int) -> str:
+        self.wait_for([f"board/{key}"], [writer], f"'{key}' from worker {writer}")
+        return self._store.get(f"board/{key}").decode()
+
+    def stop_requested(self) -> bool:
+        return self._stop.is_set()
+
+    def request_stop(self) -> None:
+        self._stop.set()
+
+    def doing(self, what: str) -> None:
+        self._doing = what
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(timeout=5)
+
+    def set_and_wait(self, prefix: str, ranks: list[int], value: str, what: str) -> list[str]:
+        """Everyone in `ranks` sets its value under `prefix`; returns all of them in the order of `ranks`."""
+        self._store.set(f"{prefix}/{self.rank}", value)
+        self.wait_for([f"{prefix}/{rank}" for rank in ranks], ranks, what)
+        return [self._store.get(f"{prefix}/{rank}").decode() for rank in ranks]
+
+    def wait_for(self, keys: list[str], writers: list[int], what: str) -> None:
+        """Wait for keys, for as long as those who owe them give signs of life within the timeout."""
+        beats = self._beats()
+        last_sign = time.monotonic()
+        while True:
+            try:
+                self._store.wait(keys, timedelta(seconds=min(self.timeout, 2.0)))
+                return
+            except dist.DistStoreError:
+                missing = [
+                    w for k, w in zip(keys, writers, strict=True) if w != self.rank and not self._store.check([k])
+                ]
+                now = self._beats()
+                if all(now[w] != beats[w] for w in missing):
+                    last_sign, beats = time.monotonic(), now
+                elif time.monotonic() - last_sign > self.timeout:
+                    raise HangError(
+                        f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(missing)}"
+                    ) from None
+
+    def explain_timeout(self, group: list[int], what: str) -> str:
+        """Who of `group` is the one that the others wait for."""
+        before = self._beats()
+        time.sleep(LOOK)
+        after = self._beats()
+        others = [rank for rank in group if rank != self.rank]
+        frozen = [rank for rank in others if before[rank] == after[rank]]
+        if frozen:
+            return f"{self.describe(frozen)} gave no sign of life"
+        elsewhere = [rank for rank in others if json.loads(after[rank])[1] != what]
+        return f"alive but elsewhere: {self.describe(elsewhere or others)}"
+
+    def describe(self, ranks: list[int]) -> str:
+        beats = self._beats()
+        return ", ".join(
+            f"worker {rank} (last {json.loads(beats[rank])[1]})" if beats[rank] else f"worker {rank} (never seen)"
+            for rank in ranks
+        )
+
+    def _beats(self) -> dict[int, bytes]:
+        keys = {rank: f"beat/{rank}" for rank in range(self.size)}
+        return {rank: self._store.get(key) if self._store.check([key]) else b"" for rank, key in keys.items()}
+
+    def _beat(self, store: dist.PrefixStore, count: int) -> None:
+        store.set(f"beat/{self.rank}", json.dumps([count, self._doing]))
+
+    def _run(self) -> None:
+        # A connection of its own: the main thread may sit in a wait on the other one.
+        store = self._store.clone()  # pyright: ignore[reportAttributeAccessIssue]
+        count = 0
+        while not self._closing.wait(BEAT):
+            count += 1
+            try:
+                self._beat(store, count)
+                if self._stop.is_set():
+                    store.set("stop", "1")
+                elif store.check(["stop"]):
+                    self._stop.set()
+            except RuntimeError:  # the store is gone, and with it whoever launched us
+                if not self._closing.is_set():
+                    os._exit(4)
+                return

@@ -1,0 +1,19 @@
+"""What can go wrong between workers. `exit_code` is the status that the process ends with."""
+
+
+class HangError(RuntimeError):
+    """A wait outlasted its timeout; the message names the workers that were missing."""
+
+    exit_code = 5
+
+
+class PeerLostError(RuntimeError):
+    """The connection to a peer broke, mostly because that peer failed first: the peer's own error says more."""
+
+    exit_code = 4
+
+
+class RendezvousError(RuntimeError):
+    """The workers could not meet: the port is taken, or the network interface is not there."""
+
+    exit_code = 3

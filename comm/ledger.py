@@ -1,0 +1,78 @@
+"""The byte ledger: payload bytes that left this worker, by primitive.
+
+Only a fabric writes to it, at the one place where bytes leave; strategies and sync modes state their cost in closed
+form in their own files, and tests hold the two equal.
+
+A collective's bytes are those that its algorithm sends from one worker. gloo's (and, in bandwidth, nccl's) are, for n
+workers and S payload bytes:
+
+    all_reduce      2 (n-1)/n S     ring: reduce-scatter, then all-gather (Patarasuk and Yuan 2009)
+    reduce_scatter    (n-1)/n S     S the whole input; every worker sends each other its share, which sums them
+    all_gather        (n-1)   S     S one worker's input; ring
+    all_to_all        (n-1)/n S     S the whole input
+    broadcast       children * S    binomial tree rooted at the source
+    send                      S
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+
+
+class Ledger:
+    """Bytes and messages of training by primitive, since the worker started."""
+
+    def __init__(self) -> None:
+        self.bytes: Counter[str] = Counter()
+        self.messages: Counter[str] = Counter()
+        self._aside = False
+
+    def count(self, primitive: str, payload: int | Fraction) -> None:
+        """One call of `primitive` sends `payload` bytes from this worker."""
+        if not self._aside:
+            self.bytes[primitive] += round(payload)
+            self.messages[primitive] += 1
+
+    def snapshot(self) -> dict[str, int]:
+        """Bytes by primitive so far."""
+        return dict(self.bytes)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is sent meanwhile is not part of training (evaluation, checkpoints, set-up) and is left out."""
+        before, self._aside = self._aside, True
+        try:
+            yield
+        finally:
+            self._aside = before
+
+
+def all_reduce_bytes(payload: int, size: int) -> Fraction:
+    return Fraction(2 * (size - 1) * payload, size)
+
+
+def reduce_scatter_bytes(payload: int, size: int) -> Fraction:
+    return Fraction((size - 1) * payload, size)
+
+
+def all_gather_bytes(payload: int, size: int) -> Fraction:
+    return Fraction((size - 1) * payload)
+
+
+def all_to_all_bytes(payload: int, size: int) -> Fraction:
+    return Fraction((size - 1) * payload, size)
+
+
+def broadcast_bytes(payload: int, size: int, distance: int) -> Fraction:
+    """`distance`: this worker's rank counted from the source, modulo `size`.
+
+    In gloo's binomial tree the worker at `distance` d forwards to d + 2^k for every 2^k > d that stays below `size`.
+    """
+    children = 0
+    step = 1
+    while step < size:
+        if distance < step and distance + step < size:
+            children += 1
+        step *= 2
+    return Fraction(children * payload)

@@ -1,0 +1,84 @@
+"""When this worker was blocked, and on what; from it comes the split into compute, communication and waiting.
+
+An operation has a key that all its participants agree on. Blocked time counts as *waiting* until the last participant
+has launched the operation, and as *communication* from then on. The launch times of the others are known only
+afterwards, so each worker keeps its own record and `split` joins them once the run is over.
+"""
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+KEPT = 20_000  # the most recent operations kept; enough for a median, bounded for a long run
+
+
+class Operation(NamedTuple):
+    channel: str  # a collective's group, or "group:source>destination"
+    number: int  # the how-manieth operation on that channel
+    launch: float  # seconds on this worker's clock
+    start: float  # blocked from ...
+    end: float  # ... until
+
+
+class Timeline:
+    def __init__(self) -> None:
+        self.operations: deque[Operation] = deque(maxlen=KEPT)
+        self._numbers: defaultdict[str, int] = defaultdict(int)
+
+    def number(self, channel: str) -> int:
+        """The next operation's number on `channel`."""
+        self._numbers[channel] += 1
+        return self._numbers[channel]
+
+    def add(self, channel: str, number: int, launch: float, start: float, end: float) -> None:
+        self.operations.append(Operation(channel, number, launch, start, end))
+
+
+@dataclass(frozen=True)
+class StepSplit:
+    """Seconds of one step of one worker."""
+
+    compute: float
+    communication: float
+    waiting: float
+
+
+def split(
+    steps: list[tuple[float, float]],
+    operations: list[Operation],
+    launches: dict[tuple[str, int], float],
+) -> list[StepSplit]:
+    """Split each step of one worker.
+
+    `steps`: (start, end) of the worker's steps, in order. `operations`: what it was blocked on.
+    `launches`: for each operation the launch of its last participant, on the same clock.
+    """
+    splits: list[StepSplit] = []
+    ordered = sorted(operations, key=lambda operation: operation.start)
+    i = 0
+    for start, end in steps:
+        waiting = blocked = 0.0
+        while i < len(ordered) and ordered[i].start < start:
+            i += 1
+        while i < len(ordered) and ordered[i].start < end:
+            op = ordered[i]
+            ready = launches[op.channel, op.number]
+            blocked += op.end - op.start
+            waiting += min(max(ready - op.start, 0.0), op.end - op.start)
+            i += 1
+        splits.append(StepSplit(max(end - start - blocked, 0.0), blocked - waiting, waiting))
+    return splits
+
+
+def last_launches(timelines: list[list[Operation]]) -> dict[tuple[str, int], float]:
+    """For each operation, when the last of its participants launched it.
+
+    A receive has no say in when its message is ready, so only the sender's launch counts there: receivers record
+    theirs as -inf.
+    """
+    latest: dict[tuple[str, int], float] = {}
+    for operations in timelines:
+        for op in operations:
+            key = (op.channel, op.number)
+            latest[key] = max(latest.get(key, float("-inf")), op.launch)
+    return latest

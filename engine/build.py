@@ -1,0 +1,62 @@
+"""The objects that an experiment names."""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..strategies import Strategy, Sync
+from ..tasks.base import Data
+from .errors import ConfigError
+from .experiment import Experiment
+from .layout import Layout, lay_out
+from .targets import build
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+BSP_ONLY = "bsp"  # what a strategy that owns its update takes
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one worker works with."""
+
+    data: Data
+    strategy: Strategy
+    sync: Sync
+    layout: Layout
+    make_model: Callable[[], nn.Module]
+    make_optimizer: MakeOptimizer
+
+
+def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None) -> Parts:
+    """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like."""
+    given: dict[str, Any] = {}
+    data = build("data", experiment.data, Data, allowed, given)
+    strategy = build("strategy", experiment.strategy, Strategy, allowed, given)
+    sync = build("sync", experiment.sync, Sync, allowed, given)
+    own = strategy.own_sync()
+    if own is not None:
+        if experiment.sync.name != BSP_ONLY:
+            raise ConfigError(
+                f"sync={experiment.sync.name}: strategy={experiment.strategy.name} owns its update and takes sync=bsp "
+                "only; strategy=data_parallel and strategy=pipeline take any"
+            )
+        sync = own
+
+    def make_model() -> nn.Module:
+        # a copy of the knobs: what a constructor does to its lists is no business of the next call
+        return build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
+
+    def make_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
+        return build("optimizer", experiment.optimizer, Optimizer, allowed, {"params": list(parameters)})
+
+    layout = lay_out(experiment, strategy, sync, world_size)
+    with torch.device("meta"):
+        parts = strategy.split(make_model())
+    for part in parts:
+        make_optimizer(part.parameters())
+    return Parts(data, strategy, sync, layout, make_model, make_optimizer)

@@ -1,0 +1,142 @@
+"""Hydra: defaults + overrides -> one validated `Experiment`. Only this file imports hydra."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+)
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from .errors import ConfigError
+from .experiment import CHOSEN, Experiment, explain, from_config
+
+GROUPS = (*CHOSEN, "hardware", "tracking", "experiment")
+
+
+def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
+    """The experiment that `overrides` (Hydra's grammar) describe. Raises `ConfigError`, in well under a second.
+
+    `config_dir`: a user's own directory; its groups' choices are there beside ours.
+    """
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: there is no such directory")
+    _check_grammar(overrides)
+    search = [f"hydra.searchpath=[file://{config_dir.absolute()}]"] if config_dir else []
+    GlobalHydra.instance().clear()
+    with initialize_config_module("paceline.conf", version_base="1.3"):
+        try:
+            config = hydra_compose("config", overrides=[*overrides, *search], return_hydra_config=True)
+            choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
+            plain = _plain(config)
+        except MissingConfigException as error:
+            raise ConfigError(_no_such_choice(error)) from None
+        except ConfigCompositionException as error:
+            raise ConfigError(_no_such_key(str(error), error.__cause__, search)) from None
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
+    return from_config(plain, choices)
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    plain = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    assert isinstance(plain, dict)
+    unknown = [str(key) for key in plain if str(key) not in Experiment.model_fields]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: there is no such key; {_nearest(unknown[0], list(Experiment.model_fields))}")
+    return {str(key): value for key, value in plain.items()}
+
+
+def _check_grammar(overrides: list[str]) -> None:
+    for text in overrides:
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException as error:
+            raise ConfigError(
+                f"{text}: is not an override ({_first_line(error)}); write key=value, for instance sync=asp"
+            ) from None
+        if override.is_sweep_override():
+            raise ConfigError(f"{text}: is a sweep over several values; one run takes one value for each key")
+        if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
+            raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
+
+
+def _no_such_choice(error: MissingConfigException) -> str:
+    group, _, choice = (error.missing_cfg_file or "").rpartition("/")
+    options = list(error.options or [])
+    if not group or not options:
+        return f"{error.missing_cfg_file}: there is no such group; {_nearest(str(error.missing_cfg_file), GROUPS)}"
+    return f"{group}={choice}: there is no such choice; {_nearest(choice, options)}"
+
+
+def _no_such_key(message: str, cause: BaseException | None, search: list[str]) -> str:
+    key = message.partition("'")[2].partition("'")[0].removesuffix(".")
+    if "Could not override" not in message:
+        return f"{_first_line(cause or message)}"
+    config = hydra_compose("config", overrides=search)
+    parent, _, leaf = key.rpartition(".")
+    section = OmegaConf.select(config, parent) if parent else config
+    if parent and not isinstance(section, DictConfig):
+        return f"{key}: there is no such key; {_nearest(key, _keys(config))}"
+    names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
+    full = [f"{parent}.{name}" if parent else name for name in names]
+    return f"{key}: there is no such key; {_nearest(key, full or [leaf])}"
+
+
+def _keys(config: DictConfig, prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for name in config:
+        if name == "_target_":
+            continue
+        path = f"{prefix}{name}"
+        keys.append(path)
+        if isinstance(config.get(name), DictConfig):
+            keys += _keys(config[name], f"{path}.")
+    return keys
+
+
+def _nearest(name: str, valid: list[str] | tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    listed = f"valid: {', '.join(sorted(valid))}" if len(valid) <= 20 else "see: paceline plan"
+    return f"did you mean {' or '.join(close)}? ({listed})" if close else listed
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+RESUMABLE = ("epochs", "steps", "target_accuracy", "evaluate", "checkpoint", "tracking", "hardware")
+
+
+def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
+    """A stored run's experiment with the few things changed that a resumed run may change. Raises `ConfigError`."""
+    _check_grammar(overrides)
+    plain = experiment.model_dump()
+    for text in overrides:
+        override = OverridesParser.create().parse_override(text)
+        path = override.get_key_element().split(".")
+        if path[0] not in RESUMABLE or path == ["hardware", "workers"]:
+            raise ConfigError(
+                f"{text}: a resumed run goes on as it was; only {', '.join(RESUMABLE)} (but not hardware.workers) "
+                "may change"
+            )
+        section = plain
+        for name in path[:-1]:
+            section = section.get(name) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or path[-1] not in section:
+            raise ConfigError(f"{'.'.join(path)}: there is no such key in the stored run")
+        section[path[-1]] = override.value()
+    try:
+        return Experiment.model_validate(plain)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None

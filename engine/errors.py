@@ -1,0 +1,42 @@
+"""What can end a run, each with the exit status that the command ends with."""
+
+
+class ConfigError(ValueError):
+    """The configuration is wrong: key, value, rule, what would be right."""
+
+    exit_code = 2
+
+
+class MachineError(RuntimeError):
+    """This machine lacks something."""
+
+    exit_code = 3
+
+
+class DivergedError(RuntimeError):
+    """The loss is NaN or infinite."""
+
+    exit_code = 6
+
+
+class CorruptCheckpointError(RuntimeError):
+    """A checkpoint's files are not what its manifest says."""
+
+    exit_code = 7
+
+
+class WorkerFailedError(RuntimeError):
+    """A worker ended a run. `exit_code` is that of the cause; `details` are the lines to show before the message."""
+
+    def __init__(self, message: str, exit_code: int, details: list[str]) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.details = details
+
+
+class InterruptedRunError(RuntimeError):
+    """The run was asked to stop (Ctrl-C, SIGTERM)."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -1,0 +1,107 @@
+"""One validated, frozen description of an experiment: everything a run depends on. No torch here: it must be quick."""
+
+from typing import Annotated, Any, Literal
+
+import yaml
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .errors import ConfigError
+
+Positive = Annotated[int, Ge(1)]
+Natural = Annotated[int, Ge(0)]
+CHOSEN = ("strategy", "sync", "model", "data", "optimizer")  # groups whose choice names a class
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Choice(_Frozen):
+    """A group's choice: the class that it names and what that class is to be built with."""
+
+    name: str
+    target: str
+    knobs: dict[str, Any]
+
+
+class Hardware(_Frozen):
+    workers: Positive | None
+    device: Literal["auto", "cpu", "cuda"]
+    threads: Positive | None
+    timeout: Annotated[float, Gt(0)]
+    port: Annotated[int, Ge(0), Le(65535)]
+
+
+class Evaluate(_Frozen):
+    every: Positive
+
+
+class Checkpoint(_Frozen):
+    every: Natural
+    every_steps: Positive | None
+    keep: Positive
+
+
+class Experiment(_Frozen):
+    strategy: Choice
+    sync: Choice
+    model: Choice
+    data: Choice
+    optimizer: Choice
+    hardware: Hardware
+    tracking: dict[str, Any]
+    name: str | None
+    seed: Natural
+    epochs: Positive
+    steps: Positive | None
+    batch_size: Positive
+    target_accuracy: Annotated[float, Ge(0), Le(1)]
+    warmup: Natural
+    evaluate: Evaluate
+    checkpoint: Checkpoint
+
+
+def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
+    """Check a composed configuration. `choices`: the name chosen in each group. Raises `ConfigError`."""
+    described = dict(config)
+    for group in CHOSEN:
+        section = config.get(group)
+        if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
+            raise ConfigError(f"{group}={section}: must be one of its choices; see: paceline list {group}")
+        knobs = {key: value for key, value in section.items() if key != "_target_"}
+        described[group] = {"name": choices[group], "target": section["_target_"], "knobs": knobs}
+    try:
+        return Experiment.model_validate(described)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """The experiment as a file that `from_yaml` reads back."""
+    return yaml.safe_dump(experiment.model_dump(), sort_keys=False)
+
+
+def from_yaml(text: str) -> Experiment:
+    """Raises `ConfigError`."""
+    try:
+        return Experiment.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, ValidationError) as error:
+        message = explain(error) if isinstance(error, ValidationError) else str(error)
+        raise ConfigError(f"the run's config.yaml is not one of ours: {message}") from None
+
+
+def explain(error: ValidationError, prefix: str = "") -> str:
+    """pydantic's findings as key path, value and rule, one a line."""
+    lines: list[str] = []
+    for finding in error.errors():
+        path = ".".join(str(piece) for piece in finding["loc"] if isinstance(piece, str | int))
+        path = ".".join(piece for piece in (prefix, path) if piece)
+        if finding["type"] == "extra_forbidden":
+            lines.append(f"{path}: there is no such key")
+        elif finding["type"] == "missing":
+            lines.append(f"{path}: is missing")
+        else:
+            rule = finding["msg"].replace("Input should be", "must be")
+            lines.append(f"{path}={finding['input']!r}: {rule}")
+    return "\n".join(dict.fromkeys(lines))

@@ -1,0 +1,257 @@
+"""Start a run's workers on this host, watch over them, and say what went wrong.
+
+Workers are forked from a server process that has torch and paceline imported already (multiprocessing's forkserver), so
+that the second run in one process starts in a fraction of a second. Each tells us how it ended over a pipe of its own,
+as JSON. No worker outlives us: the kernel kills workers when the fork server goes, which goes when we do.
+"""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from ..comm.process import connect, serve_store
+from .build import assemble
+from .errors import InterruptedRunError, WorkerFailedError
+from .experiment import from_yaml, to_yaml
+from .layout import Layout
+from .worker import Assignment, prepare_process, work
+
+GRACE = 2.0  # seconds after the first failure in which others may say what they know, or end by themselves
+PR_SET_PDEATHSIG = 1
+SECONDARY = "PeerLostError"  # a worker that lost its peer is not the cause
+
+
+@dataclass
+class Ended:
+    """How a worker ended: its own words, or the kernel's."""
+
+    rank: int
+    error: str = ""  # the exception's type
+    message: str = ""
+    exit_code: int = 0
+    step: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.exit_code != 0
+
+
+# -- in the worker
+
+
+def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
+    """A local worker process. Ends with the exit code of what went wrong."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        os._exit(4)  # the fork server went before we asked the kernel to tell us
+    _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches us too: the launcher decides
+    ended = {"error": "", "message": "", "exit_code": 0}
+    try:
+        assignment = Assignment(
+            from_yaml(told["experiment"]),
+            Path(told["run"]),
+            tuple(told["allowed"]),
+            Path(told["resume"]) if told["resume"] else None,
+        )
+        parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
+        device = prepare_process(assignment.experiment, parts, rank)
+        timeout = assignment.experiment.hardware.timeout
+        comm = connect("127.0.0.1", told["port"], rank, told["world_size"], timeout, device)
+        signal.signal(signal.SIGTERM, lambda *_: comm.board.request_stop())
+        work(assignment, parts, comm, device)
+        comm.close()
+    except BaseException as error:
+        traceback.print_exc()
+        ended = describe(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    channel.send_bytes(json.dumps(ended).encode())
+    channel.close()
+    os._exit(ended["exit_code"])  # not by way of destructors: after a failure they may wait for peers
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as JSON."""
+    return {
+        "error": type(error).__name__,
+        "message": " ".join(str(error).split()),
+        "exit_code": getattr(error, "exit_code", 4),
+    }
+
+
+def _log_to(path: Path) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+# -- in the launcher
+
+
+def launch(assignment: Assignment, layout: Layout) -> None:
+    """Run to the end. Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone."""
+    experiment = assignment.experiment
+    store, port = serve_store(experiment.hardware.port, experiment.hardware.timeout)
+    told = {
+        "experiment": to_yaml(experiment),
+        "run": str(assignment.run),
+        "allowed": list(assignment.allowed),
+        "resume": str(assignment.resume) if assignment.resume else None,
+        "world_size": layout.world_size,
+        "port": port,
+    }
+    crew = Crew(layout, told)
+    with _signals(crew):
+        try:
+            ended = crew.watch()
+        finally:
+            crew.kill()
+    del store  # it had to live until here: the workers meet in it
+    failures = [worker for worker in ended if worker.failed]
+    if failures:
+        raise _explain(failures, layout, assignment)
+    if crew.stop_signal:
+        name = signal.Signals(crew.stop_signal).name
+        raise InterruptedRunError(
+            f"stopped by {name}; what was trained is saved; resume with: paceline train --resume {assignment.run.name}",
+            128 + crew.stop_signal,
+        )
+
+
+class Crew:
+    """The worker processes of one run."""
+
+    def __init__(self, layout: Layout, told: dict[str, Any]) -> None:
+        self.stop_signal = 0
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["paceline.engine.launch"])
+        self._processes: list[ForkServerProcess] = []
+        self._channels: list[Connection] = []
+        with _without_main():
+            for rank in range(layout.world_size):
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(
+                    target=worker_main, args=(rank, told, theirs), name=f"paceline-worker-{rank}", daemon=True
+                )
+                process.start()
+                theirs.close()
+                self._processes.append(process)
+                self._channels.append(ours)
+
+    def watch(self) -> list[Ended]:
+        """Wait until all have ended, or one has failed and the others had their grace."""
+        ended: dict[int, Ended] = {}
+        deadline = None
+        while len(ended) < len(self._processes):
+            going = {self._processes[r].sentinel: r for r in range(len(self._processes)) if r not in ended}
+            for sentinel in wait(list(going), timeout=0.2):
+                assert isinstance(sentinel, int)
+                ended[going[sentinel]] = self._how(going[sentinel])
+            if deadline is None and any(worker.failed for worker in ended.values()):
+                deadline = time.monotonic() + GRACE
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        return list(ended.values())
+
+    def _how(self, rank: int) -> Ended:
+        process, channel = self._processes[rank], self._channels[rank]
+        process.join()
+        if channel.poll():
+            try:
+                return Ended(rank, **json.loads(channel.recv_bytes()))
+            except EOFError:
+                pass
+        code = process.exitcode or 0
+        if code < 0:
+            name = signal.Signals(-code).name
+            return Ended(rank, "Killed", f"was killed by {name}", 4)
+        return Ended(rank, "Exited", f"ended with status {code} and no word", 4)
+
+    def stop(self, number: int) -> None:
+        """The first signal asks the workers to save and stop; the second kills them."""
+        if self.stop_signal:
+            self.kill()
+            print("killed; the last checkpoint is kept", file=sys.stderr, flush=True)
+            os._exit(128 + number)
+        self.stop_signal = number
+        print("\nstopping after this step, saving; once more to leave at once", file=sys.stderr, flush=True)
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+        for process in self._processes:
+            process.join()
+
+
+@contextmanager
+def _signals(crew: Crew) -> Iterator[None]:
+    """While the crew works, SIGINT and SIGTERM mean: save and stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda number, _: crew.stop(number)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Children must not import the caller's script again: a user's model is named by module, never by __main__."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> WorkerFailedError:
+    """The cause among failures: a worker's own error before a kill, both before those who only lost a peer."""
+    rank_of_cause = {"Killed": 1, "Exited": 1, SECONDARY: 2}
+    cause = min(failures, key=lambda worker: (rank_of_cause.get(worker.error, 0), worker.rank))
+    role, run = layout.role(cause.rank), assignment.run
+    saved = last_checkpoint(run)
+    hint = f"saved: {saved.name}; resume with: paceline train --resume {run.name}" if saved else "nothing was saved yet"
+    own_words = cause.error in ("Killed", "Exited", "HangError", "DivergedError")
+    what = cause.message if own_words else f"{cause.error}: {cause.message}"
+    who = "" if cause.error in ("HangError", "DivergedError") else f"{role.kind} {cause.rank}{_last_step(run)} "
+    details = [f"log: {run / 'logs' / f'worker-{cause.rank:03d}.log'}"]
+    return WorkerFailedError(f"{who}{'failed: ' if not own_words else ''}{what}; {hint}", cause.exit_code, details)
+
+
+def last_checkpoint(run: Path) -> Path | None:
+    from .checkpoint import steps_of
+
+    return next(reversed(steps_of(run / "checkpoints")), None)
+
+
+def _last_step(run: Path) -> str:
+    from ..tracking.run_directory import RunDirectory
+
+    steps = [record["step"] for record in RunDirectory(run).records() if record["kind"] == "step"]
+    return f", after step {steps[-1]}," if steps else ""

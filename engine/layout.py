@@ -1,0 +1,77 @@
+"""Who does what: workers in replicas of parts, then servers.
+
+Worker `replica * parts + part` holds `part` of `replica`. Servers follow: `servers` for each part.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..strategies import Strategy, Sync
+from .errors import ConfigError
+from .experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Role:
+    kind: Literal["worker", "server"]
+    replica: int  # a server's number among the servers of its part
+    part: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} (replica {self.replica}, part {self.part})" if self.kind == "worker" else "server"
+
+
+@dataclass(frozen=True)
+class Layout:
+    workers: int
+    parts: int
+    servers: int  # for each part
+    loss_part: int
+
+    @property
+    def replicas(self) -> int:
+        return self.workers // self.parts
+
+    @property
+    def world_size(self) -> int:
+        return self.workers + self.servers * self.parts
+
+    @property
+    def chief(self) -> int:
+        """The worker that evaluates and writes the run directory: it has the loss of replica 0."""
+        return self.loss_part
+
+    def role(self, rank: int) -> Role:
+        if rank < self.workers:
+            return Role("worker", *divmod(rank, self.parts))
+        return Role("server", *divmod(rank - self.workers, self.parts))
+
+
+def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: int | None) -> Layout:
+    """`world_size`: the processes that torchrun started; None when we start them. Raises `ConfigError`."""
+    parts, servers, workers = strategy.parts, sync.servers, experiment.hardware.workers
+    if world_size is not None:
+        available = world_size - servers * parts
+        if available < 1 or workers not in (None, available):
+            raise ConfigError(
+                f"hardware.workers={workers}: {world_size} processes were started, which with {servers * parts} "
+                f"servers leaves {available} workers"
+            )
+        workers = available
+    if workers is None:
+        workers = parts if parts > 1 else min(2, strategy.max_replicas or 2)
+    replicas, rest = divmod(workers, parts)
+    name = experiment.strategy.name
+    if rest or replicas == 0:
+        below, above = replicas * parts, (replicas + 1) * parts
+        nearest = f"{below} or {above}" if below else str(above)
+        raise ConfigError(
+            f"hardware.workers={workers}: strategy={name} lays one replica over {parts} workers, so it must be a "
+            f"multiple of {parts}, for instance {nearest}"
+        )
+    if strategy.max_replicas is not None and replicas > strategy.max_replicas:
+        raise ConfigError(
+            f"hardware.workers={workers}: strategy={name} takes at most {strategy.max_replicas * parts}; "
+            "strategy=data_parallel takes any number"
+        )
+    return Layout(workers, parts, servers, strategy.loss_part)

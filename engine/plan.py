@@ -1,0 +1,162 @@
+"""What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..strategies import Cost
+from ..strategies.base import Traffic, payload
+from ..tasks.losses import cross_entropy
+from ..tasks.partition import Partition
+from . import memory
+from .build import MakeOptimizer, Parts, assemble
+from .errors import ConfigError
+from .experiment import Experiment
+from .layout import Layout
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """What the workers of one part hold and send. Bytes, and bytes a step."""
+
+    layers: list[str]
+    parameters: int  # entries
+    memory: dict[str, int]  # by kind
+    worker: Traffic
+    server: Traffic
+
+
+@dataclass(frozen=True)
+class Plan:
+    experiment: Experiment
+    layout: Layout
+    device: torch.device
+    threads: int
+    steps_per_epoch: int | None  # None: only known once the data are there
+    steps: int | None
+    parts: list[PartPlan]
+
+    def bytes_per_step(self) -> float:
+        """Payload bytes a worker and step, servers' sends shared out over the workers."""
+        layout = self.layout
+        workers = sum(sum(part.worker.values()) for part in self.parts) * layout.replicas
+        servers = sum(sum(part.server.values()) for part in self.parts) * layout.servers
+        return (workers + servers) / layout.workers
+
+    def peak_memory(self) -> dict[str, int]:
+        """The largest worker, kind by kind."""
+        return {kind: max(part.memory[kind] for part in self.parts) for kind in self.parts[0].memory}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "workers": self.layout.workers,
+            "replicas": self.layout.replicas,
+            "parts": self.layout.parts,
+            "servers": self.layout.servers * self.layout.parts,
+            "device": self.device.type,
+            "steps": self.steps,
+            "bytes_per_step": self.bytes_per_step(),
+            "memory": self.peak_memory(),
+        }
+
+
+def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size: int | None = None) -> Plan:
+    """Check all that can be checked beforehand; every worker's part is built on the meta device and given one batch.
+
+    Raises `ConfigError` and the strategies', sync modes' and tasks' own refusals.
+    """
+    parts = assemble(experiment, allowed, world_size)
+    layout, spec = parts.layout, parts.data.spec
+    steps_per_epoch = steps = None
+    if spec.train_size is not None:
+        partition = Partition(spec.train_size, layout.replicas, experiment.batch_size, experiment.seed)
+        steps_per_epoch = partition.steps_per_epoch
+        steps = min(steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
+    device = choose_device(experiment, layout)
+    return Plan(
+        experiment,
+        layout,
+        device,
+        experiment.hardware.threads or share_of_cores(layout),
+        steps_per_epoch,
+        steps,
+        _part_plans(experiment, parts),
+    )
+
+
+def choose_device(experiment: Experiment, layout: Layout) -> torch.device:
+    """Raises `ConfigError` when CUDA is asked for and there are too few devices."""
+    asked, gpus = experiment.hardware.device, torch.cuda.device_count()
+    enough = gpus >= layout.world_size
+    if asked == "cuda" and not enough:
+        raise ConfigError(
+            f"hardware.device=cuda: {layout.world_size} workers and servers need a GPU each, this host has {gpus}"
+        )
+    return torch.device("cuda" if asked != "cpu" and enough else "cpu")
+
+
+def share_of_cores(layout: Layout) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
+
+
+def _part_plans(experiment: Experiment, parts: Parts) -> list[PartPlan]:
+    with torch.device("meta"):
+        model = parts.make_model()
+        modules = parts.strategy.split(model)
+    model.train()
+    spec, size = parts.data.spec, experiment.batch_size
+    inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
+    targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
+    activations = _activations(parts, modules, inputs, targets)
+    within = parts.strategy.cost(modules, inputs)
+    plans: list[PartPlan] = []
+    for module, traffic, saved in zip(modules, within, activations, strict=True):
+        parameters = list(module.parameters())
+        cost: Cost = parts.sync.cost(parameters, parts.layout.replicas)
+        plans.append(
+            PartPlan(
+                layers=[name for name, _ in module.named_children()],
+                parameters=sum(parameter.numel() for parameter in parameters),
+                memory={
+                    "parameters": payload(parameters),
+                    "gradients": payload(parameters),
+                    "optimizer": _optimizer_state(parameters, parts.make_optimizer),
+                    "activations": saved,
+                    "buffers": cost.buffers + payload(list(module.buffers())),
+                },
+                worker=_add(traffic, cost.worker),
+                server=cost.server,
+            )
+        )
+    return plans
+
+
+def _activations(parts: Parts, modules: list[nn.Module], inputs: Tensor, targets: Tensor) -> list[int]:
+    """Bytes that each part's forward passes keep for backward."""
+    sizes = parts.strategy.micro_sizes(len(inputs))
+    flowing = list(inputs.split(sizes))
+    peaks: list[int] = []
+    for i, module in enumerate(modules):
+        with memory.activations(module) as account:
+            outputs = [parts.strategy.forward(module, x) for x in flowing]
+            if i == parts.strategy.loss_part:
+                kept = [cross_entropy(o, t) for o, t in zip(outputs, targets.split(sizes), strict=True)]
+                del kept
+        peaks.append(account.peak)
+        flowing = [output.detach().requires_grad_() for output in outputs]
+    return peaks
+
+
+def _optimizer_state(parameters: list[nn.Parameter], make_optimizer: MakeOptimizer) -> int:
+    optimizer = make_optimizer(parameters)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    return memory.held(memory.optimizer_state(optimizer))
+
+
+def _add(a: Traffic, b: Traffic) -> dict[str, float]:
+    return {primitive: a.get(primitive, 0) + b.get(primitive, 0) for primitive in {**a, **b}}

@@ -1,0 +1,181 @@
+"""One run from its overrides to its result."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..tasks.base import Data
+from ..tracking.environment import environment
+from ..tracking.mirror import Mirror
+from ..tracking.redact import redact
+from ..tracking.run_directory import RunDirectory
+from ..tracking.sinks import check as check_tracking
+from ..tracking.sinks import sinks_from
+from .checkpoint import steps_of
+from .compose import compose, override_stored
+from .errors import ConfigError
+from .experiment import Experiment, from_yaml
+from .plan import Plan, make_plan
+
+ROOT = Path("runs")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run: its directory and its summary (see tracking/run_directory.py)."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.summary["accuracy"]
+
+    @property
+    def throughput(self) -> float:
+        return self.summary["throughput"]
+
+    def __str__(self) -> str:
+        from ..tracking.compare import render, rows
+
+        return render(rows([self.summary]))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked experiment and, for a resumed run, where it goes on."""
+
+    experiment: Experiment
+    allowed: tuple[str, ...]
+    directory: RunDirectory | None
+    checkpoint: Path | None
+
+    def plan(self) -> Plan:
+        return make_plan(self.experiment, self.allowed, started_processes())
+
+
+def started_processes() -> int | None:
+    """How many processes torchrun (or another env:// launcher) started; None when we start our own."""
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        return int(os.environ["WORLD_SIZE"])
+    return None
+
+
+def prepare(
+    overrides: Sequence[str] = (),
+    config_dir: Path | str | None = None,
+    allow_modules: Sequence[str] = (),
+    name: str | None = None,
+    resume: str | None = None,
+    root: Path | str = ROOT,
+) -> Prepared:
+    """Compose and check the configuration. Raises `ConfigError` and other errors with an `exit_code`."""
+    directory = chosen = None
+    if resume is not None:
+        if name is not None:
+            raise ConfigError(f"--name {name}: a resumed run keeps its name")
+        run_name, _, step = resume.partition("@")
+        directory = RunDirectory.open(root, run_name)
+        experiment = override_stored(from_yaml(directory.config.read_text()), list(overrides))
+        chosen = _checkpoint(directory, step)
+    else:
+        experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
+        if name is not None:
+            experiment = experiment.model_copy(update={"name": name})
+    check_tracking(experiment.tracking)
+    if allow_modules and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
+    return Prepared(experiment, tuple(allow_modules), directory, chosen)
+
+
+def _checkpoint(directory: RunDirectory, step: str) -> Path:
+    whole = steps_of(directory.checkpoints)
+    if not whole:
+        raise ConfigError(
+            f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended early)"
+        )
+    if not step:
+        return whole[-1]
+    wanted = directory.checkpoints / step
+    if wanted not in whole:
+        names = ", ".join(path.name for path in whole)
+        raise ConfigError(f"--resume {directory.name}@{step}: there is no such checkpoint; there are {names}")
+    return wanted
+
+
+def run(
+    overrides: Sequence[str] = (),
+    *,
+    config_dir: Path | str | None = None,
+    allow_modules: Sequence[str] = (),
+    name: str | None = None,
+    resume: str | None = None,
+    root: Path | str = ROOT,
+    quiet: bool = False,
+) -> Result | None:
+    """Train, as `paceline train` does; returns the result (None on torchrun's workers that are not the chief).
+
+    `root`: where run directories are made. `quiet`: no progress on stderr. Raises errors with an `exit_code`
+    (README, "How it fails").
+    """
+    prepared = prepare(overrides, config_dir, allow_modules, name, resume, root)
+    plan = prepared.plan()
+    _have_data(prepared)
+    if started_processes() is not None:
+        from .torchrun import run_as_worker
+
+        return run_as_worker(prepared, plan, Path(root), quiet)
+    from .launch import launch
+    from .worker import Assignment
+
+    directory = open_directory(prepared, Path(root))
+    mirror = start_mirror(prepared, directory, quiet)
+    try:
+        launch(Assignment(prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint), plan.layout)
+    finally:
+        mirror.close()
+    return result_of(directory)
+
+
+def open_directory(prepared: Prepared, root: Path) -> RunDirectory:
+    """The run's directory, made and described, or that of the run to resume."""
+    if prepared.directory is not None:
+        return prepared.directory
+    experiment = prepared.experiment
+    directory = RunDirectory.create(root, experiment.name or _new_name(experiment, root))
+    directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
+    directory.write_environment(environment())
+    return directory
+
+
+def start_mirror(prepared: Prepared, directory: RunDirectory, quiet: bool) -> Mirror:
+    config = prepared.experiment.model_dump()
+    return Mirror(directory, sinks_from(prepared.experiment.tracking, run=directory, config=config, quiet=quiet))
+
+
+def result_of(directory: RunDirectory) -> Result:
+    summary = directory.read_summary()
+    assert summary is not None, "the chief wrote no summary"
+    return Result(directory.path, summary)
+
+
+def _new_name(experiment: Experiment, root: Path) -> str:
+    parts = [experiment.strategy.name, experiment.sync.name, experiment.model.name, experiment.data.name]
+    stem = "-".join([*parts, time.strftime("%m%d-%H%M%S")])[-60:].lstrip("-.")
+    names = [stem, *(f"{stem}-{i}" for i in range(2, 100))]
+    return next(name for name in names if not (root / name).exists())
+
+
+def _have_data(prepared: Prepared) -> None:
+    """Before any process starts: the data are there, or are fetched now, once. Raises `MissingDataError`."""
+    from .targets import build
+
+    data = build("data", prepared.experiment.data, Data, prepared.allowed, {})
+    if data.found() is None:
+        data.load()

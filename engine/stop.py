@@ -1,0 +1,36 @@
+"""When to stop early: all workers that step together must leave before the same step.
+
+A worker cannot simply stop when it is told to: its peers would wait for it in the next all-reduce. So one of them, the
+leader, announces twice a second, at a step that it announced the time before, whether this is the end and which step
+is the next to look at. The others read the announcement when they come to that step.
+"""
+
+import json
+
+from ..comm.board import Board
+
+PERIOD = 0.5  # seconds
+
+
+class StopAgreement:
+    """`leader`: the worker whose word counts; `topic`: a name for those who step together."""
+
+    def __init__(self, board: Board, rank: int, leader: int, topic: str, first_step: int) -> None:
+        self._board, self._leads, self._leader, self._topic = board, rank == leader, leader, topic
+        self._look = first_step + 1
+        self._round = 0
+
+    def before(self, step: int, step_seconds: float) -> bool:
+        """Whether to stop before `step`."""
+        if step < self._look:
+            return False
+        self._round += 1
+        key = f"stop/{self._topic}/{self._round}"
+        if self._leads:
+            steps = round(PERIOD / max(step_seconds, 1e-6))
+            decision = {"stop": self._board.stop_requested(), "look": step + min(max(steps, 1), 10_000)}
+            self._board.post(key, json.dumps(decision))
+        else:
+            decision = json.loads(self._board.read(key, self._leader))
+        self._look = decision["look"]
+        return decision["stop"]

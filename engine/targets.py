@@ -1,0 +1,120 @@
+"""From a choice's `_target_` to an object, with everything about it checked first.
+
+A configuration may come from anywhere, so what it names is held to three rules before it is called: the module is ours,
+torch.nn's or torch.optim's, or one that the user allowed; it names a class; the class is of the type that the group
+demands. Then its knobs are held to the types and ranges in the class's own signature.
+"""
+
+import difflib
+import importlib
+import inspect
+import json
+import re
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+from torch import Tensor
+
+from .errors import ConfigError
+from .experiment import Choice, explain
+
+T = TypeVar("T")
+
+_OURS = {
+    "strategy": ("paceline.strategies",),
+    "sync": ("paceline.strategies",),
+    "model": ("paceline.tasks", "torch.nn"),
+    "data": ("paceline.tasks",),
+    "optimizer": ("paceline.strategies", "torch.optim"),
+}
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def check_target(group: str, target: str, allowed: tuple[str, ...]) -> None:
+    """Refuse, without importing anything, a target outside the modules that `group` may name."""
+    if not _DOTTED.fullmatch(target):
+        raise ConfigError(f"{group}._target_={target}: must be module.Class")
+    modules = (*_OURS[group], *allowed)
+    if not any(target.startswith(f"{module}.") for module in modules):
+        raise ConfigError(
+            f"{group}._target_={target}: must name a class in {', '.join(modules)}; "
+            f"for a module of your own: --allow-module {target.split('.')[0]}"
+        )
+
+
+def load_class(group: str, target: str, base: type[T], allowed: tuple[str, ...]) -> type[T]:
+    """The class that `target` names. Raises `ConfigError` unless it is a `base`."""
+    check_target(group, target, allowed)
+    module_name, _, class_name = target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{group}._target_={target}: cannot import {module_name}: {error}") from None
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, base) and not inspect.isabstract(found)):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        if isinstance(found, type):
+            what = f"the class {found.__name__}"
+        raise ConfigError(f"{group}._target_={target}: is {what}; must be a class derived from {base.__name__}")
+    return found
+
+
+def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], given: dict[str, Any]) -> T:
+    """An object of the choice. `given`: what the engine itself passes, where the constructor has a place for it."""
+    cls = load_class(group, choice.target, base, allowed)
+    signature = inspect.signature(cls)
+    _check_knobs(group, choice.knobs, cls, signature, set(given))
+    passed = {name: value for name, value in given.items() if name in signature.parameters}
+    try:
+        return cls(**passed, **choice.knobs)
+    except (ValueError, TypeError) as error:
+        if hasattr(error, "exit_code"):
+            raise
+        blamed = [name for name in choice.knobs if not _accepts(cls, {**passed, name: choice.knobs[name]})]
+        knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
+        raise ConfigError(f"{knobs}: {error} ({choice.target})") from error
+
+
+def _accepts(cls: type, arguments: dict[str, Any]) -> bool:
+    try:
+        cls(**arguments)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspect.Signature, given: set[str]) -> None:
+    try:
+        hints = get_type_hints(cls.__init__, include_extras=True)
+    except NameError:  # a signature that names what its module does not import: nothing to check against
+        hints = {}
+    names = [name for name in signature.parameters if name not in given]
+    for name, value in knobs.items():
+        if name in given or name not in names:
+            close = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names) or 'none'}"
+            raise ConfigError(f"{group}.{name}: {cls.__name__} has no such parameter; {hint}")
+        if name in hints:
+            _check_type(f"{group}.{name}", value, hints[name])
+    for name, parameter in signature.parameters.items():
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if name not in knobs and name not in given and not optional:
+            raise ConfigError(f"{group}.{name}: is missing; {cls.__name__} needs it")
+
+
+def _check_type(path: str, value: Any, hint: Any) -> None:
+    if get_origin(hint) in (Union, UnionType):  # torch.optim's lr: float | Tensor; a file holds no tensors
+        hint = Union[tuple(member for member in get_args(hint) if member is not Tensor)]  # noqa: UP007
+    try:
+        adapter = TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+    except PydanticSchemaGenerationError:
+        return  # not a type that pydantic knows: the constructor decides
+    try:
+        adapter.validate_json(json.dumps(value))  # as JSON: a YAML list may stand for a tuple
+    except ValidationError as error:
+        raise ConfigError(explain(error, path)) from None

@@ -1,0 +1,40 @@
+"""The same worker under torchrun: each process composes the experiment for itself and meets the others by env://."""
+
+import os
+import signal
+from pathlib import Path
+
+from ..comm.process import connect_env
+from ..tracking.run_directory import RunDirectory
+from .build import assemble
+from .plan import Plan
+from .session import Prepared, Result, open_directory, result_of, start_mirror
+from .worker import Assignment, prepare_process, work
+
+
+def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Result | None:
+    """Take part in the run that torchrun started; returns the result on the chief, None on every other worker.
+
+    The chief makes the run directory and tells the others where: checkpoints of a pipeline on several hosts need a
+    file system that they share.
+    """
+    experiment, chief = prepared.experiment, plan.layout.chief
+    rank = int(os.environ["RANK"])
+    parts = assemble(experiment, prepared.allowed, plan.layout.world_size)
+    device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", rank)))
+    comm = connect_env(experiment.hardware.timeout, device)
+    signal.signal(signal.SIGTERM, lambda *_: comm.board.request_stop())
+    if rank != chief:
+        directory = RunDirectory(Path(comm.board.read("run", chief)))
+        work(Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint), parts, comm, device)
+        comm.close()
+        return None
+    directory = open_directory(prepared, root)
+    comm.board.post("run", str(directory.path))
+    mirror = start_mirror(prepared, directory, quiet)
+    try:
+        work(Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint), parts, comm, device)
+        comm.close()
+    finally:
+        mirror.close()
+    return result_of(directory)

@@ -1,0 +1,309 @@
+"""What one worker does, from its place in the world to its report. The same under our launcher and under torchrun."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..comm.base import Comm
+from ..comm.process import ProcessComm
+from ..tasks.losses import cross_entropy, evaluate
+from ..tasks.partition import Partition
+from ..tracking.run_directory import RunDirectory
+from . import checkpoint, memory
+from .build import Parts
+from .checkpoint import Manifest
+from .experiment import Experiment
+from .layout import Role
+from .loop import Job, train
+from .meters import Meter, Report, summarise
+from .plan import choose_device, make_plan, share_of_cores
+from .stop import StopAgreement
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker is told. `run`: the run directory. `resume`: the checkpoint to go on from."""
+
+    experiment: Experiment
+    run: Path
+    allowed: tuple[str, ...]
+    resume: Path | None = None
+
+
+def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
+    """Threads and device of this process; before any torch work."""
+    torch.set_num_threads(experiment.hardware.threads or share_of_cores(parts.layout))
+    device = choose_device(experiment, parts.layout)
+    if device.type == "cuda":
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    return device
+
+
+def work(assignment: Assignment, parts: Parts, comm: ProcessComm, device: torch.device) -> None:
+    """Take part in the run until its end."""
+    Worker(assignment, parts, comm, device).run()
+
+
+class Worker:
+    def __init__(self, assignment: Assignment, parts: Parts, comm: ProcessComm, device: torch.device) -> None:
+        self.assignment, self.experiment, self.parts = assignment, assignment.experiment, parts
+        self.world, self.device = comm, device
+        self.layout, self.strategy, self.sync = parts.layout, parts.strategy, parts.sync
+        self.role: Role = self.layout.role(comm.rank)
+        self.is_chief = comm.rank == self.layout.chief
+        self.directory = RunDirectory(assignment.run)
+        self.time_to_accuracy: float | None = None
+        self.saved_at: int | None = None
+        self.last_evaluation: dict[str, float] = {}
+
+    def run(self) -> None:
+        with self.world.ledger.aside():
+            manifest = self._prepare()
+        if self.role.kind == "server":
+            self.sync.serve()
+            return self._report(Meter(self.world, 0, self.device), 0, "completed")
+        job = self._job(manifest)
+        if self.is_chief:
+            self._announce(job, manifest)
+        done = train(job)
+        status = "completed" if done == job.steps else "interrupted"
+        with self.world.ledger.aside():
+            if status == "interrupted" and self.saved_at != done:
+                self._save(done, job.meter)
+            self.sync.finish()
+            if status == "completed":
+                self._evaluate(done, job)
+                self._export()
+        return self._report(job.meter, done, status, job.activations)
+
+    # -- set-up
+
+    def _prepare(self) -> Manifest | None:
+        experiment, role = self.experiment, self.role
+        in_replica = role.replica if role.kind == "worker" else None
+        of_replica = self.world.split(in_replica)
+        of_part = self.world.split(role.part)
+        self.workers = self.world.split(0 if role.kind == "worker" else None)
+        assert of_part is not None
+        self.of_replica: Comm | None = of_replica
+        torch.manual_seed(experiment.seed)
+        model = self.parts.make_model()
+        if self.is_chief:
+            self.skeleton = _skeleton(self.parts)
+        if of_replica is not None:
+            self.strategy.prepare(model.to(self.device), cross_entropy, of_replica, self.sync.before_backward)
+            module = self.strategy.module
+        else:
+            module = self.strategy.split(model)[role.part].to(self.device)
+        module.train()
+        manifest = state = None
+        if self.assignment.resume is not None:
+            manifest = checkpoint.read_manifest(self.assignment.resume)
+            state = checkpoint.read_part(self.assignment.resume, role.part, manifest)
+            _load(module, state["parameters"])
+        optimizer = self.parts.make_optimizer(module.parameters())
+        self.sync.prepare(dict(module.named_parameters()), optimizer, of_part)
+        if state is not None:
+            self.sync.load_state_dict(state["sync"])
+        return manifest
+
+    def _job(self, manifest: Manifest | None) -> Job:
+        experiment, layout, role = self.experiment, self.layout, self.role
+        train_split, self.test = self.parts.data.load()
+        partition = Partition(len(train_split), layout.replicas, experiment.batch_size, experiment.seed)
+        steps = min(partition.steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
+        start = manifest.step if manifest else 0
+        self.time_to_accuracy = manifest.time_to_accuracy if manifest else None
+        together = self.sync.synchronous
+        job = Job(
+            strategy=self.strategy,
+            sync=self.sync,
+            comm=self.world,
+            replica=role.replica,
+            train=train_split,
+            partition=partition,
+            device=self.device,
+            seed=experiment.seed,
+            start=start,
+            steps=steps,
+            meter=Meter(self.world, experiment.warmup, self.device, manifest.seconds if manifest else 0.0),
+            stop=StopAgreement(
+                self.world.board,
+                self.world.rank,
+                layout.chief if together else role.replica * layout.parts + layout.loss_part,
+                "all" if together else f"replica {role.replica}",
+                start,
+            ),
+            after_step=lambda done, loss: self._after_step(job, done, loss),
+        )
+        return job
+
+    def _announce(self, job: Job, manifest: Manifest | None) -> None:
+        experiment = self.experiment
+        if manifest:
+            self.directory.append({"kind": "resume", "step": manifest.step})
+        self.directory.append(
+            {
+                "kind": "start",
+                "name": self.directory.name,
+                "steps": job.steps,
+                "epochs": job.steps / job.partition.steps_per_epoch,
+                "samples": len(job.train),
+                "workers": self.layout.workers,
+                **{group: getattr(experiment, group).name for group in ("strategy", "sync", "model", "data")},
+            }
+        )
+
+    # -- after each step
+
+    def _after_step(self, job: Job, done: int, loss: float | None) -> None:
+        if self.is_chief and loss is not None:
+            self._record_step(job, done, loss)
+        experiment, per_epoch = self.experiment, job.partition.steps_per_epoch
+        evaluates = done % (per_epoch * experiment.evaluate.every) == 0 and done < job.steps
+        every = experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every
+        saves = every > 0 and done % every == 0
+        if not (evaluates or saves):
+            return
+        with self.world.ledger.aside():
+            if evaluates:
+                self._evaluate(done, job)
+            if saves:
+                self._save(done, job.meter)
+            if self.sync.synchronous:
+                assert self.workers is not None
+                self.workers.barrier()
+
+    def _record_step(self, job: Job, done: int, loss: float) -> None:
+        samples = sum(job.partition.sizes(done - 1))
+        self.directory.append(
+            {
+                "kind": "step",
+                "step": done,
+                "epoch": done / job.partition.steps_per_epoch,
+                "loss": loss,
+                "samples_per_second": samples / job.meter.last,
+                "step_time": job.meter.last,
+                "time": job.meter.seconds,
+            }
+        )
+
+    def _consensus(self) -> dict[str, torch.Tensor] | None:
+        """The whole model's weights to evaluate, on the chief; everyone else helps and gets None."""
+        if not (self.sync.synchronous or self.role.replica == 0):
+            return None
+        parameters = self.sync.consensus()
+        if self.role.replica != 0:
+            return None
+        return self.strategy.full_state(parameters)
+
+    def _evaluate(self, done: int, job: Job) -> None:
+        state = self._consensus()
+        if state is None:
+            return
+        self.skeleton.load_state_dict(state, assign=True)
+        result = evaluate(self.skeleton, self.test, device=self.device)
+        if self.time_to_accuracy is None and result.accuracy >= self.experiment.target_accuracy:
+            self.time_to_accuracy = job.meter.seconds
+        self.last_evaluation = {"accuracy": result.accuracy, "loss": result.loss}
+        self.directory.append(
+            {
+                "kind": "evaluation",
+                "step": done,
+                "epoch": done / job.partition.steps_per_epoch,
+                **self.last_evaluation,
+                "time": job.meter.seconds,
+            }
+        )
+
+    def _save(self, done: int, meter: Meter) -> None:
+        """Replica 0 writes: its parts their files, the chief the manifest once it has all their sums."""
+        if not (self.sync.synchronous or self.role.replica == 0):
+            return
+        parameters, state = self.sync.consensus(), self.sync.state_dict()
+        self.saved_at = done
+        if self.role.replica != 0:
+            return
+        whole = {"parameters": {**parameters, **dict(self.strategy.module.named_buffers())}, "sync": state}
+        name, digest = checkpoint.write_part(self.directory.checkpoints, done, self.role.part, whole)
+        board, key = self.world.board, f"checkpoint/{done}"
+        board.post(f"{key}/{self.world.rank}", json.dumps([name, digest]))
+        if self.is_chief:
+            sums = [json.loads(board.read(f"{key}/{part}", part)) for part in range(self.layout.parts)]
+            manifest = Manifest(done, meter.seconds, self.time_to_accuracy, dict(sums))
+            checkpoint.commit(self.directory.checkpoints, manifest, self.experiment.checkpoint.keep)
+            self.directory.append({"kind": "checkpoint", "step": done})
+
+    # -- the end
+
+    def _export(self) -> None:
+        """The trained model as one safetensors file that any of these models loads."""
+        state = self._consensus()
+        if state is not None:
+            checkpoint.export(self.directory.path / "model.safetensors", state)
+
+    def _report(self, meter: Meter, done: int, status: str, activations: int = 0) -> None:
+        report = meter.report(self.world.rank, self.role, self._memory(activations), self.sync.report())
+        board = self.world.board
+        board.post(f"report/{self.world.rank}", json.dumps(report.as_json()))
+        if self.is_chief:
+            ranks = range(self.layout.world_size)
+            reports = [Report.from_json(json.loads(board.read(f"report/{rank}", rank))) for rank in ranks]
+            self._summarise(reports, meter, done, status)
+        self.world.barrier()
+
+    def _memory(self, activations: int) -> dict[str, int]:
+        parameters = list(self.sync.parameters.values())
+        return {
+            "parameters": memory.held(parameters),
+            "gradients": sum(p.numel() * p.element_size() for p in parameters),
+            "optimizer": memory.held(memory.optimizer_state(self.sync.optimizer)),
+            "activations": activations,
+            "buffers": memory.held(self.sync.buffers()),
+            "process_peak": memory.process_peak(),
+        }
+
+    def _summarise(self, reports: list[Report], meter: Meter, done: int, status: str) -> None:
+        experiment, layout = self.experiment, self.layout
+        plan = make_plan(experiment, self.assignment.allowed, layout.world_size).as_dict()
+        choices = {group: getattr(experiment, group).name for group in ("strategy", "sync", "model", "data")}
+        self.directory.write_summary(
+            {
+                "name": self.directory.name,
+                **choices,
+                "status": status,
+                "workers": layout.workers,
+                "servers": layout.servers * layout.parts,
+                "replicas": layout.replicas,
+                "parts": layout.parts,
+                "device": self.device.type,
+                "steps": done,
+                "epochs": experiment.epochs,
+                "batch_size": experiment.batch_size,
+                "seed": experiment.seed,
+                "modelled": False,
+                **summarise(reports, layout),
+                "accuracy": self.last_evaluation.get("accuracy"),
+                "loss": self.last_evaluation.get("loss"),
+                "target_accuracy": experiment.target_accuracy,
+                "time_to_accuracy": self.time_to_accuracy,
+                "seconds": meter.seconds,
+                "predicted": {"bytes_per_step": plan["bytes_per_step"], "memory": plan["memory"]},
+            }
+        )
+        self.directory.append({"kind": "end", "status": status})
+
+
+def _skeleton(parts: Parts) -> nn.Module:
+    """The whole model without memory: the gathered state is put into it for evaluation."""
+    with torch.device("meta"):
+        return parts.make_model()
+
+
+def _load(module: nn.Module, tensors: dict[str, Any]) -> None:
+    module.load_state_dict(tensors, strict=True)

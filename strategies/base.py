@@ -1,0 +1,161 @@
+"""The two orthogonal choices: how one replica is laid over workers, and how replicas agree."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..comm import Comm
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean over the samples
+Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
+State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it; see state.py
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One replica's samples of one step. `size` may be 0: the last uneven batch need not reach every replica."""
+
+    inputs: Tensor  # [size, ...]
+    targets: Tensor  # [size, ...]
+    total: int  # samples of this step over all replicas
+
+    @property
+    def size(self) -> int:
+        return len(self.targets)
+
+    @property
+    def share(self) -> float:
+        """n_j / sum_j n_j: the weight of this replica's mean gradient in the mean over all samples."""
+        return self.size / self.total
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The closed-form cost of one step of an algorithm, by role."""
+
+    worker: Traffic = field(default_factory=dict)
+    server: Traffic = field(default_factory=dict)
+    buffers: int = 0  # bytes of communication buffers on each of them
+
+
+BeforeBackward = Callable[[Sequence[Tensor], bool], None]  # Sync.before_backward
+
+
+class Strategy(ABC):
+    """How ONE replica is laid over `parts` workers.
+
+    After `prepare`, `module` is this worker's part; its parameters are named as in the whole model.
+    """
+
+    parts: int = 1
+    loss_part: int = 0  # the part that computes the loss; it also gathers `full_state`
+    max_replicas: int | None = None
+    module: nn.Module
+
+    def own_sync(self) -> "Sync | None":
+        """The update, when it is not left to a sync mode (torch's DDP). Such a strategy takes sync=bsp only."""
+        return None
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        """The parts of `model`, in order; it works on the meta device too. Raises `LayoutError`."""
+        return [model]
+
+    @abstractmethod
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        """Keep this worker's part of `model`. `comm` spans the parts of this replica.
+
+        `before_backward(roots, last)` must be called before each backward pass; see `Sync.before_backward`.
+        """
+
+    @abstractmethod
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        """Accumulate the gradient of the batch's mean loss; returns that loss at `loss_part`, None elsewhere.
+
+        An empty batch leaves every gradient None and returns None.
+        """
+
+    def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """The whole model's state at `loss_part`, None elsewhere; `parameters` are this part's, by name."""
+        return {**parameters, **dict(self.module.named_buffers())}
+
+    def micro_sizes(self, batch_size: int) -> list[int]:
+        """The micro-batches, in samples, whose activations a worker holds at once."""
+        return [batch_size]
+
+    def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
+        """What a part computes of its inputs."""
+        return part(inputs)
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
+        return [{} for _ in parts]
+
+
+class Sync(ABC):
+    """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
+
+    `synchronous`: replicas step together, so that all of them reach `consensus` at the same step.
+    `agrees`: replicas are bit-identical after every update.
+    """
+
+    servers: int = 0
+    synchronous: bool = True
+    agrees: bool = True
+    parameters: dict[str, nn.Parameter]
+    optimizer: Optimizer
+    comm: Comm
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        """Take over these parameters and their optimizer; servers are given a part of their own, like workers."""
+        self.parameters, self.optimizer, self.comm = parameters, optimizer, comm
+
+    def begin(self, batch: Batch) -> None:
+        """A step begins, with this batch."""
+        self.optimizer.zero_grad()
+
+    def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
+        """A backward pass from `roots` comes next; `last`: no other follows in this step."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """After forward_backward: leave the parameters updated."""
+
+    def serve(self) -> None:
+        """A server worker's whole life."""
+        raise AssertionError(f"{type(self).__name__} has no servers")
+
+    def finish(self) -> None:
+        """Training is over on this worker: leave the consensus in the parameters."""
+
+    def consensus(self) -> dict[str, Tensor]:
+        """This part's weights to evaluate. Called on every replica if `synchronous`, else on replica 0 alone."""
+        return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+    def state_dict(self) -> State:
+        """What replica 0 saves beside the consensus; called where `consensus` is."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        """On every worker and server, with what replica 0's worker of the same part saved."""
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def buffers(self) -> list[Tensor]:
+        """Communication buffers, for the memory account."""
+        return []
+
+    def report(self) -> dict[str, Any]:
+        """What else this worker measured (JSON), for instance staleness."""
+        return {}
+
+    @abstractmethod
+    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+        """Stated traffic of one step among the holders of one part; only shapes and dtypes are looked at."""
+
+
+def payload(tensors: Sequence[Tensor]) -> int:
+    """S: the bytes of these tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

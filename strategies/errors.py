@@ -1,0 +1,7 @@
+"""What a strategy or sync mode refuses."""
+
+
+class LayoutError(ValueError):
+    """The model, the workers and the strategy do not go together; the message says what would."""
+
+    exit_code = 2

@@ -1,0 +1,60 @@
+"""Gradients in flat buckets (Li et al. 2020, "PyTorch Distributed", section 3.2.2).
+
+Parameters go to buckets in reverse order, which is about the order in which backward makes their gradients ready, so
+that a bucket fills while the rest of backward goes on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Bucket:
+    """`flat` holds the gradients of `parameters` (indices) one after another; `views` are their places in it."""
+
+    parameters: list[int]
+    flat: Tensor
+    views: dict[int, Tensor]
+    missing: set[int] = field(default_factory=set)
+
+
+def assign(sizes: Sequence[int], capacity: int, first: int) -> list[list[int]]:
+    """Indices by bucket: parameters of `sizes` bytes in reverse order, a bucket closed once it holds its capacity.
+
+    The first bucket closes at `first` bytes, so that communication starts early in backward.
+    """
+    buckets: list[list[int]] = [[]]
+    held, limit = 0, first
+    for i in reversed(range(len(sizes))):
+        if buckets[-1] and held + sizes[i] > limit:
+            buckets.append([])
+            held, limit = 0, capacity
+        buckets[-1].append(i)
+        held += sizes[i]
+    return buckets
+
+
+def allocate(parameters: Sequence[Tensor], capacity: int, first: int) -> list[Bucket]:
+    """Buckets with memory behind them; parameters of different dtypes never share one."""
+    buckets: list[Bucket] = []
+    for dtype in dict.fromkeys(parameter.dtype for parameter in reversed(parameters)):
+        of_dtype = [i for i, parameter in enumerate(parameters) if parameter.dtype == dtype]
+        sizes = [parameters[i].numel() * dtype.itemsize for i in of_dtype]
+        for members in assign(sizes, capacity, first):
+            indices = [of_dtype[j] for j in members]
+            buckets.append(_bucket(indices, [parameters[i] for i in indices]))
+    return buckets
+
+
+def _bucket(indices: list[int], tensors: list[Tensor]) -> Bucket:
+    flat = torch.zeros(sum(t.numel() for t in tensors), dtype=tensors[0].dtype, device=tensors[0].device)
+    return Bucket(indices, flat, dict(zip(indices, views_of(flat, tensors), strict=True)))
+
+
+def views_of(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The pieces of `flat` in the shapes of `like`, sharing its memory."""
+    pieces = flat.split([tensor.numel() for tensor in like])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]

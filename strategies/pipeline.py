@@ -1,0 +1,210 @@
+"""Layers split over stages: naive model parallelism, and GPipe.
+
+Huang et al. 2019, "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (arXiv 1811.06965).
+
+The model, an `nn.Sequential`, is cut into p contiguous stages. A batch is cut into m micro-batches:
+
+    naive   m = 1: one stage works at a time, utilisation 1/p; equals serial training bit for bit.
+    gpipe   all m forward passes, then all m backward passes; equals gradient accumulation over the same
+            micro-batches bit for bit; bubble (p-1)/(m+p-1); a stage keeps the activations of m micro-batches,
+            or with `recompute` only their inputs.
+
+Deviation from the paper: backward takes the micro-batches in the order of forward, not in reverse, so that sums come
+out as in gradient accumulation.
+
+Cost per step: stage i sends its output forward, and the gradient of its input backward:
+sum over micro-batches of |output_i| + |input_i| (the first stage has no input gradient, the last sends no output).
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..comm import Comm, Work
+from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, payload
+from .errors import LayoutError
+
+
+class Pipeline(Strategy):
+    """A replica is `stages` workers in a row."""
+
+    def __init__(
+        self,
+        stages: Annotated[int, Ge(2)] = 2,
+        schedule: Literal["naive", "gpipe"] = "gpipe",
+        micro_batches: Annotated[int, Ge(1)] = 4,
+        cuts: list[Annotated[int, Ge(1)]] | None = None,
+        recompute: bool = False,
+    ) -> None:
+        """`cuts`: the indices of the layers at which stages 1, 2, ... begin; None balances the parameters.
+
+        `micro_batches`: m of the gpipe schedule; a batch of fewer samples is cut into single samples.
+        """
+        self.parts, self.loss_part = stages, stages - 1
+        self.micro_batches = 1 if schedule == "naive" else micro_batches
+        self.cuts, self.recompute = cuts, recompute
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        if not isinstance(model, nn.Sequential):
+            raise LayoutError(
+                f"strategy=pipeline cuts a model between the layers of an nn.Sequential, and {type(model).__name__} "
+                "is none; strategy=data_parallel takes any module"
+            )
+        layers = list(model.named_children())
+        if len(layers) < self.parts:
+            raise LayoutError(
+                f"strategy.stages={self.parts}: the model has {len(layers)} layers to cut between; "
+                f"choose strategy.stages <= {len(layers)}"
+            )
+        if self.cuts is not None and not _rises(self.cuts, self.parts, len(layers)):
+            raise LayoutError(
+                f"strategy.cuts={self.cuts}: needs {self.parts - 1} rising layer indices from 1 to {len(layers) - 1}"
+            )
+        cuts = self.cuts or balanced([payload(list(layer.parameters())) for _, layer in layers], self.parts)
+        bounds = [0, *cuts, len(layers)]
+        stages = [_stage(layers[a:b]) for a, b in pairwise(bounds)]
+        empty = [i for i, stage in enumerate(stages) if not list(stage.parameters())]
+        if empty:
+            raise LayoutError(
+                f"stage {empty[0]} of strategy=pipeline holds no parameters (cuts {cuts}); choose fewer "
+                "strategy.stages, or strategy.cuts that leave each stage some"
+            )
+        return stages
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self._loss, self._comm, self._before_backward = loss, comm, before_backward
+        # What the other stages hold, without the memory: for shapes between stages and the names of full_state.
+        self._all = [stage if i == comm.rank else _on_meta(stage) for i, stage in enumerate(self.split(model))]
+        self.module = self._all[comm.rank]
+        self._first, self._last = comm.rank == 0, comm.rank == comm.size - 1
+        self._shapes: dict[tuple[int, ...], Tensor] = {}
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        if batch.size == 0:
+            return None
+        sizes = self.micro_sizes(batch.size)
+        micro_inputs, micro_targets = batch.inputs.split(sizes), batch.targets.split(sizes)
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
+        sending: list[Work] = []
+        total = torch.zeros((), device=batch.inputs.device)
+
+        for x, y in zip(micro_inputs, micro_targets, strict=True):  # all forward
+            activation = x if self._first else self._receive_like(x)
+            inputs.append(activation)
+            output = self.forward(self.module, activation)
+            if self._last:
+                # the mean over the batch is the mean of the micro-batches' means, weighted by their sizes
+                output = self._loss(output, y) * (len(y) / batch.size)
+                total += output.detach()
+            else:
+                sending.append(self._comm.isend(output.detach(), self._comm.rank + 1))
+            outputs.append(output)
+
+        for i in range(len(sizes)):  # all backward
+            gradient = None
+            if not self._last:
+                gradient = torch.empty_like(outputs[i])
+                self._comm.recv(gradient, self._comm.rank + 1)
+            self._before_backward([outputs[i]], i == len(sizes) - 1)
+            outputs[i].backward(gradient)
+            if not self._first:
+                received = inputs[i].grad
+                assert received is not None
+                sending.append(self._comm.isend(received, self._comm.rank - 1))
+            outputs[i] = inputs[i] = torch.empty(0)  # frees the activations
+
+        for work in sending:
+            work.wait()
+        return total if self._last else None
+
+    def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
+        if not self.recompute:
+            return part(inputs)
+        output = checkpoint(part, inputs, use_reentrant=False)
+        assert isinstance(output, Tensor)
+        return output
+
+    def micro_sizes(self, batch_size: int) -> list[int]:
+        each, more = divmod(batch_size, m := min(self.micro_batches, batch_size))
+        return [each + (i < more) for i in range(m)]
+
+    def _receive_like(self, x: Tensor) -> Tensor:
+        """The previous stage's output for inputs of the shape of `x`."""
+        shape = tuple(x.shape)
+        if shape not in self._shapes:
+            self._shapes[shape] = activations(self._all[: self._comm.rank], x.to("meta"))[-1]
+        activation = torch.empty_like(self._shapes[shape], device=x.device)
+        self._comm.recv(activation, self._comm.rank - 1)
+        return activation.requires_grad_(activation.is_floating_point())
+
+    def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        mine = super().full_state(parameters)
+        assert mine is not None
+        if not self._last:
+            for tensor in mine.values():
+                self._comm.send(tensor.detach().contiguous(), self.loss_part)
+            return None
+        whole: dict[str, Tensor] = {}
+        for i, stage in enumerate(self._all[:-1]):
+            for name, tensor in [*stage.named_parameters(), *stage.named_buffers()]:
+                whole[name] = torch.empty_like(tensor, device=next(iter(mine.values())).device, requires_grad=False)
+                self._comm.recv(whole[name], i)
+        return {**whole, **mine}
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        sent = [0] * len(parts)
+        for x in inputs.split(self.micro_sizes(len(inputs))):
+            for i, activation in enumerate(activations(parts[:-1], x)):
+                sent[i] += payload([activation])  # forward
+                sent[i + 1] += payload([activation])  # its gradient, backward
+        return [{"send": bytes_sent} for bytes_sent in sent]
+
+
+def balanced(weights: Sequence[int], parts: int) -> list[int]:
+    """Cut points of the contiguous partition of `weights` whose heaviest part is lightest; ties cut early."""
+    n = len(weights)
+    prefix = [0]
+    for weight in weights:
+        prefix.append(prefix[-1] + weight)
+    # best[k][j]: the heaviest of k parts over the first j weights, and where the last of them begins
+    best = [[(float("inf"), 0)] * (n + 1) for _ in range(parts + 1)]
+    best[0][0] = (0.0, 0)
+    for k in range(1, parts + 1):
+        for j in range(k, n + 1):
+            best[k][j] = min((max(best[k - 1][i][0], prefix[j] - prefix[i]), i) for i in range(k - 1, j))
+    cuts, j = [], n
+    for k in range(parts, 1, -1):
+        j = best[k][j][1]
+        cuts.append(j)
+    return cuts[::-1]
+
+
+def activations(stages: Sequence[nn.Module], x: Tensor) -> list[Tensor]:
+    """Each stage's output on the meta device for a meta input `x`: shapes and dtypes only."""
+    outputs: list[Tensor] = []
+    with torch.no_grad():
+        for stage in stages:
+            x = stage(x)
+            outputs.append(x)
+    return outputs
+
+
+def _rises(cuts: Sequence[int], parts: int, layers: int) -> bool:
+    return len(cuts) == parts - 1 and all(a < b for a, b in zip([0, *cuts], [*cuts, layers], strict=True))
+
+
+def _stage(layers: Sequence[tuple[str, nn.Module]]) -> nn.Module:
+    stage = nn.Sequential()
+    for name, layer in layers:
+        stage.add_module(name, layer)  # the names that the whole model gives them
+    return stage
+
+
+def _on_meta(stage: nn.Module) -> nn.Module:
+    return stage.to("meta")

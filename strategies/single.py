@@ -1,0 +1,35 @@
+"""One worker, one model, no communication: the serial reference for everything else."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ..comm import Comm
+from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync
+
+
+class Single(Strategy):
+    """Serial mini-batch SGD: w <- step(w, grad of the batch's mean loss)."""
+
+    max_replicas = 1
+
+    def own_sync(self) -> Sync:
+        return LocalUpdate()
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self.module, self._loss = model, loss
+
+    def forward_backward(self, batch: Batch) -> Tensor:
+        loss = self._loss(self.module(batch.inputs), batch.targets)
+        loss.backward()
+        return loss.detach()
+
+
+class LocalUpdate(Sync):
+    """The worker steps alone."""
+
+    def update(self) -> None:
+        self.optimizer.step()
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+        return Cost()

@@ -1,0 +1,63 @@
+"""State as bytes, without pickle: the tensors of a tree as safetensors, the rest of the tree as JSON beside them."""
+
+import json
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from .base import State
+
+_TENSOR = "__tensor__"
+
+
+def to_bytes(state: State) -> bytes:
+    """A tree of dicts (string or integer keys), lists, tensors, numbers, strings and None, as safetensors bytes."""
+    tensors: dict[str, Tensor] = {}
+    tree = json.dumps(_pack(state, "", tensors))
+    return safetensors.torch.save(tensors, {"tree": tree})
+
+
+def from_bytes(data: bytes) -> State:
+    """The tree that `to_bytes` was given. Raises `ValueError` when the bytes are not such a tree."""
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return _unpack(json.loads(header["__metadata__"]["tree"]), safetensors.torch.load(data))
+    except (safetensors.SafetensorError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"not a paceline state: {error}") from error
+
+
+def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    match node:
+        case Tensor():
+            tensors[path] = node.detach().to("cpu", copy=True).contiguous()
+            return {_TENSOR: path}
+        case dict():
+            # [key, value] pairs: an optimizer's state has integer keys, which JSON would turn into strings
+            return {"dict": [[key, _pack(value, f"{path}.{key}", tensors)] for key, value in node.items()]}
+        case list() | tuple():
+            return {"list": [_pack(value, f"{path}.{i}", tensors) for i, value in enumerate(node)]}
+        case None | bool() | int() | float() | str():
+            return node
+    raise TypeError(f"{path or 'the state'} is a {type(node).__name__}; states hold tensors, numbers and strings")
+
+
+def _unpack(node: Any, tensors: dict[str, Tensor]) -> Any:
+    match node:
+        case {"__tensor__": path}:
+            return tensors[path]
+        case {"dict": pairs}:
+            return {key: _unpack(value, tensors) for key, value in pairs}
+        case {"list": values}:
+            return [_unpack(value, tensors) for value in values]
+    return node
+
+
+def to_tensor(state: State) -> Tensor:
+    """[n] uint8: the state as a message."""
+    return torch.frombuffer(bytearray(to_bytes(state)), dtype=torch.uint8)
+
+
+def from_tensor(message: Tensor) -> State:
+    return from_bytes(message.cpu().numpy().tobytes())

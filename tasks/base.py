@@ -1,0 +1,68 @@
+"""What a data set offers. A model is any nn.Sequential whose constructor takes a `DataSpec` first."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a model must know of the data, known without loading them.
+
+    `target_shape` is () for one label a sample and (context,) for text. The sizes count samples; None says that
+    they are known only once the file is there.
+    """
+
+    input_shape: tuple[int, ...]
+    input_dtype: torch.dtype
+    target_shape: tuple[int, ...]
+    classes: int
+    train_size: int | None
+    test_size: int | None
+
+
+@dataclass(frozen=True)
+class Split:
+    """inputs [n, *input_shape] and targets [n, *target_shape] int64, in host memory. Not to be mutated."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        assert len(self.inputs) == len(self.targets)
+        assert self.targets.dtype == torch.int64
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def first(self, n: int | None) -> "Split":
+        """The first `n` samples (fewer where there are fewer); None takes all."""
+        return self if n is None else Split(self.inputs[:n], self.targets[:n])
+
+
+class Data(ABC):
+    """A training and a test split, the same on every machine that has the data."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> DataSpec:
+        """Never loads the data nor needs them."""
+
+    @abstractmethod
+    def load(self) -> tuple[Split, Split]:
+        """The training and the test split. Raises MissingDataError or CorruptDataError."""
+
+    @abstractmethod
+    def how_to_get(self) -> str:
+        """One sentence for a person: the ways to get the data."""
+
+    @abstractmethod
+    def found(self) -> str | None:
+        """Where the data are on this machine, without reading them; None when they are missing."""
+
+
+def at_most(size: int, limit: int | None) -> int:
+    """The number of samples that `Split.first(limit)` leaves of `size`."""
+    return size if limit is None else min(size, limit)

@@ -1,0 +1,52 @@
+"""scikit-learn's handwritten digits: 1,797 grey images of 8x8, 10 classes. They come with the package.
+
+Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998 (its test part).
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge
+
+from ..base import Data, DataSpec, Split, at_most
+from ..errors import MissingDataError
+
+SAMPLES = 1797
+TRAIN = SAMPLES * 4 // 5
+SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
+
+
+class Digits(Data):
+    """Inputs [1, 8, 8] float32 in [0, 1]; a fixed split of 1,437 for training and 360 for test.
+
+    `limit`: take the first so many training samples.
+    """
+
+    def __init__(self, limit: Annotated[int, Ge(1)] | None = None) -> None:
+        self.limit = limit
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec((1, 8, 8), torch.float32, (), 10, at_most(TRAIN, self.limit), SAMPLES - TRAIN)
+
+    def load(self) -> tuple[Split, Split]:
+        if self.found() is None:
+            raise MissingDataError(self.how_to_get())
+        from sklearn.datasets import load_digits  # a second to import: only where it is needed
+
+        pixels, labels = load_digits(return_X_y=True)  # [1797, 64] in 0 to 16, [1797]
+        order = np.random.default_rng(SPLIT_SEED).permutation(SAMPLES)
+        inputs = torch.from_numpy(pixels[order] / 16).float().view(-1, 1, 8, 8)
+        targets = torch.from_numpy(labels[order]).long()
+        train, test = Split(inputs[:TRAIN], targets[:TRAIN]), Split(inputs[TRAIN:], targets[TRAIN:])
+        return train.first(self.limit), test
+
+    def how_to_get(self) -> str:
+        return "The digits come with scikit-learn: pip install scikit-learn."
+
+    def found(self) -> str | None:
+        package = find_spec("sklearn")
+        return None if package is None or package.origin is None else str(Path(package.origin).parent)

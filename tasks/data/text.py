@@ -1,0 +1,74 @@
+# The shipped sample.txt: Herman Melville, "Moby-Dick; or, The Whale", 1851, chapters 1 to 15. Public domain.
+"""A text as bytes: predict the next one. The vocabulary is the 256 bytes, so any file will do."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from ..base import Data, DataSpec, Split, at_most
+from ..errors import MissingDataError, TaskConfigError
+
+SAMPLE = Path(__file__).with_name("sample.txt")
+
+
+class Text(Data):
+    """Non-overlapping windows: inputs [context] int64, targets the same moved on by one byte.
+
+    The last tenth of the file is for test. `path`: null takes the shipped sample; `limit`: take the first so many
+    training windows. `spec` and `load` raise TaskConfigError for a text too short for one window of each split.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        context: Annotated[int, Ge(1)] = 64,
+        limit: Annotated[int, Ge(1)] | None = None,
+    ) -> None:
+        self.path = SAMPLE if path is None else Path(path).expanduser()
+        self.context = context
+        self.limit = limit
+
+    @property
+    def spec(self) -> DataSpec:
+        train = test = None
+        if self.found():
+            train, test = (part // self.context for part in self._parts(self.path.stat().st_size))
+            train = at_most(train, self.limit)
+        return DataSpec((self.context,), torch.int64, (self.context,), 256, train, test)
+
+    def load(self) -> tuple[Split, Split]:
+        if self.found() is None:
+            raise MissingDataError(f"{self.path} is not a file. {self.how_to_get()}")
+        try:
+            text = torch.from_numpy(np.fromfile(self.path, dtype=np.uint8)).long()
+        except OSError as error:
+            raise MissingDataError(f"{self.path} cannot be read: {error.strerror}.") from error
+        train, _ = self._parts(len(text))
+        # A split of n + 1 bytes has n bytes that have a next one.
+        return self._windows(text[: train + 1]).first(self.limit), self._windows(text[train + 1 :])
+
+    def how_to_get(self) -> str:
+        return "Set data.path to a text file, or data.path=null for the sample that comes with paceline."
+
+    def found(self) -> str | None:
+        return str(self.path) if self.path.is_file() else None
+
+    def _parts(self, size: int) -> tuple[int, int]:
+        """The bytes with a next one in the training and in the test split of a file of `size` bytes."""
+        test = size // 10
+        parts = size - test - 1, test - 1
+        if min(parts) < self.context:
+            raise TaskConfigError(
+                f"{self.path} has {size} bytes, too few for data.context={self.context}: "
+                f"the last tenth, for test, needs {self.context + 1} of them. Use a longer text or a smaller context."
+            )
+        return parts
+
+    def _windows(self, text: Tensor) -> Split:
+        n = (len(text) - 1) // self.context
+        windows = (n, self.context)
+        return Split(text[: n * self.context].view(windows), text[1 : n * self.context + 1].view(windows))

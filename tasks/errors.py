@@ -1,0 +1,22 @@
+"""What can go wrong before the first sample.
+
+`exit_code` is the program's exit status; the message is one sentence for the user.
+"""
+
+
+class TaskConfigError(ValueError):
+    """A model, a data set, or the two together cannot be built as asked."""
+
+    exit_code = 2
+
+
+class MissingDataError(FileNotFoundError):
+    """The data are not on this machine; the message says how to get them."""
+
+    exit_code = 3
+
+
+class CorruptDataError(ValueError):
+    """A data file is there and is not what it should be; the message names it."""
+
+    exit_code = 7

@@ -1,0 +1,26 @@
+"""What a model needs of its data, refused in one sentence where it does not hold."""
+
+from ..base import DataSpec
+from ..errors import TaskConfigError
+
+
+def need_numbers(model: str, spec: DataSpec) -> None:
+    """Raises TaskConfigError unless a sample is a float tensor with one label."""
+    if not spec.input_dtype.is_floating_point or spec.target_shape:
+        raise TaskConfigError(f"model={model} classifies numbers; these data are tokens: use model=gpt.")
+
+
+def need_image(model: str, spec: DataSpec, smallest: int) -> None:
+    """Raises TaskConfigError unless a sample is [channels, height, width], both sides at least `smallest`."""
+    need_numbers(model, spec)
+    if len(spec.input_shape) != 3 or min(spec.input_shape[1:]) < smallest:
+        raise TaskConfigError(
+            f"model={model} needs images [channels, height, width] of at least {smallest}x{smallest}; "
+            f"a sample of these data has the shape {list(spec.input_shape)}."
+        )
+
+
+def need_tokens(model: str, spec: DataSpec) -> None:
+    """Raises TaskConfigError unless a sample is a row of tokens, each with the next one as its target."""
+    if spec.input_dtype.is_floating_point or len(spec.input_shape) != 1 or spec.target_shape != spec.input_shape:
+        raise TaskConfigError(f"model={model} predicts the next token of a text; use data=text.")

@@ -1,0 +1,117 @@
+"""A small GPT.
+
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (pre-norm blocks, GELU,
+residual projections initialised at 0.02 / sqrt(2 n_layer)).
+Deviates: the head is not tied to the embedding, because a pipeline's first and last stage share no memory.
+"""
+
+from collections import OrderedDict
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Lt
+from torch import Tensor, nn
+
+from ..base import DataSpec
+from ..errors import TaskConfigError
+from .checks import need_tokens
+
+Count = Annotated[int, Ge(1)]
+Probability = Annotated[float, Ge(0), Lt(1)]
+
+
+class Embedding(nn.Module):
+    """[n, t] int64 -> [n, t, width]: what the token is, plus where it stands."""
+
+    def __init__(self, vocabulary: int, context: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocabulary, width)
+        self.position = nn.Embedding(context, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        return self.dropout(self.token(tokens) + self.position(places))
+
+
+class Attention(nn.Module):
+    """Causal self-attention, [n, t, width] -> [n, t, width].
+
+    The rows of `qkv` go by head, then query, key, value: an even cut of them is a set of whole heads.
+    """
+
+    def __init__(self, width: int, n_head: int, dropout: float) -> None:
+        super().__init__()
+        self.head_width = width // n_head
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.attention_dropout = dropout
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))  # [n, t, head, 3, head_width]
+        q, k, v = qkv.transpose(1, 2).unbind(dim=3)  # each [n, head, t, head_width]
+        dropout = self.attention_dropout if self.training else 0.0
+        # softmax(q k^T / sqrt(head_width) + causal mask) v
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        return self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); [n, t, width] -> [n, t, width]."""
+
+    def __init__(self, width: int, n_head: int, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, n_head, dropout)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            OrderedDict(
+                expand=nn.Linear(width, 4 * width),
+                gelu=nn.GELU(),
+                project=nn.Linear(4 * width, width),
+                dropout=nn.Dropout(dropout),
+            )
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Sequential):
+    """[n, t] int64 -> [n, t, classes], t up to the data's context.
+
+    Raises TaskConfigError for data that are not tokens, and where the heads do not divide the width.
+    """
+
+    def __init__(
+        self,
+        spec: DataSpec,
+        n_layer: Count = 4,
+        n_head: Count = 4,
+        width: Count = 128,
+        dropout: Probability = 0.0,
+    ) -> None:
+        need_tokens("gpt", spec)
+        if width % n_head:
+            raise TaskConfigError(f"model.n_head={n_head} does not divide model.width={width}.")
+        stages: OrderedDict[str, nn.Module] = OrderedDict(
+            embedding=Embedding(spec.classes, spec.input_shape[0], width, dropout)
+        )
+        for number in range(1, n_layer + 1):
+            stages[f"block{number}"] = Block(width, n_head, dropout)
+        stages["norm"] = nn.LayerNorm(width)
+        stages["head"] = nn.Linear(width, spec.classes, bias=False)
+        super().__init__(stages)
+        self._initialise(n_layer)
+
+    def _initialise(self, n_layer: int) -> None:
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif "norm" not in name:
+                # Each of the 2 n_layer projections adds to the residual stream: keep its variance.
+                shrink = (2 * n_layer) ** -0.5 if "project" in name else 1.0
+                nn.init.normal_(parameter, std=0.02 * shrink)

@@ -1,0 +1,79 @@
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from paceline.tasks.data import digits
+from paceline.tasks.data.digits import Digits
+from paceline.tasks.errors import MissingDataError
+from paceline.tasks.losses import cross_entropy, evaluate
+from paceline.tasks.models.logistic_regression import LogisticRegression
+
+
+def test_what_is_loaded_has_the_shapes_that_the_spec_tells() -> None:
+    spec, (train, test) = Digits().spec, Digits().load()
+    assert (len(train), len(test)) == (spec.train_size, spec.test_size) == (1437, 360)
+    assert train.inputs.shape[1:] == test.inputs.shape[1:] == spec.input_shape
+    assert train.inputs.dtype == spec.input_dtype
+    assert train.inputs.min() == 0 and train.inputs.max() == 1
+    assert set(train.targets.tolist()) == set(test.targets.tolist()) == set(range(spec.classes))
+
+
+def test_the_split_is_the_same_whatever_the_seed_and_the_machine() -> None:
+    sums = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        sums.append([hashlib.sha256(part.targets.numpy().tobytes()).hexdigest()[:16] for part in Digits().load()])
+    assert sums == [["b62c5684e8251c8e", "5cdf6153e06c5478"]] * 2
+
+
+def test_the_two_splits_share_no_image_and_together_are_all_of_them() -> None:
+    from sklearn.datasets import load_digits
+
+    def key(pixels: torch.Tensor, label: torch.Tensor) -> tuple[float, ...]:
+        return (*(pixels.flatten() * 16).tolist(), float(label))
+
+    train, test = ([key(*pair) for pair in zip(s.inputs, s.targets, strict=True)] for s in Digits().load())
+    pixels, labels = load_digits(return_X_y=True)
+    assert sorted(train + test) == sorted((*row.tolist(), float(y)) for row, y in zip(pixels, labels, strict=True))
+    assert not set(train) & set(test)
+
+
+def test_a_limit_takes_the_first_training_samples_and_leaves_the_test_split() -> None:
+    (few, test), (all_, whole_test) = Digits(limit=20).load(), Digits().load()
+    assert Digits(limit=20).spec.train_size == len(few) == 20
+    assert torch.equal(few.inputs, all_.inputs[:20]) and torch.equal(few.targets, all_.targets[:20])
+    assert len(test) == len(whole_test) == Digits(limit=20).spec.test_size
+    assert Digits(limit=5000).spec.train_size == len(Digits(limit=5000).load()[0]) == 1437
+
+
+def test_logistic_regression_learns_them() -> None:
+    torch.manual_seed(0)
+    train, test = Digits().load()
+    model = LogisticRegression(Digits().spec)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(60):
+        optimizer.zero_grad()
+        cross_entropy(model(train.inputs), train.targets).backward()
+        optimizer.step()
+    assert evaluate(model, test).accuracy > 0.94
+
+
+def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Path(Digits().found() or "").is_dir()
+    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    assert Digits().found() is None
+    assert Digits().spec.train_size == 1437
+    with pytest.raises(MissingDataError, match="pip install scikit-learn") as caught:
+        Digits().load()
+    assert caught.value.exit_code == 3
+
+
+def test_importing_the_tasks_does_not_import_scikit_learn() -> None:
+    modules = ["data.digits", "data.fashion_mnist", "data.text", "losses", "partition", "models.gpt", "models.cnn"]
+    lines = [f"import paceline.tasks.{module}" for module in modules]
+    lines.append("import sys; print([name for name in ('sklearn', 'scipy') if name in sys.modules])")
+    result = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

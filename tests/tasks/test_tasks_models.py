@@ -1,0 +1,176 @@
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from paceline.tasks.base import DataSpec, Split
+from paceline.tasks.errors import TaskConfigError
+from paceline.tasks.losses import cross_entropy
+from paceline.tasks.models.cnn import CNN
+from paceline.tasks.models.gpt import GPT
+from paceline.tasks.models.logistic_regression import LogisticRegression
+from paceline.tasks.models.mlp import MLP
+from torch import Tensor, nn
+
+DIGITS = DataSpec((1, 8, 8), torch.float32, (), 10, 1437, 360)
+FASHION = DataSpec((1, 28, 28), torch.float32, (), 10, 60_000, 10_000)
+ODD = DataSpec((3, 9, 7), torch.float32, (), 4, None, None)
+TEXT = DataSpec((12,), torch.int64, (12,), 256, None, None)
+
+FITTING = [(model, spec) for model in (LogisticRegression, MLP, CNN) for spec in (DIGITS, FASHION, ODD)]
+FITTING.append((GPT, TEXT))
+fitting = pytest.mark.parametrize(
+    ("model_class", "spec"), FITTING, ids=[f"{m.__name__}-{'x'.join(map(str, s.input_shape))}" for m, s in FITTING]
+)
+
+
+def batch(spec: DataSpec, n: int = 3) -> Split:
+    inputs = torch.randn(n, *spec.input_shape)
+    if spec.input_dtype == torch.int64:
+        inputs = torch.randint(spec.classes, (n, *spec.input_shape))
+    return Split(inputs, torch.randint(spec.classes, (n, *spec.target_shape)))
+
+
+@fitting
+def test_outputs_are_one_row_of_classes_a_target(model_class: Callable[..., nn.Sequential], spec: DataSpec) -> None:
+    data = batch(spec)
+    outputs = model_class(spec)(data.inputs)
+    assert outputs.shape == (*data.targets.shape, spec.classes)
+    assert outputs.isfinite().all()
+
+
+@fitting
+def test_shapes_on_the_meta_device_are_the_real_ones(model_class: Callable[..., nn.Sequential], spec: DataSpec) -> None:
+    real = model_class(spec)
+    with torch.device("meta"):
+        meta = model_class(spec)
+    x, on_meta = batch(spec).inputs, batch(spec).inputs.to("meta")
+    for stage, meta_stage in zip(real, meta, strict=True):
+        x, on_meta = stage(x), meta_stage(on_meta)
+        assert isinstance(x, Tensor) and on_meta.is_meta and on_meta.shape == x.shape
+    assert {n: p.shape for n, p in meta.state_dict().items()} == {n: p.shape for n, p in real.state_dict().items()}
+
+
+@fitting
+def test_cutting_between_any_two_children_leaves_the_outputs_as_they_are(
+    model_class: Callable[..., nn.Sequential], spec: DataSpec
+) -> None:
+    model, inputs = model_class(spec), batch(spec).inputs
+    children = list(model)
+    for cut in range(1, len(children)):
+        halves = nn.Sequential(*children[:cut]), nn.Sequential(*children[cut:])
+        assert torch.equal(halves[1](halves[0](inputs)), model(inputs))
+
+
+@fitting
+def test_the_seed_of_torch_decides_the_initial_weights(
+    model_class: Callable[..., nn.Sequential], spec: DataSpec
+) -> None:
+    def weights(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return nn.utils.parameters_to_vector(model_class(spec).parameters())
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+
+
+@fitting
+def test_every_parameter_gets_a_gradient_and_a_small_batch_is_learnt(
+    model_class: Callable[..., nn.Sequential], spec: DataSpec
+) -> None:
+    torch.manual_seed(0)
+    model, data = model_class(spec), batch(spec, n=4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(data.inputs), data.targets)
+        loss.backward()
+        losses.append(loss.item())
+        assert all(p.grad is not None for p in model.parameters())
+        optimizer.step()
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@fitting
+def test_samples_do_not_see_each_other(model_class: Callable[..., nn.Sequential], spec: DataSpec) -> None:
+    model, inputs = model_class(spec), batch(spec).inputs
+    alone = torch.cat([model(sample) for sample in inputs.split(1)])
+    torch.testing.assert_close(model(inputs), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_parameter_counts_are_the_textbook_ones() -> None:
+    def count(model: nn.Module) -> int:
+        return sum(p.numel() for p in model.parameters())
+
+    assert count(LogisticRegression(FASHION)) == 7_850
+    assert count(MLP(FASHION, hidden=[300, 100])) == 266_610
+    # conv 6*26 + 16*151, linear 784*120+120 + 120*84+84 + 84*10+10
+    assert count(CNN(FASHION)) == 156 + 2_416 + 94_200 + 10_164 + 850
+    # token, position; 12 w^2 + 13 w a block; the last norm; the head
+    w = 32
+    assert count(GPT(TEXT, n_layer=3, n_head=2, width=w)) == 268 * w + 3 * (12 * w**2 + 13 * w) + 2 * w + 256 * w
+
+
+def test_mlp_without_hidden_layers_is_logistic_regression() -> None:
+    mlp, logistic = MLP(DIGITS, hidden=[]), LogisticRegression(DIGITS)
+    mlp.load_state_dict(logistic.state_dict())
+    inputs = batch(DIGITS).inputs
+    assert torch.equal(mlp(inputs), logistic(inputs))
+
+
+def test_gpt_does_not_look_ahead() -> None:
+    model, tokens = GPT(TEXT), batch(TEXT).inputs
+    changed = tokens.clone()
+    changed[:, 7] = (changed[:, 7] + 1) % 256
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :7], after[:, :7])
+    assert not torch.allclose(before[:, 7:], after[:, 7:])
+
+
+def test_gpt_attention_is_softmax_of_scaled_products_head_by_head() -> None:
+    attention = GPT(TEXT, n_head=2, width=8).get_submodule("block1.attention")
+    x = torch.randn(2, 5, 8)
+    qkv, projection = attention.get_submodule("qkv"), attention.get_submodule("project")
+    assert isinstance(qkv, nn.Linear) and isinstance(projection, nn.Linear)
+    heads = []
+    for rows in qkv.weight.split(12):  # qkv's bias starts at zero
+        q, k, v = (x @ part.T for part in rows.split(4))
+        scores = q @ k.transpose(1, 2) / 4**0.5
+        scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
+        heads.append(scores.softmax(-1) @ v)
+    expected = torch.cat(heads, dim=-1) @ projection.weight.T
+    torch.testing.assert_close(attention(x), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_gpt_starts_near_the_loss_of_a_uniform_guess() -> None:
+    torch.manual_seed(0)
+    data = batch(TEXT, n=16)
+    loss = cross_entropy(GPT(TEXT)(data.inputs), data.targets).item()
+    assert loss == pytest.approx(math.log(256), abs=0.15)
+
+
+def test_gpt_drops_out_in_training_only() -> None:
+    model, tokens = GPT(TEXT, dropout=0.5), batch(TEXT).inputs
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert torch.equal(model(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (lambda: LogisticRegression(TEXT), "model=gpt"),
+        (lambda: MLP(TEXT), "model=gpt"),
+        (lambda: CNN(TEXT), "model=gpt"),
+        (lambda: CNN(DataSpec((1, 3, 8), torch.float32, (), 10, None, None)), "4x4"),
+        (lambda: CNN(DataSpec((64,), torch.float32, (), 10, None, None)), r"\[64\]"),
+        (lambda: CNN(DIGITS, kernel=4), "model.kernel=4"),
+        (lambda: GPT(DIGITS), "data=text"),
+        (lambda: GPT(TEXT, n_head=3, width=8), "model.n_head=3"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_bad_configuration(build: Callable[[], nn.Module], names: str) -> None:
+    with pytest.raises(TaskConfigError, match=names) as caught:
+        build()
+    assert caught.value.exit_code == 2

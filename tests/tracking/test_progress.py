@@ -1,0 +1,104 @@
+import io
+import re
+import subprocess
+import sys
+
+from paceline.tracking.progress import Bar, Lines, progress
+
+START = {
+    "kind": "start",
+    "name": "first",
+    "steps": 100,
+    "epochs": 2,
+    "samples": 1000,
+    "workers": 4,
+    "strategy": "data_parallel",
+    "sync": "ssp",
+    "model": "mlp",
+    "data": "digits",
+}
+EVALUATION = {"kind": "evaluation", "step": 50, "epoch": 1.0, "accuracy": 0.875, "loss": 0.4, "time": 1.0}
+END = {"kind": "end", "status": "completed"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def step(number, loss=0.25):
+    return {"kind": "step", "step": number, "loss": loss, "samples_per_second": 1234.5, "step_time": 0.1}
+
+
+def shown(sink, records) -> None:
+    for record in records:
+        sink.record(record)
+    sink.close(None)
+
+
+def test_a_terminal_gets_a_bar_and_anything_else_gets_lines(monkeypatch):
+    assert isinstance(progress(Terminal()), Bar)
+    assert isinstance(progress(io.StringIO()), Lines)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(progress(), Lines)
+
+
+def test_lines_are_one_on_start_one_an_evaluation_and_one_at_the_end():
+    stream = io.StringIO()
+    shown(Lines(stream), [START, *map(step, range(1, 51)), EVALUATION, *map(step, range(51, 101)), END])
+    assert stream.getvalue().splitlines() == [
+        "first: mlp on digits, data_parallel + ssp, 4 workers, 100 steps",
+        "step 50  accuracy 87.50%",
+        "completed",
+    ]
+
+
+def test_step_lines_keep_their_distance_in_time(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("paceline.tracking.progress.time.monotonic", lambda: now)
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.record(START)
+    for number in range(1, 101):
+        now = number * 0.2  # 20 s in all
+        lines.record(step(number))
+    assert stream.getvalue().splitlines()[1:] == [
+        f"step {number}/100  loss 0.2500  1,234 samples/s" for number in (25, 50, 75, 100)
+    ]
+
+
+def test_lines_tell_of_a_resume_and_of_a_stop():
+    stream = io.StringIO()
+    shown(Lines(stream), [{"kind": "resume", "step": 7}, {"kind": "stop", "reason": "target reached"}])
+    assert stream.getvalue() == "resumed at step 7\nstopping: target reached\n"
+
+
+def test_a_loss_that_is_not_finite_and_one_that_is_unknown_are_shown():
+    stream = io.StringIO()
+    shown(Lines(stream, seconds_between=0), [START, step(1, "nan"), step(2, None)])
+    assert "loss nan" in stream.getvalue() and "loss -" in stream.getvalue()
+
+
+def test_an_unknown_kind_of_record_is_passed_over_by_both():
+    for sink in (Lines(io.StringIO()), Bar(Terminal())):
+        shown(sink, [START, {"kind": "checkpoint", "step": 1}, {"kind": "from the future"}])
+
+
+def test_the_bar_shows_the_step_loss_speed_and_last_accuracy(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    stream = Terminal()
+    shown(Bar(stream), [START, step(50), EVALUATION, step(60), END])
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "first: mlp on digits, data_parallel + ssp, 4 workers" in plain
+    last = plain.rpartition("60/100")[2]
+    assert last and "loss 0.2500" in last and "1,234 samples/s" in last and "accuracy 87.50%" in last
+
+
+def test_rich_is_not_imported_without_a_terminal():
+    script = (
+        "import io, sys; from paceline.tracking.progress import progress; progress(io.StringIO());"
+        "print('rich' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

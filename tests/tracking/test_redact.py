@@ -1,0 +1,77 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.tracking.redact import redact, redact_override
+
+SECRET_KEYS = [
+    "key",
+    "token",
+    "password",
+    "secret",
+    "api_key",
+    "apiKey",
+    "APIKey",
+    "api_keys",
+    "wandb-api-key",
+    "HF_TOKEN",
+    "hfToken",
+    "db.password",
+    "client_secret",
+    "aws_secret_access_key",
+    "credentials",
+    "passwd",
+]
+PLAIN_KEYS = ["monkey", "keyboard", "max_tokens", "token_count", "tokenizer", "keys", "secretary", "steps"]
+
+
+@pytest.mark.parametrize("key", SECRET_KEYS)
+def test_the_value_of_a_secret_key_is_hidden_at_any_depth(key):
+    assert redact({key: "x"}) == {key: "***"}
+    assert redact({"a": [{"b": {key: "x"}}]}) == {"a": [{"b": {key: "***"}}]}
+    assert redact({key: {"inner": "x"}}) == {key: "***"}
+
+
+@pytest.mark.parametrize("key", PLAIN_KEYS)
+def test_a_key_that_only_resembles_a_secret_keeps_its_value(key):
+    assert redact({key: "x"}) == {key: "x"}
+
+
+def test_an_unset_secret_stays_unset_so_that_a_reader_can_tell():
+    assert redact({"api_key": None}) == {"api_key": None}
+
+
+def test_the_login_in_a_url_is_hidden_and_the_rest_of_the_url_kept():
+    assert redact({"urls": ["https://me:pass@host/path", "https://host/@me"]}) == {
+        "urls": ["https://***@host/path", "https://host/@me"]
+    }
+
+
+def test_the_configuration_given_is_not_changed():
+    config = {"a": {"token": "x"}}
+    redact(config)
+    assert config == {"a": {"token": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("override", "shown"),
+    [
+        ("tracking.api_key=abc=def", "tracking.api_key=***"),
+        ("+data.token=abc", "+data.token=***"),
+        ("model=cnn", "model=cnn"),
+        ("--resume", "--resume"),
+        ("data.urls=https://me:pass@host", "data.urls=https://***@host"),
+    ],
+)
+def test_an_override_is_echoed_without_its_secret(override, shown):
+    assert redact_override(override) == shown
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(alphabet="abc"),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["a", "b", "steps"]), inner),
+    )
+)
+def test_a_configuration_without_secrets_is_unchanged(value):
+    assert redact({"a": value}) == {"a": value}

@@ -1,0 +1,398 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import wandb_datastore
+import yaml
+from wandb_server import serving
+
+import paceline.conf
+from paceline.tracking import sinks_from
+from paceline.tracking.errors import TrackingConfigError
+from paceline.tracking.mirror import Mirror
+from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS
+
+KEY = "a" * 40
+IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
+CONFIG = {"sync": {"name": "bsp", "staleness": 3}, "api_key": "do-not-tell"}
+START = {
+    "kind": "start",
+    "name": "first",
+    "steps": 5,
+    "epochs": 1,
+    "samples": 10,
+    "workers": 2,
+    "strategy": "data_parallel",
+    "sync": "bsp",
+    "model": "mlp",
+    "data": "digits",
+}
+
+
+def step(number: int, loss: float = 0.5) -> dict:
+    return {
+        "kind": "step",
+        "step": number,
+        "epoch": number / 5,
+        "loss": loss,
+        "samples_per_second": 100.0,
+        "step_time": 0.02,
+        "time": number * 0.02,
+    }
+
+
+EVALUATION = {"kind": "evaluation", "step": 5, "epoch": 1.0, "accuracy": 0.9, "loss": 0.4, "time": 0.1}
+SUMMARY = {"name": "first", "status": "completed", "accuracy": 0.9, "step_time": {"median": 0.02}}
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path, monkeypatch):
+    """No real W&B host, key, netrc or settings file is in reach."""
+    for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CONFIG", "CACHE", "DATA"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(home / name.lower()))
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed_port()}")
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "runs", "first")
+
+
+def closed_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def choice(name: str = "wandb", **changes) -> dict:
+    path = Path(paceline.conf.__file__).parent / "tracking" / f"{name}.yaml"
+    return yaml.safe_load(path.read_text()) | changes
+
+
+def mirror(run: RunDirectory, **changes) -> Mirror:
+    return Mirror(run, sinks_from(choice(**changes), run=run, config=CONFIG, quiet=True))
+
+
+def write_everything(run: RunDirectory) -> None:
+    run.append(START)
+    for number in range(1, 6):
+        run.append(step(number))
+    run.append(EVALUATION)
+    run.append({"kind": "end", "status": "completed"})
+    run.write_summary(SUMMARY)
+
+
+def datastores(run: RunDirectory, pattern: str = "offline-run-*") -> list[Path]:
+    return sorted((run.path / "wandb").glob(f"{pattern}/*.wandb"))
+
+
+def wait_for(condition: Callable[[], object], seconds: float) -> object:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(word) for thread in threads for word in (thread / "children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return children + [below for child in children for below in descendants(child)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wandb_cores(pid: int) -> list[int]:
+    return [
+        below
+        for below in descendants(pid)
+        if alive(below) and b"wandb-core" in Path(f"/proc/{below}/cmdline").read_bytes()
+    ]
+
+
+def test_an_offline_run_holds_every_metric_the_config_and_the_summary(run):
+    started = mirror(run, mode="offline", group="a group", tags=["one", "two"], project="test")
+    write_everything(run)
+    assert started.close()
+
+    (path,) = datastores(run)
+    rows = wandb_datastore.history(path)
+    assert [row["train/loss"] for row in rows if "train/loss" in row] == [0.5] * 5
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 5]
+    assert rows[-1]["evaluation/accuracy"] == 0.9 and rows[-1]["epoch"] == 1.0
+    assert wandb_datastore.config(path)["sync"] == CONFIG["sync"]
+    assert wandb_datastore.summary(path)["step_time/median"] == 0.02
+    assert wandb_datastore.exit_code(path) == 0
+    record = wandb_datastore.run(path)
+    assert (record.display_name, record.project, record.run_group) == ("first", "test", "a group")
+    assert (list(record.tags), record.job_type) == (["one", "two"], "train")
+
+
+def test_a_secret_never_reaches_the_offline_files_or_the_command_line(run):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS + INIT_SECONDS)
+    for pid in descendants(os.getpid()):
+        assert b"do-not-tell" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert started.close()
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    assert not [path for path in files if b"do-not-tell" in path.read_bytes()]
+
+
+def test_values_that_are_not_finite_reach_wandb_as_numbers(run):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    run.append(step(1, loss=float("nan")))
+    run.append(step(2, loss=float("-inf")))
+    assert started.close()
+    rows = wandb_datastore.history(datastores(run)[0])
+    assert str(rows[0]["train/loss"]) == "nan" and rows[1]["train/loss"] == float("-inf")
+
+
+def test_no_key_and_no_terminal_is_offline_and_says_so_in_one_line(run, capfd):
+    started = mirror(run, mode="auto")
+    write_everything(run)
+    assert started.close()
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("W&B: offline (no API key)") and "wandb sync" in lines[0]
+    assert len(wandb_datastore.history(datastores(run)[0])) == 6
+
+
+def test_a_run_that_was_not_completed_is_marked_failed(run):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    run.append({"kind": "end", "status": "interrupted"})
+    run.write_summary(SUMMARY | {"status": "interrupted"})
+    assert started.close()
+    assert wandb_datastore.exit_code(datastores(run)[0]) == 1
+
+
+def test_a_resumed_run_keeps_its_id_and_repeats_no_record(run):
+    first = mirror(run, mode="offline")
+    run.append(START)
+    run.append(step(1))
+    assert first.close()
+    again = RunDirectory.open(run.path.parent, run.name)
+    second = mirror(again, mode="offline")
+    again.append({"kind": "resume", "step": 1})
+    again.append(step(2))
+    assert second.close()
+    wait_for(lambda: len(datastores(run)) == 2, 1)
+    files = datastores(run)
+    assert wandb_datastore.run(files[0]).run_id == wandb_datastore.run(files[1]).run_id
+    assert [[row["step"] for row in wandb_datastore.history(file)] for file in files] == [[1], [2]]
+
+
+def test_two_runs_of_one_name_are_two_wandb_runs(tmp_path):
+    ids = []
+    for root in ("one", "two"):
+        run = RunDirectory.create(tmp_path / root, "first")
+        started = mirror(run, mode="offline")
+        run.append(START)
+        assert started.close()
+        ids.append(wandb_datastore.run(datastores(run)[0]).run_id)
+    assert ids[0] != ids[1] and all(run_id.startswith("first-") for run_id in ids)
+
+
+def test_under_a_wandb_agent_the_agents_run_id_is_used(run, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "given")
+    started = mirror(run, mode="offline")
+    run.append(START)
+    assert started.close()
+    assert wandb_datastore.run(datastores(run)[0]).run_id == "given"
+
+
+@pytest.mark.parametrize("where", ["environment", "netrc"])
+def test_online_the_server_gets_every_row_the_config_and_the_group(run, monkeypatch, capfd, where):
+    with serving() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        if where == "environment":
+            monkeypatch.setenv("WANDB_API_KEY", KEY)
+        else:
+            netrc = Path.home() / ".netrc"
+            netrc.write_text(f"machine {server.url.removeprefix('http://')} login user password {KEY}\n")
+            netrc.chmod(0o600)
+        started = mirror(run, mode="auto", group="a group", tags=["one"])
+        write_everything(run)
+        assert started.close()
+        assert [row["train/loss"] for row in server.history if "train/loss" in row] == [0.5] * 5
+        assert [row["evaluation/accuracy"] for row in server.history if "evaluation/loss" in row] == [0.9]
+        created = server.upserts[0]
+        assert (created["displayName"], created["groupName"], created["tags"]) == (
+            "first",
+            "a group",
+            ["one"],
+        )
+        assert created["jobType"] == "train"
+        assert json.loads(created["config"])["sync"]["value"] == CONFIG["sync"]
+        assert server.summaries[-1]["step_time/median"] == 0.02
+        assert server.exit_codes == [0]
+    said = capfd.readouterr().err
+    assert said.startswith(f"W&B: {server.url}/me/paceline/runs/first-") and said.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("fault", ["closed port", "silent server"])
+def test_an_unreachable_server_costs_no_data_and_bounded_time(run, monkeypatch, capfd, fault):
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with socket.socket() as listener:
+        if fault == "silent server":
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(64)
+            monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        begun = time.monotonic()
+        started = mirror(run, mode="auto")
+        write_everything(run)
+        assert time.monotonic() - begun < 1.0  # training does not wait
+        assert started.close()
+        assert time.monotonic() - begun < FINISH_SECONDS + 1.0
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("W&B: offline (CommError")
+    assert len(wandb_datastore.history(datastores(run)[0])) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_server_lost_before_the_end_bounds_the_finish_and_leaves_every_row_on_disk(run, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with serving() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        started = mirror(run, mode="online")
+        run.append(START)
+        wait_for(lambda: server.upserts, IMPORT_SECONDS + INIT_SECONDS)
+        run.append(step(1))
+        wait_for(lambda: datastores(run, "run-*"), 5)
+    for number in range(2, 6):
+        run.append(step(number))
+    begun = time.monotonic()
+    assert started.close()
+    assert time.monotonic() - begun < FINISH_SECONDS + 1.0
+    (path,) = datastores(run, "run-*")
+    assert [row["step"] for row in wandb_datastore.history(path)] == [1, 2, 3, 4, 5]
+    assert not wandb_cores(os.getpid())
+
+
+@pytest.mark.fault
+def test_wandb_core_killed_mid_run_stops_only_wandb_and_says_so(run, capfd):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    (core,) = wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS)
+    wait_for(lambda: datastores(run), INIT_SECONDS)
+    run.append(step(1))
+    os.kill(core, signal.SIGKILL)
+    for number in range(2, 200):
+        run.append(step(number))
+    begun = time.monotonic()
+    assert started.close()
+    assert time.monotonic() - begun < FINISH_SECONDS + 1.0
+    assert len(run.records()) == 200
+    assert "W&B: stopped" in capfd.readouterr().err
+    assert not descendants(os.getpid())
+
+
+TRAINER = """
+import sys, time
+from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.mirror import Mirror
+from paceline.tracking import sinks_from
+import json
+run = RunDirectory.create(sys.argv[1], "first")
+mirror = Mirror(run, sinks_from(json.loads(sys.argv[2]), run=run, config={}, quiet=True))
+run.append(json.loads(sys.argv[3]))
+print("started", flush=True)
+step = 0
+while True:
+    step += 1
+    run.append(dict(json.loads(sys.argv[4]), step=step))
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("mode", ["offline", "online", "online, server lost", "initialising"])
+def test_killing_the_trainer_leaves_neither_helper_nor_wandb_core(tmp_path, monkeypatch, mode):
+    with serving() as server, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        monkeypatch.setenv("WANDB_API_KEY", KEY)
+        url = server.url if mode != "initialising" else f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        settings = json.dumps(choice(mode="offline" if mode == "offline" else "online"))
+        trainer = subprocess.Popen(
+            [sys.executable, "-c", TRAINER, tmp_path / "runs", settings, json.dumps(START), json.dumps(step(0))],
+            stdout=subprocess.PIPE,
+        )
+        with trainer:
+            wait_for(lambda: wandb_cores(trainer.pid), IMPORT_SECONDS)
+            if mode.startswith("online"):
+                wait_for(lambda: server.upserts, IMPORT_SECONDS + INIT_SECONDS)
+            if mode == "online, server lost":
+                server.shutdown()
+                server.server_close()
+            started = descendants(trainer.pid)
+            assert len(started) >= 2
+            trainer.kill()
+            wait_for(lambda: not any(map(alive, started)), 2.0)
+
+
+def test_ctrl_c_on_the_terminal_does_not_reach_the_helper(run):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS)
+    assert os.getpgid(0) not in {os.getpgid(pid) for pid in descendants(os.getpid())}
+    assert started.close()
+
+
+def test_none_has_no_wandb_sink_and_needs_no_other_key(run):
+    assert sinks_from(choice("none"), run=run, config=CONFIG, quiet=True) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wandb": "yes"},
+        {"mode": "sometimes"},
+        {"tags": "one"},
+        {"tags": ["x" * 65]},
+        {"project": ""},
+        {"group": 3},
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_with_its_key_and_exit_code_2(run, changes):
+    (key,) = changes
+    with pytest.raises(TrackingConfigError, match=rf"tracking\.{key}=") as refused:
+        sinks_from(choice(**changes), run=run, config=CONFIG)
+    assert refused.value.exit_code == 2
+
+
+def test_importing_tracking_imports_neither_wandb_nor_rich_nor_torch():
+    script = (
+        "import sys, paceline.tracking, paceline.tracking.compare;"
+        "print(sorted({'wandb', 'rich', 'torch', 'hydra'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,331 @@
+"""Runs side by side: one row a run, as a terminal table, Markdown, CSV or JSON."""
+
+import csv
+import difflib
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import TableError
+from .run_directory import Record, RunDirectory
+
+FORMATS = ("table", "markdown", "csv", "json")
+GAP = 2  # blanks between columns
+Row = dict[str, Any]
+Summary = dict[str, Any]
+
+
+def rows(runs: Sequence[RunDirectory | Summary], baseline: str | RunDirectory | Summary | None = None) -> list[Row]:
+    """One row a run, in the order given; keys are COLUMNS' keys, units in their names, None where unknown.
+
+    A run without a summary appears with its status and what its metrics tell. With a `baseline` (a run, or
+    the name of one of `runs`), two more keys hold speed-ups against it: of throughput, and of time to
+    accuracy where both aimed at the same accuracy. Runs of another model or data set, and modelled runs
+    beside measured ones, have none. Raises TableError when no run has the baseline's name.
+    """
+    summaries = [_summary(run) for run in runs]
+    table = [_row(summary) for summary in summaries]
+    if baseline is not None:
+        reference = _named(summaries, baseline) if isinstance(baseline, str) else _summary(baseline)
+        for row, summary in zip(table, summaries, strict=True):
+            row |= _speedups(summary, reference)
+    return table
+
+
+def sort(table: list[Row], column: str, reverse: bool = False) -> list[Row]:
+    """The rows, best first by `column` (a key, or a short name: `throughput`); unknown values come last.
+
+    Raises TableError, naming the nearest columns, when there is no such column.
+    """
+    chosen = _column(column, table)
+    known = [row for row in table if not _unknown(row[chosen.key])]
+    unknown = [row for row in table if _unknown(row[chosen.key])]
+    return sorted(known, key=lambda row: row[chosen.key], reverse=chosen.larger_first != reverse) + unknown
+
+
+def render(table: list[Row], format: str = "table", width: int | None = None) -> str:
+    """The rows as text that ends with a newline.
+
+    `table` is for people: with a `width` (a terminal's columns) tables that fit it, below each other where
+    they must; without one plain aligned text. `markdown` is for a README. `csv` and `json` hold raw values,
+    units in the names.
+    Raises TableError on another format.
+    """
+    match format:
+        case "table":
+            return _plain(table) if width is None else _rich(table, width)
+        case "markdown":
+            return _markdown(table)
+        case "csv":
+            return _csv(table)
+        case "json":
+            return json.dumps([{k: _json_value(v) for k, v in row.items()} for row in table], indent=2) + "\n"
+    raise TableError(f"format {format!r}: must be one of {', '.join(FORMATS)}")
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str  # in rows, CSV and JSON
+    title: str  # for people
+    text: Callable[[Any], str] = str
+    larger_first: bool = False
+    short: str = ""  # for --sort
+
+    @property
+    def is_number(self) -> bool:
+        return self.text is not str
+
+
+def _fixed(digits: int) -> Callable[[float], str]:
+    return lambda value: f"{value:,.{digits}f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.3f}"
+
+
+def human_bytes(count: float) -> str:
+    """1536 -> `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+COLUMNS = (
+    Column("run", "run"),
+    Column("status", "status"),
+    Column("modelled", "modelled"),
+    Column("model", "model"),
+    Column("data", "data"),
+    Column("strategy", "strategy"),
+    Column("sync", "sync"),
+    Column("workers", "workers", _fixed(0)),
+    Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput"),
+    Column("step_ms", "step ms", _milliseconds, short="step"),
+    Column("compute_ms", "compute ms", _milliseconds, short="compute"),
+    Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
+    Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
+    Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
+    Column("bytes_per_step", "sent/step", human_bytes, short="bytes"),
+    Column("loss", "loss", _fixed(4)),
+    Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
+    Column("time_to_accuracy_s", "to acc. s", _fixed(1), short="time_to_accuracy"),
+    Column("speedup_throughput", "speed-up", lambda value: f"{value:.2f}x", True, "speedup"),
+    Column("speedup_time_to_accuracy", "speed-up to acc.", lambda value: f"{value:.2f}x", True),
+)
+# Told by the run's label, or by the table's purpose: a comparison holds model and data fixed.
+_NOT_FOR_PEOPLE = ("status", "modelled", "model", "data", "loss")
+
+
+def _row(summary: Summary) -> Row:
+    step = summary.get("step_time") or {}
+    peak = (summary.get("memory") or {}).get("process_peak")
+    return {
+        "run": summary.get("name"),
+        "status": summary.get("status"),
+        "modelled": bool(summary.get("modelled")),
+        "model": summary.get("model"),
+        "data": summary.get("data"),
+        "strategy": summary.get("strategy"),
+        "sync": summary.get("sync"),
+        "workers": summary.get("workers"),
+        "throughput_samples_per_s": _number(summary.get("throughput")),
+        "step_ms": _scaled(step.get("median"), 1e3),
+        "compute_ms": _scaled(step.get("compute"), 1e3),
+        "communication_ms": _scaled(step.get("communication"), 1e3),
+        "waiting_ms": _scaled(step.get("waiting"), 1e3),
+        "peak_memory_mib": _scaled(peak, 1 / 2**20),
+        "bytes_per_step": _number((summary.get("wire") or {}).get("bytes_per_step")),
+        "loss": _number(summary.get("loss")),
+        "accuracy": _number(summary.get("accuracy")),
+        "time_to_accuracy_s": _number(summary.get("time_to_accuracy")),
+    }
+
+
+def _summary(run: RunDirectory | Summary) -> Summary:
+    if isinstance(run, dict):
+        return run
+    return run.read_summary() or _from_metrics(run)
+
+
+def _from_metrics(run: RunDirectory) -> Summary:
+    """What is known of a run that has not written its summary: still running, killed, or out of disk."""
+    summary: Summary = {"name": run.name, "status": "unfinished"}
+    for record in run.records():
+        summary |= _told_by(record)
+    return summary
+
+
+def _told_by(record: Record) -> Summary:
+    match record.get("kind"):
+        case "start":
+            return {key: record.get(key) for key in ("strategy", "sync", "model", "data", "workers")}
+        case "step":
+            return {"loss": record.get("loss")}
+        case "evaluation":
+            return {"accuracy": record.get("accuracy"), "loss": record.get("loss")}
+        case "end":
+            return {"status": record.get("status")}
+        case "resume":
+            return {"status": "unfinished"}
+    return {}
+
+
+def _named(summaries: list[Summary], name: str) -> Summary:
+    for summary in summaries:
+        if summary.get("name") == name:
+            return summary
+    names = [str(summary.get("name")) for summary in summaries]
+    raise TableError(f"baseline {name!r} is not among the runs: {_nearest(name, names)}")
+
+
+def _speedups(summary: Summary, baseline: Summary) -> Row:
+    """speed-up = this throughput / the baseline's = the baseline's time to accuracy / this time."""
+    throughput = to_accuracy = None
+    if _same(summary, baseline, "model", "data") and _modelled(summary) == _modelled(baseline):
+        throughput = _ratio(summary.get("throughput"), baseline.get("throughput"))
+        if _same(summary, baseline, "target_accuracy"):
+            to_accuracy = _ratio(baseline.get("time_to_accuracy"), summary.get("time_to_accuracy"))
+    return {"speedup_throughput": throughput, "speedup_time_to_accuracy": to_accuracy}
+
+
+def _same(one: Summary, other: Summary, *keys: str) -> bool:
+    return all(one.get(key) == other.get(key) for key in keys)
+
+
+def _modelled(summary: Summary) -> bool:
+    return bool(summary.get("modelled"))
+
+
+def _ratio(above: Any, below: Any) -> float | None:
+    above, below = _number(above), _number(below)
+    return above / below if above is not None and below else None
+
+
+def _number(value: Any) -> float | int | None:
+    """A summary's number; JSON files hold NaN and infinities as strings."""
+    return float(value) if isinstance(value, str) else value
+
+
+def _scaled(value: Any, factor: float) -> float | None:
+    value = _number(value)
+    return None if value is None else value * factor
+
+
+def _unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _column(name: str, table: list[Row]) -> Column:
+    keys = table[0].keys() if table else {column.key for column in COLUMNS}
+    columns = [column for column in COLUMNS if column.key in keys]
+    for column in columns:
+        if name in (column.key, column.short):
+            return column
+    names = [word for column in columns for word in (column.short, column.key) if word]
+    raise TableError(f"no column {name!r}: {_nearest(name, names)}")
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+
+
+def _for_people(table: list[Row]) -> tuple[list[Column], list[list[str]]]:
+    """The columns in which anything is known, and each row's cells."""
+    columns = [
+        column
+        for column in COLUMNS
+        if column.key not in _NOT_FOR_PEOPLE and (not table or any(row.get(column.key) is not None for row in table))
+    ]
+    return columns, [[_cell(row, column) for column in columns] for row in table]
+
+
+def _cell(row: Row, column: Column) -> str:
+    value = row[column.key]
+    if column.key == "run":
+        notes = ["modelled"] if row["modelled"] else []
+        notes += [row["status"]] if row["status"] not in ("completed", None) else []
+        return f"{value} ({', '.join(notes)})" if notes else str(value)
+    return "-" if value is None else column.text(value)
+
+
+def _plain(table: list[Row]) -> str:
+    columns, cells = _for_people(table)
+    lines = [_titles(columns), *cells]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    aligned = [
+        [
+            text.rjust(width) if column.is_number else text.ljust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        ]
+        for line in lines
+    ]
+    return "".join("  ".join(line).rstrip() + "\n" for line in aligned)
+
+
+def _rich(table: list[Row], width: int) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    columns, cells = _for_people(table)
+    text = io.StringIO()
+    console = Console(file=text, width=width, force_terminal=True)
+    for number, band in enumerate(_bands(columns, cells, width)):
+        grid = Table(box=box.SIMPLE_HEAD, padding=(0, GAP, 0, 0), pad_edge=False, show_edge=False)
+        for i in band:
+            align = "right" if columns[i].is_number else "left"
+            grid.add_column(columns[i].title, justify=align, overflow="fold")
+        for line in cells:
+            grid.add_row(*(Text(line[i]) for i in band))
+        if number:
+            console.print()
+        console.print(grid)
+    return text.getvalue()
+
+
+def _bands(columns: list[Column], cells: list[list[str]], width: int) -> list[list[int]]:
+    """Indices of the columns of each table below the other, so that none is wider than the terminal.
+
+    Each begins with the first column, the run.
+    """
+    widths = [max(len(text) for text in texts) + GAP for texts in zip(_titles(columns), *cells, strict=True)]
+    bands, used = [[0]], widths[0]
+    for i in range(1, len(columns)):
+        if used + widths[i] > width and len(bands[-1]) > 1:
+            bands.append([0])
+            used = widths[0]
+        bands[-1].append(i)
+        used += widths[i]
+    return bands
+
+
+def _titles(columns: list[Column]) -> list[str]:
+    return [column.title for column in columns]
+
+
+def _markdown(table: list[Row]) -> str:
+    columns, cells = _for_people(table)
+    rule = ["---:" if column.is_number else "---" for column in columns]
+    lines = [_titles(columns), rule, *cells]
+    return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)
+
+
+def _csv(table: list[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]) if table else [column.key for column in COLUMNS])
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def _json_value(value: Any) -> Any:
+    """JSON has no NaN or infinity: strings, as in metrics.jsonl."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

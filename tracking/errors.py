@@ -1,0 +1,31 @@
+"""What can go wrong with a run's results, each with the exit status the command ends with."""
+
+
+class RunNameError(Exception):
+    """A run's name is not allowed, is taken, or belongs to no run."""
+
+    exit_code = 2
+
+
+class TableError(Exception):
+    """A comparison was asked for a column, format or baseline that does not exist."""
+
+    exit_code = 2
+
+
+class TrackingConfigError(Exception):
+    """A value under `tracking` in the configuration is not allowed."""
+
+    exit_code = 2
+
+
+class StorageError(Exception):
+    """The run directory cannot be written: full disk, quota, permissions."""
+
+    exit_code = 3
+
+
+class CorruptRunError(Exception):
+    """A file of a run directory is damaged."""
+
+    exit_code = 7

@@ -1,0 +1,49 @@
+"""Keeps secrets out of config dumps, logs and echoes of the command line."""
+
+import re
+from typing import Any
+
+HIDDEN = "***"
+# The last word of a key decides: api_key, hfToken and db-password are secrets, max_tokens and monkey are not.
+_SECRET_WORDS = frozenset(
+    {"key", "token", "password", "secret", "passwd", "passphrase", "credential", "credentials"}
+    | {"apikey", "apikeys", "secrets", "passwords"}
+)
+_PLURAL_KEYS = ("api", "keys")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def redact(config: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `config` with `***` for the values of keys that look secret, at any depth.
+
+    Logins inside URLs (`https://user:password@host`) are hidden too. An unset (None) secret stays None.
+    """
+    return {
+        key: HIDDEN if is_secret(str(key)) and value is not None else _redact_value(value)
+        for key, value in config.items()
+    }
+
+
+def redact_override(override: str) -> str:
+    """A command line's `key=value` with the value hidden when the key looks secret."""
+    key, equals, value = override.partition("=")
+    if equals and is_secret(key):
+        return f"{key}={HIDDEN}"
+    return key + equals + _redact_value(value)
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value under `key` should not be shown. A dotted key is judged by its last part."""
+    words = [word.lower() for word in _WORDS.findall(key.rpartition(".")[2])]
+    return bool(words) and (words[-1] in _SECRET_WORDS or tuple(words[-2:]) == _PLURAL_KEYS)
+
+
+def _redact_value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return [_redact_value(item) for item in value]
+    if isinstance(value, str):
+        return _URL_LOGIN.sub(HIDDEN, value)
+    return value

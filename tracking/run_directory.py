@@ -1,0 +1,253 @@
+"""One run's directory: the first and complete record of what happened; every other sink mirrors it.
+
+runs/<name>/
+    config.yaml        the configuration, secrets redacted
+    environment.json   versions, commit, machine
+    metrics.jsonl      one JSON record a line, appended while training
+    summary.json       the run's result row, written at the end
+    logs/              one log a worker
+    checkpoints/
+"""
+
+import difflib
+import json
+import math
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import CorruptRunError, RunNameError, StorageError
+
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+POLL_SECONDS = 0.1
+CHUNK_BYTES = 1 << 20
+
+Record = dict[str, Any]
+
+
+class RunDirectory:
+    """Paths, writers and readers of one run. Get one by `create` or `open`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.name = path.name
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+        # Records before this byte belong to the run's earlier lives: mirrors have seen them.
+        self.opened_at = self.metrics.stat().st_size if self.metrics.exists() else 0
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, root: str | Path, name: str) -> "RunDirectory":
+        """Makes `root/name`, claiming the name: of two processes asking for it, one succeeds.
+
+        Raises RunNameError when the name is not allowed or taken, StorageError when it cannot be written.
+        """
+        check_name(name)
+        path = Path(root).absolute() / name
+        with _storage(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                raise RunNameError(
+                    f"run name {name!r} is taken ({path} exists): choose another name, "
+                    "or continue that run with --resume"
+                ) from None
+            (path / "logs").mkdir()
+            (path / "checkpoints").mkdir()
+            (path / "metrics.jsonl").touch()
+        return cls(path)
+
+    @classmethod
+    def open(cls, root: str | Path, name_or_path: str | Path) -> "RunDirectory":
+        """The run called `name_or_path` under `root`, or the run directory at that path.
+
+        Raises RunNameError, naming close matches, when there is neither.
+        """
+        text = str(name_or_path)
+        candidates = [Path(root) / text] if _allowed(text) else []
+        for candidate in [*candidates, Path(text)]:
+            if (candidate / "metrics.jsonl").is_file():
+                return cls(candidate.resolve())
+        names = run_names(root)
+        close = difflib.get_close_matches(Path(text).name, names, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else _first_names(names)
+        raise RunNameError(f"no run {text!r} under {root}: {hint}")
+
+    def append(self, record: Record) -> None:
+        """Adds one record to metrics.jsonl, in the file before this returns.
+
+        `record` holds plain Python values; NaN and infinities are written as "nan", "inf", "-inf".
+        One write to a descriptor in append mode: lines of several writers do not mix. Raises StorageError.
+        """
+        line = _line(record)
+        with self._lock, _storage(self.metrics):
+            try:
+                if self._descriptor is None:
+                    self._descriptor = _open_for_append(self.metrics)
+                written = os.write(self._descriptor, line)
+                while written < len(line):  # a full disk takes part of a line; the rest then says ENOSPC
+                    written += os.write(self._descriptor, line[written:])
+            except OSError:
+                self._close()  # opening again ends the torn line
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def write_config(self, text: str) -> None:
+        """Raises StorageError. `text` is YAML; redact() the configuration before dumping it."""
+        write_atomically(self.config, text)
+
+    def write_environment(self, environment: dict[str, Any]) -> None:
+        write_atomically(self.environment, json.dumps(_finite(environment), indent=2) + "\n")
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_atomically(self.summary, json.dumps(_finite(summary), indent=2) + "\n")
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """The result row, or None while the run is unfinished. Raises CorruptRunError."""
+        try:
+            summary = json.loads(self.summary.read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CorruptRunError(f"{self.summary} is not valid JSON: {error}") from None
+        if not isinstance(summary, dict):
+            raise CorruptRunError(f"{self.summary} holds no JSON object")
+        return summary
+
+    def records(self) -> list[Record]:
+        """Every complete record of metrics.jsonl so far."""
+        done = threading.Event()
+        done.set()
+        return list(follow(self.metrics, done))
+
+
+def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterator[Record]:
+    """Yields the records of `path` as they are appended, from byte `start_at` on.
+
+    A line still being written is waited for; one that was torn by a crash is passed over. The file may
+    appear later. Ends when `stop` is set and everything has been read.
+    """
+    path, position, rest = Path(path), start_at, b""
+    while True:
+        last_look = stop.is_set()
+        while chunk := _read(path, position):
+            position += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from filter(None, map(_parse, lines))
+        if last_look:
+            return
+        stop.wait(POLL_SECONDS)
+
+
+def check_name(name: str) -> None:
+    """Raises RunNameError unless `name` can be a run's directory name under any root."""
+    if not _allowed(name):
+        raise RunNameError(f"run name {name!r} is not allowed: 1 to 64 of A-Z a-z 0-9 . _ - and not . or ..")
+
+
+def run_names(root: str | Path) -> list[str]:
+    """The names of the runs under `root`, sorted."""
+    return sorted(metrics.parent.name for metrics in Path(root).glob("*/metrics.jsonl"))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces `path` by `text` so that a crash leaves the old content or the new. Raises StorageError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _storage(path):
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def _allowed(name: str) -> bool:
+    return NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def _first_names(names: list[str]) -> str:
+    if not names:
+        return "there are no runs there yet"
+    return f"there are {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}"
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(_finite(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN or infinity: they become the strings "nan", "inf" and "-inf"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _open_for_append(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        try:
+            os.write(descriptor, b"\n")
+        except OSError:
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
+def _read(path: Path, position: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(CHUNK_BYTES)
+    except FileNotFoundError:
+        return b""
+
+
+def _parse(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; what was written before is kept"
+        ) from error

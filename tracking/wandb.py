@@ -1,0 +1,293 @@
+"""Mirrors a run to Weights & Biases from a process of its own, so that W&B can neither slow nor stop training.
+
+    trainer: WandbMirror --- standard input: the settings, then "finish" ---> helper: main() --> wandb-core
+                         <-- standard output: lines for the user -----------
+
+The helper reads the run's metrics.jsonl itself: the trainer never waits for it. When standard input ends
+without "finish", or the kernel reports the trainer's death, the helper ends at once, and wandb-core after it.
+"""
+
+import ctypes
+import json
+import netrc
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from .redact import redact
+from .run_directory import Record, RunDirectory, follow, write_atomically
+
+Mode = Literal["online", "offline", "disabled"]
+MODES = ("auto", "online", "offline")
+INIT_SECONDS = 5.0  # then W&B is written offline
+UPLOAD_SECONDS = 8.0  # at the end of the run, for what has not been sent
+FINISH_SECONDS = 11.0  # then the helper is killed; what it wrote can still be synced
+NON_FINITE = ("nan", "inf", "-inf")
+SHARED = ("step", "epoch", "time")  # axes to plot over
+PR_SET_PDEATHSIG = 1
+
+
+class WandbStoppedError(Exception):
+    """The helper has ended before the run did."""
+
+
+class WandbMirror:
+    """A sink that keeps a helper process running from the first record to `close`."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        name: str,
+        directory: str | Path,
+        project: str,
+        entity: str | None,
+        group: str | None,
+        tags: list[str],
+        job_type: str | None,
+        mode: str,
+        start_at: int = 0,
+    ):
+        """`directory` is the run's; `start_at` the byte of its metrics.jsonl to mirror from."""
+        self._directory = Path(directory)
+        self._settings = {
+            "config": redact(config),
+            "name": name,
+            "directory": str(directory),
+            "project": project,
+            "entity": entity,
+            "group": group,
+            "tags": list(tags),
+            "job_type": job_type,
+            "mode": mode,
+            "start_at": start_at,
+            "parent": os.getpid(),
+        }
+        self._helper: subprocess.Popen[bytes] | None = None
+
+    def record(self, record: Record) -> None:
+        """Starts the helper on the first record; later ones it reads itself. Raises WandbStoppedError."""
+        if self._helper is None:
+            self._helper = self._start()
+        self._relay(self._helper)
+        if self._helper.poll() is not None:
+            raise WandbStoppedError(f"see {self._log}")
+
+    def close(self, summary: dict[str, Any] | None) -> None:
+        """Lets the helper finish: at most FINISH_SECONDS. The summary it reads from the run directory."""
+        if self._helper is None:
+            return
+        helper, self._helper = self._helper, None
+        try:
+            said, _ = helper.communicate(b"finish\n", timeout=FINISH_SECONDS)
+            _say(said)
+        except subprocess.TimeoutExpired:
+            helper.kill()
+            helper.wait()
+            print(f"W&B: not finished after {FINISH_SECONDS:.0f} s, left as it is", file=sys.stderr)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            helper = subprocess.Popen(
+                [sys.executable, "-P", "-c", f"from {__name__} import main; main()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C on the terminal is the trainer's to handle
+            )
+        assert helper.stdin is not None and helper.stdout is not None
+        helper.stdin.write(json.dumps(self._settings, default=str).encode() + b"\n")
+        helper.stdin.flush()
+        os.set_blocking(helper.stdout.fileno(), False)
+        return helper
+
+    def _relay(self, helper: subprocess.Popen[bytes]) -> None:
+        """Prints what the helper has to say to the user."""
+        assert helper.stdout is not None
+        if not helper.stdout.closed:
+            _say(helper.stdout.read() or b"")
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "logs" / "wandb.log"
+
+
+def _say(text: bytes) -> None:
+    if text:
+        print(text.decode(errors="replace"), end="", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """The helper process. Ends with os._exit: nothing that W&B registered may hold it up."""
+    settings = json.loads(sys.stdin.buffer.readline())
+    _die_with(settings["parent"])
+    os.nice(5)  # W&B gives way to training
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline means: nothing is sent anywhere
+    finish = threading.Event()
+    threading.Thread(target=_watch, args=(finish,), daemon=True).start()
+    status = 1
+    try:
+        _mirror(settings, finish)
+        status = 0
+    except Exception as error:
+        traceback.print_exc()
+        _tell(f"W&B: stopped ({_reason(error)}); the results go on in {settings['directory']}")
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _die_with(parent: int) -> None:
+    """The kernel kills this process when the trainer dies (Linux; elsewhere standard input ends)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch(finish: threading.Event) -> None:
+    if sys.stdin.buffer.readline() != b"finish\n":
+        os._exit(1)
+    finish.set()
+
+
+def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
+    import wandb
+
+    directory = RunDirectory(Path(settings["directory"]))
+    run = _init(settings, directory)
+    run.define_metric("step", hidden=True)
+    run.define_metric("*", step_metric="step")
+    for record in follow(directory.metrics, finish, settings["start_at"]):
+        if history := _history(record):
+            run.log(history)
+    summary = directory.read_summary()
+    if summary:
+        run.summary.update(_flat(summary))
+    run.finish(exit_code=0 if summary and summary.get("status") == "completed" else 1)
+    wandb.teardown()
+
+
+def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
+    """The W&B run: online when asked and possible, otherwise offline, and one line that says so."""
+    import wandb
+
+    files = directory.path / "wandb"
+    files.mkdir(exist_ok=True)
+    mode, reason = _mode(settings["mode"], wandb.setup().settings)
+    if mode == "online":
+        try:
+            run = _open(settings, files, mode)
+            _tell(f"W&B: {run.url}")
+            return run
+        except Exception as error:
+            traceback.print_exc()
+            wandb.teardown()  # the W&B service that failed still holds the run's id
+            mode, reason = "offline", _reason(error)
+    run = _open(settings, files, mode)
+    if mode == "offline":
+        _tell(f"W&B: offline ({reason}); {files}; send it with: wandb sync {files}/offline-run-*")
+    return run
+
+
+def _open(settings: dict[str, Any], files: Path, mode: Mode) -> Any:
+    import wandb
+
+    return wandb.init(
+        id=_run_id(settings["name"], files),
+        name=settings["name"],
+        dir=files.parent,
+        config=settings["config"],
+        project=settings["project"],
+        entity=settings["entity"],
+        group=settings["group"],
+        tags=settings["tags"],
+        job_type=settings["job_type"],
+        mode=mode,
+        resume="allow",
+        settings=wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            init_timeout=INIT_SECONDS,
+            finish_timeout=UPLOAD_SECONDS,
+            x_transaction_log_flush_interval=1.0,  # what a killed run may lose, in seconds
+        ),
+    )
+
+
+def _mode(asked: str, known: Any) -> tuple[Mode, str]:
+    """What to do and why; `known` are W&B's own settings, from its files and environment variables."""
+    if asked == "offline":
+        return "offline", "as configured"
+    if asked == "auto" and known.mode in ("offline", "disabled"):
+        return known.mode, "as W&B's own settings say"
+    if known.api_key or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or _key_in_netrc(known.base_url):
+        return "online", ""
+    return "offline", "no API key"
+
+
+def _key_in_netrc(url: str) -> bool:
+    try:
+        login = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).netloc)
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return login is not None and bool(login[2])
+
+
+def _run_id(name: str, files: Path) -> str | None:
+    """The run's name and a random part, kept in the run directory: resuming goes on in the same W&B run,
+    a new run of an old name does not. None under a W&B agent, which has set its own.
+    """
+    if "WANDB_RUN_ID" in os.environ:
+        return None
+    kept = files / "run_id"
+    if not kept.exists():
+        write_atomically(kept, f"{name}-{secrets.token_hex(4)}")
+    return kept.read_text()
+
+
+def _history(record: Record) -> dict[str, Any]:
+    """What W&B plots of a record: `train/*` of a step, `evaluation/*` of an evaluation, over `step`."""
+    group = {"step": "train", "evaluation": "evaluation"}.get(record.get("kind", ""))
+    if group is None:
+        return {}
+    return {
+        key if key in SHARED else f"{group}/{key}": float(value) if value in NON_FINITE else value
+        for key, value in record.items()
+        if key != "kind"
+    }
+
+
+def _flat(summary: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"step_time": {"median": 1}} -> {"step_time/median": 1}."""
+    flat = {}
+    for key, value in summary.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}/")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _tell(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError:  # the trainer no longer listens
+        pass
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
