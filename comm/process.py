@@ -9,9 +9,10 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ from .errors import HangError, PeerLostError, RendezvousError
 from .ledger import Ledger
 from .timeline import Timeline
 
-_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
 _NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
 
@@ -86,25 +87,55 @@ def _join(store: dist.Store, rank: int, size: int, timeout: float, device: torch
     board = StoreBoard(dist.PrefixStore("paceline", store), rank, size, timeout)
     everyone = list(range(size))
     hosts = board.set_and_wait("hosts", everyone, _boot_id(), "all workers to start")
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    try:
-        dist.init_process_group(
-            backend,
-            store=dist.PrefixStore("groups", store),
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout),
-        )
-    except RuntimeError as error:
-        raise PeerLostError(f"worker {rank} could not connect to its peers: {error}") from error
+    groups = _Groups(dist.PrefixStore("groups", store), timeout, device)
+    world = groups.make("world", rank, size) if size > 1 else None
     board.set_and_wait("clock", everyone, "", "all workers to connect")
     # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
     origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
-    return ProcessComm(everyone, board, Ledger(), Timeline(), "world", dist.group.WORLD, timeout, origin)
+    return ProcessComm(everyone, board, Ledger(), Timeline(), "world", world, groups, origin)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Makes torch's process groups, without torch's global registry: any members may, at any time."""
+
+    store: dist.Store
+    timeout: float
+    device: torch.device
+
+    def make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
+        store, patience = dist.PrefixStore(name, self.store), timedelta(seconds=self.timeout)
+        group = dist.ProcessGroup(store, rank, size)
+        kinds = dist.ProcessGroup.BackendType
+        try:
+            gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, patience)
+            group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+            group._set_default_backend(kinds.GLOO)
+            if self.device.type == "cuda":
+                options = dist.ProcessGroupNCCL.Options()
+                options._timeout = patience
+                nccl = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
+                group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+        except RuntimeError as error:
+            raise PeerLostError(f"{name}: could not connect to the other workers: {error}") from error
+        group._set_group_name(cast(Any, name))  # torch's DDP logs it
+        return group
 
 
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text()
+
+
+def _reduce_options(op: ReduceOp) -> dist.AllreduceOptions:
+    options = dist.AllreduceOptions()
+    options.reduceOp = cast(Any, _REDUCE[op])
+    return options
+
+
+def _broadcast_options(src: int) -> dist.BroadcastOptions:
+    options = dist.BroadcastOptions()
+    options.rootRank, options.rootTensor = src, 0
+    return options
 
 
 class _Pending(Work):
@@ -138,41 +169,34 @@ class ProcessComm(Comm):
         timeline: Timeline,
         name: str,
         group: dist.ProcessGroup | None,
-        timeout: float,
+        groups: _Groups,
         origin: float,
     ) -> None:
         self.ranks, self.ledger, self.timeline = ranks, ledger, timeline
         self.board = self._board = board
         self.rank, self.size, self.name = ranks.index(board.rank), len(ranks), name
         self.group = group  # torch's own group: what torch's reference implementations take
-        self._timeout, self._origin = timeout, origin
+        self._groups, self._origin = groups, origin
         self._splits = self._barriers = self._shares = 0
 
     # -- collectives
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
-        return self._collective(
-            "all_reduce", lambda: dist.all_reduce(tensor, _OPS[op], group=self.group, async_op=True)
-        )
+        return self._collective("all_reduce", lambda group: group.allreduce([tensor], _reduce_options(op)))
 
     def broadcast(self, tensor: Tensor, src: int) -> Work:
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
-        return self._collective(
-            "broadcast", lambda: dist.broadcast(tensor, self.ranks[src], group=self.group, async_op=True)
-        )
+        return self._collective("broadcast", lambda group: group.broadcast([tensor], _broadcast_options(src)))
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(tensor), self.size))
         gathered = tensor.new_empty(self.size, *tensor.shape)
         if self.size == 1:
             return gathered.copy_(tensor)
-        flat = gathered.view(self.size * tensor.shape[0], *tensor.shape[1:]) if tensor.dim() else gathered
-        self._collective(
-            "all_gather",
-            lambda: dist.all_gather_single(flat, tensor.contiguous(), group=self.group, async_op=True),
-        ).wait()
+        flat = gathered.view(-1)
+        self._collective("all_gather", lambda group: group._allgather_base(flat, tensor.contiguous().view(-1))).wait()
         return gathered
 
     def reduce_scatter(self, tensor: Tensor) -> Tensor:
@@ -191,10 +215,7 @@ class ProcessComm(Comm):
 
     def _exchange(self, primitive: str, tensor: Tensor) -> Tensor:
         received = torch.empty_like(tensor)
-        self._collective(
-            primitive,
-            lambda: dist.all_to_all_single(received, tensor.contiguous(), group=self.group, async_op=True),
-        ).wait()
+        self._collective(primitive, lambda group: group.alltoall_base(received, tensor.contiguous(), [], [])).wait()
         return received
 
     def barrier(self) -> None:
@@ -205,12 +226,13 @@ class ProcessComm(Comm):
         self._board.set_and_wait(prefix, self.ranks, "", f"the barrier of {self.name}")
         self.timeline.add(f"{self.name}#barrier", number, start, start, self.now())
 
-    def _collective(self, primitive: str, launch: Callable[[], dist.Work | None]) -> Work:
-        if self.size == 1:
+    def _collective(self, primitive: str, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
+        if self.group is None:
             return _Done()
+        group = self.group
         what = f"in {primitive} of {self.name}"
         at = self.now()
-        work = cast(dist.Work, self.blocked(what, launch))
+        work = self.blocked(what, lambda: launch(group))
         return _Pending(self, work, what, f"{self.name}#", at)
 
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
@@ -219,9 +241,10 @@ class ProcessComm(Comm):
         `blocks`: from here on the caller has nothing left but to wait, so that the time until it is done is noted.
         """
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
+        assert self.group is not None
         at, channel = self.now(), f"{self.name}#"
         number = self.timeline.number(channel)
-        future = cast(dist.Work, dist.all_reduce(tensor, group=self.group, async_op=True)).get_future()
+        future = self.group.allreduce([tensor], _reduce_options("sum")).get_future()
         if not blocks:
             self.timeline.add(channel, number, at, at, at)
             return future
@@ -242,18 +265,19 @@ class ProcessComm(Comm):
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
         self.ledger.count("send", nbytes(tensor))
+        group = self._peers()
         at, what = self.now(), f"in send to worker {self.ranks[dst]}"
-        work = self.blocked(what, lambda: dist.isend(tensor, self.ranks[dst], group=self.group))
+        work = self.blocked(what, lambda: group.send([tensor], dst, 0))
         return _Pending(self, work, what, self._channel(self.rank, dst), at)
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
+        group = self._peers()
         what = f"in recv from worker {self.ranks[src]}"
-        work = self.blocked(what, lambda: dist.irecv(tensor, self.ranks[src], group=self.group))
+        work = self.blocked(what, lambda: group.recv([tensor], src, 0))
         return _Pending(self, work, what, self._channel(src, self.rank), _NEVER)
 
     def recv_any(self, tensor: Tensor) -> int:
-        assert self.group is not None
-        group, start = self.group, self.now()
+        group, start = self._peers(), self.now()
 
         def receive() -> int:
             work = group.recv_anysource([tensor], 0)
@@ -264,6 +288,10 @@ class ProcessComm(Comm):
         channel = self._channel(src, self.rank)
         self.timeline.add(channel, self.timeline.number(channel), _NEVER, start, self.now())
         return src
+
+    def _peers(self) -> dist.ProcessGroup:
+        assert self.group is not None, f"{self.name} has one worker: nobody to talk to"
+        return self.group
 
     def _channel(self, src: int, dst: int) -> str:
         return f"{self.name}:{src}>{dst}"
@@ -294,14 +322,9 @@ class ProcessComm(Comm):
         if color is None:
             return None
         ranks = [rank for rank, its in zip(self.ranks, said, strict=True) if its == str(color)]
-        group = None
-        if len(ranks) > 1:
-            group = cast(
-                dist.ProcessGroup,
-                dist.new_group(ranks, timeout=timedelta(seconds=self._timeout), use_local_synchronization=True),
-            )
         name = f"{self.name}/{self._splits}.{color}"
-        return ProcessComm(ranks, self._board, self.ledger, self.timeline, name, group, self._timeout, self._origin)
+        group = self._groups.make(name, ranks.index(self._board.rank), len(ranks)) if len(ranks) > 1 else None
+        return ProcessComm(ranks, self._board, self.ledger, self.timeline, name, group, self._groups, self._origin)
 
     def now(self) -> float:
         return time.perf_counter() - self._origin
@@ -318,11 +341,10 @@ class ProcessComm(Comm):
             text = str(error).lower()
             if "timed out" in text or "timeout" in text:
                 who = self._board.explain_timeout(self.ranks, what)
-                raise HangError(f"worker {self.board.rank} waited {self._timeout:g} s {what}: {who}") from error
+                raise HangError(f"worker {self.board.rank} waited {self._groups.timeout:g} s {what}: {who}") from error
             raise PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}") from error
         finally:
             self.board.doing("computing")
 
     def close(self) -> None:
         self._board.close()
-        dist.destroy_process_group()

@@ -51,6 +51,7 @@ class Meter:
     """Times the steps of one worker."""
 
     def __init__(self, comm: Comm, warmup: int, device: torch.device, elapsed: float = 0.0) -> None:
+        """`warmup`: steps to leave out of throughput and step times. `elapsed`: training seconds before."""
         self._comm, self._warmup, self._device = comm, warmup, device
         self.seconds = elapsed  # of training so far, earlier lives of a resumed run included
         self.steps: list[tuple[float, float, int]] = []

@@ -123,7 +123,9 @@ def _part_plans(experiment: Experiment, parts: Parts) -> list[PartPlan]:
                 memory={
                     "parameters": payload(parameters),
                     "gradients": payload(parameters),
-                    "optimizer": _optimizer_state(parameters, parts.make_optimizer),
+                    "optimizer": _optimizer_state(parameters, parts.make_optimizer)
+                    if parts.sync.steps_on_workers
+                    else 0,
                     "activations": saved,
                     "buffers": cost.buffers + payload(list(module.buffers())),
                 },

@@ -131,7 +131,12 @@ class Worker:
             seed=experiment.seed,
             start=start,
             steps=steps,
-            meter=Meter(self.world, experiment.warmup, self.device, manifest.seconds if manifest else 0.0),
+            meter=Meter(
+                self.world,
+                min(experiment.warmup, (steps - start) // 2),
+                self.device,
+                manifest.seconds if manifest else 0.0,
+            ),
             stop=StopAgreement(
                 self.world.board,
                 self.world.rank,

@@ -104,6 +104,7 @@ class Sync(ABC):
 
     servers: int = 0
     synchronous: bool = True
+    steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
     agrees: bool = True
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer

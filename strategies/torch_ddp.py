@@ -48,6 +48,7 @@ class TorchDDP(Strategy):
 class _DDPUpdate(Sync):
     def __init__(self, strategy: TorchDDP) -> None:
         self._strategy = strategy
+        self._seen: dict[int, Tensor] = {}  # DDP's buckets, by index
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -63,6 +64,7 @@ class _DDPUpdate(Sync):
         )
 
         def reduce(comm: ProcessComm, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+            self._seen[bucket.index()] = bucket.buffer()
             gradient = bucket.buffer().div_(comm.size)
             return comm.all_reduce_future(gradient, blocks=bucket.is_last()).then(lambda done: done.value()[0])
 
@@ -72,8 +74,9 @@ class _DDPUpdate(Sync):
     def update(self) -> None:
         self.optimizer.step()
 
+    def buffers(self) -> list[Tensor]:
+        return list(self._seen.values())
+
     def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
         size = payload(parameters)
-        return Cost(
-            worker={"all_reduce": 2 * (replicas - 1) / replicas * size}, buffers=size if replicas > 1 else 0
-        )
+        return Cost(worker={"all_reduce": 2 * (replicas - 1) / replicas * size}, buffers=size if replicas > 1 else 0)

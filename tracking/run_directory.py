@@ -152,7 +152,7 @@ def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterat
         while chunk := _read(path, position):
             position += len(chunk)
             *lines, rest = (rest + chunk).split(b"\n")
-            yield from filter(None, map(_parse, lines))
+            yield from (record for line in lines if (record := _parse(line)) is not None)
         if last_look:
             return
         stop.wait(POLL_SECONDS)

@@ -56,6 +56,7 @@ class ParameterServer(Sync):
     def __init__(self, push: Annotated[int, Ge(1)] = 1, fetch: Annotated[int, Ge(1)] = 1) -> None:
         """`push`, `fetch`: n_push and n_fetch, in steps."""
         self.n_push, self.n_fetch = push, fetch
+        self.steps_on_workers = fetch > 1
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

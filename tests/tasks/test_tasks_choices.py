@@ -8,10 +8,11 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 from omegaconf import OmegaConf
-from paceline.tasks.base import Data, DataSpec
-from paceline.tasks.data.text import Text
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
+
+from paceline.tasks.base import Data, DataSpec
+from paceline.tasks.data.text import Text
 
 CHOICES = sorted(
     (group, file.name.removesuffix(".yaml"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from paceline.tasks.data import digits
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.errors import MissingDataError

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from paceline.tasks.data import fashion_mnist
 from paceline.tasks.data.fashion_mnist import SHA256, SYSTEM_FOLDER, FashionMNIST, cache_folder
 from paceline.tasks.errors import CorruptDataError, MissingDataError, TaskConfigError

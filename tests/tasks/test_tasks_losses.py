@@ -1,8 +1,9 @@
 import pytest
 import torch
+from torch import Tensor, nn
+
 from paceline.tasks.base import Split
 from paceline.tasks.losses import correct, cross_entropy, evaluate
-from torch import Tensor, nn
 
 
 def by_hand(outputs: Tensor, targets: Tensor) -> tuple[float, float]:

@@ -3,6 +3,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
+
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses import cross_entropy
@@ -10,7 +12,6 @@ from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.gpt import GPT
 from paceline.tasks.models.logistic_regression import LogisticRegression
 from paceline.tasks.models.mlp import MLP
-from torch import Tensor, nn
 
 DIGITS = DataSpec((1, 8, 8), torch.float32, (), 10, 1437, 360)
 FASHION = DataSpec((1, 28, 28), torch.float32, (), 10, 60_000, 10_000)

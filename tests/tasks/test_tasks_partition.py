@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from paceline.tasks.partition import Partition
 
 partitions = st.builds(

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from paceline.tasks.data.text import Text
 from paceline.tasks.errors import MissingDataError, TaskConfigError
 from paceline.tasks.losses import cross_entropy, evaluate
