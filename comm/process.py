@@ -126,6 +126,15 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text()
 
 
+def _check_dense(tensor: Tensor) -> None:
+    # gloo takes numel() entries from data_ptr() on, whatever the strides: holes between them would be overwritten
+    assert tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor), "a tensor with holes"
+
+
+def _check_contiguous(tensor: Tensor) -> None:
+    assert tensor.is_contiguous(), "a message is a contiguous tensor"
+
+
 def _reduce_options(op: ReduceOp) -> dist.AllreduceOptions:
     options = dist.AllreduceOptions()
     options.reduceOp = cast(Any, _REDUCE[op])
@@ -182,10 +191,12 @@ class ProcessComm(Comm):
     # -- collectives
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
+        _check_dense(tensor)
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         return self._collective("all_reduce", lambda group: group.allreduce([tensor], _reduce_options(op)))
 
     def broadcast(self, tensor: Tensor, src: int) -> Work:
+        _check_dense(tensor)
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
         return self._collective("broadcast", lambda group: group.broadcast([tensor], _broadcast_options(src)))
@@ -214,7 +225,7 @@ class ProcessComm(Comm):
         return self._exchange("all_to_all", tensor)
 
     def _exchange(self, primitive: str, tensor: Tensor) -> Tensor:
-        received = torch.empty_like(tensor)
+        received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         self._collective(primitive, lambda group: group.alltoall_base(received, tensor.contiguous(), [], [])).wait()
         return received
 
@@ -264,6 +275,7 @@ class ProcessComm(Comm):
         self.irecv(tensor, src).wait()
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
+        _check_contiguous(tensor)
         self.ledger.count("send", nbytes(tensor))
         group = self._peers()
         at, what = self.now(), f"in send to worker {self.ranks[dst]}"
@@ -271,12 +283,14 @@ class ProcessComm(Comm):
         return _Pending(self, work, what, self._channel(self.rank, dst), at)
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
+        _check_contiguous(tensor)
         group = self._peers()
         what = f"in recv from worker {self.ranks[src]}"
         work = self.blocked(what, lambda: group.recv([tensor], src, 0))
         return _Pending(self, work, what, self._channel(src, self.rank), _NEVER)
 
     def recv_any(self, tensor: Tensor) -> int:
+        _check_contiguous(tensor)
         group, start = self._peers(), self.now()
 
         def receive() -> int:

@@ -5,12 +5,15 @@
 >>> result.accuracy
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .session import Result, prepare, run
+    from .session import Prepared, Result, prepare, run
 
-__all__ = ["Result", "prepare", "run"]
+__all__ = ["ROOT", "Prepared", "Result", "prepare", "run"]
+
+ROOT = Path("runs")  # where run directories are made, relative to where the command is given
 
 
 def __getattr__(name: str) -> Any:

@@ -52,7 +52,11 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         return build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
 
     def make_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
-        return build("optimizer", experiment.optimizer, Optimizer, allowed, {"params": list(parameters)})
+        params, chosen = list(parameters), experiment.optimizer
+        if any(parameter.is_meta for parameter in params) and "fused" in chosen.knobs:
+            # torch has no fused kernels for the meta device; all else is as without them
+            chosen = chosen.model_copy(update={"knobs": {**chosen.knobs, "fused": None}})
+        return build("optimizer", chosen, Optimizer, allowed, {"params": params})
 
     layout = lay_out(experiment, strategy, sync, world_size)
     with torch.device("meta"):

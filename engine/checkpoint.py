@@ -54,7 +54,10 @@ def write_part(checkpoints: Path, step: int, part: int, state: State) -> tuple[s
 
 
 def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
-    """Make the checkpoint whose parts are written the newest one; drop all but the last `keep`."""
+    """Make the checkpoint whose parts are written the newest one; drop all but the last `keep`.
+
+    Those of later steps go too: the run was resumed from before them, and they are not its own any more.
+    """
     final = directory_of(checkpoints, manifest.step)
     temporary = final.with_suffix(".tmp")
     try:
@@ -64,8 +67,9 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
             shutil.rmtree(final)
         temporary.rename(final)
         _sync_directory(checkpoints)
-        for old in steps_of(checkpoints)[:-keep]:
-            shutil.rmtree(old)
+        own = [path for path in steps_of(checkpoints) if path <= final]
+        for path in {*steps_of(checkpoints)} - {*own[-keep:]}:
+            shutil.rmtree(path)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise _unwritable(temporary, error) from error
@@ -124,8 +128,8 @@ def _read_checked(checkpoint: Path, name: str, expected: str) -> bytes:
 
 
 def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
-    run, others = checkpoint.parent.parent.name, [p.name for p in steps_of(checkpoint.parent) if p != checkpoint]
-    hint = f"; to go on from the one before: --resume {run}@{others[-1]}" if others else ""
+    run, before = checkpoint.parent.parent.name, [p.name for p in steps_of(checkpoint.parent) if p < checkpoint]
+    hint = f"; to go on from the one before: --resume {run}@{before[-1]}" if before else ""
     return CorruptCheckpointError(f"{checkpoint / name} {why}{hint}")
 
 

@@ -42,7 +42,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
             raise ConfigError(_no_such_choice(error)) from None
         except ConfigCompositionException as error:
             raise ConfigError(_no_such_key(str(error), error.__cause__, search)) from None
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
             raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
     return from_config(plain, choices)
 

@@ -14,7 +14,7 @@ CHOSEN = ("strategy", "sync", "model", "data", "optimizer")  # groups whose choi
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Choice(_Frozen):
@@ -52,7 +52,7 @@ class Experiment(_Frozen):
     hardware: Hardware
     tracking: dict[str, Any]
     name: str | None
-    seed: Natural
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)]  # torch's generators take no more
     epochs: Positive
     steps: Positive | None
     batch_size: Positive
@@ -69,6 +69,8 @@ def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
         section = config.get(group)
         if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
             raise ConfigError(f"{group}={section}: must be one of its choices; see: paceline list {group}")
+        if group not in choices:
+            raise ConfigError(f"{group}: takes one choice, by its name; see: paceline list {group}")
         knobs = {key: value for key, value in section.items() if key != "_target_"}
         described[group] = {"name": choices[group], "target": section["_target_"], "knobs": knobs}
     try:

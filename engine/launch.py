@@ -16,7 +16,7 @@ import time
 import traceback
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -76,10 +76,12 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
         work(assignment, parts, comm, device)
         comm.close()
     except BaseException as error:
-        traceback.print_exc()
         ended = describe(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
+        with suppress(OSError):  # a full disk takes no log either
+            traceback.print_exc()
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     channel.send_bytes(json.dumps(ended).encode())
     channel.close()
     os._exit(ended["exit_code"])  # not by way of destructors: after a failure they may wait for peers
@@ -140,7 +142,7 @@ class Crew:
     def __init__(self, layout: Layout, told: dict[str, Any]) -> None:
         self.stop_signal = 0
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["paceline.engine.launch"])
+        context.set_forkserver_preload(["paceline.engine.launch", "torch._dynamo"])  # torch.optim imports the latter
         self._processes: list[ForkServerProcess] = []
         self._channels: list[Connection] = []
         with _without_main():

@@ -42,13 +42,13 @@ def train(job: Job) -> int:
     for step in range(job.start, job.steps):
         if job.stop.before(step, job.meter.last):
             return step
-        batch_size = job.partition.sizes(step)[job.replica]
-        if batch_size == 0 and not job.sync.synchronous:
+        sizes = job.partition.sizes(step)
+        if sizes[job.replica] == 0 and not job.sync.synchronous:
             continue  # nothing to push
-        torch.manual_seed(step_seed(job.seed, step, job.comm.rank))
+        seed_step(job, step)
         account = memory.activations(job.strategy.module) if step == job.start else nullcontext()
-        with job.meter.step(batch_size), account as activations:
-            batch = take(job, step)
+        with job.meter.step(sizes[job.replica]), account as activations:
+            batch = take(job, step, sum(sizes))
             job.sync.begin(batch)
             loss = job.strategy.forward_backward(batch)
             job.sync.update()
@@ -63,13 +63,17 @@ def train(job: Job) -> int:
     return job.steps
 
 
-def take(job: Job, step: int) -> Batch:
-    """This replica's batch of `step`, on the device."""
+def take(job: Job, step: int, total: int) -> Batch:
+    """This replica's batch of `step`, on the device; `total` samples go to all replicas."""
     indices = job.partition.indices(step, job.replica)
     inputs, targets = job.train.inputs[indices].to(job.device), job.train.targets[indices].to(job.device)
-    return Batch(inputs, targets, total=sum(job.partition.sizes(step)))
+    return Batch(inputs, targets, total)
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """A worker's randomness in a step depends on nothing else, so that a resumed run repeats it."""
-    return (seed * 1_000_003 + step) * 65_537 + rank
+def seed_step(job: Job, step: int) -> None:
+    """A worker's randomness in a step depends on (seed, step, rank) alone, so that a resumed run repeats it."""
+    seed = ((job.seed * 1_000_003 + step) * 65_537 + job.comm.rank) % 2**63  # what torch's generators take
+    # not torch.manual_seed: before CUDA is used it keeps every call, with its stack, for later
+    torch.default_generator.manual_seed(seed)
+    if job.device.type == "cuda":
+        torch.cuda.manual_seed(seed)

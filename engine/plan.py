@@ -156,7 +156,10 @@ def _optimizer_state(parameters: list[nn.Parameter], make_optimizer: MakeOptimiz
     optimizer = make_optimizer(parameters)
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
+    try:
+        optimizer.step()
+    except (TypeError, RuntimeError) as error:  # one that wants a closure, or sparse gradients
+        raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {error}") from error
     return memory.held(memory.optimizer_state(optimizer))
 
 

@@ -1,4 +1,7 @@
-"""One run from its overrides to its result."""
+"""One run from its overrides to its result.
+
+Torch is imported once the configuration has been composed: a misspelt name is refused in a fraction of a second.
+"""
 
 import os
 import sys
@@ -6,24 +9,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..tasks.base import Data
 from ..tracking.environment import environment
 from ..tracking.mirror import Mirror
 from ..tracking.redact import redact
-from ..tracking.run_directory import RunDirectory
+from ..tracking.run_directory import RunDirectory, check_name
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
-from .checkpoint import steps_of
+from . import ROOT
 from .compose import compose, override_stored
 from .errors import ConfigError
 from .experiment import Experiment, from_yaml
-from .plan import Plan, make_plan
 
-ROOT = Path("runs")
+if TYPE_CHECKING:
+    from .plan import Plan
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Prepared:
     directory: RunDirectory | None
     checkpoint: Path | None
 
-    def plan(self) -> Plan:
+    def plan(self) -> "Plan":
+        from .plan import make_plan
+
         return make_plan(self.experiment, self.allowed, started_processes())
 
 
@@ -88,6 +92,8 @@ def prepare(
         experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
         if name is not None:
             experiment = experiment.model_copy(update={"name": name})
+    if experiment.name is not None:
+        check_name(experiment.name)
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
@@ -95,6 +101,8 @@ def prepare(
 
 
 def _checkpoint(directory: RunDirectory, step: str) -> Path:
+    from .checkpoint import steps_of
+
     whole = steps_of(directory.checkpoints)
     if not whole:
         raise ConfigError(
@@ -107,6 +115,15 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
         names = ", ".join(path.name for path in whole)
         raise ConfigError(f"--resume {directory.name}@{step}: there is no such checkpoint; there are {names}")
     return wanted
+
+
+def _can_go_on(checkpoint: Path, plan: "Plan") -> None:
+    """Before any process starts. Raises `CorruptCheckpointError` or `ConfigError`."""
+    from .checkpoint import read_manifest
+
+    done = read_manifest(checkpoint).step
+    if plan.steps is not None and plan.steps < done:
+        raise ConfigError(f"epochs, steps: make {plan.steps} steps, and {checkpoint.name} has {done} behind it already")
 
 
 def run(
@@ -126,6 +143,8 @@ def run(
     """
     prepared = prepare(overrides, config_dir, allow_modules, name, resume, root)
     plan = prepared.plan()
+    if prepared.checkpoint is not None:
+        _can_go_on(prepared.checkpoint, plan)
     _have_data(prepared)
     if started_processes() is not None:
         from .torchrun import run_as_worker
@@ -145,12 +164,14 @@ def run(
 
 def open_directory(prepared: Prepared, root: Path) -> RunDirectory:
     """The run's directory, made and described, or that of the run to resume."""
-    if prepared.directory is not None:
-        return prepared.directory
-    experiment = prepared.experiment
-    directory = RunDirectory.create(root, experiment.name or _new_name(experiment, root))
+    experiment, directory = prepared.experiment, prepared.directory
+    if directory is None:
+        directory = RunDirectory.create(root, experiment.name or _new_name(experiment, root))
+        directory.write_environment(environment())
+    else:
+        directory.summary.unlink(missing_ok=True)  # of the run's earlier life
+    # a resumed run's too: the next time it goes on with what was changed this time
     directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
-    directory.write_environment(environment())
     return directory
 
 
@@ -174,6 +195,7 @@ def _new_name(experiment: Experiment, root: Path) -> str:
 
 def _have_data(prepared: Prepared) -> None:
     """Before any process starts: the data are there, or are fetched now, once. Raises `MissingDataError`."""
+    from ..tasks.base import Data
     from .targets import build
 
     data = build("data", prepared.experiment.data, Data, prepared.allowed, {})

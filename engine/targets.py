@@ -29,6 +29,7 @@ _OURS = {
     "data": ("paceline.tasks",),
     "optimizer": ("paceline.strategies", "torch.optim"),
 }
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -69,7 +70,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
         return cls(**passed, **choice.knobs)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         if hasattr(error, "exit_code"):
             raise
         blamed = [name for name in choice.knobs if not _accepts(cls, {**passed, name: choice.knobs[name]})]
@@ -80,7 +81,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
 def _accepts(cls: type, arguments: dict[str, Any]) -> bool:
     try:
         cls(**arguments)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RuntimeError):
         return False
     return True
 
@@ -111,7 +112,7 @@ def _check_type(path: str, value: Any, hint: Any) -> None:
     if get_origin(hint) in (Union, UnionType):  # torch.optim's lr: float | Tensor; a file holds no tensors
         hint = Union[tuple(member for member in get_args(hint) if member is not Tensor)]  # noqa: UP007
     try:
-        adapter = TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+        adapter = TypeAdapter(hint, config=_STRICT)
     except PydanticSchemaGenerationError:
         return  # not a type that pydantic knows: the constructor decides
     try:

@@ -8,6 +8,8 @@ from .progress import progress
 from .run_directory import RunDirectory
 from .wandb import MODES, WandbMirror
 
+KEYS = ("wandb", "mode", "project", "entity", "group", "tags", "job_type")
+
 
 def sinks_from(
     tracking: dict[str, Any], *, run: RunDirectory, config: dict[str, Any], quiet: bool = False
@@ -39,6 +41,9 @@ def sinks_from(
 
 def check(tracking: dict[str, Any]) -> None:
     """Raises TrackingConfigError unless the group's values are allowed."""
+    unknown = [key for key in tracking if key not in KEYS]
+    if unknown:
+        raise TrackingConfigError(f"tracking.{unknown[0]}: there is no such key; valid: {', '.join(KEYS)}")
     if not isinstance(tracking.get("wandb"), bool):
         raise TrackingConfigError(f"tracking.wandb={tracking.get('wandb')}: must be true or false")
     if not tracking["wandb"]:

@@ -31,11 +31,8 @@ UPLOAD_SECONDS = 8.0  # at the end of the run, for what has not been sent
 FINISH_SECONDS = 11.0  # then the helper is killed; what it wrote can still be synced
 NON_FINITE = ("nan", "inf", "-inf")
 SHARED = ("step", "epoch", "time")  # axes to plot over
+STOPPED = 70  # exit status of a helper that has told the user why
 PR_SET_PDEATHSIG = 1
-
-
-class WandbStoppedError(Exception):
-    """The helper has ended before the run did."""
 
 
 class WandbMirror:
@@ -72,12 +69,10 @@ class WandbMirror:
         self._helper: subprocess.Popen[bytes] | None = None
 
     def record(self, record: Record) -> None:
-        """Starts the helper on the first record; later ones it reads itself. Raises WandbStoppedError."""
+        """Starts the helper on the first record; later ones it reads itself."""
         if self._helper is None:
             self._helper = self._start()
         self._relay(self._helper)
-        if self._helper.poll() is not None:
-            raise WandbStoppedError(f"see {self._log}")
 
     def close(self, summary: dict[str, Any] | None) -> None:
         """Lets the helper finish: at most FINISH_SECONDS. The summary it reads from the run directory."""
@@ -88,9 +83,12 @@ class WandbMirror:
             said, _ = helper.communicate(b"finish\n", timeout=FINISH_SECONDS)
             _say(said)
         except subprocess.TimeoutExpired:
-            helper.kill()
-            helper.wait()
+            with helper:  # waits for it and closes the pipes; wandb-core may hold the other end for a moment
+                helper.kill()
             print(f"W&B: not finished after {FINISH_SECONDS:.0f} s, left as it is", file=sys.stderr)
+            return
+        if helper.returncode not in (0, STOPPED):
+            print(f"W&B: stopped (exit status {helper.returncode}); see {self._log}", file=sys.stderr)
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -111,8 +109,7 @@ class WandbMirror:
     def _relay(self, helper: subprocess.Popen[bytes]) -> None:
         """Prints what the helper has to say to the user."""
         assert helper.stdout is not None
-        if not helper.stdout.closed:
-            _say(helper.stdout.read() or b"")
+        _say(helper.stdout.read() or b"")  # None: nothing yet
 
     @property
     def _log(self) -> Path:
@@ -132,7 +129,7 @@ def main() -> None:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline means: nothing is sent anywhere
     finish = threading.Event()
     threading.Thread(target=_watch, args=(finish,), daemon=True).start()
-    status = 1
+    status = STOPPED
     try:
         _mirror(settings, finish)
         status = 0
@@ -145,7 +142,10 @@ def main() -> None:
 
 
 def _die_with(parent: int) -> None:
-    """The kernel kills this process when the trainer dies (Linux; elsewhere standard input ends)."""
+    """The kernel kills this process when the trainer dies (Linux; elsewhere standard input ends).
+
+    It does so already when the trainer's thread that started this process ends: the mirror's, which waits.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -310,8 +310,68 @@ def test_wandb_core_killed_mid_run_stops_only_wandb_and_says_so(run, capfd):
     assert started.close()
     assert time.monotonic() - begun < FINISH_SECONDS + 1.0
     assert len(run.records()) == 200
-    assert "W&B: stopped" in capfd.readouterr().err
+    stopped = [line for line in capfd.readouterr().err.splitlines() if "stopped" in line]
+    assert len(stopped) == 1 and stopped[0].startswith("W&B: stopped (")
     assert not descendants(os.getpid())
+
+
+@pytest.mark.fault
+def test_the_helper_killed_mid_run_stops_only_wandb_and_says_so(run, capfd):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    (core,) = wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS)
+    helper = next(pid for pid in descendants(os.getpid()) if core in descendants(pid))
+    os.kill(helper, signal.SIGKILL)
+    for number in range(1, 100):
+        run.append(step(number))
+    assert started.close()
+    assert len(run.records()) == 100
+    assert capfd.readouterr().err == f"W&B: stopped (exit status -9); see {run.logs / 'wandb.log'}\n"
+    wait_for(lambda: not alive(core), 2.0)
+
+
+@pytest.mark.fault
+def test_a_helper_that_hangs_is_killed_in_bounded_time(run, monkeypatch, capfd):
+    monkeypatch.setattr("paceline.tracking.wandb.FINISH_SECONDS", 0.3)
+    started = mirror(run, mode="offline")
+    run.append(START)
+    wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS)
+    below = descendants(os.getpid())
+    for pid in below:
+        os.kill(pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    assert started.close()
+    assert time.monotonic() - begun < 2.0
+    assert "W&B: not finished after" in capfd.readouterr().err
+    for pid in filter(alive, below):  # a stopped process sees nothing until it goes on
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: not any(map(alive, below)), 2.0)
+
+
+OFFLINE = """
+import json, sys
+from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.mirror import Mirror
+from paceline.tracking import sinks_from
+run = RunDirectory.create(sys.argv[1], "first")
+mirror = Mirror(run, sinks_from(json.loads(sys.argv[2]), run=run, config={}, quiet=True))
+run.append(json.loads(sys.argv[3]))
+run.append(json.loads(sys.argv[4]))
+sys.exit(not mirror.close())
+"""
+
+
+@pytest.mark.fault
+def test_without_any_network_a_run_without_a_key_is_kept_offline(tmp_path):
+    unshare = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("this kernel gives no private networks")
+    arguments = [tmp_path / "runs", json.dumps(choice()), json.dumps(START), json.dumps(step(1))]
+    command = [*unshare, sys.executable, "-c", OFFLINE, *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.startswith("W&B: offline (no API key)"), done.stderr
+    run = RunDirectory.open(tmp_path / "runs", "first")
+    assert [row["step"] for row in wandb_datastore.history(datastores(run)[0])] == [1]
 
 
 TRAINER = """

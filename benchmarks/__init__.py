@@ -1,0 +1,1 @@
+"""Side-by-side ratios against what a user would pick instead: `make bench`."""

@@ -1,0 +1,46 @@
+"""`make bench`: prints a table and writes the same as JSON; ARGS="--quick" for a short look."""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from .ddp import bsp_against_ddp
+from .harness import harness_against_bare_loop
+from .measure import Outcome
+from .start import start_times
+
+RESULTS = Path(__file__).with_name("results.json")
+
+
+def main(
+    quick: Annotated[bool, typer.Option(help="Few rounds: a look, not a figure to quote.")] = False,
+    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go as JSON.")] = RESULTS,
+) -> None:
+    """Time paceline against what a user would pick instead."""
+    rounds = 4 if quick else 20
+    outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
+    machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
+    json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")
+    Console().print(_table(outcomes))
+    print(f"medians; the ratio is the median over rounds, ours and the peer in turn; written to {json_file}")
+
+
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table("what", "ours ms", "peer ms", "peer", "ratio", "range", "target", title="paceline against its peers")
+    for o in outcomes:
+        spread = f"{o.low:.2f} to {o.high:.2f}" if o.low is not None else ""
+        ratio = f"{o.ratio:.3f}" if o.ratio is not None else ""
+        peer = f"{o.peer:,.2f}" if o.peer is not None else ""
+        table.add_row(o.name, f"{o.ours:,.2f}", peer, o.peer_name, ratio, spread, o.target)
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(main)

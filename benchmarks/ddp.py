@@ -1,0 +1,111 @@
+"""Built-in bucketed BSP against torch's DistributedDataParallel: step time of two workers on this host's loopback.
+
+Both train the same model on the same batch in the same two processes, in turn.
+"""
+
+import json
+import multiprocessing
+import statistics
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.comm.process import ProcessComm, connect, serve_store
+from paceline.strategies.base import Batch
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.sync.bsp import BSP
+from paceline.tasks.base import DataSpec
+from paceline.tasks.losses import cross_entropy
+from paceline.tasks.models.cnn import CNN
+from paceline.tasks.models.mlp import MLP
+
+from .measure import Outcome, alternate
+
+IMAGES = DataSpec((1, 28, 28), torch.float32, (), 10, 60_000, 10_000)
+MODELS = {
+    "mlp, 2.9 M parameters, batch 256": (lambda: MLP(IMAGES, [1024, 1024, 1024]), 256, 20),
+    "cnn, 108 k parameters, batch 256": (lambda: CNN(IMAGES), 256, 10),
+}
+
+
+def bsp_against_ddp(rounds: int) -> list[Outcome]:
+    store, port = serve_store(0, 60.0)
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    processes = [context.Process(target=_worker, args=(rank, port, rounds, pipes[rank][1])) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0, "a benchmark worker failed; its traceback is above"
+    del store
+    return [Outcome(**plain) for plain in json.loads(pipes[0][0].recv_bytes())]
+
+
+def _worker(rank: int, port: int, rounds: int, out: Connection) -> None:
+    torch.set_num_threads(1)
+    comm = connect("127.0.0.1", port, rank, 2, 60.0, torch.device("cpu"))
+    outcomes: list[dict[str, Any]] = []
+    for name, (make, batch_size, steps) in MODELS.items():
+        torch.manual_seed(rank)
+        inputs, targets = torch.randn(batch_size, 1, 28, 28), torch.randint(10, (batch_size,))
+        ours = Ours(make(), comm, inputs, targets)
+        peer = Peer(make(), comm, inputs, targets)
+        outcome = alternate(
+            f"bsp step, 2 workers: {name}",
+            lambda ours=ours, steps=steps: _block(ours, comm, steps),
+            lambda peer=peer, steps=steps: _block(peer, comm, steps),
+            "torch DDP",
+            "<= 1.05",
+            rounds,
+        )
+        outcomes.append(outcome.as_json())
+    if rank == 0:
+        out.send_bytes(json.dumps(outcomes).encode())
+    comm.close()
+
+
+class Ours:
+    def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
+        self.batch = Batch(inputs, targets, total=2 * len(inputs))
+        alone, replicas = comm.split(comm.rank), comm.split(0)
+        assert alone is not None and replicas is not None
+        self.sync, self.strategy = BSP(), DataParallel()
+        self.strategy.prepare(model, cross_entropy, alone, self.sync.before_backward)
+        self.sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.01), replicas)
+
+    def __call__(self) -> None:
+        self.sync.begin(self.batch)
+        self.strategy.forward_backward(self.batch)
+        self.sync.update()
+
+
+class Peer:
+    """What torch's tutorial writes."""
+
+    def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
+        replicas = comm.split(0)
+        assert replicas is not None
+        self.inputs, self.targets = inputs, targets
+        self.model = DistributedDataParallel(model, process_group=replicas.group)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def __call__(self) -> None:
+        self.optimizer.zero_grad()
+        cross_entropy(self.model(self.inputs), self.targets).backward()
+        self.optimizer.step()
+
+
+def _block(step: Ours | Peer, comm: ProcessComm, steps: int) -> float:
+    """The median step of a block, in milliseconds."""
+    comm.barrier()
+    times: list[float] = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3

@@ -1,0 +1,79 @@
+"""What can be chosen, read from the YAML files alone: no Hydra, no torch."""
+
+import difflib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..engine.errors import ConfigError
+
+CONF = Path(str(files("paceline.conf")))
+
+
+@dataclass(frozen=True)
+class Choice:
+    group: str
+    name: str
+    path: Path
+
+    @property
+    def description(self) -> str:
+        """The file's first comment, the `# @package` line aside; "" where there is none."""
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            comment = line.removeprefix("#").strip()
+            if not line.startswith("#"):
+                break
+            if not comment.startswith("@package"):
+                return comment
+        return ""
+
+    def knobs(self) -> dict[str, Any]:
+        """Keys and defaults, without what Hydra reads."""
+        content = read_yaml(self.path)
+        return {str(key): value for key, value in content.items() if key not in ("_target_", "defaults")}
+
+
+def groups(config_dir: Path | None = None) -> dict[str, list[Choice]]:
+    """The choices of each group (`hardware`, `hardware/network`), ours and those in the user's `config_dir`.
+
+    Raises ConfigError when there is no such directory.
+    """
+    if config_dir is not None and not config_dir.is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: there is no such directory")
+    found: dict[str, dict[str, Choice]] = {}
+    for directory in [CONF, config_dir] if config_dir else [CONF]:
+        for path in sorted(directory.rglob("*.yaml")):
+            group = path.parent.relative_to(directory).as_posix()
+            if group != ".":
+                found.setdefault(group, {}).setdefault(path.stem, Choice(group, path.stem, path))
+    return {group: sorted(found[group].values(), key=lambda choice: choice.name) for group in sorted(found)}
+
+
+def group_of(name: str, config_dir: Path | None = None) -> list[Choice]:
+    """The choices of one group. Raises ConfigError, naming the nearest groups."""
+    known = groups(config_dir)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+        raise ConfigError(f"{name}: there is no such group; {hint}")
+    return known[name]
+
+
+def primary() -> dict[str, Any]:
+    """The keys outside any group, with their defaults."""
+    return {str(key): value for key, value in read_yaml(CONF / "config.yaml").items() if key != "defaults"}
+
+
+def defaults() -> dict[str, str]:
+    """What is chosen in each group when nothing is overridden."""
+    listed = read_yaml(CONF / "config.yaml")["defaults"]
+    return {group: choice for entry in listed if isinstance(entry, dict) for group, choice in entry.items() if choice}
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A file's mapping; {} for a file of comments."""
+    import yaml
+
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,212 @@
+"""`paceline doctor`: what works on this machine."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import typer
+
+from .output import show
+
+IMPOSSIBLE = 3
+MIB, GIB = 2**20, 2**30
+SHARED_MEMORY = 64 * MIB  # what containers often have, and too little for many workers
+SECONDS = 10.0  # to wait for a process group
+
+
+@dataclass(frozen=True)
+class Finding:
+    works: bool
+    text: str  # what is there, or what is missing and how to get it
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    look: Callable[[], Finding]
+    needed: bool = False  # no training without it
+
+
+def doctor() -> None:
+    """Tell what works on this machine: fabrics, devices, DeepSpeed, W&B, data. Nothing is built or downloaded.
+
+    Ends with exit status 0 when training is possible here, with 3 otherwise.
+    """
+    findings = {check.name: _find(check) for check in [*CHECKS, *_data_checks()]}
+    width = max(map(len, findings))
+    for name, finding in findings.items():
+        show(f"{'ok' if finding.works else 'no'}  {name:{width}}  {finding.text}")
+    lacking = [check.name for check in CHECKS if check.needed and not findings[check.name].works]
+    if not any(finding.works for name, finding in findings.items() if name.startswith("data=")):
+        lacking.append("data")
+    show(f"\ntraining is not possible here: {', '.join(lacking)}" if lacking else "\ntraining is possible here")
+    if lacking:
+        raise typer.Exit(IMPOSSIBLE)
+
+
+def _find(check: Check) -> Finding:
+    """A check that fails is a finding, not the end."""
+    try:
+        return check.look()
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        return Finding(False, f"{type(error).__name__}: {first}")
+
+
+def _python() -> Finding:
+    return Finding(sys.version_info >= (3, 11), f"{platform.python_version()}, {sys.executable}")
+
+
+def _torch() -> Finding:
+    import torch
+
+    return Finding(True, str(torch.__version__))
+
+
+def _gloo() -> Finding:
+    return _meet("cpu")
+
+
+def _nccl() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Finding(False, "without a CUDA device there is no use for it")
+    return _meet("cuda")
+
+
+def _meet(device: str) -> Finding:
+    """Make a process group of one over loopback and add up: what every run does first."""
+    import torch
+
+    from ..comm.process import connect, serve_store
+
+    store, port = serve_store(0, SECONDS)
+    comm = connect("127.0.0.1", port, 0, 1, SECONDS, torch.device(device))
+    value = torch.ones(1, device=device)
+    comm.all_reduce(value)
+    comm.close()
+    del store  # it had to live until here
+    return Finding(value.item() == 1, f"workers meet over loopback and exchange {device} tensors")
+
+
+def _cpu() -> Finding:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Finding(True, f"{_count(len(os.sched_getaffinity(0)), 'core')} to use, {memory / GIB:.1f} GiB of memory")
+
+
+def _cuda() -> Finding:
+    import torch
+
+    devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    if not devices:
+        return Finding(False, "no CUDA device; workers train on the CPU")
+    return Finding(True, ", ".join(f"{device.name} {device.total_memory / GIB:.0f} GiB" for device in devices))
+
+
+def _shared_memory() -> Finding:
+    state = os.statvfs("/dev/shm")
+    free, size = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
+    hint = "" if free >= SHARED_MEMORY else "; more for a container: --shm-size=1g"
+    return Finding(free >= SHARED_MEMORY, f"/dev/shm: {free / MIB:,.0f} MiB free of {size / MIB:,.0f}{hint}")
+
+
+def _run_directory() -> Finding:
+    from ..engine import ROOT
+
+    place = next(path for path in [ROOT.absolute(), *ROOT.absolute().parents] if path.exists())
+    free = f"{shutil.disk_usage(place).free / GIB:,.1f} GiB free"
+    writable = os.access(place, os.W_OK)
+    return Finding(writable, f"{ROOT.absolute()}: {free if writable else 'cannot be written'}")
+
+
+def _deepspeed() -> Finding:
+    """Looked for, not imported: importing it takes seconds and may build."""
+    from importlib.metadata import version
+
+    installed = version("deepspeed")
+    built = sorted({path.stem for path in _extensions().rglob("*.so")}) if _extensions().is_dir() else []
+    missing = [tool for tool, there in (("g++", _has_compiler()), ("ninja", _has_ninja())) if not there]
+    ops = f"ops built: {', '.join(built)}" if built else "no ops built yet: the first use takes a minute or two"
+    if missing:
+        return Finding(bool(built), f"{installed}; {ops}; to build them, install {' and '.join(missing)}")
+    return Finding(True, f"{installed}; {ops}")
+
+
+def _extensions() -> Path:
+    given = os.environ.get("TORCH_EXTENSIONS_DIR")
+    return Path(given) if given else Path.home() / ".cache" / "torch_extensions"
+
+
+def _has_compiler() -> bool:
+    return shutil.which(os.environ.get("CXX") or "c++") is not None or shutil.which("g++") is not None
+
+
+def _has_ninja() -> bool:
+    from importlib.util import find_spec
+
+    return shutil.which("ninja") is not None or find_spec("ninja") is not None
+
+
+def _wandb() -> Finding:
+    """Whether a key is there; never which."""
+    from importlib.metadata import version
+
+    installed = version("wandb")
+    asked = os.environ.get("WANDB_MODE")
+    if asked in ("offline", "disabled"):
+        return Finding(True, f"{installed}, {asked}: as WANDB_MODE says")
+    if os.environ.get("WANDB_API_KEY") or _key_in_netrc():
+        return Finding(True, f"{installed}, online: an API key is there")
+    return Finding(True, f"{installed}, offline: no API key; for online: wandb login")
+
+
+def _key_in_netrc() -> bool:
+    import netrc
+    from urllib.parse import urlsplit
+
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").netloc
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _data_checks() -> list[Check]:
+    from .choices import groups
+
+    return [Check(f"data={choice.name}", partial(_data, choice.name)) for choice in groups()["data"]]
+
+
+def _data(name: str) -> Finding:
+    from .. import engine
+    from ..engine.targets import build
+    from ..tasks.base import Data
+
+    chosen = engine.prepare([f"data={name}"]).experiment.data
+    data = build("data", chosen, Data, (), {})
+    found = data.found()
+    return Finding(found is not None, found or f"missing. {data.how_to_get()}")
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+CHECKS = [
+    Check("python", _python, needed=True),
+    Check("torch", _torch, needed=True),
+    Check("gloo", _gloo, needed=True),
+    Check("nccl", _nccl),
+    Check("cpu", _cpu),
+    Check("cuda", _cuda),
+    Check("shared memory", _shared_memory),
+    Check("runs", _run_directory, needed=True),
+    Check("deepspeed", _deepspeed),
+    Check("wandb", _wandb),
+]

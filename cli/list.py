@@ -1,0 +1,36 @@
+"""`paceline list`: what can be chosen."""
+
+from typing import Annotated
+
+import typer
+
+from .choices import defaults, group_of, groups
+from .completion import complete_group
+from .options import ConfigDir
+from .output import show
+
+
+def list_choices(
+    group: Annotated[
+        str | None,
+        typer.Argument(metavar="GROUP", help="Only this group.", show_default=False, autocompletion=complete_group),
+    ] = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """List the choices of each group, what each one is; the default has a star.
+
+    \b
+    paceline list         every group
+    paceline list sync    the sync modes
+    """
+    known = {group: group_of(group, config_dir)} if group else groups(config_dir)
+    default = defaults()
+    width = max(len(choice.name) for choices in known.values() for choice in choices)
+    blocks: list[str] = []
+    for title, choices in known.items():
+        lines = [f"{title}="]
+        for choice in choices:
+            star = "*" if default.get(title) == choice.name else " "
+            lines.append(f"{star} {choice.name:{width}}  {choice.description}".rstrip())
+        blocks.append("\n".join(lines))
+    show("\n\n".join(blocks))

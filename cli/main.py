@@ -1,0 +1,100 @@
+"""The `paceline` command: its sub-commands, and how it ends when something is wrong."""
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from .compare import compare
+from .completion import mend_bash
+from .doctor import doctor
+from .list import list_choices
+from .output import note, show
+from .plan import plan
+from .train import train
+
+BUG = 1
+
+mend_bash()
+app = typer.Typer(
+    name="paceline",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train)
+app.command()(plan)
+app.command()(compare)
+app.command("list")(list_choices)
+app.command()(doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        show(f"paceline {version('paceline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def paceline(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Compare ways of training one model on many workers, from one line.
+
+    \b
+    paceline list                                the strategies, sync modes, models, data sets, ...
+    paceline plan strategy=pipeline              what would run, and what it would cost
+    paceline train sync=asp hardware.workers=4   train
+    paceline compare                             the runs side by side
+    paceline doctor                              what works on this machine
+    """
+
+
+def main() -> None:
+    """Run the command that sys.argv names. Ends the process with the exit status of the README's table."""
+    try:
+        app()
+    except Exception as error:
+        _leave(_explain(error))
+    except SystemExit as end:
+        if end.code == 130:  # Typer's word for a KeyboardInterrupt
+            note("interrupted; nothing is running any more, and what was written is kept")
+        _leave(end.code if isinstance(end.code, int) else 0)
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong, the last line in one sentence; returns the exit status."""
+    exit_code = getattr(error, "exit_code", None)
+    if isinstance(exit_code, int):
+        for line in getattr(error, "details", []):
+            note(line)
+        note(str(error))
+        return exit_code
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):
+        note(f"the package {error.name.partition('.')[0]} is not installed; what works here: paceline doctor")
+        return 3
+    traceback.print_exception(error)
+    note(
+        f"this is a mistake in paceline, or in a class of yours: {type(error).__name__}: {' '.join(str(error).split())}"
+    )
+    return BUG
+
+
+def _leave(status: int) -> None:
+    """Under torchrun at once: destructors of process groups may wait for peers that have gone."""
+    if status and "RANK" in os.environ and "torch" in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

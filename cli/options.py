@@ -1,0 +1,36 @@
+"""Arguments that several commands take."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .completion import complete_override
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="OVERRIDES",
+        help="group=choice or key=value, such as sync=asp optimizer.lr=0.1 hardware.workers=4.",
+        show_default=False,
+        autocompletion=complete_override,
+    ),
+]
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-dir",
+        metavar="DIR",
+        help="A directory of your own choices: DIR/model/mine.yaml is model=mine.",
+        show_default=False,
+    ),
+]
+AllowModule = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-module",
+        metavar="PACKAGE",
+        help="A package of yours that _target_ may name a class in. May be repeated.",
+        show_default=False,
+    ),
+]

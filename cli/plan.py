@@ -1,0 +1,173 @@
+"""`paceline plan`: what would run, and what it would cost."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from .options import AllowModule, ConfigDir, Overrides
+from .output import aligned, show
+
+if TYPE_CHECKING:
+    from ..engine.experiment import Experiment
+    from ..engine.plan import PartPlan, Plan
+
+Format = Literal["table", "json", "yaml"]
+
+
+def plan(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
+    format: Annotated[Format, typer.Option(help="json and yaml hold raw values: bytes, and bytes a step.")] = "table",
+) -> None:
+    """Show what would run: the configuration, who holds what, predicted bytes and memory. Nothing is trained.
+
+    \b
+    paceline plan                                            the defaults
+    paceline plan strategy=pipeline hardware.workers=4       who holds which layers
+    paceline plan sync=asp --format json | jq .bytes_per_step
+
+    The same checks, for a script: paceline train ... --dry-run
+    """
+    from .. import engine
+
+    planned = engine.prepare(overrides or [], config_dir, allow_module or []).plan()
+    match format:
+        case "table":
+            show(_for_people(planned))
+        case "json":
+            import json
+
+            show(json.dumps(_raw(planned), indent=2))
+        case "yaml":
+            import yaml
+
+            show(yaml.safe_dump(_raw(planned), sort_keys=False))
+
+
+def _raw(plan: "Plan") -> dict[str, Any]:
+    """Everything, in plain values: bytes, bytes a step, entries of parameters."""
+    from ..tracking.redact import redact
+
+    return {
+        **plan.as_dict(),
+        "steps_per_epoch": plan.steps_per_epoch,
+        "threads": plan.threads,
+        "who": [
+            {
+                "role": role,
+                "part": i,
+                "ranks": _ranks(plan, role, i),
+                "layers": list(part.layers),
+                "parameters": part.parameters,
+                "bytes_per_step": dict(part.worker if role == "worker" else part.server),
+                "memory": part.memory if role == "worker" else None,
+            }
+            for role, i, part in _holders(plan)
+        ],
+        "config": redact(plan.experiment.model_dump()),
+    }
+
+
+def _holders(plan: "Plan") -> list[tuple[str, int, "PartPlan"]]:
+    """Each part as its workers hold it, then as its servers do."""
+    workers = [("worker", i, part) for i, part in enumerate(plan.parts)]
+    servers = [("server", i, part) for i, part in enumerate(plan.parts)] if plan.layout.servers else []
+    return workers + servers
+
+
+def _ranks(plan: "Plan", role: str, part: int) -> list[int]:
+    roles = ((rank, plan.layout.role(rank)) for rank in range(plan.layout.world_size))
+    return [rank for rank, its in roles if its.kind == role and its.part == part]
+
+
+# -- for people
+
+
+def _for_people(plan: "Plan") -> str:
+    from ..tracking.compare import human_bytes
+
+    largest = max(sum(part.memory.values()) for part in plan.parts)
+    paragraphs = [
+        _title(plan),
+        "\n".join(_configuration(plan.experiment)),
+        "\n".join(_who(plan)),
+        f"predicted: {human_bytes(plan.bytes_per_step())} sent for each worker and step, "
+        f"{human_bytes(largest)} held by the largest worker, the process itself aside",
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def _title(plan: "Plan") -> str:
+    experiment, layout = plan.experiment, plan.layout
+    servers = f", {_count(layout.servers * layout.parts, 'server')}" if layout.servers else ""
+    steps = "as many steps as the data give"
+    if plan.steps is not None:
+        steps = f"{_count(plan.steps, 'step')} of {plan.steps_per_epoch:,} an epoch"
+    return (
+        f"{experiment.model.name} on {experiment.data.name}, {experiment.strategy.name} + {experiment.sync.name}: "
+        f"{_count(layout.workers, 'worker')} ({_count(layout.replicas, 'replica')} of {_count(layout.parts, 'part')})"
+        f"{servers}, {plan.device.type}, "
+        f"{_count(plan.threads, 'thread')} each, {steps}"
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def _configuration(experiment: "Experiment") -> list[str]:
+    """One line a group, as it would be written on the command line."""
+    from ..engine.experiment import CHOSEN
+    from ..tracking.redact import redact
+
+    config = redact(experiment.model_dump())
+    lines = [[f"{group}={config[group]['name']}", _overrides(config[group]["knobs"], f"{group}.")] for group in CHOSEN]
+    sections = [key for key, value in config.items() if key not in CHOSEN and isinstance(value, dict)]
+    lines += [[section, _overrides(config[section], f"{section}.")] for section in sections]
+    rest = {key: value for key, value in config.items() if key not in (*CHOSEN, *sections)}
+    return [*aligned([*lines, ["run", _overrides(rest, "")]], numbers_from=2)]
+
+
+def _overrides(knobs: dict[str, Any], prefix: str) -> str:
+    return " ".join(f"{prefix}{key}={_value(value)}" for key, value in knobs.items())
+
+
+def _value(value: Any) -> str:
+    """In Hydra's grammar."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return f"[{','.join(map(_value, value))}]"
+        case dict():
+            return f"{{{','.join(f'{key}:{_value(item)}' for key, item in value.items())}}}"
+    return str(value)
+
+
+def _who(plan: "Plan") -> list[str]:
+    from ..tracking.compare import human_bytes
+
+    kinds = list(plan.parts[0].memory)
+    table = [["who", "ranks", "holds", "entries", "sent/step", *kinds]]
+    for role, i, part in _holders(plan):
+        where = f"{role} of part {i}" if plan.layout.parts > 1 else role
+        sent = part.worker if role == "worker" else part.server
+        memory = [human_bytes(part.memory[kind]) for kind in kinds] if role == "worker" else ["-"] * len(kinds)
+        table.append(
+            [
+                f"each {where}",
+                _abridged([str(rank) for rank in _ranks(plan, role, i)]),
+                _abridged(part.layers) if plan.layout.parts > 1 else "the whole model",
+                f"{part.parameters:,}",
+                human_bytes(sum(sent.values())),
+                *memory,
+            ]
+        )
+    return aligned(table, numbers_from=3)
+
+
+def _abridged(names: list[str]) -> str:
+    return ", ".join(names if len(names) <= 6 else [*names[:3], "...", names[-1]])

@@ -1,0 +1,76 @@
+"""`paceline train`: one run, from its overrides to a result row."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .completion import complete_checkpoint
+from .options import AllowModule, ConfigDir, Overrides
+from .output import note, shortest, show, terminal_width
+
+if TYPE_CHECKING:
+    from ..engine import Prepared, Result
+
+
+def train(
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything that can be checked without data, and train nothing.")
+    ] = False,
+    config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The run's directory: runs/NAME. Default: made from the choices and the time."
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN[@STEP]",
+            help="Go on with a run from its last checkpoint, or from the one named.",
+            autocompletion=complete_checkpoint,
+        ),
+    ] = None,
+) -> None:
+    """Train one model on many workers; print the result row.
+
+    \b
+    paceline train                                  the defaults: an MLP on digits, two workers
+    paceline train sync=asp hardware.workers=4      another sync mode, more workers
+    paceline train strategy=pipeline strategy.stages=4 model.hidden=[64,64,64]
+    paceline train experiment=fashion_cnn epochs=1  a preset, shortened
+    paceline train sync=asp --dry-run               is the configuration good?
+    paceline train --resume NAME epochs=10          go on with a run
+    torchrun --nproc-per-node 4 --no-python paceline train
+
+    The choices: paceline list. What would run: paceline plan.
+    """
+    from .. import engine
+
+    chosen, allowed = overrides or [], allow_module or []
+    if dry_run:
+        show(_checked(engine.prepare(chosen, config_dir, allowed, name, resume)))
+        return
+    result = engine.run(chosen, config_dir=config_dir, allow_modules=allowed, name=name, resume=resume)
+    if result is not None:  # None: torchrun's workers that are not the chief
+        _print_result(result)
+
+
+def _checked(prepared: "Prepared") -> str:
+    plan, experiment = prepared.plan(), prepared.experiment
+    steps = f"{plan.steps:,} steps" if plan.steps is not None else "as many steps as the data give"
+    return (
+        f"ok: {experiment.strategy.name} + {experiment.sync.name}, {experiment.model.name} on {experiment.data.name}, "
+        f"workers: {plan.layout.workers}, {steps}; nothing was trained"
+    )
+
+
+def _print_result(result: "Result") -> None:
+    from ..tracking.compare import render, rows
+
+    show(render(rows([result.summary]), width=terminal_width()))
+    note(f"\neverything of this run: {shortest(Path(result.path))}")
+    note(f"beside others: paceline compare {result.path.name} OTHER")

@@ -1,0 +1,196 @@
+"""Every primitive of the process fabric against the same computed by plain torch in one process."""
+
+import pytest
+import torch
+from torch import Tensor
+
+pytestmark = pytest.mark.dist
+SIZES = [2, 3, 4]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8]
+REDUCED = [torch.float32, torch.float64, torch.int32, torch.int64]
+
+
+def whole_numbers(rank: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Worker `rank`'s input. Sums of a few of these are exact in any order, in every dtype here."""
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randint(0, 30, shape, generator=generator).to(dtype)
+
+
+def fractions(rank: int, shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(rank))
+
+
+def reduce_all(comm, op, dtype):
+    tensor = whole_numbers(comm.rank, (7, 3), dtype)
+    comm.all_reduce(tensor, op).wait()
+    return tensor
+
+
+@pytest.mark.parametrize("dtype", REDUCED, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_all_reduce_sum_is_the_sum(workers, size, dtype):
+    inputs = torch.stack([whole_numbers(rank, (7, 3), dtype) for rank in range(size)])
+    for result in workers(size, reduce_all, "sum", dtype):
+        assert result.dtype == dtype
+        assert torch.equal(result, inputs.sum(0, dtype=dtype))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_reduce_max_and_min_are_elementwise(workers, size):
+    inputs = torch.stack([whole_numbers(rank, (7, 3)) for rank in range(size)])
+    assert all(torch.equal(r, inputs.amax(0)) for r in workers(size, reduce_all, "max", torch.float32))
+    assert all(torch.equal(r, inputs.amin(0)) for r in workers(size, reduce_all, "min", torch.float32))
+
+
+def reduce_fractions(comm, shape):
+    tensor = fractions(comm.rank, shape)
+    comm.all_reduce(tensor).wait()
+    return {"reduced": tensor, "scattered": comm.reduce_scatter(fractions(comm.rank, (comm.size * 5,)))}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3), (100_003,)], ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_all_reduce_leaves_every_worker_with_the_same_bits(workers, size, shape):
+    results = [result["reduced"] for result in workers(size, reduce_fractions, shape)]
+    assert all(torch.equal(result, results[0]) for result in results)
+    inputs = torch.stack([fractions(rank, shape) for rank in range(size)]).double()
+    # each of size - 1 float32 additions errs by at most half an ulp of a partial sum
+    bound = (size - 1) * torch.finfo(torch.float32).eps * inputs.abs().sum(0)
+    assert bool(((results[0] - inputs.sum(0)).abs() <= bound).all())
+
+
+def reduce_several_at_once(comm):
+    tensors = [whole_numbers(comm.rank + i, (1000,)) for i in range(8)]
+    works = [comm.all_reduce(tensor) for tensor in tensors]
+    for work in reversed(works):
+        work.wait()
+        work.wait()  # a second wait does nothing
+    return tensors
+
+
+def test_all_reduces_under_way_together_do_not_mix(workers):
+    for result in workers(3, reduce_several_at_once):
+        for i, tensor in enumerate(result):
+            assert torch.equal(tensor, sum(whole_numbers(rank + i, (1000,)) for rank in range(3)))
+
+
+def broadcast_from(comm, src, dtype):
+    tensor = whole_numbers(comm.rank, (4, 5), dtype)
+    comm.broadcast(tensor, src).wait()
+    return tensor
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_broadcast_gives_all_the_source_tensor(workers, size, dtype):
+    src = size - 1
+    assert all(torch.equal(r, whole_numbers(src, (4, 5), dtype)) for r in workers(size, broadcast_from, src, dtype))
+
+
+def gather(comm, shape, dtype):
+    return comm.all_gather(whole_numbers(comm.rank, shape, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 2)], ids=str)
+@pytest.mark.parametrize("size", SIZES)
+def test_all_gather_stacks_by_rank(workers, size, shape, dtype):
+    expected = torch.stack([whole_numbers(rank, shape, dtype) for rank in range(size)])
+    assert all(torch.equal(result, expected) for result in workers(size, gather, shape, dtype))
+
+
+def scatter(comm):
+    return comm.reduce_scatter(whole_numbers(comm.rank, (comm.size * 3, 2)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_reduce_scatter_gives_each_its_rows_of_the_sum(workers, size):
+    total = torch.stack([whole_numbers(rank, (size * 3, 2)) for rank in range(size)]).sum(0)
+    for result, expected in zip(workers(size, scatter), total.chunk(size), strict=True):
+        assert torch.equal(result, expected)
+
+
+def exchange(comm):
+    return comm.all_to_all(whole_numbers(comm.rank, (comm.size * 2, 3)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_to_all_transposes_chunks(workers, size):
+    inputs = torch.stack([whole_numbers(rank, (size * 2, 3)) for rank in range(size)])  # [from, to * 2, 3]
+    expected = inputs.view(size, size, 2, 3).transpose(0, 1).reshape(size, size * 2, 3)
+    assert torch.equal(torch.stack(workers(size, exchange)), expected)
+
+
+def all_of_a_transposed_tensor(comm):
+    tensor = whole_numbers(comm.rank, (6, comm.size * 2)).t()  # [size * 2, 6], strides (1, size * 2)
+    return {
+        "all_gather": comm.all_gather(tensor),
+        "all_to_all": comm.all_to_all(tensor),
+        "reduce_scatter": comm.reduce_scatter(tensor),
+    }
+
+
+def test_out_of_place_primitives_take_tensors_of_any_strides(workers):
+    size = 2
+    inputs = torch.stack([whole_numbers(rank, (6, size * 2)).t() for rank in range(size)])
+    exchanged = inputs.reshape(size, size, 2, 6).transpose(0, 1).reshape(size, size * 2, 6)
+    for rank, result in enumerate(workers(size, all_of_a_transposed_tensor)):
+        assert torch.equal(result["all_gather"], inputs)
+        assert torch.equal(result["all_to_all"], exchanged[rank])
+        assert torch.equal(result["reduce_scatter"], inputs.sum(0).chunk(size)[rank])
+
+
+def reduce_in_place_across_strides(comm):
+    permuted = whole_numbers(comm.rank, (2, 3)).t()
+    comm.all_reduce(permuted).wait()
+    whole = torch.zeros(3, 4)
+    holes = whole[:, ::2]
+    refused = []
+    for call in (comm.all_reduce, lambda t: comm.broadcast(t, 0), lambda t: comm.isend(t, 0), lambda t: comm.irecv(t, 0)):
+        try:
+            call(holes)
+        except AssertionError as error:
+            refused.append(str(error))
+    return {"permuted": permuted, "whole": whole, "refused": refused}
+
+
+def test_in_place_primitives_take_permuted_tensors_and_refuse_those_with_holes(workers):
+    total = sum(whole_numbers(rank, (2, 3)) for rank in range(2)).t()
+    for result in workers(2, reduce_in_place_across_strides):
+        assert torch.equal(result["permuted"], total)
+        assert len(result["refused"]) == 4
+        assert torch.equal(result["whole"], torch.zeros(3, 4))  # nothing was written beside the tensor
+
+
+def everything_alone(comm):
+    tensor = whole_numbers(3, (4, 2))
+    comm.all_reduce(tensor).wait()
+    comm.broadcast(tensor, 0).wait()
+    comm.barrier()
+    return {
+        "in place": tensor,
+        "all_gather": comm.all_gather(tensor),
+        "reduce_scatter": comm.reduce_scatter(tensor),
+        "all_to_all": comm.all_to_all(tensor),
+        "bytes": sum(comm.ledger.snapshot().values()),
+    }
+
+
+def test_one_worker_alone_talks_to_nobody(workers):
+    [result] = workers(1, everything_alone)
+    tensor = whole_numbers(3, (4, 2))
+    assert torch.equal(result["all_gather"], tensor[None])
+    assert all(torch.equal(result[name], tensor) for name in ("in place", "reduce_scatter", "all_to_all"))
+    assert result["bytes"] == 0
+
+
+def test_results_do_not_alias_the_input_of_one_worker(workers):
+    [result] = workers(1, change_results_alone)
+    assert torch.equal(result, torch.zeros(2))
+
+
+def change_results_alone(comm):
+    tensor = torch.zeros(2)
+    for copy in (comm.all_gather(tensor), comm.reduce_scatter(tensor), comm.all_to_all(tensor)):
+        copy.add_(1)
+    return tensor

@@ -1,0 +1,25 @@
+"""Fixtures of all rooms."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+# Read once by the first hypothesis import of any test: no database beside the tests.
+import pytest
+from hypothesis import settings
+from worker_processes import run_workers, start_fork_server
+
+settings.register_profile("paceline", deadline=None, database=None)
+settings.load_profile("paceline")
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> None:
+    """Worker processes start in a fraction of a second, those of engine.run too."""
+    start_fork_server()
+
+
+@pytest.fixture(scope="session")
+def workers(fork_server: None) -> Callable[..., list[Any]]:
+    """`workers(size, function, *arguments)`: see worker_processes.run_workers."""
+    return run_workers
