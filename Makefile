@@ -4,11 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
+comma := ,
+WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp asp,sync=asp \
+  pipeline,strategy=pipeline,strategy.schedule=gpipe,hardware.workers=4
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all check fix bench lock clean
+.PHONY: help setup train test test-all check fix compare bench lock clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +48,13 @@ check: $(READY)  ## Format, lint and types, without editing
 fix: $(READY)  ## Format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+compare: $(READY)  ## Train Fashion-MNIST five ways and compare (the README's table)
+	@for way in $(WAYS); do \
+	  name=fashion-$${way%%,*}; test -d runs/$$name || \
+	  $(BIN)/paceline train --name $$name experiment=fashion_cnn $$(echo $${way#*,} | tr , ' ') || exit $$?; \
+	done
+	$(BIN)/paceline compare --baseline fashion-serial --format markdown $(foreach way,$(WAYS),fashion-$(firstword $(subst $(comma), ,$(way))))
 
 bench: $(READY)  ## Time paceline against what a user would pick instead
 	$(BIN)/python -m benchmarks $(ARGS)

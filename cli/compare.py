@@ -30,7 +30,9 @@ def compare(
         typer.Option(metavar="RUN", help="Add speed-ups against this run.", autocompletion=complete_run),
     ] = None,
 ) -> None:
-    """Set runs side by side: throughput, step time, memory, bytes, accuracy, time to accuracy.
+    """Set runs side by side.
+
+    Throughput, step time, memory, bytes sent, accuracy and time to accuracy, one row a run.
 
     \b
     paceline compare                                every run under runs/

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import typer._completion_classes
 import typer._completion_shared
+from typer.completion import completion_init, install_callback, show_callback
 
 from ..engine import ROOT
 from .choices import defaults, groups, primary
@@ -35,8 +36,18 @@ complete -o default -F %(complete_func)s %(prog_name)s
 """
 
 
-def mend_bash() -> None:
-    """Have `--install-completion` and `--show-completion` give our script to bash."""
+InstallCompletion = Annotated[
+    bool,
+    typer.Option("--install-completion", callback=install_callback, help="Install completion for the current shell."),
+]
+ShowCompletion = Annotated[
+    bool, typer.Option("--show-completion", callback=show_callback, help="Print completion for the current shell.")
+]
+
+
+def complete_in_shells() -> None:
+    """Answer the shells' questions, and give bash our script."""
+    completion_init()
     typer._completion_shared._completion_scripts["bash"] = BASH
     typer._completion_classes.BashComplete.source_template = BASH
 

@@ -33,7 +33,9 @@ class Check:
 
 
 def doctor() -> None:
-    """Tell what works on this machine: fabrics, devices, DeepSpeed, W&B, data. Nothing is built or downloaded.
+    """Tell what works on this machine.
+
+    Fabrics, devices, DeepSpeed, W&B and data. Nothing is built or downloaded.
 
     Ends with exit status 0 when training is possible here, with 3 otherwise.
     """

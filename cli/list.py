@@ -17,7 +17,9 @@ def list_choices(
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """List the choices of each group, what each one is; the default has a star.
+    """List what can be chosen in each group.
+
+    One line a choice; the default has a star.
 
     \b
     paceline list         every group

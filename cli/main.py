@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .compare import compare
-from .completion import mend_bash
+from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .doctor import doctor
 from .list import list_choices
 from .output import note, show
@@ -17,10 +17,13 @@ from .train import train
 
 BUG = 1
 
-mend_bash()
+complete_in_shells()
 app = typer.Typer(
     name="paceline",
     no_args_is_help=True,
+    # Typer's own --help and completion options load pydantic even when they are not given: half of the time of a start
+    add_help_option=False,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -40,10 +43,21 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _help(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        show(ctx.get_help())
+        raise typer.Exit
+
+
 @app.callback()
 def paceline(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    install_completion: InstallCompletion = False,
+    show_completion: ShowCompletion = False,
+    help: Annotated[
+        bool, typer.Option("-h", "--help", callback=_help, is_eager=True, help="Show this message and exit.")
     ] = False,
 ) -> None:
     """Compare ways of training one model on many workers, from one line.

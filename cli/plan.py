@@ -20,7 +20,9 @@ def plan(
     allow_module: AllowModule = None,
     format: Annotated[Format, typer.Option(help="json and yaml hold raw values: bytes, and bytes a step.")] = "table",
 ) -> None:
-    """Show what would run: the configuration, who holds what, predicted bytes and memory. Nothing is trained.
+    """Show what would run; nothing is trained.
+
+    The configuration, which worker holds what, and the predicted bytes and memory.
 
     \b
     paceline plan                                            the defaults

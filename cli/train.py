@@ -35,7 +35,7 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train one model on many workers; print the result row.
+    """Train a model; print the result row.
 
     \b
     paceline train                                  the defaults: an MLP on digits, two workers

@@ -187,6 +187,7 @@ class ProcessComm(Comm):
         self.group = group  # torch's own group: what torch's reference implementations take
         self._groups, self._origin = groups, origin
         self._splits = self._barriers = self._shares = 0
+        self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
 
     # -- collectives
 
@@ -256,13 +257,14 @@ class ProcessComm(Comm):
         at, channel = self.now(), f"{self.name}#"
         number = self.timeline.number(channel)
         future = self.group.allreduce([tensor], _reduce_options("sum")).get_future()
-        if not blocks:
-            self.timeline.add(channel, number, at, at, at)
-            return future
 
         def done(finished: "torch.futures.Future[list[Tensor]]") -> list[Tensor]:
-            self.timeline.add(channel, number, at, at, self.now())
-            return finished.value()
+            self.timeline.add(channel, number, at, at, self.now() if blocks else at)
+            try:
+                return finished.value()
+            except RuntimeError:
+                self.future_failed = True
+                raise
 
         return future.then(done)
 
@@ -352,13 +354,17 @@ class ProcessComm(Comm):
         try:
             return call()
         except RuntimeError as error:
-            text = str(error).lower()
-            if "timed out" in text or "timeout" in text:
-                who = self._board.explain_timeout(self.ranks, what)
-                raise HangError(f"worker {self.board.rank} waited {self._groups.timeout:g} s {what}: {who}") from error
-            raise PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}") from error
+            raise self.explained(error, what) from error
         finally:
             self.board.doing("computing")
+
+    def explained(self, error: RuntimeError, what: str) -> HangError | PeerLostError:
+        """torch's error as ours."""
+        text = str(error).lower()
+        if "timed out" in text or "timeout" in text:
+            who = self._board.explain_timeout(self.ranks, what)
+            return HangError(f"worker {self.board.rank} waited {self._groups.timeout:g} s {what}: {who}")
+        return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}")
 
     def close(self) -> None:
         self._board.close()

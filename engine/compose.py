@@ -41,7 +41,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         except MissingConfigException as error:
             raise ConfigError(_no_such_choice(error)) from None
         except ConfigCompositionException as error:
-            raise ConfigError(_no_such_key(str(error), error.__cause__, search)) from None
+            raise ConfigError(_no_such_key(str(error), error.__cause__, [*_choices(overrides), *search])) from None
         except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
             raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
     return from_config(plain, choices)
@@ -79,18 +79,25 @@ def _no_such_choice(error: MissingConfigException) -> str:
     return f"{group}={choice}: there is no such choice; {_nearest(choice, options)}"
 
 
-def _no_such_key(message: str, cause: BaseException | None, search: list[str]) -> str:
+def _choices(overrides: list[str]) -> list[str]:
+    """Those overrides that choose from a group."""
+    parsed = [OverridesParser.create().parse_override(text) for text in overrides]
+    return [text for text, override in zip(overrides, parsed, strict=True) if override.key_or_group in GROUPS]
+
+
+def _no_such_key(message: str, cause: BaseException | None, choices: list[str]) -> str:
+    """`choices`: the overrides that compose what the key was looked for in."""
     key = message.partition("'")[2].partition("'")[0].removesuffix(".")
     if "Could not override" not in message:
         return f"{_first_line(cause or message)}"
-    config = hydra_compose("config", overrides=search)
-    parent, _, leaf = key.rpartition(".")
+    config = hydra_compose("config", overrides=choices)
+    parent, _, _ = key.rpartition(".")
     section = OmegaConf.select(config, parent) if parent else config
     if parent and not isinstance(section, DictConfig):
         return f"{key}: there is no such key; {_nearest(key, _keys(config))}"
     names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
     full = [f"{parent}.{name}" if parent else name for name in names]
-    return f"{key}: there is no such key; {_nearest(key, full or [leaf])}"
+    return f"{key}: there is no such key; {_nearest(key, full) if full else f'{parent} has none'}"
 
 
 def _keys(config: DictConfig, prefix: str = "") -> list[str]:
@@ -135,6 +142,11 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
             section = section.get(name) if isinstance(section, dict) else None
         if not isinstance(section, dict) or path[-1] not in section:
             raise ConfigError(f"{'.'.join(path)}: there is no such key in the stored run")
+        if isinstance(section[path[-1]], dict):
+            raise ConfigError(
+                f"{text}: a resumed run keeps its choice of {path[-1]}; its keys may change, for instance "
+                f"{path[-1]}.{next(iter(section[path[-1]]))}=..."
+            )
         section[path[-1]] = override.value()
     try:
         return Experiment.model_validate(plain)

@@ -18,6 +18,7 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -32,6 +33,7 @@ from .worker import Assignment, prepare_process, work
 
 GRACE = 2.0  # seconds after the first failure in which others may say what they know, or end by themselves
 PR_SET_PDEATHSIG = 1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDARY = "PeerLostError"  # a worker that lost its peer is not the cause
 
 
@@ -56,10 +58,11 @@ class Ended:
 def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     """A local worker process. Ends with the exit code of what went wrong."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _let_go_of_fork_server()
     if os.getppid() == 1:
         os._exit(4)  # the fork server went before we asked the kernel to tell us
     _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C reaches us too: the launcher decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
     ended = {"error": "", "message": "", "exit_code": 0}
     try:
         assignment = Assignment(
@@ -73,6 +76,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
         timeout = assignment.experiment.hardware.timeout
         comm = connect("127.0.0.1", told["port"], rank, told["world_size"], timeout, device)
         signal.signal(signal.SIGTERM, lambda *_: comm.board.request_stop())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         work(assignment, parts, comm, device)
         comm.close()
     except BaseException as error:
@@ -85,6 +89,16 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     channel.send_bytes(json.dumps(ended).encode())
     channel.close()
     os._exit(ended["exit_code"])  # not by way of destructors: after a failure they may wait for peers
+
+
+def _let_go_of_fork_server() -> None:
+    """The fork server goes once nobody holds a certain pipe; multiprocessing hands it to every child too.
+
+    Only the launcher shall hold it: a frozen worker would keep the fork server, and so itself, beyond its death.
+    """
+    server: Any = forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -106,8 +120,11 @@ def _log_to(path: Path) -> None:
 # -- in the launcher
 
 
-def launch(assignment: Assignment, layout: Layout) -> None:
-    """Run to the end. Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone."""
+def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()) -> None:
+    """Run to the end. `preload`: modules to import once, before workers are forked.
+
+    Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
+    """
     experiment = assignment.experiment
     store, port = serve_store(experiment.hardware.port, experiment.hardware.timeout)
     told = {
@@ -118,35 +135,38 @@ def launch(assignment: Assignment, layout: Layout) -> None:
         "world_size": layout.world_size,
         "port": port,
     }
-    crew = Crew(layout, told)
-    with _signals(crew):
-        try:
+    crew = Crew()
+    try:
+        crew.start(layout.world_size, told, preload)
+        with _signals(crew):
             ended = crew.watch()
-        finally:
-            crew.kill()
+    finally:
+        crew.kill()
     del store  # it had to live until here: the workers meet in it
     failures = [worker for worker in ended if worker.failed]
     if failures:
         raise _explain(failures, layout, assignment)
     if crew.stop_signal:
         name = signal.Signals(crew.stop_signal).name
-        raise InterruptedRunError(
-            f"stopped by {name}; what was trained is saved; resume with: paceline train --resume {assignment.run.name}",
-            128 + crew.stop_signal,
-        )
+        raise InterruptedRunError(f"stopped by {name}; {_what_is_saved(assignment.run)}", 128 + crew.stop_signal)
 
 
 class Crew:
     """The worker processes of one run."""
 
-    def __init__(self, layout: Layout, told: dict[str, Any]) -> None:
+    def __init__(self) -> None:
         self.stop_signal = 0
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["paceline.engine.launch", "torch._dynamo"])  # torch.optim imports the latter
         self._processes: list[ForkServerProcess] = []
         self._channels: list[Connection] = []
+
+    def start(self, world_size: int, told: dict[str, Any], preload: tuple[str, ...]) -> None:
+        context = multiprocessing.get_context("forkserver")
+        # torch.optim imports torch._dynamo on first use
+        ours = ["paceline.engine.launch", "torch._dynamo", *preload, "paceline.engine.fork_server"]
+        context.set_forkserver_preload(ours)
         with _without_main():
-            for rank in range(layout.world_size):
+            _start_fork_server()
+            for rank in range(world_size):
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(
                     target=worker_main, args=(rank, told, theirs), name=f"paceline-worker-{rank}", daemon=True
@@ -205,15 +225,23 @@ class Crew:
             process.join()
 
 
+def _start_fork_server() -> None:
+    """Ctrl-C, and SIGTERM to a group, reach us all: the fork server blocks them, a worker until it can save."""
+    resource_tracker.ensure_running()  # first: it unblocks what it blocks
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextmanager
 def _signals(crew: Crew) -> Iterator[None]:
     """While the crew works, SIGINT and SIGTERM mean: save and stop."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, lambda number, _: crew.stop(number)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, lambda number, _: crew.stop(number)) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -237,13 +265,19 @@ def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> W
     rank_of_cause = {"Killed": 1, "Exited": 1, SECONDARY: 2}
     cause = min(failures, key=lambda worker: (rank_of_cause.get(worker.error, 0), worker.rank))
     role, run = layout.role(cause.rank), assignment.run
-    saved = last_checkpoint(run)
-    hint = f"saved: {saved.name}; resume with: paceline train --resume {run.name}" if saved else "nothing was saved yet"
     own_words = cause.error in ("Killed", "Exited", "HangError", "DivergedError")
     what = cause.message if own_words else f"{cause.error}: {cause.message}"
     who = "" if cause.error in ("HangError", "DivergedError") else f"{role.kind} {cause.rank}{_last_step(run)} "
     details = [f"log: {run / 'logs' / f'worker-{cause.rank:03d}.log'}"]
-    return WorkerFailedError(f"{who}{'failed: ' if not own_words else ''}{what}; {hint}", cause.exit_code, details)
+    message = f"{who}{'failed: ' if not own_words else ''}{what}; {_what_is_saved(run)}"
+    return WorkerFailedError(message, cause.exit_code, details)
+
+
+def _what_is_saved(run: Path) -> str:
+    saved = last_checkpoint(run)
+    if saved is None:
+        return "nothing was saved yet"
+    return f"saved: {saved.name}; resume with: paceline train --resume {run.name}"
 
 
 def last_checkpoint(run: Path) -> Path | None:

@@ -25,6 +25,7 @@ from .errors import ConfigError
 from .experiment import Experiment, from_yaml
 
 if TYPE_CHECKING:
+    from ..tasks.base import Data
     from .plan import Plan
 
 
@@ -145,7 +146,7 @@ def run(
     plan = prepared.plan()
     if prepared.checkpoint is not None:
         _can_go_on(prepared.checkpoint, plan)
-    _have_data(prepared)
+    data = _have_data(prepared)
     if started_processes() is not None:
         from .torchrun import run_as_worker
 
@@ -156,7 +157,8 @@ def run(
     directory = open_directory(prepared, Path(root))
     mirror = start_mirror(prepared, directory, quiet)
     try:
-        launch(Assignment(prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint), plan.layout)
+        assignment = Assignment(prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint)
+        launch(assignment, plan.layout, data.preload)
     finally:
         mirror.close()
     return result_of(directory)
@@ -193,7 +195,7 @@ def _new_name(experiment: Experiment, root: Path) -> str:
     return next(name for name in names if not (root / name).exists())
 
 
-def _have_data(prepared: Prepared) -> None:
+def _have_data(prepared: Prepared) -> "Data":
     """Before any process starts: the data are there, or are fetched now, once. Raises `MissingDataError`."""
     from ..tasks.base import Data
     from .targets import build
@@ -201,3 +203,4 @@ def _have_data(prepared: Prepared) -> None:
     data = build("data", prepared.experiment.data, Data, prepared.allowed, {})
     if data.found() is None:
         data.load()
+    return data

@@ -103,20 +103,20 @@ class Pipeline(Strategy):
                 output = self._loss(output, y) * (len(y) / batch.size)
                 total += output.detach()
             else:
-                sending.append(self._comm.isend(output.detach(), self._comm.rank + 1))
+                sending.append(self._comm.isend(output.detach().contiguous(), self._comm.rank + 1))
             outputs.append(output)
 
         for i in range(len(sizes)):  # all backward
             gradient = None
             if not self._last:
-                gradient = torch.empty_like(outputs[i])
+                gradient = torch.empty_like(outputs[i], memory_format=torch.contiguous_format)
                 self._comm.recv(gradient, self._comm.rank + 1)
             self._before_backward([outputs[i]], i == len(sizes) - 1)
             outputs[i].backward(gradient)
             if not self._first:
                 received = inputs[i].grad
                 assert received is not None
-                sending.append(self._comm.isend(received, self._comm.rank - 1))
+                sending.append(self._comm.isend(received.contiguous(), self._comm.rank - 1))
             outputs[i] = inputs[i] = torch.empty(0)  # frees the activations
 
         for work in sending:
@@ -139,7 +139,7 @@ class Pipeline(Strategy):
         shape = tuple(x.shape)
         if shape not in self._shapes:
             self._shapes[shape] = activations(self._all[: self._comm.rank], x.to("meta"))[-1]
-        activation = torch.empty_like(self._shapes[shape], device=x.device)
+        activation = torch.empty_like(self._shapes[shape], device=x.device, memory_format=torch.contiguous_format)
         self._comm.recv(activation, self._comm.rank - 1)
         return activation.requires_grad_(activation.is_floating_point())
 
@@ -167,7 +167,10 @@ class Pipeline(Strategy):
 
 
 def balanced(weights: Sequence[int], parts: int) -> list[int]:
-    """Cut points of the contiguous partition of `weights` whose heaviest part is lightest; ties cut early."""
+    """Cut points of the contiguous partition of `weights` whose heaviest part is lightest; ties cut early.
+
+    Where there are enough weights other than 0, no part is left without one.
+    """
     n = len(weights)
     prefix = [0]
     for weight in weights:
@@ -177,7 +180,8 @@ def balanced(weights: Sequence[int], parts: int) -> list[int]:
     best[0][0] = (0.0, 0)
     for k in range(1, parts + 1):
         for j in range(k, n + 1):
-            best[k][j] = min((max(best[k - 1][i][0], prefix[j] - prefix[i]), i) for i in range(k - 1, j))
+            heaviest = [max(best[k - 1][i][0], prefix[j] - prefix[i] or float("inf")) for i in range(k - 1, j)]
+            best[k][j] = min((heavy, i) for i, heavy in enumerate(heaviest, start=k - 1))
     cuts, j = [], n
     for k in range(parts, 1, -1):
         j = best[k][j][1]

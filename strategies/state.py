@@ -24,15 +24,16 @@ def from_bytes(data: bytes) -> State:
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         return _unpack(json.loads(header["__metadata__"]["tree"]), safetensors.torch.load(data))
-    except (safetensors.SafetensorError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:  # ValueError: JSON's too
         raise ValueError(f"not a paceline state: {error}") from error
 
 
 def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     match node:
         case Tensor():
-            tensors[path] = node.detach().to("cpu", copy=True).contiguous()
-            return {_TENSOR: path}
+            name = f"{len(tensors)}{path}"  # the number keeps {"a.b": t} and {"a": {"b": u}} apart
+            tensors[name] = node.detach().to("cpu", copy=True).contiguous()
+            return {_TENSOR: name}
         case dict():
             # [key, value] pairs: an optimizer's state has integer keys, which JSON would turn into strings
             return {"dict": [[key, _pack(value, f"{path}.{key}", tensors)] for key, value in node.items()]}

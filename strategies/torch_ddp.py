@@ -34,15 +34,24 @@ class TorchDDP(Strategy):
         self.module, self._loss = model, loss
         self.wrapped: nn.Module = model
         self.replicas = 1
+        self.comm: ProcessComm | None = None  # of the replicas
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:  # DDP needs a backward pass on every replica
-            (self.wrapped(batch.inputs).sum() * 0).backward()
+            self._backward(self.wrapped(batch.inputs).sum() * 0)
             return None
         loss = self._loss(self.wrapped(batch.inputs), batch.targets)
         weight = batch.share * self.replicas
-        (loss if weight == 1 else loss * weight).backward()
+        self._backward(loss if weight == 1 else loss * weight)
         return loss.detach()
+
+    def _backward(self, loss: Tensor) -> None:
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if self.comm is None or not self.comm.future_failed:
+                raise
+            raise self.comm.explained(error, f"in all_reduce of {self.comm.name}") from error
 
 
 class _DDPUpdate(Sync):
@@ -69,7 +78,7 @@ class _DDPUpdate(Sync):
             return comm.all_reduce_future(gradient, blocks=bucket.is_last()).then(lambda done: done.value()[0])
 
         ddp.register_comm_hook(comm, reduce)
-        strategy.wrapped, strategy.replicas = ddp, comm.size
+        strategy.wrapped, strategy.replicas, strategy.comm = ddp, comm.size, comm
 
     def update(self) -> None:
         self.optimizer.step()

@@ -43,7 +43,12 @@ class Split:
 
 
 class Data(ABC):
-    """A training and a test split, the same on every machine that has the data."""
+    """A training and a test split, the same on every machine that has the data.
+
+    `preload`: modules that loading takes long to import; they are imported once, before workers are forked.
+    """
+
+    preload: tuple[str, ...] = ()
 
     @property
     @abstractmethod

@@ -1,10 +1,8 @@
 """Fixtures of all rooms."""
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-# Read once by the first hypothesis import of any test: no database beside the tests.
 import pytest
 from hypothesis import settings
 from worker_processes import run_workers, start_fork_server

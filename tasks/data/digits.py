@@ -26,6 +26,8 @@ class Digits(Data):
     `limit`: take the first so many training samples.
     """
 
+    preload = ("sklearn.datasets",)
+
     def __init__(self, limit: Annotated[int, Ge(1)] | None = None) -> None:
         self.limit = limit
 

@@ -1,5 +1,7 @@
 """Sub-groups, shared memory and barriers of the process fabric."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -92,8 +94,8 @@ def share_and_write(comm):
     comm.barrier()
     tensor[comm.rank] = 10.0 + comm.rank
     comm.barrier()
-    with open("/proc/self/maps") as maps:
-        named = [line for line in maps if "/dev/shm/paceline-" in line and "(deleted)" not in line]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    named = [line for line in maps if "/dev/shm/paceline-" in line and "(deleted)" not in line]
     return {"start": start, "end": tensor, "own": mine, "named": len(named)}
 
 

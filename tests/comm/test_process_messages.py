@@ -28,14 +28,11 @@ def test_messages_of_one_sender_arrive_in_order(workers):
 
 
 def receive_posted_ahead(comm):
-    if comm.rank == 0:
-        works = [comm.isend(torch.full((i + 1,), i), 1) for i in range(20)]
-    else:
-        tensors = [torch.full((i + 1,), -1) for i in range(20)]
-        works = [comm.irecv(tensor, 0) for tensor in tensors]
+    tensors = [torch.full((i + 1,), i if comm.rank == 0 else -1) for i in range(20)]
+    works = [comm.isend(tensor, 1) if comm.rank == 0 else comm.irecv(tensor, 0) for tensor in tensors]
     for work in works:
         work.wait()
-    return [] if comm.rank == 0 else tensors
+    return tensors
 
 
 def test_receives_posted_ahead_match_sends_of_different_sizes_in_order(workers):

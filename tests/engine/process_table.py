@@ -1,6 +1,5 @@
 """Processes as the kernel sees them (/proc), for tests that kill and freeze."""
 
-import os
 import re
 import time
 from collections.abc import Callable
@@ -46,7 +45,7 @@ def workers_of(run: Path) -> dict[int, int]:
     found: dict[int, int] = {}
     for pid in _pids():
         try:
-            log = Path(os.readlink(f"/proc/{pid}/fd/1"))
+            log = Path(f"/proc/{pid}/fd/1").readlink()
         except OSError:
             continue
         if (match := re.fullmatch(r"worker-(\d+)\.log", log.name)) and log.parent == run / "logs" and is_alive(pid):

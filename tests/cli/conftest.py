@@ -1,0 +1,50 @@
+"""The command, run in this process."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Ended:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        return self.err.rstrip().rpartition("\n")[2]
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory that the command is given in."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def paceline(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """`paceline("train", "sync=asp")`: as a shell would see it, in this process."""
+    from paceline.cli.main import main
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["paceline", *arguments])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capfd.readouterr()
+        assert isinstance(end.value.code, int)
+        return Ended(end.value.code, out, err)
+
+    return run

@@ -1,0 +1,98 @@
+"""`paceline doctor`: every line stands for itself."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paceline.cli import doctor
+from paceline.cli.doctor import CHECKS, Check
+
+
+def lines(out: str) -> dict[str, tuple[str, str]]:
+    """Name -> (mark, text)."""
+    found = {}
+    for line in out.split("\n\n")[0].splitlines():
+        mark, rest = line[:2], line[4:]
+        name, _, text = rest.partition("  ")
+        found[name] = (mark, text.strip())
+    return found
+
+
+def test_it_tells_of_everything_and_builds_and_writes_nothing(paceline, here: Path) -> None:
+    ended = paceline("doctor")
+    assert ended.status == 0 and "training is possible here" in ended.out
+    found = lines(ended.out)
+    assert {check.name for check in CHECKS} | {"data=digits", "data=fashion_mnist", "data=text"} <= set(found)
+    assert all(mark in ("ok", "no") and text for mark, text in found.values())
+    assert found["torch"][0] == found["gloo"][0] == found["data=digits"][0] == "ok"
+    assert not list(here.iterdir())
+
+
+def broken() -> doctor.Finding:
+    raise RuntimeError("no such thing\nsecond line")
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_check_that_fails_is_a_line_and_decides_only_when_needed(
+    needed: bool, paceline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", [Check("odd", broken, needed)])
+    ended = paceline("doctor")
+    assert lines(ended.out)["odd"] == ("no", "RuntimeError: no such thing")
+    assert ended.status == (3 if needed else 0)
+    assert ("training is not possible here: odd" in ended.out) == needed
+    assert "Traceback" not in ended.err
+
+
+def test_without_any_data_set_training_is_not_possible(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", [])
+    monkeypatch.setattr(doctor, "_data", lambda name: doctor.Finding(False, "missing"))
+    ended = paceline("doctor")
+    assert ended.status == 3 and ended.out.endswith("not possible here: data\n")
+
+
+def test_a_missing_data_set_comes_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    monkeypatch.setattr("paceline.tasks.data.fashion_mnist.SYSTEM_FOLDER", here / "nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here))
+    finding = doctor._data("fashion_mnist")
+    assert not finding.works and "data.download=true" in finding.text
+
+
+@pytest.mark.parametrize("place", ["WANDB_API_KEY", "NETRC"])
+def test_a_key_is_noticed_and_never_printed(place: str, paceline, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(doctor, "CHECKS", [check for check in CHECKS if check.name == "wandb"])
+    file = here / "netrc"
+    monkeypatch.setenv("NETRC", str(file))
+    assert "offline: no API key" in paceline("doctor").out
+    key = "0123456789abcdef" * 2
+    if place == "NETRC":
+        file.write_text(f"machine api.wandb.ai login user password {key}\n")
+        file.chmod(0o600)
+    else:
+        monkeypatch.setenv(place, key)
+    ended = paceline("doctor")
+    assert "online: an API key is there" in ended.out
+    assert key not in ended.out + ended.err
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert "offline: as WANDB_MODE says" in paceline("doctor").out
+
+
+def test_deepspeed_ops_are_looked_for_and_their_tools_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(here))
+    monkeypatch.setattr(doctor, "_has_compiler", lambda: False)
+    finding = doctor._deepspeed()
+    assert not finding.works and "install g++" in finding.text
+    (here / "cpu_adam").mkdir()
+    (here / "cpu_adam" / "cpu_adam.so").touch()
+    finding = doctor._deepspeed()
+    assert finding.works and "ops built: cpu_adam" in finding.text
+
+
+def test_a_place_that_cannot_be_written_is_found(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._run_directory().works
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    finding = doctor._run_directory()
+    assert not finding.works and "cannot be written" in finding.text

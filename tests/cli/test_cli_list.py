@@ -1,0 +1,50 @@
+"""`paceline list` against the files it speaks of."""
+
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.choices import CONF, Choice, defaults, groups
+
+CHOICES = [choice for choices in groups().values() for choice in choices]
+
+
+def test_every_file_of_a_group_is_a_choice() -> None:
+    files = {path for path in CONF.rglob("*.yaml") if path.parent != CONF}
+    assert {choice.path for choice in CHOICES} == files and len(files) > 15
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: f"{choice.group}={choice.name}")
+def test_every_choice_says_what_it_is(choice: Choice) -> None:
+    assert 10 < len(choice.description) < 130
+    assert not choice.description.startswith("@")
+
+
+def test_all_groups_are_listed_with_the_default_starred(paceline) -> None:
+    ended = paceline("list")
+    assert ended.status == 0
+    blocks = dict(block.split("=\n", 1) for block in ended.out.rstrip("\n").split("\n\n"))
+    assert set(blocks) == set(groups())
+    for group, block in blocks.items():
+        starred = [line.split()[1] for line in block.splitlines() if line.startswith("*")]
+        assert starred == [defaults()[group]] if group in defaults() else not starred
+
+
+def test_one_group_alone(paceline) -> None:
+    ended = paceline("list", "sync")
+    assert ended.out.startswith("sync=\n") and "asp " in ended.out and "strategy=" not in ended.out
+
+
+def test_an_unknown_group_is_refused_with_the_nearest(paceline) -> None:
+    ended = paceline("list", "strateg")
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.last.startswith("strateg: there is no such group; did you mean strategy")
+
+
+def test_a_users_own_choices_stand_beside_ours(paceline, here: Path) -> None:
+    (here / "conf" / "model").mkdir(parents=True)
+    (here / "conf" / "model" / "mine.yaml").write_text("# @package _global_\n# My own model\n_target_: mine.Model\n")
+    ended = paceline("list", "model", "--config-dir", "conf")
+    assert "  mine                 My own model\n" in ended.out and "* mlp" in ended.out
+    assert "mine" not in paceline("list", "model").out
+    assert paceline("list", "--config-dir", "nowhere").status == 2

@@ -1,0 +1,80 @@
+"""`paceline plan` and `train --dry-run`: what would run, without data, without training."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+PIPELINE = ("strategy=pipeline", "sync=asp", "hardware.workers=4", "model.hidden=[32,16]")
+
+
+def entries(*sizes: int) -> int:
+    """Weights and biases of the linear layers sizes[0] -> sizes[1] -> ..."""
+    return sum(a * b + b for a, b in pairwise(sizes))
+
+
+def test_every_worker_and_server_holds_its_part_and_all_parts_make_the_model(paceline) -> None:
+    plan = json.loads(paceline("plan", *PIPELINE, "--format", "json").out)
+    assert (plan["workers"], plan["replicas"], plan["parts"], plan["servers"]) == (4, 2, 2, 2)
+    workers = [who for who in plan["who"] if who["role"] == "worker"]
+    servers = [who for who in plan["who"] if who["role"] == "server"]
+    assert [who["ranks"] for who in workers] == [[0, 2], [1, 3]]
+    assert [who["ranks"] for who in servers] == [[4], [5]]
+    for held in (workers, servers):
+        assert sum(who["parameters"] for who in held) == entries(64, 32, 16, 10)
+    names = [name for who in workers for name in who["layers"]]
+    assert len(names) == len(set(names)) and names[-1] == "output"
+
+
+def test_bytes_and_memory_follow_from_the_parameters(paceline) -> None:
+    plan = json.loads(paceline("plan", "model.hidden=[32]", "hardware.workers=4", "--format", "json").out)
+    size = 4 * entries(64, 32, 10)
+    assert plan["bytes_per_step"] == 2 * (4 - 1) / 4 * size  # a ring all-reduce
+    assert plan["memory"]["parameters"] == plan["memory"]["gradients"] == size
+    assert plan["memory"]["optimizer"] == size  # one momentum each
+    assert plan["steps_per_epoch"] == -(-1437 // (4 * 32)) and plan["steps"] == 5 * plan["steps_per_epoch"]
+
+
+def test_json_and_yaml_hold_the_same(paceline) -> None:
+    arguments = ("plan", "strategy=pipeline")
+    from_json = json.loads(paceline(*arguments, "--format", "json").out)
+    assert yaml.safe_load(paceline(*arguments, "--format", "yaml").out) == from_json
+
+
+def test_the_table_shows_the_configuration_as_it_would_be_typed(paceline) -> None:
+    ended = paceline("plan", *PIPELINE)
+    assert ended.status == 0 and ended.err == ""
+    assert "4 workers (2 replicas of 2 parts), 2 servers" in ended.out
+    assert "each server of part 1  5 " in ended.out
+    words = ended.out.split()
+    assert {"sync.push=1", "optimizer.nesterov=false", "model.hidden=[32,16]", "seed=0", "data.limit=null"} <= {*words}
+    typed = [word for word in words if "=" in word]
+    assert paceline("plan", *typed).out == ended.out
+
+
+@pytest.mark.parametrize("format", ["table", "json", "yaml"])
+def test_secrets_stay_out_of_the_plan(format: str, paceline) -> None:
+    url = "data.urls=['https://user:hunter2@host.example/folder']"
+    ended = paceline("plan", "data=fashion_mnist", url, "--format", format)
+    assert ended.status == 0 and "***" in ended.out and "hunter2" not in ended.out
+
+
+@pytest.mark.parametrize("command", [["plan"], ["train", "--dry-run"]], ids=" ".join)
+def test_no_data_are_needed_and_nothing_is_written(command: list[str], paceline, here: Path) -> None:
+    ended = paceline(*command, "data=fashion_mnist", "model=cnn", f"data.root={here}/nowhere")
+    assert ended.status == 0 and ended.err == ""
+    assert "as many steps as the data give" in ended.out
+    assert not list(here.iterdir())
+
+
+def test_a_dry_run_says_so_in_one_line(paceline) -> None:
+    ended = paceline("train", "--dry-run", "sync=asp", "hardware.workers=3")
+    assert ended.out == "ok: data_parallel + asp, mlp on digits, workers: 3, 75 steps; nothing was trained\n"
+
+
+@pytest.mark.parametrize("command", [["plan"], ["train", "--dry-run"]], ids=" ".join)
+def test_both_refuse_what_a_run_would_refuse(command: list[str], paceline) -> None:
+    ended = paceline(*command, "strategy=pipeline", "strategy.stages=9")
+    assert ended.status == 2 and ended.out == "" and "Traceback" not in ended.err

@@ -1,0 +1,166 @@
+"""How the command ends when something is wrong: one sentence last, the exit status, no traceback, no side effect."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+import paceline.cli.main
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(*_: object) -> None:
+        raise AssertionError("a process was about to start")
+
+    monkeypatch.setattr("paceline.engine.launch.launch", launch)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["strateg=single"], ["strateg:", "did you mean strategy"]),
+        (["strategy=sngle"], ["strategy=sngle:", "did you mean single"]),
+        (["optimizer.momentun=0.9"], ["optimizer.momentun:", "did you mean optimizer.momentum"]),
+        (["bach_size=8"], ["bach_size:", "did you mean batch_size"]),
+        (["+new_key=1"], ["new_key:", "no such key"]),
+        (["epochs=ten"], ["epochs='ten'", "integer"]),
+        (["epochs=0"], ["epochs=0", "greater than or equal to 1"]),
+        (["target_accuracy=90"], ["target_accuracy=90", "less than or equal to 1"]),
+        (["hardware.workers=-1"], ["hardware.workers=-1", "greater than or equal to 1"]),
+        (["hardware.port=70000"], ["hardware.port=70000", "65535"]),
+        (["hardware.device=tpu"], ["hardware.device='tpu'", "'cuda'"]),
+        (["model.hidden=[64,0]"], ["model.hidden", "=0", "greater than or equal to 1"]),
+        (["sync=asp", "sync.push=0"], ["sync.push=0", "greater than or equal to 1"]),
+        (["strategy=pipeline", "hardware.workers=3"], ["hardware.workers=3", "multiple of 2", "2 or 4"]),
+        (["strategy=torch_ddp", "sync=asp"], ["sync=asp", "strategy=torch_ddp", "data_parallel"]),
+        (["strategy=single", "hardware.workers=2"], ["hardware.workers=2", "at most 1"]),
+        (["batch_size=8,16"], ["batch_size=8,16", "sweep"]),
+        (["sync"], ["sync", "is not an override", "key=value"]),
+        (["model=cnn", "data=text"], ["cnn"]),
+        (["tracking.mode=loud"], ["tracking.mode=loud", "offline"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and "=" in value[0] else "",
+)
+def test_a_bad_configuration_names_key_value_and_rule(
+    overrides: list[str], parts: list[str], paceline, nothing_starts: None, here: Path
+) -> None:
+    ended = paceline("train", *overrides)
+    assert ended.status == 2 and ended.out == ""
+    assert "Traceback" not in ended.err
+    assert all(part in ended.last for part in parts), ended.last
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model._target_=os.system", "+model.command='touch made'"],
+        ["model._target_=torch.load", "+model.f=made", "+model.weights_only=false"],
+        ["model._target_=pathlib.Path.touch", "+model.self=made"],
+        ["data._target_=paceline.tasks.data.text.np.fromfile"],
+        ["optimizer._target_=torch.optim.lr_scheduler.StepLR"],
+        ["strategy._target_=paceline.strategies.base.Strategy"],
+        ["sync._target_=subprocess.Popen", "+sync.args=[touch,made]"],
+        ["model._target_=torch.nn.../evil"],
+        ["model._target_=eval"],
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_a_target_that_is_not_a_class_of_its_group_is_refused_untouched(
+    overrides: list[str], paceline, nothing_starts: None, here: Path
+) -> None:
+    ended = paceline("train", *overrides)
+    assert ended.status == 2 and "_target_=" in ended.last
+    assert "Traceback" not in ended.err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("target", ["os.system", "pathlib.Path.touch", "subprocess.Popen"])
+def test_an_allowed_module_still_has_to_name_a_class_of_its_group(target: str, paceline, here: Path) -> None:
+    ended = paceline(
+        "train", f"model._target_={target}", "+model.command=touch made", "--allow-module", target.partition(".")[0]
+    )
+    assert (ended.status == 2 and "must be a class derived from Module" in ended.last) or "cannot import" in ended.last
+    assert not list(here.iterdir())
+
+
+def test_missing_data_are_the_environments_fault(paceline, nothing_starts: None, here: Path) -> None:
+    ended = paceline("train", "data=fashion_mnist", f"data.root={here}/nowhere", "tracking=none")
+    assert ended.status == 3
+    assert "nowhere lacks the four idx files" in ended.last and "data.download=true" in ended.last
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["train", "--drry-run"], ["plan", "--format", "xml"]], ids=" ".join)
+def test_a_wrong_command_line_is_a_bad_configuration(arguments: list[str], paceline) -> None:
+    ended = paceline(*arguments)
+    assert ended.status == 2 and ended.last.startswith("Error: ")
+
+
+@pytest.mark.parametrize("name", ["../escape", "a/b", "", "x" * 65, ".."])
+def test_a_run_stays_under_its_root(name: str, paceline, nothing_starts: None, here: Path) -> None:
+    ended = paceline("train", "tracking=none", "--name", name)
+    assert ended.status == 2 and "run name" in ended.last
+    assert not list(here.iterdir())
+
+
+def test_details_come_before_the_sentence(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.engine.errors import WorkerFailedError
+
+    def run(*_: object, **__: object) -> None:
+        raise WorkerFailedError("worker 1 failed: KeyError: 'x'; nothing was saved yet", 4, ["log: a", "log: b"])
+
+    monkeypatch.setattr("paceline.engine.run", run)
+    ended = paceline("train")
+    assert (ended.status, ended.out) == (4, "")
+    assert ended.err == "log: a\nlog: b\nworker 1 failed: KeyError: 'x'; nothing was saved yet\n"
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("paceline.engine.run", run)
+
+
+def test_a_mistake_of_ours_shows_where_and_ends_in_a_sentence(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, KeyError("lost\nkey"))
+    ended = paceline("train")
+    assert ended.status == 1 and "Traceback" in ended.err
+    assert ended.last.startswith("this is a mistake in paceline") and "KeyError" in ended.last
+
+
+def test_a_package_that_is_not_installed_is_the_environments_fault(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, ModuleNotFoundError("No module named 'safetensors.torch'", name="safetensors.torch"))
+    ended = paceline("train")
+    assert ended.status == 3 and ended.err == (
+        "the package safetensors is not installed; what works here: paceline doctor\n"
+    )
+
+
+def test_an_interruption_before_the_workers_is_told_in_one_line(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, KeyboardInterrupt())
+    ended = paceline("train")
+    assert ended.status == 130 and ended.err.count("\n") == 1 and "interrupted" in ended.last
+
+
+def test_under_torchrun_a_failed_worker_leaves_at_once(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left(BaseException):
+        pass
+
+    def leave(status: int) -> None:
+        raise Left(status)
+
+    raising(monkeypatch, ValueError("x"))
+    monkeypatch.setattr("os._exit", leave)
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(variable, "1")
+    with pytest.raises(Left, match="1"):
+        paceline("train")
+
+
+def test_every_command_is_documented() -> None:
+    commands = typer.main.get_command(paceline.cli.main.app).commands  # pyright: ignore[reportAttributeAccessIssue]
+    assert set(commands) == {"train", "plan", "compare", "list", "doctor"}
+    assert all(command.help for command in commands.values())

@@ -1,0 +1,65 @@
+"""What the command loads, and what it says of itself."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "hydra", "omegaconf", "pydantic", "wandb", "deepspeed", "rich", "numpy", "sklearn"}
+LOADED = """
+import sys
+from paceline.cli.main import main
+sys.argv = ["paceline", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    print("LOADED", end.code, *{name.partition(".")[0] for name in sys.modules})
+"""
+
+
+def loaded_by(arguments: list[str], here: Path) -> tuple[int, set[str]]:
+    command = [sys.executable, "-c", LOADED, *arguments]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=True)
+    _, status, *names = done.stdout.splitlines()[-1].split()
+    return int(status), set(names)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["train", "--help"], ["plan", "--help"], ["compare", "--help"], ["doctor", "--help"], ["--version"]],
+    ids=" ".join,
+)
+def test_help_loads_nothing_heavy(arguments: list[str], here: Path) -> None:
+    status, names = loaded_by(arguments, here)
+    assert status == 0 and "typer" in names
+    assert not names & (HEAVY | {"yaml"})
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["compare"]], ids=" ".join)
+def test_list_and_compare_need_neither_torch_nor_hydra(arguments: list[str], here: Path) -> None:
+    assert not loaded_by(arguments, here)[1] & (HEAVY - {"pydantic"})  # Typer reads arguments with pydantic
+
+
+@pytest.mark.parametrize("override", ["strateg=single", "strategy=sngle", "optimizer.rl=1", "epochs=none"])
+def test_a_misspelt_name_is_refused_before_torch_is_loaded(override: str, here: Path) -> None:
+    status, names = loaded_by(["train", override], here)
+    assert status == 2 and "hydra" in names
+    assert not names & {"torch", "wandb", "deepspeed"}
+
+
+def test_version(paceline) -> None:
+    assert paceline("--version").out == f"paceline {version('paceline')}\n"
+
+
+def test_every_command_teaches_by_example(paceline) -> None:
+    for command in ("train", "plan", "compare", "list"):
+        ended = paceline(command, "--help")
+        assert ended.status == 0 and f"  paceline {command}" in ended.out
+    assert "training is possible" in paceline("doctor", "--help").out
+
+
+def test_without_a_command_there_is_help(paceline) -> None:
+    ended = paceline()
+    assert "Commands:" in ended.out + ended.err

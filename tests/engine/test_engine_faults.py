@@ -1,0 +1,361 @@
+"""Workers and launchers that are killed, frozen, broken or starved: how a run ends, and that nothing is left of it."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_table import is_alive, until, workers_of
+from short_runs import START, Launcher, Start, Train, weights
+
+from paceline.comm import RendezvousError
+from paceline.engine.checkpoint import read_manifest, steps_of
+from paceline.engine.errors import CorruptCheckpointError, WorkerFailedError
+from paceline.tasks.errors import MissingDataError
+from paceline.tracking.run_directory import RunDirectory
+
+pytestmark = [pytest.mark.dist, pytest.mark.fault]
+
+LONG = ("strategy=sabotage", "strategy.pause=0.01", "steps=100000")  # a run that only a fault ends
+GONE = 2.0  # seconds after which nothing of a run may be alive
+HANG_BOUND = 15.0  # seconds, with hardware.timeout=4
+
+
+def steps_of_run(run: Path) -> int:
+    return max((record["step"] for record in RunDirectory(run).records() if record["kind"] == "step"), default=0)
+
+
+def fails(train: Callable[[], object], meanwhile: Callable[[], object]) -> WorkerFailedError:
+    """How `train` fails while `meanwhile` runs in another thread."""
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(meanwhile)
+        with pytest.raises(WorkerFailedError) as caught:
+            train()
+        doing.result()
+    return caught.value
+
+
+def harm(run: Path, rank: int, number: signal.Signals) -> dict[int, int]:
+    """Send worker `rank` a signal once it trains; returns all workers' pids."""
+    until(lambda: run.exists() and steps_of_run(run) >= 3, START, "three steps")
+    pids = workers_of(run)
+    os.kill(pids[rank], number)
+    return pids
+
+
+# -- one worker
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_is_named_and_takes_all_others_with_it(train: Train, root: Path, rank: int) -> None:
+    pids: dict[int, int] = {}
+    error = fails(
+        lambda: train(*LONG, name="victim"),
+        lambda: pids.update(harm(root / "victim", rank, signal.SIGKILL)),
+    )
+    assert error.exit_code == 4
+    assert re.fullmatch(rf"worker {rank}, after step \d+, was killed by SIGKILL; nothing was saved yet", str(error)), (
+        error
+    )
+    assert set(pids) == {0, 1} and not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_worker_killed_under_ddp_is_the_cause_not_the_peer_that_lost_it(train: Train, root: Path) -> None:
+    error = fails(
+        lambda: train("strategy=torch_ddp", "steps=100000", name="victim"),
+        lambda: harm(root / "victim", 1, signal.SIGKILL),
+    )
+    assert error.exit_code == 4
+    assert str(error).startswith("worker 1, after step ") and "SIGKILL" in str(error)
+
+
+def test_a_killed_server_is_named(train: Train, root: Path) -> None:
+    error = fails(
+        lambda: train(*LONG, "sync=asp", name="victim"),
+        lambda: harm(root / "victim", 2, signal.SIGKILL),
+    )
+    assert error.exit_code == 4
+    assert str(error).startswith("server 2, after step ") and "SIGKILL" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("rank", "choices"),
+    [
+        (1, LONG),
+        (0, LONG),
+        (1, ("strategy=torch_ddp", "steps=100000")),
+        pytest.param(1, ("strategy=pipeline", "steps=100000"), marks=pytest.mark.slow),
+        pytest.param(2, (*LONG, "sync=asp"), marks=pytest.mark.slow),
+    ],
+    ids=["worker", "chief", "ddp", "stage", "server"],
+)
+def test_a_frozen_worker_is_named_within_its_timeout_and_killed(
+    train: Train, root: Path, rank: int, choices: tuple[str, ...]
+) -> None:
+    pids: dict[int, int] = {}
+    frozen_at: list[float] = []
+
+    def freeze() -> None:
+        pids.update(harm(root / "victim", rank, signal.SIGSTOP))
+        frozen_at.append(time.monotonic())
+
+    error = fails(lambda: train(*choices, "hardware.timeout=4", name="victim"), freeze)
+    assert time.monotonic() - frozen_at[0] < HANG_BOUND
+    assert error.exit_code == 5
+    assert re.search(rf"worker \d waited 4 s .*worker {rank} \(last [a-z ]+.*\)", str(error)), error
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_a_worker_that_is_slower_than_the_timeout_is_waited_for_outside_collectives(train: Train) -> None:
+    result = train("strategy=sabotage", "strategy.pause=0.4", "steps=3", "hardware.timeout=1")
+    assert result.summary["status"] == "completed"
+
+
+def test_a_worker_that_hangs_alive_is_named_with_what_it_does(train: Train) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("strategy=sabotage", "strategy.act=sleep", "hardware.timeout=3")
+    assert caught.value.exit_code == 5
+    assert "alive but elsewhere: worker 1 (last computing)" in str(caught.value)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_workers_own_exception_is_the_cause_and_its_peers_errors_stay_in_their_logs(
+    train: Train, root: Path, rank: int
+) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("strategy=sabotage", "strategy.act=raise", f"strategy.rank={rank}", name="victim")
+    error = caught.value
+    assert error.exit_code == 4
+    assert f"worker {rank}" in str(error) and "SabotageError: the coffee machine is on fire" in str(error)
+    assert "PeerLost" not in str(error)
+    logs = root / "victim" / "logs"
+    assert f"worker-{rank:03d}.log" in "".join(error.details)
+    assert "SabotageError" in (logs / f"worker-{rank:03d}.log").read_text()
+    assert "PeerLostError" in (logs / f"worker-{1 - rank:03d}.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [("exit", "worker 1, after step 3, failed: SystemExit: 0"), ("vanish", "worker 1, after step 3, ended with")],
+)
+def test_user_code_that_leaves_is_a_failure_even_with_status_0(train: Train, act: str, words: str) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("strategy=sabotage", f"strategy.act={act}")
+    assert caught.value.exit_code == 4
+    assert words in str(caught.value)
+
+
+def test_divergence_ends_the_run_with_6_and_says_at_which_step(train: Train) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("optimizer.lr=1e30")
+    assert caught.value.exit_code == 6
+    assert re.match(r"worker \d diverged at step \d: the loss is (nan|inf); a smaller optimizer.lr", str(caught.value))
+
+
+def test_the_command_ends_with_one_human_sentence_that_names_the_worker(start: Start) -> None:
+    launcher = start(*LONG, "checkpoint.every_steps=5")
+    launcher.until(lambda: steps_of(launcher.run.checkpoints), "a checkpoint")
+    os.kill(workers_of(launcher.run.path)[1], signal.SIGKILL)
+    assert launcher.wait() == 4
+    assert "Traceback" not in launcher.said()
+    assert re.fullmatch(
+        r"worker 1, after step \d+, was killed by SIGKILL; saved: step-\d{8}; "
+        r"resume with: paceline train --resume victim",
+        launcher.last_line(),
+    )
+    nothing_is_left(launcher)
+
+
+# -- the launcher
+
+
+def nothing_is_left(launcher: Launcher) -> None:
+    until(lambda: not launcher.alive(), GONE, f"all gone, but there is {launcher.alive()}")
+
+
+def test_a_killed_launcher_leaves_nothing_alive_and_the_resumed_run_has_the_same_bits(
+    train: Train, start: Start
+) -> None:
+    """Its W&B helper, fork server and workers go with it."""
+    steps = ("strategy=sabotage", "steps=150", "checkpoint.every_steps=10")
+    launcher = start(*steps, "strategy.pause=0.02", "tracking=wandb", "tracking.mode=offline")
+    launcher.until(
+        lambda: (
+            any("wandb-core" in command or "gpu_stats" in command for command in launcher.alive().values())
+            and steps_of(launcher.run.checkpoints)
+        ),
+        "W&B and a checkpoint",
+    )
+    assert len(workers_of(launcher.run.path)) == 2
+    launcher.process.kill()
+    nothing_is_left(launcher)
+    assert launcher.steps() < 150
+
+    resumed = train("tracking.wandb=false", resume="victim")
+    whole = train(*steps, "checkpoint.every=0")
+    assert weights(resumed.path) == weights(whole.path)
+
+
+def test_a_killed_launcher_takes_a_frozen_worker_with_it(start: Start) -> None:
+    launcher = start(*LONG)
+    launcher.until(lambda: launcher.steps() >= 3, "three steps")
+    os.kill(workers_of(launcher.run.path)[1], signal.SIGSTOP)
+    launcher.process.kill()
+    nothing_is_left(launcher)
+
+
+@pytest.mark.parametrize(
+    ("number", "to", "status"),
+    [(signal.SIGINT, os.killpg, 130), (signal.SIGTERM, os.kill, 143), (signal.SIGTERM, os.killpg, 143)],
+    ids=["ctrl-c", "sigterm", "sigterm to all"],
+)
+def test_a_stopped_run_saves_and_goes_on_to_the_same_bits(
+    train: Train, start: Start, number: signal.Signals, to: Callable[[int, int], None], status: int
+) -> None:
+    """A terminal's Ctrl-C, and many a batch system's SIGTERM, reach the whole process group."""
+    launcher = start("strategy=sabotage", "strategy.pause=0.01", "steps=400")
+    launcher.until(lambda: launcher.steps() >= 5, "five steps")
+    to(launcher.process.pid, number)
+    assert launcher.wait() == status
+    assert re.fullmatch(
+        rf"stopped by {number.name}; saved: step-\d{{8}}; resume with: paceline train --resume victim",
+        launcher.last_line(),
+    )
+    nothing_is_left(launcher)
+    summary = launcher.run.read_summary()
+    assert summary is not None and summary["status"] == "interrupted" and summary["steps"] < 400
+
+    assert weights(train(resume="victim").path) == weights(train("strategy=sabotage", "steps=400").path)
+
+
+def test_a_run_stopped_while_its_workers_start_ends_with_130_and_no_traceback(start: Start) -> None:
+    launcher = start(*LONG)
+    launcher.until(lambda: workers_of(launcher.run.path), "a worker")
+    os.killpg(launcher.process.pid, signal.SIGINT)
+    assert launcher.wait() == 130
+    assert "Traceback" not in launcher.said()
+    nothing_is_left(launcher)
+
+
+def test_a_second_ctrl_c_leaves_at_once(start: Start) -> None:
+    """Even when a worker hangs, so that nothing can be saved any more."""
+    launcher = start("strategy=sabotage", "strategy.act=sleep", "steps=1000")
+    launcher.until(lambda: launcher.steps() >= 3, "three steps")
+    os.killpg(launcher.process.pid, signal.SIGINT)
+    launcher.until(lambda: "once more to leave at once" in launcher.said(), "its answer")
+    os.killpg(launcher.process.pid, signal.SIGINT)
+    assert launcher.wait(GONE) == 130
+    assert launcher.last_line() == "killed; the last checkpoint is kept"
+    nothing_is_left(launcher)
+
+
+# -- the machine
+
+
+def test_a_port_in_use_is_named(train: Train) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(RendezvousError, match=rf"hardware\.port={port}: cannot listen on 127\.0\.0\.1:{port}") as e:
+            train(f"hardware.port={port}")
+    assert e.value.exit_code == 3
+
+
+def test_missing_data_are_refused_before_a_run_begins_with_the_ways_to_get_them(
+    train: Train, root: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(MissingDataError) as caught:
+        train("data=fashion_mnist", f"data.root={tmp_path / 'nowhere'}")
+    assert caught.value.exit_code == 3
+    for way in ("nowhere", "apt-get install dataset-fashion-mnist", "data.root", "data.download=true"):
+        assert way in str(caught.value)
+    assert not root.exists()
+
+
+def in_namespace(script: str) -> list[str]:
+    """A command prefix: run `script` and then what follows in a mount namespace of its own."""
+    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    if shutil.which("unshare") is None or subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("this machine allows no mount namespaces")
+    return ["unshare", "-rm", "sh", "-c", script, "sh"]
+
+
+def test_a_full_disk_ends_the_run_with_3_and_the_earlier_checkpoint_goes_on(
+    train: Train, start: Start, root: Path, tmp_path: Path
+) -> None:
+    root.mkdir()
+    kept = tmp_path / "kept"
+    runs = shlex.quote(str(root))
+    script = f'mount -t tmpfs -o size=2m tmpfs {runs}; "$@"; code=$?; cp -r {runs} {shlex.quote(str(kept))}; exit $code'
+    # 50 kB of weights and momentum, twice, in each checkpoint: the disk is full after some of them
+    choices = ("model.hidden=[256]", "checkpoint.every_steps=2", "checkpoint.keep=1000", "steps=60")
+    launcher = start(*choices, prefix=in_namespace(script))
+    assert launcher.wait() == 3, launcher.said()
+    assert "Traceback" not in launcher.said()
+    assert re.search(r"cannot write .*No space left on device", launcher.last_line())
+    assert re.search(r"saved: step-\d{8}; resume with: paceline train --resume victim", launcher.last_line())
+
+    shutil.copytree(kept, root, dirs_exist_ok=True)
+    whole = steps_of(root / "victim" / "checkpoints")
+    assert whole and all(read_manifest(checkpoint).step < 60 for checkpoint in whole)
+    assert weights(train(resume="victim").path) == weights(train(*choices, "checkpoint.every=0").path)
+
+
+def test_a_failed_run_leaves_nothing_in_shared_memory(start: Start, tmp_path: Path) -> None:
+    listing = tmp_path / "listing"
+    script = f'mount -t tmpfs tmpfs /dev/shm; "$@"; code=$?; ls -A /dev/shm > {shlex.quote(str(listing))}; exit $code'
+    launcher = start("strategy=sabotage", "strategy.act=vanish", prefix=in_namespace(script))
+    assert launcher.wait() == 4, launcher.said()
+    assert listing.read_text() == ""
+
+
+def test_a_corrupt_checkpoint_is_refused_with_7_and_the_one_before_is_offered(train: Train, root: Path) -> None:
+    train("checkpoint.every_steps=2", name="victim")
+    newest = root / "victim" / "checkpoints" / "step-00000006"
+    part = newest / "part-000.safetensors"
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(CorruptCheckpointError) as caught:
+        train(resume="victim")
+    assert caught.value.exit_code == 7
+    assert str(part) in str(caught.value) and "--resume victim@step-00000004" in str(caught.value)
+    assert train(resume="victim@step-00000004").summary["status"] == "completed"
+
+
+def test_an_unreachable_wandb_neither_delays_nor_fails_training(
+    train: Train, root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    alone = seconds_to_first_step(train, root, "alone")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    mirrored = seconds_to_first_step(train, root, "mirrored", "tracking=wandb", "tracking.mode=online")
+    assert mirrored - alone < 5
+    assert "W&B" in capfd.readouterr().err
+
+
+def seconds_to_first_step(train: Train, root: Path, name: str, *overrides: str) -> float:
+    seen: list[float] = []
+
+    def look() -> None:
+        until(lambda: (root / name).exists() and steps_of_run(root / name) >= 1, START, "a step")
+        seen.append(time.monotonic())
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        summary: dict[str, Any] = train(*overrides, name=name).summary
+        looking.result()
+    assert summary["status"] == "completed"
+    return seen[0] - start

@@ -1,0 +1,263 @@
+"""Training written a second time: models, data, serial loops in plain torch, and a driver for the real objects."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline.comm import Comm
+from paceline.strategies import Batch, Strategy, Sync
+from paceline.strategies.state import from_bytes
+
+FEATURES, CLASSES = 6, 4
+Weights = dict[str, Tensor]
+
+
+# -- models: constructors without arguments, so that a worker can be told one
+
+
+def mlp() -> nn.Sequential:
+    """Five layers that can be cut anywhere but between a layer and nothing: 3 of them have parameters."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, 10), nn.ReLU(), nn.Linear(10, 8, bias=False), nn.Tanh(), nn.Linear(8, CLASSES)
+    )
+
+
+def mlp64() -> nn.Sequential:
+    return mlp().double()
+
+
+def deep64() -> nn.Sequential:
+    return nn.Sequential(*[nn.Linear(FEATURES, FEATURES) for _ in range(4)], nn.Linear(FEATURES, CLASSES)).double()
+
+
+class TwoDtypes(nn.Module):
+    """A float32 and a float64 half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(FEATURES, 7)
+        self.wide = nn.Linear(7, CLASSES).double()
+        self.scale = nn.Parameter(torch.ones(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.wide(self.narrow(x.float()).double()) * self.scale
+
+
+class Branching(nn.Module):
+    """A branch that only samples whose first feature is positive go through; `never` is used by none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(FEATURES, 8)
+        self.branch = nn.Linear(8, 8)
+        self.never = nn.Linear(3, 3)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.trunk(x)
+        taken = x[:, 0] > 0
+        if bool(taken.any()):
+            h = torch.where(taken[:, None], h + self.branch(h.tanh()), h)
+        return self.head(h.tanh())
+
+
+def branching64() -> nn.Module:
+    return Branching().double()
+
+
+# -- optimizers
+
+
+def momentum(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
+
+
+def adam(parameters) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.01, weight_decay=0.01)
+
+
+# -- data
+
+
+def samples(step: int, count: int, first_feature: Sequence[float] | None = None) -> tuple[Tensor, Tensor]:
+    """The `count` samples of `step`, float64; `first_feature` sets each sample's first one."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    inputs = torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
+    if first_feature is not None:
+        inputs[:, 0] = torch.tensor(first_feature)
+    return inputs, torch.randint(0, CLASSES, (count,), generator=generator)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to train. `sizes`: [step][replica] samples. `branches`: [step][replica], whether its samples branch."""
+
+    sizes: list[list[int]]
+    model: Callable[[], nn.Module] = mlp64
+    optimizer: Callable[..., torch.optim.Optimizer] = momentum
+    branches: list[list[bool]] | None = None
+
+    def step(self, step: int) -> tuple[Tensor, Tensor]:
+        """All replicas' samples of `step`, in the order of replicas, in the model's dtype."""
+        sizes, feature = self.sizes[step], None
+        if self.branches is not None:
+            feature = [1.0 if on else -1.0 for on, n in zip(self.branches[step], sizes, strict=True) for _ in range(n)]
+        inputs, targets = samples(step, sum(sizes), feature)
+        return inputs.to(next(self.start().parameters()).dtype), targets
+
+    def start(self, seed: int = 0) -> nn.Module:
+        torch.manual_seed(seed)
+        return self.model()
+
+
+def weights_of(model: nn.Module) -> Weights:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+# -- oracles
+
+
+def serial(case: Case, pieces: Callable[[int], int] = lambda n: 1, zeros_for_none: bool = False) -> Weights:
+    """One worker on the batches that all replicas of `case` hold together, by gradient accumulation.
+
+    `pieces`: into how many near-equal micro-batches a batch of n samples is cut. `zeros_for_none`: parameters that
+    the loss does not depend on have a zero gradient, not none.
+    """
+    model = case.start()
+    optimizer = case.optimizer(model.parameters())
+    for step in range(len(case.sizes)):
+        inputs, targets = case.step(step)
+        optimizer.zero_grad()
+        cuts = pieces(len(targets))
+        for x, y in zip(torch.tensor_split(inputs, cuts), torch.tensor_split(targets, cuts), strict=True):
+            (F.cross_entropy(model(x), y) * (len(y) / len(targets))).backward()
+        if zeros_for_none:
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        optimizer.step()
+    return weights_of(model)
+
+
+# -- the real thing
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train with what; workers come by replica and part, then servers."""
+
+    strategy: Strategy
+    sync: Sync
+    case: Case
+    seeds: list[int] = field(default_factory=lambda: [0])  # of each replica's start; the last one repeats; servers 0
+    state: list[bytes] | None = None  # of each part, to go on from; bytes, as tensors would be shared by the workers
+    start: int = 0  # the first step
+
+
+def workers_of(plan: Plan) -> int:
+    replicas = len(plan.case.sizes[0])
+    return plan.strategy.parts * (replicas + plan.sync.servers)
+
+
+def train(comm: Comm, plan: Plan) -> dict[str, Any]:
+    """One worker's or server's whole life; returns its weights and what else there is to compare."""
+    strategy, case = plan.strategy, plan.case
+    sync = strategy.own_sync() or plan.sync
+    replicas = len(case.sizes[0])
+    slot, part = divmod(comm.rank, strategy.parts)
+    serves = slot >= replicas
+    with comm.ledger.aside():
+        of_replica = comm.split(None if serves else slot)
+        of_part = comm.split(part)
+        model = case.start(0 if serves else plan.seeds[min(slot, len(plan.seeds) - 1)])
+        if of_replica is None:
+            module = strategy.split(model)[part]
+        else:
+            strategy.prepare(model, F.cross_entropy, of_replica, sync.before_backward)
+            module = strategy.module
+        state = from_bytes(plan.state[part]) if plan.state is not None else None
+        if state is not None:
+            module.load_state_dict(state["weights"])
+        optimizer = case.optimizer(module.parameters())
+        sync.prepare(dict(module.named_parameters()), optimizer, of_part)
+        if state is not None:
+            sync.load_state_dict(state["sync"])
+    if serves:
+        sync.serve()
+        return {"weights": weights_of(module), "report": sync.report(), "ledger": comm.ledger.snapshot()}
+    losses, trajectory, launches = [], [], _Launches(of_part)
+    for step in range(plan.start, len(case.sizes)):
+        batch = replica_batch(case, step, slot)
+        sync.begin(batch)
+        launches.begin()
+        loss = strategy.forward_backward(batch)
+        launches.backward_is_done()
+        sync.update()
+        losses.append(None if loss is None else float(loss))
+        trajectory.append(weights_of(module))
+    with comm.ledger.aside():
+        kept = sync.state_dict() if sync.synchronous or slot == 0 else None
+        sync.finish()
+        whole = strategy.full_state(sync.consensus())
+    return {
+        "weights": weights_of(module),
+        "whole": whole,
+        "state": kept,
+        "losses": losses,
+        "trajectory": trajectory,  # the weights after each step
+        "report": sync.report(),
+        "ledger": comm.ledger.snapshot(),
+        "launched": launches.launched,
+        "launched in backward": launches.in_backward,
+    }
+
+
+def replica_batch(case: Case, step: int, replica: int) -> Batch:
+    inputs, targets = case.step(step)
+    sizes = case.sizes[step]
+    return Batch(inputs.split(sizes)[replica], targets.split(sizes)[replica], total=sum(sizes))
+
+
+class _Launches:
+    """What all-reduces a worker launches, by step, and how many of them before backward has ended."""
+
+    def __init__(self, comm: Comm | None) -> None:
+        self.launched: list[list[str]] = []
+        self.in_backward: list[int] = []
+        if comm is None:
+            return
+        original = comm.all_reduce
+
+        def all_reduce(tensor: Tensor, op: Any = "sum") -> Any:
+            if self.launched:
+                self.launched[-1].append(f"{tensor.dtype} {tensor.numel()}")
+            return original(tensor, op)
+
+        comm.all_reduce = all_reduce
+
+    def begin(self) -> None:
+        self.launched.append([])
+
+    def backward_is_done(self) -> None:
+        self.in_backward.append(len(self.launched[-1]))
+
+
+# -- comparisons
+
+
+def identical(a: Weights, b: Weights) -> bool:
+    """Bit for bit."""
+    return a.keys() == b.keys() and all(a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a)
+
+
+def distance(a: Weights, b: Weights) -> float:
+    """The largest difference, relative to the largest weight of the same tensor (or to 1, where that is less)."""
+    assert a.keys() == b.keys()
+    return max(float((a[n] - b[n]).abs().max() / b[n].abs().max().clamp(min=1.0)) for n in a)
+
+
+# Sums of float64 gradients in another order: a few ulps (2e-16) a step, carried through a few steps of a tame problem.
+ROUNDING = 1e-12

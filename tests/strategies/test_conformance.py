@@ -1,0 +1,248 @@
+"""What holds of every strategy with every sync mode, through whole runs on real processes.
+
+Choices are found in conf/: whoever adds one is held to this.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+import yaml
+from oracles import Case, Plan, Weights, distance, identical, mlp64, serial, train, workers_of
+
+import paceline.conf
+import paceline.strategies
+from paceline.engine import prepare, run
+from paceline.engine.build import Parts, assemble
+from paceline.engine.errors import ConfigError
+from paceline.strategies.state import to_bytes
+from paceline.tasks.data.digits import Digits
+from paceline.tasks.models.mlp import MLP
+from paceline.tasks.partition import Partition
+
+CONF = Path(next(iter(paceline.conf.__path__)))
+CHOICES = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("strategy", "sync")}
+HIDDEN, BATCH, LR, MOMENTUM = [16, 12], 8, 0.05, 0.9
+SETTINGS = [
+    "model=mlp",
+    f"model.hidden={HIDDEN}",
+    "data=digits",
+    "optimizer=sgd",
+    f"optimizer.lr={LR}",
+    f"optimizer.momentum={MOMENTUM}",
+    f"batch_size={BATCH}",
+    "epochs=10",
+    "tracking=none",
+    "hardware.threads=1",
+    "hardware.device=cpu",
+    "hardware.timeout=30",
+    "checkpoint.every=0",
+]
+
+
+def parts_of(strategy: str, sync: str, *more: str) -> Parts:
+    return assemble(prepare([f"strategy={strategy}", f"sync={sync}", *SETTINGS, *more]).experiment, ())
+
+
+def is_accepted(strategy: str, sync: str) -> bool:
+    """A strategy that owns its update takes sync=bsp only; any other takes all."""
+    return sync == "bsp" or parts_of(strategy, "bsp").strategy.own_sync() is None
+
+
+ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
+ACCEPTED = [pair for pair in ALL if is_accepted(*pair)]
+REFUSED = [pair for pair in ALL if pair not in ACCEPTED]
+REPLICATED = [pair for pair in ACCEPTED if parts_of(*pair).strategy.max_replicas != 1]
+every_combination = pytest.mark.parametrize(("strategy", "sync"), ACCEPTED)
+every_replicated = pytest.mark.parametrize(("strategy", "sync"), REPLICATED)
+
+
+@pytest.fixture(autouse=True)
+def own_directory(fork_server, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def finish(strategy: str, sync: str, replicas: int, *more: str, **how: str) -> tuple[Weights, dict]:
+    """Run to the end: the trained weights and the summary."""
+    overrides: list[str] = list(more)
+    if "resume" not in how:
+        workers = replicas * parts_of(strategy, sync).strategy.parts
+        overrides = [f"strategy={strategy}", f"sync={sync}", *SETTINGS, f"hardware.workers={workers}", *more]
+    result = run(overrides, quiet=True, **how)
+    assert result is not None
+    assert result.summary["status"] == "completed"
+    return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
+
+
+def serial_digits(samples: int, steps: int, micro_sizes) -> Weights:
+    """Serial training in plain torch, the gradient of a batch accumulated over its micro-batches."""
+    data = Digits(limit=samples)
+    split, _ = data.load()
+    order = Partition(len(split), 1, BATCH, seed=0)
+    torch.manual_seed(0)
+    model = MLP(data.spec, HIDDEN)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    for step in range(steps):
+        chosen = order.indices(step, 0)
+        optimizer.zero_grad()
+        pieces = micro_sizes(len(chosen))
+        for piece in chosen.split(pieces):
+            loss = F.cross_entropy(model(split.inputs[piece]), split.targets[piece])
+            (loss * (len(piece) / len(chosen)) if len(pieces) > 1 else loss).backward()
+        optimizer.step()
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+# -- the choices
+
+
+@pytest.mark.parametrize(("strategy", "sync"), REFUSED)
+def test_what_does_not_go_together_is_refused_as_bad_configuration(strategy, sync):
+    with pytest.raises(ConfigError, match=rf"sync={sync}.*strategy={strategy}") as caught:
+        prepare([f"strategy={strategy}", f"sync={sync}", *SETTINGS]).plan()
+    assert caught.value.exit_code == 2
+
+
+@every_combination
+def test_what_goes_together_has_a_plan(strategy, sync):
+    plan = prepare([f"strategy={strategy}", f"sync={sync}", *SETTINGS]).plan()
+    assert plan.layout.replicas >= 1
+    assert plan.bytes_per_step() >= 0
+
+
+def test_every_algorithm_file_has_a_choice():
+    room = Path(next(iter(paceline.strategies.__path__)))
+    plumbing = {"__init__", "base", "errors", "state"}
+    named = {
+        yaml.safe_load(path.read_text())["_target_"].rpartition(".")[0]
+        for group in CHOICES
+        for path in (CONF / group).glob("*.yaml")
+    }
+    modules = {f"paceline.strategies.{path.stem}" for path in room.glob("*.py") if path.stem not in plumbing}
+    modules |= {f"paceline.strategies.sync.{path.stem}" for path in (room / "sync").glob("[!_]*.py")}
+    assert modules == named
+
+
+def knobs(group: str, choice: str) -> list[str]:
+    return [key for key in yaml.safe_load((CONF / group / f"{choice}.yaml").read_text()) if key != "_target_"]
+
+
+KNOBS = [(group, choice, key) for group in CHOICES for choice in CHOICES[group] for key in knobs(group, choice)]
+
+
+@pytest.mark.parametrize("add", ["", "+"], ids=["set", "added"])
+@pytest.mark.parametrize(("group", "choice", "key"), KNOBS)
+def test_a_misspelt_knob_is_refused_with_the_nearest_name(group, choice, key, add):
+    other = "sync=bsp" if group == "strategy" else "strategy=data_parallel"
+    with pytest.raises(ConfigError, match=rf"{group}\.{key}x: .*did you mean [\w. ]*\b{key}\b") as caught:
+        prepare([f"{group}={choice}", other, *SETTINGS, f"{add}{group}.{key}x=1"]).plan()
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("add", ["", "+"], ids=["set", "added"])
+@pytest.mark.parametrize(("group", "choice"), [(group, choice) for group in CHOICES for choice in CHOICES[group]])
+def test_a_knob_of_no_choice_is_refused(group, choice, add):
+    other = "sync=bsp" if group == "strategy" else "strategy=data_parallel"
+    with pytest.raises(ConfigError, match=rf"{group}\.zzz: ") as caught:
+        prepare([f"{group}={choice}", other, *SETTINGS, f"{add}{group}.zzz=1"]).plan()
+    assert caught.value.exit_code == 2
+
+
+# -- one replica
+
+
+@pytest.mark.dist
+@every_combination
+def test_one_replica_is_serial_training_bit_for_bit(strategy, sync):
+    """Over its micro-batches, where it has several. Nine steps, an uneven last batch among them."""
+    weights, _ = finish(strategy, sync, 1, "data.limit=60", "steps=9")
+    assert identical(weights, serial_digits(60, 9, parts_of(strategy, sync).strategy.micro_sizes))
+
+
+@pytest.mark.dist
+def test_the_naive_schedule_is_strategy_single_bit_for_bit():
+    naive, _ = finish("pipeline", "bsp", 1, "strategy.schedule=naive", "data.limit=60", "steps=9")
+    single, _ = finish("single", "bsp", 1, "data.limit=60", "steps=9")
+    assert identical(naive, single)
+
+
+# -- several replicas
+
+
+@pytest.mark.dist
+@every_replicated
+def test_replicas_agree_bit_for_bit_after_every_update_where_the_sync_mode_says_so(workers, strategy, sync):
+    parts = parts_of(strategy, sync)
+    if not parts.sync.agrees:
+        pytest.skip(f"sync={sync} does not say so")
+    plan = Plan(parts.strategy, parts.sync, Case([[3, 3], [4, 2], [1, 0], [2, 2]]), seeds=[0, 1])
+    results = workers(workers_of(plan), train, plan)
+    count = parts.strategy.parts
+    for part in range(count):
+        one, other = results[part]["trajectory"], results[count + part]["trajectory"]
+        assert len(one) == 4
+        assert all(identical(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.dist
+@every_replicated
+def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(workers, strategy, sync):
+    parts = parts_of(strategy, sync)
+    if not (parts.sync.agrees and parts.sync.synchronous):
+        pytest.skip(f"sync={sync} does not say so")
+    case = Case([[3, 3], [4, 2], [1, 0], [2, 2]], model=mlp64)
+    plan = Plan(parts.strategy, parts.sync, case)
+    results = workers(workers_of(plan), train, plan)
+    whole = {name: w for part in results[: parts.strategy.parts] for name, w in part["weights"].items()}
+    assert distance(whole, serial(case)) < 1e-12  # float64: the order of sums
+
+
+@pytest.mark.dist
+@every_replicated
+def test_measured_bytes_are_the_stated_cost(strategy, sync):
+    """Every batch is full, and steps are a multiple of whatever happens every few steps."""
+    _, summary = finish(strategy, sync, 2, "data.limit=96", "steps=12")
+    assert summary["wire"]["bytes_per_step"] == summary["predicted"]["bytes_per_step"] > 0
+    assert sum(summary["wire"]["by_primitive"].values()) == summary["wire"]["bytes_per_step"]
+
+
+@pytest.mark.dist
+@every_combination
+def test_the_same_seed_gives_the_same_bits_and_a_resumed_run_equals_the_uninterrupted_one(strategy, sync):
+    replicas = 2 if (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.synchronous else 1
+    data = ["data.limit=60", "checkpoint.every_steps=4"]
+    straight, _ = finish(strategy, sync, replicas, *data, "steps=8", name="straight")
+    again, _ = finish(strategy, sync, replicas, *data, "steps=4", name="again")
+    assert not identical(straight, again)
+    resumed, summary = finish(strategy, sync, replicas, "steps=8", resume="again")
+    assert summary["steps"] == 8
+    assert identical(straight, resumed)
+
+
+@pytest.mark.dist
+def test_another_seed_gives_other_weights():
+    first, _ = finish("data_parallel", "bsp", 2, "data.limit=60", "steps=2", "seed=0")
+    second, _ = finish("data_parallel", "bsp", 2, "data.limit=60", "steps=2", "seed=1")
+    assert distance(first, second) > 1e-3
+
+
+@pytest.mark.dist
+@every_combination
+def test_what_a_sync_mode_saves_goes_through_bytes_and_back(workers, strategy, sync):
+    """Saved after two of four steps, loaded by new workers: the end is that of four steps, bit for bit."""
+    parts = parts_of(strategy, sync)
+    replicas = 2 if (strategy, sync) in REPLICATED and parts.sync.synchronous else 1
+    whole = Case([[3] * replicas] * 4)
+    half = Case(whole.sizes[:2])
+    plan = Plan(parts.strategy, parts.sync, half)
+    count = parts.strategy.parts
+    halfway = workers(workers_of(plan), train, plan)[:count]
+    saved = [to_bytes({"weights": result["weights"], "sync": result["state"]}) for result in halfway]
+    straight = workers(workers_of(plan), train, Plan(parts.strategy, parts.sync, whole))
+    resumed = workers(workers_of(plan), train, Plan(parts.strategy, parts.sync, whole, state=saved, start=2))
+    for one, other in zip(straight, resumed, strict=True):
+        assert identical(one["weights"], other["weights"])
+    assert not identical(straight[0]["weights"], halfway[0]["weights"])

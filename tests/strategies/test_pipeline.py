@@ -1,0 +1,247 @@
+"""Layers over stages: naive is serial training, GPipe is gradient accumulation, both bit for bit; and with replicas."""
+
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import (
+    CLASSES,
+    FEATURES,
+    ROUNDING,
+    Branching,
+    Case,
+    Plan,
+    deep64,
+    distance,
+    identical,
+    mlp,
+    mlp64,
+    serial,
+    train,
+    workers_of,
+)
+from torch import Tensor, nn
+
+from paceline.strategies import LayoutError
+from paceline.strategies.pipeline import Pipeline, balanced
+from paceline.strategies.single import LocalUpdate
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.parameter_server import ParameterServer
+
+SIZES = [[8], [7], [5], [2], [1]]  # one replica: even, uneven, fewer samples than micro-batches
+
+
+def gpipe(stages: int, micro_batches: int, recompute: bool = False, cuts: list[int] | None = None) -> Pipeline:
+    return Pipeline(stages, "gpipe", micro_batches, cuts, recompute)
+
+
+def run(workers, strategy, case, sync=None):
+    """Each worker's result, and the whole model's weights put together from the stages of replica 0."""
+    sync = sync or BSP()
+    plan = Plan(strategy, sync, case)
+    results = workers(workers_of(plan), train, plan)
+    whole = {name: w for stage in results[: strategy.parts] for name, w in stage["weights"].items()}
+    return results, whole
+
+
+# -- one replica
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_naive_is_serial_training_bit_for_bit(workers, stages, recompute):
+    case = Case(SIZES, model=mlp)
+    _, whole = run(workers, Pipeline(stages, "naive", recompute=recompute), case)
+    assert identical(whole, serial(case))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("micro_batches", [1, 3, 4])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_gpipe_is_gradient_accumulation_bit_for_bit(workers, stages, micro_batches, recompute):
+    case = Case(SIZES, model=mlp)
+    _, whole = run(workers, gpipe(stages, micro_batches, recompute), case)
+    assert identical(whole, serial(case, pieces=lambda n: min(n, micro_batches)))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("stages", [4, 5])
+def test_gpipe_with_more_stages_is_gradient_accumulation_bit_for_bit(workers, stages):
+    case = Case(SIZES, model=deep64)
+    _, whole = run(workers, gpipe(stages, 3), case)
+    assert identical(whole, serial(case, pieces=lambda n: min(n, 3)))
+
+
+@pytest.mark.dist
+def test_gpipe_is_one_big_batch_but_for_rounding(workers):
+    case = Case(SIZES)
+    _, whole = run(workers, gpipe(2, 4), case)
+    assert distance(whole, serial(case)) < ROUNDING
+
+
+class Swap(nn.Module):
+    """[n, FEATURES] -> [n, 2, FEATURES // 2], not contiguous."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1, 2).transpose(1, 2)
+
+
+def swapping() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, FEATURES), Swap(), nn.Flatten(), nn.Linear(FEATURES, CLASSES))
+
+
+@pytest.mark.dist
+def test_activations_of_any_strides_go_between_stages(workers):
+    case = Case([[4], [3]], model=swapping)
+    _, whole = run(workers, gpipe(2, 2, cuts=[2]), case)
+    assert identical(whole, serial(case, pieces=lambda n: min(n, 2)))
+
+
+@pytest.mark.dist
+def test_the_loss_is_the_batchs_mean_at_the_last_stage_alone(workers):
+    case = Case(SIZES)
+    results, _ = run(workers, gpipe(2, 3), case)
+    assert results[0]["losses"] == [None] * len(SIZES)
+    inputs, targets = case.step(0)
+    expected = torch.nn.functional.cross_entropy(case.start()(inputs), targets)
+    assert results[1]["losses"][0] == pytest.approx(expected.item(), rel=1e-6)  # kept in float32
+
+
+def with_buffers() -> nn.Sequential:
+    first, last = nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES)
+    first.register_buffer("seen", torch.arange(3))
+    return nn.Sequential(first, nn.ReLU(), last)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("model", [mlp, with_buffers])
+def test_the_whole_state_is_gathered_at_the_last_stage(workers, model):
+    case = Case([[4]], model=model)
+    results, whole = run(workers, gpipe(2, 2), case)
+    assert results[0]["whole"] is None
+    gathered = results[1]["whole"]
+    buffers = dict(case.start().named_buffers())
+    assert gathered.keys() == case.start().state_dict().keys()
+    assert identical(gathered, {**whole, **buffers})
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 1), (2, 4), (3, 3)])
+def test_stated_traffic_within_a_replica_is_what_a_step_sends(workers, stages, micro_batches):
+    case = Case([[7]] * 3, model=mlp)
+    strategy = gpipe(stages, micro_batches)
+    inputs = torch.empty(7, FEATURES, device="meta")
+    with torch.device("meta"):
+        stated = strategy.cost(strategy.split(mlp()), inputs)
+    results, _ = run(workers, strategy, case, LocalUpdate())
+    assert [r["ledger"].get("send", 0) for r in results] == [3 * traffic["send"] for traffic in stated]
+    assert sum(traffic["send"] for traffic in stated) > 0
+
+
+# -- several replicas
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("sizes", [[[4, 4]] * 3, [[4, 4], [3, 2], [1, 0], [2, 2]]], ids=["even", "uneven"])
+@pytest.mark.parametrize("sync", [BSP(), BSP(bucket_mb=1e-4, first_bucket_mb=1e-4), BSP(find_unused=True)], ids=repr)
+def test_two_replicas_of_two_stages_equal_serial_training(workers, sync, sizes):
+    case = Case(sizes)
+    results, whole = run(workers, gpipe(2, 3), case, sync)
+    assert distance(whole, serial(case)) < ROUNDING
+    assert identical(results[0]["weights"], results[2]["weights"])
+    assert identical(results[1]["weights"], results[3]["weights"])
+
+
+@pytest.mark.dist
+def test_one_replica_behind_parameter_servers_is_gradient_accumulation_bit_for_bit(workers):
+    """A server for each stage."""
+    case = Case([[4], [3], [1]], model=mlp)
+    results, whole = run(workers, gpipe(2, 3), case, ParameterServer())
+    assert len(results) == 4
+    assert identical(whole, serial(case, pieces=lambda n: min(n, 3)))
+
+
+# -- where to cut
+
+
+weights_and_parts = st.lists(st.integers(0, 60), min_size=1, max_size=9).flatmap(
+    lambda weights: st.tuples(st.just(weights), st.integers(1, len(weights)))
+)
+
+
+def sums(weights, cuts):
+    return [sum(weights[a:b]) for a, b in pairwise([0, *cuts, len(weights)])]
+
+
+@given(weights_and_parts)
+def test_balanced_cuts_are_as_light_as_the_best_of_all_cuts(drawn):
+    """The best: as few parts as can be without weight, then the lightest heaviest part."""
+    weights, parts = drawn
+    cuts = balanced(weights, parts)
+    every = [sums(weights, list(tried)) for tried in combinations(range(1, len(weights)), parts - 1)]
+    assert len(cuts) == parts - 1 and cuts == sorted(set(cuts)) and all(0 < cut < len(weights) for cut in cuts)
+    filled = [tried for tried in every if 0 not in tried]
+    if filled:
+        assert 0 not in sums(weights, cuts)
+        assert max(sums(weights, cuts)) == min(max(tried) for tried in filled)
+
+
+def test_no_stage_is_left_without_parameters_where_that_can_be():
+    """A heavy layer behind one without parameters: cutting between them costs nothing, and leaves an empty stage."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 10))
+    for stages in (2, 3):
+        assert all(list(stage.parameters()) for stage in Pipeline(stages).split(model))
+
+
+@given(st.lists(st.sampled_from([0, 3, 5, 30]), min_size=2, max_size=8), st.data())
+def test_stages_put_together_are_the_model(widths, data):
+    model = nn.Sequential(*[nn.Linear(width, 1) if width else nn.ReLU() for width in widths])
+    stages = data.draw(st.integers(2, len(widths)))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(widths) - 1), min_size=stages - 1, max_size=stages - 1)))
+    try:
+        parts = Pipeline(stages, cuts=cuts).split(model)
+    except LayoutError as error:
+        assert "holds no parameters" in str(error)
+        assert not all(any(widths[a:b]) for a, b in pairwise([0, *cuts, len(widths)]))
+        return
+    assert [name for part in parts for name, _ in part.named_children()] == [n for n, _ in model.named_children()]
+    assert [layer for part in parts for layer in part] == list(model)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "says"),
+    [
+        (Pipeline(2), Branching, "nn.Sequential"),
+        (Pipeline(6), mlp, "strategy.stages <= 5"),
+        (Pipeline(4), mlp, "holds no parameters"),  # 3 layers have some
+        (Pipeline(2, cuts=[0]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(2, cuts=[5]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(3, cuts=[3, 2]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(3, cuts=[2, 2]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(3, cuts=[2]), mlp, "needs 2 rising"),
+        (Pipeline(3, cuts=[1, 2]), mlp, "stage 1 .* holds no parameters"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):
+    with pytest.raises(LayoutError, match=says) as caught:
+        strategy.split(model())
+    assert caught.value.exit_code == 2
+
+
+@given(st.integers(1, 200), st.integers(1, 20))
+def test_micro_batches_are_near_equal_none_empty_and_make_up_the_batch(batch_size, micro_batches):
+    sizes = Pipeline(micro_batches=micro_batches).micro_sizes(batch_size)
+    assert sum(sizes) == batch_size
+    assert len(sizes) == min(micro_batches, batch_size)
+    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
+
+
+def test_a_cut_model_shares_its_parameters_with_the_whole():
+    model = mlp64()
+    assert {id(p) for part in Pipeline(2).split(model) for p in part.parameters()} == {
+        id(p) for p in model.parameters()
+    }

@@ -1,0 +1,137 @@
+"""State as bytes and back."""
+
+import json
+import struct
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.strategies.state import from_bytes, from_tensor, to_bytes, to_tensor
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
+
+
+@st.composite
+def some_tensors(draw):
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    return torch.arange(torch.Size(shape).numel()).view(shape).to(draw(st.sampled_from(DTYPES)))
+
+
+names = st.text(st.sampled_from("ab._0"), max_size=4)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+trees = st.recursive(
+    scalars | some_tensors(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names | st.integers(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def same(a, b) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+@given(st.dictionaries(names | st.integers(), trees, max_size=4))
+def test_a_tree_comes_back_as_it_was(tree):
+    assert same(from_bytes(to_bytes(tree)), tree)
+    assert same(from_tensor(to_tensor(tree)), tree)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)])
+def test_an_optimizer_goes_on_with_its_state_bit_for_bit(make):
+    def steps(model, optimizer, seeds):
+        for seed in seeds:
+            torch.manual_seed(seed)
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).square().mean().backward()
+            optimizer.step()
+
+    def fresh():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        return model, make(model.parameters())
+
+    straight, optimizer = fresh()
+    steps(straight, optimizer, [1, 2, 3, 4])
+    first, optimizer = fresh()
+    steps(first, optimizer, [1, 2])
+    saved = to_bytes({"model": dict(first.state_dict()), "optimizer": optimizer.state_dict()})
+    second, optimizer = fresh()
+    state = from_bytes(saved)
+    second.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    steps(second, optimizer, [3, 4])
+    assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))
+
+
+def test_tensors_that_share_memory_or_have_strides_are_saved_by_value():
+    base = torch.arange(12.0).view(3, 4)
+    tree = {"whole": base, "row": base[1], "column": base[:, 1], "transposed": base.t()}
+    assert same(from_bytes(to_bytes(tree)), tree)
+
+
+def test_names_that_read_alike_once_joined_stay_apart():
+    one, two, three = (torch.full((2,), float(i)) for i in range(3))
+    tree = {"a.b": one, "a": {"b": two, "b#2": one}, "a.b#2": three, 0: {"x": three}, "0": {"x": two}, "0.x": one}
+    assert same(from_bytes(to_bytes(tree)), tree)
+
+
+def test_the_bytes_do_not_follow_later_changes():
+    tensor = torch.zeros(3)
+    data = to_bytes({"t": tensor})
+    tensor.fill_(1)
+    assert torch.equal(from_bytes(data)["t"], torch.zeros(3))
+
+
+def test_what_is_neither_tensor_number_nor_string_is_refused():
+    with pytest.raises(TypeError, match=r"a\.b is a set"):
+        to_bytes({"a": {"b": {1}}})
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_state_are_a_value_error(data):
+    with pytest.raises(ValueError):
+        from_bytes(data)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["dict", "list", "__tensor__", "__metadata__", "tree", "x"]), inner, max_size=3
+        )
+    ),
+)
+
+
+@given(json_values)
+def test_a_header_of_another_make_is_a_value_error(header):
+    text = json.dumps(header).encode()
+    with pytest.raises(ValueError):
+        from_bytes(struct.pack("<Q", len(text)) + text)
+
+
+@given(json_values)
+def test_a_tree_of_another_make_is_a_value_error_or_a_tree(tree):
+    """Whatever stands where the tree should stand."""
+    text = json.dumps({"__metadata__": {"tree": json.dumps(tree)}}).encode()
+    text += b" " * (-len(text) % 8)
+    try:
+        from_bytes(struct.pack("<Q", len(text)) + text)
+    except ValueError:
+        pass
+
+
+def test_a_truncated_state_is_a_value_error():
+    data = to_bytes({"w": torch.arange(100.0), "n": 3})
+    for length in range(0, len(data), 17):
+        with pytest.raises(ValueError):
+            from_bytes(data[:length])

@@ -1,0 +1,128 @@
+"""The rooms hold what the design says: arrows between them go one way, each tool has one owner, every algorithm and
+every choice can be had.
+"""
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import paceline.strategies
+from paceline import engine
+from paceline.cli.choices import Choice, groups, read_yaml
+from paceline.strategies import Strategy, Sync
+
+ROOT = Path(__file__).parents[1]
+MAY_USE = {
+    "cli": {"engine", "strategies", "comm", "tasks", "tracking", "conf"},
+    "engine": {"strategies", "comm", "tasks", "tracking", "conf"},
+    "strategies": {"comm"},
+    "comm": set(),
+    "tasks": set(),
+    "tracking": set(),
+    "conf": set(),
+}
+OWNERS = {  # what is imported -> the files that may
+    "deepspeed": ["strategies/zero.py"],
+    "wandb": ["tracking/wandb.py"],
+    "hydra": ["engine/compose.py"],
+    "torch.distributed": ["comm/*.py", "strategies/torch_*.py"],
+}
+SOURCES = [path for room in MAY_USE for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def imports(source: str, path: Path) -> Iterator[str]:
+    """Every module and name that a file imports, in full: relative ones as paceline.<room>..., and torch.x.y in use."""
+    package = ["paceline", *path.parent.parts]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch."):
+            yield ast.unparse(node)
+
+
+def rooms_used(source: str, path: Path) -> set[str]:
+    names = [name.split(".") for name in imports(source, path)]
+    return {parts[1] for parts in names if parts[0] == "paceline" and len(parts) > 1} & {*MAY_USE} - {path.parts[0]}
+
+
+def tools_used(source: str, path: Path) -> set[str]:
+    return {tool for tool in OWNERS for name in imports(source, path) if f"{name}.".startswith(f"{tool}.")}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_arrows_between_rooms_go_one_way_and_tools_have_one_owner(path: Path) -> None:
+    relative = path.relative_to(ROOT)
+    source = path.read_text()
+    assert rooms_used(source, relative) <= MAY_USE[relative.parts[0]]
+    for tool in tools_used(source, relative):
+        assert any(relative.match(pattern) for pattern in OWNERS[tool]), f"{relative} uses {tool}"
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "rooms", "tools"),
+    [
+        ("strategies/x.py", "from ..tasks.base import Data", {"tasks"}, set()),
+        ("strategies/sync/x.py", "from ...tracking import compare", {"tracking"}, set()),
+        ("strategies/sync/x.py", "from .. import base\nfrom ..state import to_bytes", set(), set()),
+        ("comm/x.py", "def f():\n    import paceline.engine.plan", {"engine"}, set()),
+        ("engine/x.py", "from .. import cli", {"cli"}, set()),
+        ("engine/x.py", "from torch import distributed as dist", set(), {"torch.distributed"}),
+        ("engine/x.py", "import torch.distributed.rpc", set(), {"torch.distributed"}),
+        ("engine/x.py", "def f():\n    return torch.distributed.get_rank()", set(), {"torch.distributed"}),
+        ("cli/x.py", "import wandb\nfrom hydra.utils import instantiate", set(), {"wandb", "hydra"}),
+        ("cli/x.py", "from ..tracking.wandb import WandbMirror", {"tracking"}, set()),
+    ],
+)
+def test_the_scan_sees_what_is_forbidden(path: str, source: str, rooms: set[str], tools: set[str]) -> None:
+    assert (rooms_used(source, Path(path)), tools_used(source, Path(path))) == (rooms, tools)
+
+
+def test_every_package_of_the_rooms_is_installed() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {f"paceline.{'.'.join(path.parent.relative_to(ROOT).parts)}" for path in SOURCES}
+    assert set(tool["packages"]) == packages
+    assert tool["package-dir"] == {name: "/".join(name.split(".")[1:]) for name in packages}
+
+
+# -- algorithms and choices
+
+ALGORITHMS = {
+    f"{module.name}.{name}"
+    for module in pkgutil.walk_packages(paceline.strategies.__path__, "paceline.strategies.")
+    if module.name != "paceline.strategies.zero"  # deepspeed takes seconds to import; its choice builds it below
+    for name, found in vars(importlib.import_module(module.name)).items()
+    # a Sync beside a strategy is the update that the strategy owns
+    if inspect.isclass(found) and issubclass(found, Sync if ".sync." in module.name else Strategy)
+    if not inspect.isabstract(found)
+    if found.__module__ == module.name and not name.startswith("_")
+}
+CHOICES = [choice for choices in groups().values() for choice in choices]
+COMPANIONS = {  # what a choice needs beside it
+    ("model", "gpt"): ["data=text"],
+    ("data", "text"): ["model=gpt"],
+}
+
+
+def test_every_algorithm_has_a_choice() -> None:
+    targets = {read_yaml(choice.path).get("_target_") for group in ("strategy", "sync") for choice in groups()[group]}
+    assert len(ALGORITHMS) >= 6
+    assert targets >= ALGORITHMS
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: f"{choice.group}={choice.name}")
+def test_every_choice_builds_and_can_be_planned(choice: Choice) -> None:
+    overrides = [f"{choice.group}={choice.name}", *COMPANIONS.get((choice.group, choice.name), [])]
+    plan = engine.prepare(overrides).plan()
+    assert plan.layout.workers >= 1 and all(part.parameters > 0 for part in plan.parts)
+    assert not torch.distributed.is_initialized()

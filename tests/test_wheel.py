@@ -1,0 +1,91 @@
+"""What a user installs: the rooms and nothing else, working far from the sources."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("cli", "comm", "conf", "engine", "strategies", "tasks", "tracking")
+
+
+def run(*command: str, cwd: Path, path: Path | None = None) -> str:
+    """Standard output of a command that sees neither the sources nor the editable install's own."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        if (ROOT / name).is_file():
+            shutil.copy(ROOT / name, tree)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, tree / room, ignore=shutil.ignore_patterns("__pycache__"))
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", cwd=tree)
+    [built] = (tree / "dist").iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    site = tmp_path_factory.mktemp("site")
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", str(site)]
+    run(sys.executable, "-m", "pip", "install", *options, str(wheel), cwd=site)
+    return site
+
+
+def test_the_wheel_holds_every_module_choice_and_data_file_and_nothing_else(wheel: Path) -> None:
+    expected = {
+        f"paceline/{path.relative_to(ROOT).as_posix()}"
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert len(expected) > 80 and names == expected
+
+
+def test_it_installs_one_import_name_and_one_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [info] = {name.partition("/")[0] for name in archive.namelist()} - {"paceline"}
+        assert info.endswith(".dist-info")
+        assert archive.read(f"{info}/top_level.txt").decode().split() == ["paceline"]
+        commands = archive.read(f"{info}/entry_points.txt").decode()
+        metadata = archive.read(f"{info}/METADATA").decode()
+    assert "paceline = paceline.cli.main:main" in commands
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    assert len(required) == len(project["dependencies"])
+
+
+def paceline(*arguments: str, site: Path, cwd: Path) -> str:
+    return run(sys.executable, "-m", "paceline.cli.main", *arguments, cwd=cwd, path=site)
+
+
+def test_installed_elsewhere_it_lists_and_plans_from_an_empty_directory(installed: Path, tmp_path: Path) -> None:
+    where = run(sys.executable, "-c", "import paceline.cli as cli; print(cli.__file__)", cwd=tmp_path, path=installed)
+    assert Path(where.strip()).is_relative_to(installed)
+    assert "* data_parallel" in paceline("list", site=installed, cwd=tmp_path)
+    assert paceline("train", "--dry-run", site=installed, cwd=tmp_path).startswith("ok: ")
+    assert "1,437" in paceline("list", "data", site=installed, cwd=tmp_path)
+    text = paceline("plan", "model=gpt", "data=text", "--format", "json", site=installed, cwd=tmp_path)
+    assert json.loads(text)["steps_per_epoch"] > 0  # the shipped sample was found
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_works_unpacked_as_well(wheel: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    run(sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site"), cwd=tmp_path)
+    assert "* data_parallel" in paceline("list", "strategy", site=tmp_path / "site", cwd=tmp_path / "empty")
