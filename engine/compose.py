@@ -38,6 +38,8 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
             config = hydra_compose("config", overrides=[*overrides, *search], return_hydra_config=True)
             choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
             plain = _plain(config)
+        except ConfigError:
+            raise
         except MissingConfigException as error:
             raise ConfigError(_no_such_choice(error)) from None
         except ConfigCompositionException as error:

@@ -148,7 +148,7 @@ def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()
         raise _explain(failures, layout, assignment)
     if crew.stop_signal:
         name = signal.Signals(crew.stop_signal).name
-        raise InterruptedRunError(f"stopped by {name}; {_what_is_saved(assignment.run)}", 128 + crew.stop_signal)
+        raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment.run)}", 128 + crew.stop_signal)
 
 
 class Crew:
@@ -269,11 +269,11 @@ def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> W
     what = cause.message if own_words else f"{cause.error}: {cause.message}"
     who = "" if cause.error in ("HangError", "DivergedError") else f"{role.kind} {cause.rank}{_last_step(run)} "
     details = [f"log: {run / 'logs' / f'worker-{cause.rank:03d}.log'}"]
-    message = f"{who}{'failed: ' if not own_words else ''}{what}; {_what_is_saved(run)}"
+    message = f"{who}{'failed: ' if not own_words else ''}{what}; {what_is_saved(run)}"
     return WorkerFailedError(message, cause.exit_code, details)
 
 
-def _what_is_saved(run: Path) -> str:
+def what_is_saved(run: Path) -> str:
     saved = last_checkpoint(run)
     if saved is None:
         return "nothing was saved yet"

@@ -7,6 +7,8 @@ from pathlib import Path
 from ..comm.process import connect_env
 from ..tracking.run_directory import RunDirectory
 from .build import assemble
+from .errors import InterruptedRunError
+from .launch import what_is_saved
 from .plan import Plan
 from .session import Prepared, Result, open_directory, result_of, start_mirror
 from .worker import Assignment, prepare_process, work
@@ -37,4 +39,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
         comm.close()
     finally:
         mirror.close()
-    return result_of(directory)
+    result = result_of(directory)
+    if result.summary["status"] == "interrupted":
+        raise InterruptedRunError(f"stopped by SIGTERM; {what_is_saved(directory.path)}", 128 + signal.SIGTERM)
+    return result

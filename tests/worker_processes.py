@@ -17,7 +17,14 @@ from paceline.comm.process import connect, serve_store
 from paceline.strategies.state import from_bytes, to_bytes
 
 # What workers import, here and in the engine; torch._dynamo comes with the first optimizer, scikit-learn with the data.
-PRELOADED = ["paceline.engine.launch", "torch._dynamo", "sklearn.datasets", "hypothesis", "pytest"]
+PRELOADED = [
+    "paceline.engine.launch",
+    "torch._dynamo",
+    "sklearn.datasets",
+    "hypothesis",
+    "pytest",
+    "paceline.engine.fork_server",
+]
 PR_SET_PDEATHSIG = 1
 GRACE = 3.0  # seconds for the cause of a failure to show after its first effect
 

@@ -89,7 +89,8 @@ class BSP(Sync):
         super().begin(batch)
         self._share = batch.share
         self._works: list[Work] = []
-        self._used.zero_() if self._buckets else None
+        if self._buckets:
+            self._used.zero_()
         for bucket in self._buckets:
             bucket.missing = set(bucket.parameters)
 

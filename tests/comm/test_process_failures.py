@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,20 @@ def test_workers_of_one_host_listen_on_loopback_only(workers):
     for addresses in workers(2, listen_as_worker):
         assert set(addresses) <= {"0100007F"}
         assert addresses, "gloo listens somewhere"
+
+
+def meet_with_another_interface_set(comm):
+    os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
+    store, port = serve_store(0, 10.0)
+    with ThreadPoolExecutor(2) as pool:
+        join = [pool.submit(connect, "127.0.0.1", port, rank, 2, 10.0, torch.device("cpu")) for rank in range(2)]
+        sizes = [future.result().size for future in join]
+    del store
+    return sizes
+
+
+def test_workers_of_one_host_meet_on_loopback_whatever_the_environment_says(workers):
+    assert workers(1, meet_with_another_interface_set) == [[2, 2]]
 
 
 def stop_everyone(comm):

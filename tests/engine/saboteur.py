@@ -25,7 +25,7 @@ class Sabotage(DataParallel):
 
     def __init__(
         self,
-        act: Literal["none", "raise", "exit", "vanish", "sleep"] = "none",
+        act: Literal["none", "print", "raise", "exit", "vanish", "sleep"] = "none",
         rank: int = 1,
         at: int = 3,
         pause: float = 0.0,
@@ -48,6 +48,8 @@ class Sabotage(DataParallel):
 
     def _harm(self) -> None:
         match self.act:
+            case "print":
+                print("hello from the saboteur")
             case "raise":
                 raise SabotageError("the coffee machine is on fire")
             case "exit":

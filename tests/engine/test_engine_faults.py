@@ -215,8 +215,12 @@ def test_a_killed_launcher_takes_a_frozen_worker_with_it(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("number", "to", "status"),
-    [(signal.SIGINT, os.killpg, 130), (signal.SIGTERM, os.kill, 143), (signal.SIGTERM, os.killpg, 143)],
-    ids=["ctrl-c", "sigterm", "sigterm to all"],
+    [
+        (signal.SIGINT, os.killpg, 130),
+        (signal.SIGTERM, os.killpg, 143),
+        pytest.param(signal.SIGTERM, os.kill, 143, marks=pytest.mark.slow),
+    ],
+    ids=["ctrl-c", "sigterm to all", "sigterm to the launcher"],
 )
 def test_a_stopped_run_saves_and_goes_on_to_the_same_bits(
     train: Train, start: Start, number: signal.Signals, to: Callable[[int, int], None], status: int
@@ -311,11 +315,16 @@ def test_a_full_disk_ends_the_run_with_3_and_the_earlier_checkpoint_goes_on(
     assert weights(train(resume="victim").path) == weights(train(*choices, "checkpoint.every=0").path)
 
 
-def test_a_failed_run_leaves_nothing_in_shared_memory(start: Start, tmp_path: Path) -> None:
+def test_a_workers_exception_is_in_the_last_five_lines_and_nothing_stays_in_shared_memory(
+    start: Start, tmp_path: Path
+) -> None:
     listing = tmp_path / "listing"
     script = f'mount -t tmpfs tmpfs /dev/shm; "$@"; code=$?; ls -A /dev/shm > {shlex.quote(str(listing))}; exit $code'
-    launcher = start("strategy=sabotage", "strategy.act=vanish", prefix=in_namespace(script))
+    launcher = start("strategy=sabotage", "strategy.act=raise", prefix=in_namespace(script))
     assert launcher.wait() == 4, launcher.said()
+    last = launcher.said().rstrip().splitlines()[-5:]
+    assert any("SabotageError: the coffee machine is on fire" in line for line in last)
+    assert "Traceback" not in launcher.said() and "PeerLost" not in launcher.said()
     assert listing.read_text() == ""
 
 

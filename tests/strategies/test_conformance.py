@@ -56,8 +56,10 @@ ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
 ACCEPTED = [pair for pair in ALL if is_accepted(*pair)]
 REFUSED = [pair for pair in ALL if pair not in ACCEPTED]
 REPLICATED = [pair for pair in ACCEPTED if parts_of(*pair).strategy.max_replicas != 1]
+AGREEING = [pair for pair in REPLICATED if parts_of(*pair).sync.agrees]
 every_combination = pytest.mark.parametrize(("strategy", "sync"), ACCEPTED)
 every_replicated = pytest.mark.parametrize(("strategy", "sync"), REPLICATED)
+every_agreeing = pytest.mark.parametrize(("strategy", "sync"), AGREEING)
 
 
 @pytest.fixture(autouse=True)
@@ -173,11 +175,9 @@ def test_the_naive_schedule_is_strategy_single_bit_for_bit():
 
 
 @pytest.mark.dist
-@every_replicated
-def test_replicas_agree_bit_for_bit_after_every_update_where_the_sync_mode_says_so(workers, strategy, sync):
+@every_agreeing
+def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(workers, strategy, sync):
     parts = parts_of(strategy, sync)
-    if not parts.sync.agrees:
-        pytest.skip(f"sync={sync} does not say so")
     plan = Plan(parts.strategy, parts.sync, Case([[3, 3], [4, 2], [1, 0], [2, 2]]), seeds=[0, 1])
     results = workers(workers_of(plan), train, plan)
     count = parts.strategy.parts
@@ -188,11 +188,9 @@ def test_replicas_agree_bit_for_bit_after_every_update_where_the_sync_mode_says_
 
 
 @pytest.mark.dist
-@every_replicated
+@every_agreeing
 def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(workers, strategy, sync):
     parts = parts_of(strategy, sync)
-    if not (parts.sync.agrees and parts.sync.synchronous):
-        pytest.skip(f"sync={sync} does not say so")
     case = Case([[3, 3], [4, 2], [1, 0], [2, 2]], model=mlp64)
     plan = Plan(parts.strategy, parts.sync, case)
     results = workers(workers_of(plan), train, plan)

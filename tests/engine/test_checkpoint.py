@@ -1,0 +1,184 @@
+"""A checkpoint is whole or is not there; what is damaged is named."""
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.engine import checkpoint
+from paceline.engine.checkpoint import Manifest, commit, export, read_manifest, read_part, steps_of, write_part
+from paceline.engine.errors import CorruptCheckpointError, MachineError
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs" / "mine" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def state(step: int) -> dict[str, object]:
+    return {"parameters": {"w": torch.full((3,), float(step))}, "sync": {"optimizer": {"state": {0: {"step": step}}}}}
+
+
+def save(checkpoints: Path, step: int, keep: int = 10) -> Path:
+    sums = dict([write_part(checkpoints, step, part, state(step)) for part in range(2)])
+    return commit(checkpoints, Manifest(step, 1.5, None, sums), keep)
+
+
+def test_what_is_read_is_what_was_written(checkpoints: Path) -> None:
+    path = save(checkpoints, 7)
+    manifest = read_manifest(path)
+    assert (manifest.step, manifest.seconds, manifest.time_to_accuracy) == (7, 1.5, None)
+    for part in range(2):
+        read = read_part(path, part, manifest)
+        assert torch.equal(read["parameters"]["w"], torch.full((3,), 7.0))
+        assert read["sync"] == {"optimizer": {"state": {0: {"step": 7}}}}
+
+
+@pytest.mark.parametrize("name", ["part-000.safetensors", "part-001.safetensors", "manifest.json"])
+@pytest.mark.parametrize("damage", ["bit", "cut", "emptied", "gone"])
+def test_any_damage_is_noticed_and_the_file_and_the_checkpoint_before_are_named(
+    checkpoints: Path, name: str, damage: str
+) -> None:
+    save(checkpoints, 4)
+    path = save(checkpoints, 8)
+    save(checkpoints, 12)
+    file = path / name
+    content = file.read_bytes()
+    match damage:
+        case "bit":
+            file.write_bytes(content[:-2] + bytes([content[-2] ^ 64]) + content[-1:])
+        case "cut":
+            file.write_bytes(content[: len(content) // 2])
+        case "emptied":
+            file.write_bytes(b"")
+        case _:
+            file.unlink()
+    with pytest.raises(CorruptCheckpointError) as caught:
+        manifest = read_manifest(path)
+        read_part(path, 0, manifest)
+    assert caught.value.exit_code == 7
+    assert str(caught.value).startswith(str(file))
+    assert str(caught.value).endswith("to go on from the one before: --resume mine@step-00000004")
+
+
+def test_without_an_earlier_checkpoint_none_is_offered(checkpoints: Path) -> None:
+    path = save(checkpoints, 4)
+    save(checkpoints, 8)
+    (path / "manifest.json").unlink()
+    with pytest.raises(CorruptCheckpointError) as caught:
+        read_manifest(path)
+    assert "--resume" not in str(caught.value)
+
+
+def test_a_part_that_the_manifest_does_not_know_is_refused(checkpoints: Path) -> None:
+    path = save(checkpoints, 4)
+    with pytest.raises(CorruptCheckpointError, match=r"part-002\.safetensors is not in the manifest"):
+        read_part(path, 2, read_manifest(path))
+
+
+def test_a_manifest_of_other_keys_is_refused(checkpoints: Path) -> None:
+    path = save(checkpoints, 4)
+    (path / "manifest.json").write_text(json.dumps({"step": 4, "surprise": 1}))
+    with pytest.raises(CorruptCheckpointError, match=r"manifest\.json cannot be read"):
+        read_manifest(path)
+
+
+def test_a_crash_before_the_manifest_leaves_the_previous_checkpoint_the_newest(checkpoints: Path) -> None:
+    before = save(checkpoints, 4)
+    write_part(checkpoints, 8, 0, state(8))
+    assert steps_of(checkpoints) == [before]
+    assert read_manifest(before).step == 4
+    after = save(checkpoints, 8)  # the resumed run comes to step 8 again
+    assert steps_of(checkpoints) == [before, after]
+    assert not list(checkpoints.glob("*.tmp"))
+
+
+def test_a_crash_at_any_file_operation_leaves_a_whole_checkpoint(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fail at the n-th fsync or rename of saving step 8, for every n, as a crash would: nothing after it happens."""
+
+    class Crash(BaseException):
+        pass
+
+    def counted(function: object, left: list[int]) -> object:
+        def call(*arguments: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Crash
+            return function(*arguments)  # pyright: ignore[reportCallIssue]
+
+        return call
+
+    n = 0
+    while True:
+        n += 1
+        save(checkpoints, 4, keep=1)
+        left = [n]
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint.os, "fsync", counted(checkpoint.os.fsync, left))
+            patch.setattr(Path, "rename", counted(Path.rename, left))
+            patch.setattr(checkpoint.shutil, "rmtree", counted(checkpoint.shutil.rmtree, left))
+            try:
+                save(checkpoints, 8, keep=1)
+            except Crash:
+                pass
+        newest = steps_of(checkpoints)[-1]
+        assert read_manifest(newest).step in (4, 8)
+        if left[0] > 0:
+            break
+    assert n > 6  # two parts, the manifest, two directories, the rename
+
+
+def test_only_the_last_so_many_stay(checkpoints: Path) -> None:
+    for step in (2, 4, 6, 8):
+        save(checkpoints, step, keep=2)
+    assert [read_manifest(path).step for path in steps_of(checkpoints)] == [6, 8]
+
+
+def test_a_run_resumed_from_an_earlier_checkpoint_keeps_its_own_and_drops_those_of_its_other_future(
+    checkpoints: Path,
+) -> None:
+    for step in (2, 4, 6, 8):
+        save(checkpoints, step)
+    save(checkpoints, 5, keep=2)  # resumed from 4
+    assert [read_manifest(path).step for path in steps_of(checkpoints)] == [4, 5]
+
+
+@pytest.mark.parametrize("operation", ["write", "commit"])
+def test_a_full_disk_is_the_machines_error_and_leaves_no_half_checkpoint(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    before = save(checkpoints, 4)
+    digest = dict([write_part(checkpoints, 8, 0, state(8))])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(MachineError, match="No space left on device; earlier checkpoints are kept") as caught:
+        if operation == "write":
+            write_part(checkpoints, 8, 1, state(8))
+        else:
+            commit(checkpoints, Manifest(8, 1.0, None, digest), 10)
+    assert caught.value.exit_code == 3
+    assert list(checkpoints.iterdir()) == [before]
+
+
+def test_an_exported_model_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    export(path, {"w": torch.ones(2)})
+    content = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(MachineError):
+        export(path, {"w": torch.zeros(2)})
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]

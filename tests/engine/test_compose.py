@@ -1,0 +1,180 @@
+"""Overrides become one experiment, or are refused with the key, the value, the rule and the nearest names."""
+
+from pathlib import Path
+
+import pytest
+from short_runs import HERE
+
+from paceline import engine
+from paceline.engine.compose import compose, override_stored
+from paceline.engine.errors import ConfigError
+from paceline.tracking.errors import RunNameError, TrackingConfigError
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        engine.prepare(overrides).plan()
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_without_overrides_it_is_the_default_experiment() -> None:
+    experiment = compose([])
+    assert (experiment.strategy.name, experiment.sync.name) == ("data_parallel", "bsp")
+    assert experiment.model.knobs == {"hidden": [256, 128]}
+    assert experiment.model.target == "paceline.tasks.models.mlp.MLP"
+
+
+def test_an_experiment_preset_chooses_and_overrides_win_over_it() -> None:
+    experiment = compose(["experiment=fashion_cnn", "epochs=2"])
+    assert (experiment.model.name, experiment.data.name, experiment.epochs) == ("cnn", "fashion_mnist", 2)
+    assert experiment.target_accuracy == 0.88
+
+
+def test_a_users_directory_adds_choices_beside_ours() -> None:
+    experiment = compose(["strategy=sabotage", "strategy.at=7", "sync=asp"], HERE / "conf")
+    assert experiment.strategy.target == "saboteur.Sabotage"
+    assert experiment.strategy.knobs["at"] == 7
+
+
+def test_a_users_directory_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--config-dir /nowhere: there is no such directory"):
+        compose([], Path("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "hint"),
+    [
+        ("strateg=single", "strateg: there is no such key", "did you mean strategy"),
+        ("optimiser=adam", "optimiser: there is no such key", "did you mean optimizer"),
+        ("seeed=1", "seeed: there is no such key", "did you mean seed"),
+        ("sync=bps", "sync=bps: there is no such choice", "did you mean bsp"),
+        ("model=cn", "model=cn: there is no such choice", "valid: cnn, gpt"),
+        ("experiment=nope", "experiment=nope: there is no such choice", "fashion_cnn"),
+        ("optimizer.lrr=1", "optimizer.lrr: there is no such key", "did you mean optimizer.lr"),
+        ("hardware.worker=2", "hardware.worker: there is no such key", "did you mean hardware.workers"),
+        ("epochs.foo=1", "epochs.foo: there is no such key", "epochs"),
+        ("strategy.stages=2", "strategy.stages: there is no such key", "strategy has none"),
+        ("+new_key=1", "new_key: there is no such key", "valid: batch_size"),
+        ("++new_key=1", "new_key: there is no such key", "valid: batch_size"),
+        ("+hardware.foo=1", "hardware.foo: there is no such key", ""),
+        ("+optimizer.momentun=1", "optimizer.momentun: SGD has no such parameter", "did you mean momentum"),
+    ],
+)
+def test_a_misspelt_name_is_refused_with_the_nearest(override: str, path: str, hint: str) -> None:
+    message = refusal(override)
+    assert message.startswith(path)
+    assert hint in message
+
+
+def test_the_nearest_names_are_those_of_the_choice_that_was_made() -> None:
+    assert "did you mean strategy.stages" in refusal("strategy=pipeline", "strategy.stags=3")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epochs=two", "epochs='two': must be a valid integer"),
+        ("epochs=1.5", "epochs=1.5: must be a valid integer"),
+        ("epochs=true", "epochs=True: must be a valid integer"),
+        ("epochs=null", "epochs=None: must be a valid integer"),
+        ("epochs=0", "epochs=0: must be greater than or equal to 1"),
+        ("batch_size=-1", "batch_size=-1: must be greater than or equal to 1"),
+        ("seed=-1", "seed=-1: must be greater than or equal to 0"),
+        ("seed=9223372036854775808", "seed=9223372036854775808: must be less than or equal to 9223372036854775807"),
+        ("target_accuracy=1.5", "target_accuracy=1.5: must be less than or equal to 1"),
+        ("hardware.workers=0", "hardware.workers=0: must be greater than or equal to 1"),
+        ("hardware.timeout=0", "hardware.timeout=0: must be greater than 0"),
+        ("hardware.timeout=inf", "hardware.timeout=inf: must be a finite number"),
+        ("hardware.port=70000", "hardware.port=70000: must be less than or equal to 65535"),
+        ("hardware.device=gpu", "hardware.device='gpu': must be 'auto', 'cpu' or 'cuda'"),
+        ("checkpoint.keep=0", "checkpoint.keep=0: must be greater than or equal to 1"),
+        ("optimizer.lr=fast", "optimizer.lr='fast': must be a valid number"),
+        ("optimizer.lr=nan", "optimizer.lr=nan: must be a finite number"),
+        ("optimizer.lr=-1", "optimizer.lr=-1: Invalid learning rate: -1 (torch.optim.SGD)"),
+        ("optimizer.nesterov=1", "optimizer.nesterov=1: must be a valid boolean"),
+        ("model.hidden=3", "model.hidden=3: must be a valid array"),
+        ("model.hidden=[8,a]", "model.hidden.1='a': must be a valid integer"),
+        ("model.hidden=[0]", "model.hidden.0=0: must be greater than or equal to 1"),
+        ("sync.bucket_mb=0", "sync.bucket_mb=0: must be greater than 0"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key_and_the_rule(override: str, message: str) -> None:
+    assert refusal(override) == message
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("hydra.run.dir=/x", "hydra's own settings are not part of an experiment"),
+        ("+hydra.foo=1", "hydra's own settings are not part of an experiment"),
+        ("hydra/launcher=basic", "hydra's own settings are not part of an experiment"),
+        ("hydra.searchpath=[file:///x]", "hydra's own settings are not part of an experiment"),
+        ("epochs=1,2", "is a sweep over several values"),
+        ("model=mlp,cnn", "is a sweep over several values"),
+        ("epochs=range(1,3)", "is a sweep over several values"),
+        ("epochs=interval(1,3)", "is a sweep over several values"),
+        ("epochs", "is not an override"),
+        ("--foo", "is not an override"),
+        ("epochs=[", "is not an override"),
+        ("~epochs", "epochs: is missing"),
+        ("~checkpoint", "checkpoint: is missing"),
+        ("~model", "model=None: must be one of its choices; see: paceline list model"),
+        ("model=null", "model=null: "),
+        ("model=3", "model=3: "),
+        ("sync=[bsp]", "sync: takes one choice"),
+        ("+strategy=single", "Multiple values for strategy"),
+        ("seed=${nope}", "Interpolation key 'nope' not found"),
+        ("seed=???", "Missing mandatory value: seed"),
+        ("strategy=torch_ddp sync=asp", "strategy=torch_ddp owns its update and takes sync=bsp only"),
+    ],
+)
+def test_what_describes_no_single_run_is_refused(override: str, words: str) -> None:
+    assert words in refusal(*override.split())
+
+
+def test_a_knob_may_be_deleted_where_its_class_has_a_default() -> None:
+    prepared = engine.prepare(["~optimizer.momentum"])
+    assert "momentum" not in prepared.experiment.optimizer.knobs
+    assert prepared.plan().peak_memory()["optimizer"] == 0
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", "x" * 65])
+def test_a_name_that_cannot_be_a_directory_is_refused_before_anything_runs(name: str) -> None:
+    with pytest.raises(RunNameError) as caught:
+        engine.prepare([f"name='{name}'"])
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("tracking", ["none", "wandb"])
+def test_an_unknown_tracking_key_is_refused(tracking: str) -> None:
+    with pytest.raises(TrackingConfigError, match=r"tracking\.projekt: there is no such key") as caught:
+        engine.prepare([f"tracking={tracking}", "+tracking.projekt=x"])
+    assert caught.value.exit_code == 2
+
+
+class TestAResumedRun:
+    def test_may_change_how_long_and_where_it_runs(self) -> None:
+        changed = override_stored(
+            compose(["sync=asp"]), ["epochs=9", "hardware.timeout=5", "checkpoint.keep=3", "tracking.wandb=false"]
+        )
+        assert (changed.epochs, changed.hardware.timeout, changed.checkpoint.keep) == (9, 5, 3)
+        assert changed.tracking["wandb"] is False
+        assert changed.sync == compose(["sync=asp"]).sync
+
+    @pytest.mark.parametrize(
+        "override", ["seed=1", "batch_size=8", "model=cnn", "sync.bucket_mb=1", "optimizer.lr=1", "hardware.workers=4"]
+    )
+    def test_may_not_change_what_it_computes(self, override: str) -> None:
+        with pytest.raises(ConfigError, match="a resumed run goes on as it was; only epochs"):
+            override_stored(compose([]), [override])
+
+    @pytest.mark.parametrize("override", ["hardware.nope=1", "epochs.nope=1", "tracking.nope=1"])
+    def test_has_no_new_keys(self, override: str) -> None:
+        with pytest.raises(ConfigError, match="there is no such key in the stored run"):
+            override_stored(compose([]), [override])
+
+    @pytest.mark.parametrize("override", ["epochs=0", "hardware.timeout=soon", "epochs=1,2", "hydra.x=1"])
+    def test_has_its_new_values_checked(self, override: str) -> None:
+        with pytest.raises(ConfigError):
+            override_stored(compose([]), [override])

@@ -1,0 +1,217 @@
+"""Whole runs on real processes: results, predictions that hold, and resumed runs that have the same bits."""
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+from process_table import until, workers_of
+from short_runs import START, Train, weights
+
+from paceline.engine import Result
+from paceline.engine.checkpoint import steps_of
+from paceline.engine.errors import ConfigError, WorkerFailedError
+from paceline.engine.experiment import from_yaml
+from paceline.tracking.errors import RunNameError
+from paceline.tracking.run_directory import RunDirectory
+
+pytestmark = pytest.mark.dist
+
+
+def records(result: Result, kind: str) -> list[dict[str, Any]]:
+    return [record for record in RunDirectory(result.path).records() if record["kind"] == kind]
+
+
+def test_a_result_says_what_was_run_what_came_out_and_where_it_is(train: Train, root: Path) -> None:
+    result = train("epochs=2", "steps=null", "evaluate.every=1", "checkpoint.every=1", "warmup=3", name="mine")
+    steps = 2 * 7  # 200 samples in global batches of 32
+    summary = result.summary
+    assert result.path == root / "mine"
+    expected = {
+        "name": "mine",
+        "strategy": "data_parallel",
+        "sync": "bsp",
+        "model": "mlp",
+        "data": "digits",
+        "status": "completed",
+        "workers": 2,
+        "servers": 0,
+        "replicas": 2,
+        "parts": 1,
+        "device": "cpu",
+        "steps": steps,
+        "epochs": 2,
+        "batch_size": 16,
+        "seed": 0,
+        "modelled": False,
+    }
+    assert {key: summary[key] for key in expected} == expected
+    assert result.throughput == summary["throughput"] > 0
+    assert result.accuracy == summary["accuracy"] and 0.2 < summary["accuracy"] <= 1
+    times = summary["step_time"]
+    assert times["compute"] > 0 and all(0 <= times[kind] <= times["median"] * 2 for kind in times)
+    assert "mine" in str(result)
+
+    assert [record["step"] for record in records(result, "step")] == list(range(1, steps + 1))
+    assert [record["step"] for record in records(result, "evaluation")] == [7, 14]
+    assert [record["step"] for record in records(result, "checkpoint")] == [7, 14]
+    assert records(result, "end") == [{"kind": "end", "status": "completed"}]
+    losses = [record["loss"] for record in records(result, "step")]
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+    files = {path.name for path in result.path.iterdir()}
+    assert files >= {"config.yaml", "environment.json", "metrics.jsonl", "summary.json", "model.safetensors", "logs"}
+    assert json.loads((result.path / "summary.json").read_text()) == summary
+    assert from_yaml((result.path / "config.yaml").read_text()).epochs == 2
+    model = safetensors.torch.load_file(result.path / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in model.items()}["output.weight"] == (10, 32)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ("model=cnn", "model.hidden=[24,16]", "batch_size=20"),
+        ("strategy=pipeline", "model.hidden=[64,64,32]"),
+        ("strategy=pipeline", "sync=asp", "hardware.workers=4", "optimizer=adam"),
+        ("sync=asp", "optimizer.momentum=0"),
+        ("strategy=torch_ddp", "optimizer=adam"),
+        ("strategy=single",),
+        pytest.param(("hardware.workers=4", "optimizer=adam"), marks=pytest.mark.slow),
+        pytest.param(
+            ("model=cnn", "model.hidden=[24,16]", "strategy=pipeline", "strategy.recompute=true"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(("sync=bsp_naive", "hardware.workers=4"), marks=pytest.mark.slow),
+        pytest.param(("sync=bsp", "sync.find_unused=true", "hardware.workers=4"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_what_was_measured_is_what_was_predicted(train: Train, choices: tuple[str, ...]) -> None:
+    """Bytes exactly, in full batches; memory exactly, but for activations (kernels keep what they like)."""
+    summary = train("data.limit=960", "steps=4", *choices).summary
+    predicted, measured = summary["predicted"], summary["memory"]
+    assert summary["wire"]["bytes_per_step"] == pytest.approx(predicted["bytes_per_step"], rel=1e-12)
+    for kind in ("parameters", "gradients", "optimizer", "buffers"):
+        assert measured[kind] == predicted["memory"][kind], kind
+    assert measured["activations"] == pytest.approx(predicted["memory"]["activations"], rel=0.15)
+    assert measured["process_peak"] > sum(measured[kind] for kind in predicted["memory"])
+
+
+def test_a_second_run_in_one_process_forks_from_the_same_server(train: Train) -> None:
+    train()
+    server = forkserver._forkserver._forkserver_pid  # pyright: ignore[reportAttributeAccessIssue]
+    first = train()
+    assert forkserver._forkserver._forkserver_pid == server  # pyright: ignore[reportAttributeAccessIssue]
+    assert weights(first.path) == weights(train().path)
+
+
+def test_seeds_near_the_largest_are_seeds_like_others(train: Train) -> None:
+    assert weights(train("seed=9223372036854775807").path) != weights(train("seed=0").path)
+
+
+def test_what_user_code_prints_is_in_the_workers_log(train: Train) -> None:
+    result = train("strategy=sabotage", "strategy.act=print")
+    assert (result.path / "logs" / "worker-001.log").read_text() == "hello from the saboteur\n"
+    assert (result.path / "logs" / "worker-000.log").read_text() == ""
+
+
+def test_the_callers_signal_handlers_are_put_back(train: Train) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    train()
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+# -- resuming
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ("strategy=pipeline", "optimizer=adam"),
+        ("strategy=torch_ddp", "optimizer=adam"),
+        pytest.param(("optimizer=sgd",), marks=pytest.mark.slow),
+        pytest.param(("strategy=single", "optimizer=adamw"), marks=pytest.mark.slow),
+        pytest.param(("strategy=pipeline", "hardware.workers=4"), marks=pytest.mark.slow),
+        pytest.param(("sync=bsp_naive", "model=cnn", "model.hidden=[24,16]"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_a_run_whose_workers_were_all_killed_goes_on_to_the_same_bits(
+    train: Train, root: Path, choices: tuple[str, ...]
+) -> None:
+    """At no particular moment after its first checkpoint: between steps, in an exchange, while saving."""
+    choices = (*choices, "steps=300")
+
+    def kill() -> None:
+        until(lambda: steps_of(root / "victim" / "checkpoints"), START, "a checkpoint")
+        for pid in workers_of(root / "victim").values():
+            os.kill(pid, signal.SIGKILL)
+
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill)
+        with pytest.raises(WorkerFailedError, match=r"saved: step-\d+; resume with: paceline train --resume victim"):
+            train(*choices, "checkpoint.every_steps=5", name="victim")
+        killing.result()
+    resumed = train(resume="victim")
+    assert 0 < records(resumed, "resume")[0]["step"] < 300
+    assert weights(resumed.path) == weights(train(*choices).path)
+
+
+def test_a_finished_run_goes_on_for_more_epochs_to_the_bits_of_a_longer_run(train: Train) -> None:
+    train("epochs=1", "steps=null", "checkpoint.every=1", name="mine")
+    longer = train("epochs=3", resume="mine")
+    assert longer.summary["steps"] == 21
+    assert longer.summary["seconds"] > 0
+    assert weights(longer.path) == weights(train("epochs=3", "steps=null").path)
+    # and what was changed stays changed, also for the next time
+    again = train(resume="mine")
+    assert again.summary["steps"] == 21
+    assert weights(again.path) == weights(longer.path)
+
+
+def test_training_seconds_add_up_over_a_runs_lives(train: Train) -> None:
+    first = train("strategy=sabotage", "strategy.pause=0.1", "checkpoint.every_steps=6", name="mine")
+    second = train("steps=12", resume="mine")
+    assert first.summary["seconds"] >= 0.6
+    assert second.summary["seconds"] >= first.summary["seconds"] + 0.6
+
+
+def test_a_run_cannot_be_resumed_into_its_past(train: Train, root: Path) -> None:
+    train("checkpoint.every_steps=3", name="mine")
+    config = (root / "mine" / "config.yaml").read_bytes()
+    with pytest.raises(ConfigError, match="step-00000006 has 6 behind it already"):
+        train("steps=5", resume="mine")
+    assert (root / "mine" / "config.yaml").read_bytes() == config
+    with pytest.raises(ConfigError, match=r"there is no such checkpoint; there are step-00000003, step-00000006"):
+        train(resume="mine@step-00000004")
+    assert train("steps=5", resume="mine@step-00000003").summary["steps"] == 5
+
+
+def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: Train) -> None:
+    train(name="mine")
+    with pytest.raises(ConfigError, match="the run has no checkpoint"):
+        train(resume="mine")
+    with pytest.raises(RunNameError, match="did you mean mine"):
+        train(resume="mime")
+
+
+def test_an_asynchronous_run_goes_on_from_its_servers_weights(train: Train, root: Path) -> None:
+    train("sync=asp", "optimizer=adam", "steps=20", "checkpoint.every_steps=20", name="mine")
+    resumed = train("steps=30", resume="mine")
+    assert resumed.summary["status"] == "completed"
+    assert resumed.summary["steps"] == 30
+    start = records(resumed, "step")[20]
+    assert start["step"] == 21
+    assert start["loss"] < records(resumed, "step")[0]["loss"]
+
+
+def test_an_asynchronous_worker_alone_is_resumed_to_the_same_bits(train: Train) -> None:
+    alone = ("sync=asp", "hardware.workers=1", "optimizer=adam", "hardware.threads=1")
+    train(*alone, "checkpoint.every_steps=6", name="mine")
+    resumed = train("steps=12", resume="mine")
+    assert weights(resumed.path) == weights(train(*alone, "steps=12").path)

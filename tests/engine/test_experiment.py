@@ -1,0 +1,45 @@
+"""The experiment as a file."""
+
+import pytest
+
+from paceline.engine.compose import compose
+from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import from_yaml, to_yaml
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["experiment=fashion_cnn"],
+        ["experiment=pipeline_2x2", "sync=asp"],
+        ["tracking=none", "name=x", "optimizer=adam", "strategy=pipeline", "strategy.cuts=[1]"],
+        ["tracking.tags=['a: b','#c','ü','yes']", "seed=9223372036854775807", "optimizer.lr=1e-30"],
+    ],
+)
+def test_an_experiment_survives_its_file(overrides: list[str]) -> None:
+    experiment = compose(overrides)
+    assert from_yaml(to_yaml(experiment)) == experiment
+
+
+def test_an_experiment_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        compose([]).seed = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("seed: 0", "seed: x"), "seed='x': must be a valid integer"),
+        (("seed: 0", "sead: 0"), "sead: there is no such key"),
+        (("seed: 0\n", ""), "seed: is missing"),
+        (("seed: 0", "seed: !!python/object/apply:os.getpid []"), "could not determine a constructor"),
+        (("seed: 0", "seed: ["), "expected"),
+    ],
+)
+def test_a_file_that_is_not_ours_is_refused_and_makes_no_objects(change: tuple[str, str], words: str) -> None:
+    text = to_yaml(compose([]))
+    assert change[0] in text
+    with pytest.raises(ConfigError, match=r"the run's config\.yaml is not one of ours") as caught:
+        from_yaml(text.replace(*change))
+    assert words in str(caught.value)

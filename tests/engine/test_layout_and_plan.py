@@ -1,0 +1,130 @@
+"""Who does what, and what it is predicted to cost, before anything runs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline import engine
+from paceline.engine.errors import ConfigError
+from paceline.engine.layout import Layout, Role
+from paceline.strategies.errors import LayoutError
+
+MLP = 64 * 32 + 32 + 32 * 10 + 10  # parameters of model.hidden=[32] on digits
+
+
+def layout(*overrides: str) -> Layout:
+    return engine.prepare(overrides).plan().layout
+
+
+class TestLayout:
+    @pytest.mark.parametrize(
+        ("overrides", "workers", "replicas", "servers"),
+        [
+            ((), 2, 2, 0),
+            (("strategy=single",), 1, 1, 0),
+            (("strategy=pipeline", "strategy.stages=3"), 3, 1, 0),
+            (("sync=asp",), 2, 2, 1),
+            (("strategy=pipeline", "hardware.workers=4", "sync=asp"), 4, 2, 1),
+            (("hardware.workers=7",), 7, 7, 0),
+        ],
+    )
+    def test_workers_are_replicas_of_parts_and_servers_come_on_top(
+        self, overrides: tuple[str, ...], workers: int, replicas: int, servers: int
+    ) -> None:
+        found = layout(*overrides)
+        assert (found.workers, found.replicas, found.servers) == (workers, replicas, servers)
+        assert found.world_size == workers + servers * found.parts
+
+    def test_every_rank_has_a_role_of_its_own(self) -> None:
+        found = Layout(workers=6, parts=3, servers=1, loss_part=2)
+        roles = [found.role(rank) for rank in range(found.world_size)]
+        assert roles[:6] == [Role("worker", replica, part) for replica in range(2) for part in range(3)]
+        assert roles[6:] == [Role("server", 0, part) for part in range(3)]
+        assert found.role(found.chief) == Role("worker", 0, 2)
+
+    @pytest.mark.parametrize(
+        ("overrides", "words"),
+        [
+            (("strategy=pipeline", "hardware.workers=3"), "must be a multiple of 2, for instance 2 or 4"),
+            (("strategy=pipeline", "hardware.workers=1"), "must be a multiple of 2, for instance 2"),
+            (("strategy=single", "hardware.workers=2"), "takes at most 1; strategy=data_parallel takes any number"),
+        ],
+    )
+    def test_a_number_of_workers_that_does_not_fit_is_refused_with_one_that_does(
+        self, overrides: tuple[str, ...], words: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=words):
+            layout(*overrides)
+
+    def test_processes_that_were_started_for_us_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "WORLD_SIZE": "4"}.items():
+            monkeypatch.setenv(name, value)
+        assert (layout().workers, layout("sync=asp").workers) == (4, 3)
+        with pytest.raises(ConfigError, match="4 processes were started, which with 1 servers leaves 3 workers"):
+            layout("sync=asp", "hardware.workers=4")
+        monkeypatch.setenv("WORLD_SIZE", "1")
+        with pytest.raises(ConfigError, match="leaves 0 workers"):
+            layout("sync=asp")
+
+    def test_a_model_that_cannot_be_cut_is_refused(self) -> None:
+        with pytest.raises(LayoutError, match=r"strategy\.stages=40: the model has \d+ layers") as caught:
+            layout("strategy=pipeline", "strategy.stages=40")
+        assert caught.value.exit_code == 2
+
+
+class TestPlan:
+    def test_it_needs_no_data(self, tmp_path: Path) -> None:
+        plan = engine.prepare(["data=fashion_mnist", f"data.root={tmp_path / 'nowhere'}"]).plan()
+        assert plan.parts[0].parameters > 0
+        assert plan.steps is None
+
+    def test_steps_are_the_epochs_or_fewer(self) -> None:
+        assert engine.prepare(["data.limit=100", "batch_size=8", "epochs=3"]).plan().steps == 3 * 7
+        assert engine.prepare(["data.limit=100", "batch_size=8", "epochs=3", "steps=5"]).plan().steps == 5
+
+    @pytest.mark.parametrize(
+        ("optimizer", "state"),
+        [("optimizer=sgd", 4 * MLP), ("optimizer.momentum=0", 0), ("optimizer=adam", 2 * 4 * MLP + 4 * 4)],
+    )
+    def test_memory_by_kind_is_counted_in_bytes(self, optimizer: str, state: int) -> None:
+        memory = engine.prepare(["model.hidden=[32]", optimizer]).plan().peak_memory()
+        assert memory["parameters"] == memory["gradients"] == memory["buffers"] == 4 * MLP
+        assert memory["optimizer"] == state
+
+    def test_bytes_on_the_wire_follow_the_stated_costs(self) -> None:
+        small = "model.hidden=[32]"
+        assert engine.prepare([small, "strategy=single"]).plan().bytes_per_step() == 0
+        ring = 2 * 3 / 4 * 4 * MLP
+        assert engine.prepare([small, "hardware.workers=4"]).plan().bytes_per_step() == ring
+        # a gradient and two requests up, the weights down
+        assert engine.prepare([small, "sync=asp"]).plan().bytes_per_step() == 2 * 4 * MLP + 2 * 8
+
+    def test_a_pipelines_parts_hold_every_layer_once(self) -> None:
+        plan = engine.prepare(["strategy=pipeline", "strategy.stages=3"]).plan()
+        whole = engine.prepare(["strategy=single"]).plan()
+        assert [layer for part in plan.parts for layer in part.layers] == whole.parts[0].layers
+        assert sum(part.parameters for part in plan.parts) == whole.parts[0].parameters
+
+    def test_cuda_is_refused_where_there_are_too_few_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        with pytest.raises(ConfigError, match="2 workers and servers need a GPU each, this host has 1"):
+            engine.prepare(["hardware.device=cuda"]).plan()
+        assert engine.prepare([]).plan().device.type == "cpu"
+
+    def test_threads_share_the_cores_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+        assert engine.prepare(["hardware.workers=3"]).plan().threads == 2
+        assert engine.prepare(["hardware.workers=9"]).plan().threads == 1
+        assert engine.prepare(["hardware.threads=5"]).plan().threads == 5
+
+    @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+    def test_fused_kernels_are_planned_like_the_others(self, optimizer: str) -> None:
+        fused = engine.prepare([f"optimizer={optimizer}", "+optimizer.fused=true"]).plan()
+        assert fused.peak_memory() == engine.prepare([f"optimizer={optimizer}"]).plan().peak_memory()
+
+    @pytest.mark.parametrize("optimizer", ["LBFGS", "SparseAdam"])
+    def test_an_optimizer_that_cannot_step_on_dense_gradients_is_refused(self, optimizer: str) -> None:
+        with pytest.raises(ConfigError, match=f"optimizer: {optimizer} cannot be used here"):
+            deleted = [f"~optimizer.{knob}" for knob in ("momentum", "weight_decay", "nesterov")]
+            engine.prepare([f"optimizer._target_=torch.optim.{optimizer}", *deleted]).plan()

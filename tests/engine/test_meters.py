@@ -1,0 +1,111 @@
+"""What all workers' measures make of a run, from made-up reports."""
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.comm.timeline import Operation
+from paceline.engine.layout import Layout
+from paceline.engine.meters import Report, summarise
+
+MEMORY = {"parameters": 8, "gradients": 8, "activations": 3, "process_peak": 100}
+
+
+def report(rank: int = 0, **different: Any) -> Report:
+    plain: dict[str, Any] = {
+        "rank": rank,
+        "kind": "worker",
+        "part": 0,
+        "steps": [],
+        "operations": [],
+        "trained_steps": 10,
+        "seconds": 1.0,
+        "samples": 100,
+        "bytes": {},
+        "memory": MEMORY,
+    }
+    return Report(**{**plain, **different})
+
+
+TWO = Layout(workers=2, parts=1, servers=0, loss_part=0)
+
+
+def test_throughput_is_the_sum_over_replicas_and_leaves_out_what_lies_between_steps() -> None:
+    first = report(0, steps=[(0.0, 1.0, 10), (5.0, 6.0, 10)])  # four seconds of evaluation in between
+    second = report(1, steps=[(0.0, 2.0, 10), (5.0, 7.0, 10)])
+    assert summarise([first, second], TWO)["throughput"] == 10.0 + 5.0
+
+
+def test_throughput_counts_a_replicas_samples_once_however_many_stages_it_has() -> None:
+    layout = Layout(workers=4, parts=2, servers=0, loss_part=1)
+    reports = [report(rank, part=rank % 2, steps=[(0.0, 1.0, 10)]) for rank in range(4)]
+    assert summarise(reports, layout)["throughput"] == 20.0
+
+
+def test_step_time_is_split_by_who_was_waited_for() -> None:
+    """Worker 0 launches at 1 and waits for worker 1, which launches at 3; the exchange itself takes 1."""
+    first = report(0, steps=[(0.0, 4.0, 1)], operations=[Operation("all#", 1, 1.0, 1.0, 4.0)])
+    second = report(1, steps=[(0.0, 4.0, 1)], operations=[Operation("all#", 1, 3.0, 3.0, 4.0)])
+    assert summarise([first, second], TWO)["step_time"] == {
+        "median": 4.0,
+        "compute": (1.0 + 3.0) / 2,
+        "communication": 1.0,
+        "waiting": (2.0 + 0.0) / 2,
+    }
+
+
+def test_steps_older_than_the_kept_operations_are_timed_but_not_split() -> None:
+    """The timeline keeps the most recent operations: an older step would look as if it had only computed."""
+    steps = [(0.0, 2.0, 1), (8.0, 10.0, 1), (11.0, 13.0, 1)]
+    operations = [Operation("all#", 3, 11.0, 11.0, 12.0)]
+    times = summarise([report(rank, steps=steps, operations=operations) for rank in (0, 1)], TWO)["step_time"]
+    assert times["median"] == 2.0
+    assert (times["compute"], times["communication"]) == (1.0, 1.0)
+
+
+def test_a_run_shorter_than_its_warm_up_has_no_times_and_no_division_by_zero() -> None:
+    summary = summarise([report(0, trained_steps=0), report(1, trained_steps=0)], TWO)
+    assert summary["throughput"] == 0.0
+    assert summary["step_time"] == {"median": None, "compute": None, "communication": None, "waiting": None}
+    assert summary["wire"] == {"bytes_per_step": 0.0, "by_primitive": {}, "total": 0}
+
+
+def test_memory_is_the_largest_workers_kind_by_kind_without_servers() -> None:
+    reports = [
+        report(0, memory={**MEMORY, "activations": 7}),
+        report(1, memory={**MEMORY, "parameters": 9}),
+        report(2, kind="server", memory={**MEMORY, "parameters": 99}),
+    ]
+    memory = summarise(reports, Layout(workers=2, parts=1, servers=1, loss_part=0))["memory"]
+    assert memory == {**MEMORY, "activations": 7, "parameters": 9}
+
+
+def test_a_workers_step_is_charged_its_share_of_what_servers_sent() -> None:
+    reports = [
+        report(0, bytes={"send": 100}),
+        report(1, bytes={"send": 100}),
+        report(2, kind="server", trained_steps=0, bytes={"send": 400, "broadcast": 20}),
+    ]
+    wire = summarise(reports, Layout(workers=2, parts=1, servers=1, loss_part=0))["wire"]
+    assert wire == {"bytes_per_step": 31.0, "by_primitive": {"send": 30.0, "broadcast": 1.0}, "total": 620}
+
+
+def test_staleness_is_pooled_over_servers() -> None:
+    reports = [
+        report(0),
+        report(1, kind="server", sync={"staleness": {"0": 2, "1": 1}}),
+        report(2, kind="server", sync={"staleness": {"1": 3, "4": 2}}),
+    ]
+    staleness = summarise(reports, Layout(workers=1, parts=1, servers=2, loss_part=0))["staleness"]
+    assert staleness == {"mean": (4 * 1 + 2 * 4) / 8, "max": 4, "histogram": {"0": 2, "1": 4, "4": 2}}
+    assert summarise([report(0)], Layout(workers=1, parts=1, servers=0, loss_part=0))["staleness"] is None
+
+
+@pytest.mark.parametrize("operations", [[], [Operation("all#", 1, float("-inf"), 0.5, 1.0)]])
+def test_a_report_survives_its_json(operations: list[Operation]) -> None:
+    made = report(3, steps=[(0.0, 1.0, 4)], operations=operations, bytes={"send": 3}, sync={"staleness": {"0": 1}})
+    read = Report.from_json(json.loads(json.dumps(made.as_json())))
+    assert read.operations == made.operations
+    assert [tuple(step) for step in read.steps] == made.steps
+    assert summarise([read], TWO)["wire"] == summarise([made], TWO)["wire"]

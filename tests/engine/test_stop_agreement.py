@@ -1,0 +1,112 @@
+"""All workers that step together leave before the same step, whenever the request comes."""
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.comm.board import Board
+from paceline.engine.stop import PERIOD, StopAgreement
+
+
+class Notes:
+    """What all boards of a run share."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.changed = threading.Condition()
+        self.stop = threading.Event()
+
+
+class LocalBoard(Board):
+    def __init__(self, notes: Notes, rank: int) -> None:
+        self.rank, self._notes = rank, notes
+
+    def post(self, key: str, value: str) -> None:
+        with self._notes.changed:
+            self._notes.values[key] = value
+            self._notes.changed.notify_all()
+
+    def read(self, key: str, writer: int) -> str:
+        with self._notes.changed:
+            assert self._notes.changed.wait_for(lambda: key in self._notes.values, timeout=10), key
+            return self._notes.values[key]
+
+    def stop_requested(self) -> bool:
+        return self._notes.stop.is_set()
+
+    def request_stop(self) -> None:
+        self._notes.stop.set()
+
+    def doing(self, what: str) -> None: ...
+
+
+def run_until_stopped(
+    board: LocalBoard, leader: int, first: int, last: int, step_seconds: float, request_at: int | None, ends: list[int]
+) -> None:
+    agreement = StopAgreement(board, board.rank, leader, "all", first)
+    for step in range(first, last):
+        if step == request_at:
+            board.request_stop()
+        if agreement.before(step, step_seconds):
+            ends.append(step)
+            return
+    ends.append(last)
+
+
+@settings(max_examples=25)
+@given(
+    workers=st.integers(2, 4),
+    first=st.integers(0, 100),
+    asked=st.integers(0, 40),
+    by=st.integers(0, 3),
+    leader=st.integers(0, 3),
+    seconds=st.lists(st.sampled_from([0.0, 0.05, 0.1, 0.7]), min_size=4, max_size=4),
+)
+def test_all_leave_before_the_same_step_whoever_asks_and_however_fast_each_is(
+    workers: int, first: int, asked: int, by: int, leader: int, seconds: list[float]
+) -> None:
+    notes, ends = Notes(), list[int]()
+    threads = [
+        threading.Thread(
+            target=run_until_stopped,
+            args=(
+                LocalBoard(notes, rank),
+                leader % workers,
+                first,
+                first + 50,
+                seconds[rank],
+                first + asked if rank == by % workers else None,
+                ends,
+            ),
+        )
+        for rank in range(workers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(ends) == workers
+    assert len(set(ends)) == 1
+
+
+@pytest.mark.parametrize("step_seconds", [0.001, 0.1, 2.0])
+def test_a_request_is_followed_within_about_half_a_second_of_steps(step_seconds: float) -> None:
+    notes, ends = Notes(), list[int]()
+    run_until_stopped(LocalBoard(notes, 0), 0, 0, 5000, step_seconds, 1000, ends)
+    assert 1000 <= ends[0] <= 1000 + max(PERIOD / step_seconds, 1) + 1
+
+
+def test_without_a_request_nobody_leaves_and_few_messages_are_posted() -> None:
+    notes, ends = Notes(), list[int]()
+    run_until_stopped(LocalBoard(notes, 0), 0, 0, 5000, 0.001, None, ends)
+    assert ends == [5000]
+    assert len(notes.values) <= 5000 * 0.001 / PERIOD + 2
+
+
+def test_a_run_that_goes_on_from_a_checkpoint_can_be_stopped_too() -> None:
+    notes, ends = Notes(), list[int]()
+    notes.stop.set()
+    run_until_stopped(LocalBoard(notes, 0), 0, 70, 90, 1.0, None, ends)
+    assert ends == [71]

@@ -1,0 +1,139 @@
+"""What a configuration may name, and what is refused before it can do harm."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import Choice
+from paceline.engine.targets import build, check_target, load_class
+from paceline.strategies import Strategy
+from paceline.tasks.base import DataSpec
+
+SPEC = DataSpec((1, 8, 8), torch.float32, (), 10, 100, 10)
+
+
+def choice(target: str, **knobs: Any) -> Choice:
+    return Choice(name="mine", target=target, knobs=knobs)
+
+
+@pytest.mark.parametrize(
+    ("group", "target"),
+    [
+        ("model", "os.system"),
+        ("model", "torch.load"),
+        ("model", "pathlib.Path.touch"),
+        ("model", "torch.nnx.Linear"),
+        ("model", "paceline.tasksx.Model"),
+        ("model", "paceline.cli.main.main"),
+        ("model", "torch.optim.SGD"),
+        ("optimizer", "torch.nn.Linear"),
+        ("strategy", "paceline.tasks.models.mlp.MLP"),
+        ("data", "builtins.eval"),
+        ("model", "MLP"),
+        ("model", ""),
+        ("model", "paceline.tasks.models..mlp.MLP"),
+        ("model", "torch.nn.Linear; import os"),
+        ("model", "__import__('os').system"),
+    ],
+)
+def test_a_target_outside_the_groups_modules_is_refused(group: str, target: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{group}\._target_=") as caught:
+        check_target(group, target, ())
+    assert caught.value.exit_code == 2
+
+
+def test_a_refused_module_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trap.py").write_text("from pathlib import Path\nPath(__file__).with_name('sprung').touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="--allow-module trap"):
+        load_class("model", "trap.Model", nn.Module, ())
+    assert "trap" not in sys.modules and not (tmp_path / "sprung").exists()
+    with pytest.raises(ConfigError, match="is nothing"):  # allowed, it is imported
+        load_class("model", "trap.Model", nn.Module, ("trap",))
+    assert (tmp_path / "sprung").exists()
+
+
+def test_an_allowed_module_does_not_allow_one_whose_name_begins_like_it() -> None:
+    check_target("model", "mine.models.Net", ("mine",))
+    with pytest.raises(ConfigError):
+        check_target("model", "mineral.Net", ("mine",))
+
+
+@pytest.mark.parametrize(
+    ("group", "target", "base", "what"),
+    [
+        ("model", "torch.nn.init.kaiming_normal_", nn.Module, "is a function"),
+        ("model", "torch.nn.Nope", nn.Module, "is nothing"),
+        ("model", "paceline.tasks.models.mlp.OrderedDict", nn.Module, "is the class OrderedDict"),
+        ("model", "paceline.tasks.models.nope.Net", nn.Module, "cannot import paceline.tasks.models.nope"),
+        ("model", "torch.nn.modules.linear.os.system", nn.Module, "cannot import torch.nn.modules.linear.os"),
+        ("strategy", "paceline.strategies.base.Strategy", Strategy, "is the class Strategy"),
+        ("strategy", "paceline.strategies.sync.bsp.BSP", Strategy, "must be a class derived from Strategy"),
+    ],
+)
+def test_what_is_no_class_of_the_groups_type_is_refused(group: str, target: str, base: type, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        load_class(group, target, base, ())
+
+
+def test_the_engines_own_arguments_go_where_the_constructor_has_a_place_for_them() -> None:
+    given = {"spec": SPEC}
+    mlp = build("model", choice("paceline.tasks.models.mlp.MLP", hidden=[4]), nn.Module, (), given)
+    assert mlp(torch.zeros(2, *SPEC.input_shape)).shape == (2, SPEC.classes)
+    linear = build("model", choice("torch.nn.Linear", in_features=2, out_features=3), nn.Linear, (), given)
+    assert linear.weight.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"hiden": [4]}, r"model\.hiden: MLP has no such parameter; did you mean hidden\?"),
+        ({"spec": 1}, r"model\.spec: MLP has no such parameter"),
+        ({"hidden": "4"}, r"model\.hidden='4': must be a valid array"),
+        ({"hidden": [True]}, r"model\.hidden\.0=True: must be a valid integer"),
+    ],
+)
+def test_a_knob_is_held_to_the_constructors_signature(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build("model", choice("paceline.tasks.models.mlp.MLP", **knobs), nn.Module, (), {"spec": SPEC})
+
+
+def test_a_knob_that_the_constructor_needs_and_was_not_given_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"model\.out_features: is missing; Linear needs it"):
+        build("model", choice("torch.nn.Linear", in_features=2), nn.Module, (), {})
+
+
+@pytest.mark.parametrize(
+    ("knobs", "blamed"),
+    [
+        ({"lr": 0.1, "momentum": -1.0}, "optimizer.momentum=-1.0: "),
+        ({"lr": -0.1, "momentum": 0.0}, "optimizer.lr=-0.1: "),
+    ],
+)
+def test_the_knob_that_the_constructor_refuses_is_the_one_named(knobs: dict[str, Any], blamed: str) -> None:
+    given = {"params": [nn.Parameter(torch.zeros(1))]}
+    with pytest.raises(ConfigError) as caught:
+        build("optimizer", choice("torch.optim.SGD", **knobs), Optimizer, (), given)
+    assert str(caught.value).startswith(blamed)
+
+
+def test_a_users_class_is_built_like_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home_made.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, spec, width: int = 3):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, width))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    net = build("model", choice("home_made.Net", width=5), nn.Module, ("home_made",), {"spec": SPEC})
+    assert net(torch.zeros(2, 1, 8, 8)).shape == (2, 5)
+    with pytest.raises(ConfigError, match=r"model\.width='5': must be a valid integer"):
+        build("model", choice("home_made.Net", width="5"), nn.Module, ("home_made",), {"spec": SPEC})
+    assert json.dumps(choice("home_made.Net").model_dump())  # what workers are told

@@ -1,0 +1,129 @@
+"""The same run when torchrun starts the workers."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_table import MARK, is_alive, marked, until
+from short_runs import HERE, QUICK, START, Train, clean_environment, weights
+
+from paceline.tracking.run_directory import RunDirectory
+
+pytestmark = pytest.mark.dist
+
+WAIT = 90.0  # seconds for two agents to start their workers on a busy machine, train, and end
+
+
+class Agents:
+    """torchrun agents on loopback that form one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._mark = folder, uuid.uuid4().hex
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, nodes: int, per_node: int, *overrides: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for node in range(nodes):
+            where = f"--nnodes={nodes} --node-rank={node} --nproc-per-node={per_node} --master-port={port}"
+            agent = [sys.executable, "-m", "torch.distributed.run", "--master-addr=127.0.0.1", *where.split()]
+            train = ["-m", "paceline.cli.main", "train", *QUICK, *overrides, "--name=mine"]
+            ours = ["--config-dir", str(HERE / "conf"), "--allow-module", "saboteur"]
+            with self._output(node).open("wb") as output:
+                self.processes.append(
+                    subprocess.Popen(
+                        [*agent, *train, *ours],
+                        cwd=self._folder,
+                        env={**clean_environment(self._folder), MARK: self._mark, "OMP_NUM_THREADS": "1"},
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+
+    def alive(self) -> dict[int, str]:
+        return marked(self._mark)
+
+    def wait(self) -> list[int]:
+        return [process.wait(WAIT) for process in self.processes]
+
+    def said(self) -> str:
+        return "".join(self._output(node).read_text() for node in range(len(self.processes)))
+
+    def _output(self, node: int) -> Path:
+        return self._folder / f"node-{node}.output"
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Agents]:
+    agents = Agents(tmp_path)
+    yield agents
+    for pid in agents.alive():
+        os.kill(pid, signal.SIGKILL)
+    for process in agents.processes:
+        process.wait(10)
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "summary.json").read_text())
+
+
+def test_two_agents_form_one_job_with_the_bits_of_a_local_run(agents: Agents, train: Train, root: Path) -> None:
+    agents.start(2, 1, "checkpoint.every_steps=3")
+    assert agents.wait() == [0, 0], agents.said()
+    run = root / "mine"
+    summary = summary_of(run)
+    assert {key: summary[key] for key in ("workers", "replicas", "status", "steps")} == {
+        "workers": 2,
+        "replicas": 2,
+        "status": "completed",
+        "steps": 6,
+    }
+    assert summary["wire"]["bytes_per_step"] == summary["predicted"]["bytes_per_step"]
+    assert agents.said().count("everything of this run: ") == 1  # the chief alone says it
+    local = train(name="local")
+    assert weights(run) == weights(local.path)
+    # and its checkpoints are those of any run
+    assert weights(train("steps=12", resume="mine").path) == weights(train("steps=12").path)
+
+
+def test_torchruns_processes_are_workers_and_servers(agents: Agents, root: Path) -> None:
+    agents.start(1, 3, "sync=asp", "steps=20")
+    assert agents.wait() == [0], agents.said()
+    summary = summary_of(root / "mine")
+    assert (summary["workers"], summary["servers"], summary["status"]) == (2, 1, "completed")
+    assert sum(summary["staleness"]["histogram"].values()) == 2 * 20
+
+
+@pytest.mark.fault
+def test_under_torchrun_a_workers_exception_is_said_and_nothing_is_left(agents: Agents) -> None:
+    agents.start(1, 2, "strategy=sabotage", "strategy.act=raise")
+    assert agents.wait() != [0]
+    assert "SabotageError: the coffee machine is on fire" in agents.said()
+    until(lambda: not agents.alive(), 2, "all gone")
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+def test_sigterm_to_torchrun_saves_and_the_run_goes_on_to_the_same_bits(
+    agents: Agents, train: Train, root: Path
+) -> None:
+    agents.start(1, 2, "strategy=sabotage", "strategy.pause=0.01", "steps=400")
+    run = RunDirectory(root / "mine")
+    until(lambda: any(record["kind"] == "step" for record in run.records()), START, "a step")
+    agents.processes[0].terminate()
+    assert agents.wait() != [0]
+    assert re.search(r"stopped by SIGTERM; saved: step-\d{8}; resume with: paceline train --resume mine", agents.said())
+    assert summary_of(run.path)["status"] == "interrupted"
+    assert not any(is_alive(pid) for pid in agents.alive())
+    assert weights(train(resume="mine").path) == weights(train("strategy=sabotage", "steps=400").path)
