@@ -14,7 +14,7 @@ workers and S payload bytes:
     send                      S
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -24,19 +24,19 @@ class Ledger:
     """Bytes and messages of training by primitive, since the worker started."""
 
     def __init__(self) -> None:
-        self.bytes: Counter[str] = Counter()
+        self.bytes: dict[str, Fraction] = defaultdict(Fraction)  # exact: a ring's share of odd sizes is no whole number
         self.messages: Counter[str] = Counter()
         self._aside = False
 
     def count(self, primitive: str, payload: int | Fraction) -> None:
         """One call of `primitive` sends `payload` bytes from this worker."""
         if not self._aside:
-            self.bytes[primitive] += round(payload)
+            self.bytes[primitive] += payload
             self.messages[primitive] += 1
 
     def snapshot(self) -> dict[str, int]:
-        """Bytes by primitive so far."""
-        return dict(self.bytes)
+        """Bytes by primitive so far, rounded to whole ones."""
+        return {primitive: round(count) for primitive, count in self.bytes.items()}
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -12,7 +12,8 @@ staleness of a push is the number of versions that came between its worker's las
 
 One worker with n_push = n_fetch = 1 is serial SGD, bit for bit. P equal workers in turn have staleness P - 1.
 
-Deviation from the paper: one server holds all of the weights that its workers hold (a pipeline's stages have one each).
+Deviations from the paper: a is pushed when it holds n_push gradients, where the paper's first push holds one; one
+server holds all of the weights that its workers hold (a pipeline's stages have one each).
 
 Cost per step, S bytes of gradient: a worker sends S / n_push and a request of 8 bytes for each fetch and each push; the
 server sends, to each worker, S / n_fetch.
