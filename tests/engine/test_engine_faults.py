@@ -368,3 +368,14 @@ def seconds_to_first_step(train: Train, root: Path, name: str, *overrides: str) 
         looking.result()
     assert summary["status"] == "completed"
     return seen[0] - start
+
+
+def test_a_worker_whose_log_cannot_be_written_still_tells_what_went_wrong(train: Train, root: Path) -> None:
+    sabotage = ("strategy=sabotage", "strategy.act=raise", "strategy.at=4", "steps=20")
+    with pytest.raises(WorkerFailedError):
+        train(*sabotage, "checkpoint.every_steps=2", name="victim")
+    log = root / "victim" / "logs" / "worker-001.log"
+    log.unlink()
+    log.symlink_to("/dev/full")
+    with pytest.raises(WorkerFailedError, match="SabotageError: the coffee machine is on fire"):
+        train(resume="victim")
