@@ -32,7 +32,8 @@ def compare(
 ) -> None:
     """Set runs side by side.
 
-    Throughput, step time, memory, bytes sent, accuracy and time to accuracy, one row a run.
+    Throughput, step time, memory, bytes sent, accuracy and time to accuracy, one row a run. A run with a damaged
+    summary is shown as damaged; one that is named (RUN, --baseline) ends the command with exit status 7.
 
     \b
     paceline compare                                every run under runs/
@@ -49,9 +50,14 @@ def compare(
     if not names:
         raise RunNameError(f"there are no runs under {ROOT} yet; train one: paceline train")
     directories = [RunDirectory.open(ROOT, name) for name in names]
-    if not runs:
+    if runs:
+        for run in directories:
+            tables.check(run)
+    else:
         directories.sort(key=lambda run: run.metrics.stat().st_mtime)
     reference = RunDirectory.open(ROOT, baseline) if baseline else None
+    if reference:
+        tables.check(reference)
     if reference and reference.path not in [run.path for run in directories]:
         directories.insert(0, reference)
     table = tables.rows(directories, reference)

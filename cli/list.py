@@ -6,7 +6,7 @@ import typer
 
 from .choices import defaults, group_of, groups
 from .completion import complete_group
-from .options import ConfigDir
+from .options import AllowModule, ConfigDir
 from .output import show
 
 
@@ -16,10 +16,12 @@ def list_choices(
         typer.Argument(metavar="GROUP", help="Only this group.", show_default=False, autocompletion=complete_group),
     ] = None,
     config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
 ) -> None:
     """List what can be chosen in each group.
 
-    One line a choice; the default has a star.
+    One line a choice; the default has a star. Nothing is imported: --allow-module is taken so that the flags of
+    paceline train may be given here too.
 
     \b
     paceline list         every group

@@ -1,9 +1,13 @@
 """The `paceline` command: its sub-commands, and how it ends when something is wrong."""
 
 import os
+import signal
 import sys
+import threading
 import traceback
-from typing import Annotated
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -11,11 +15,12 @@ from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .doctor import doctor
 from .list import list_choices
-from .output import note, show
+from .output import note, open_closed_streams, show
 from .plan import plan
 from .train import train
 
-BUG = 1
+BUG, MACHINE = 1, 3
+TERMINATED = 128 + signal.SIGTERM
 
 complete_in_shells()
 app = typer.Typer(
@@ -73,6 +78,15 @@ def paceline(
 
 def main() -> None:
     """Run the command that sys.argv names. Ends the process with the exit status of the README's table."""
+    open_closed_streams()
+    # torchrun's processes leave SIGTERM as it is until they have met
+    if threading.current_thread() is threading.main_thread() and "RANK" not in os.environ:
+        signal.signal(signal.SIGTERM, _terminate)
+    try:
+        Path.cwd()
+    except OSError:
+        note("the current directory is gone or cannot be read; go to another one first")
+        _leave(MACHINE)
     try:
         app()
     except Exception as error:
@@ -83,17 +97,28 @@ def main() -> None:
         _leave(end.code if isinstance(end.code, int) else 0)
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    """SIGTERM, except while the engine has workers, which save first."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))  # should the first get lost in a destructor
+    training = " while no worker was training; what is in the run directory stays" if "train" in sys.argv[1:2] else ""
+    try:
+        os.write(2, f"stopped by SIGTERM{training}\n".encode())  # print() may be what was interrupted
+    except OSError:
+        pass
+    raise SystemExit(TERMINATED)
+
+
 def _explain(error: Exception) -> int:
     """Say what went wrong, the last line in one sentence; returns the exit status."""
     exit_code = getattr(error, "exit_code", None)
     if isinstance(exit_code, int):
         for line in getattr(error, "details", []):
             note(line)
-        note(str(error))
+        note(_sentence(str(error)))
         return exit_code
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):
         note(f"the package {error.name.partition('.')[0]} is not installed; what works here: paceline doctor")
-        return 3
+        return MACHINE
     traceback.print_exception(error)
     note(
         f"this is a mistake in paceline, or in a class of yours: {type(error).__name__}: {' '.join(str(error).split())}"
@@ -101,7 +126,15 @@ def _explain(error: Exception) -> int:
     return BUG
 
 
-def _leave(status: int) -> None:
+def _sentence(message: str) -> str:
+    """The message without blank lines. One with an excerpt in it (indented, with a mark below) becomes one line."""
+    lines = [line for line in message.splitlines() if any(map(str.isalnum, line))]
+    if any(line[0].isspace() for line in lines[1:]):
+        return " ".join(" ".join(lines).split())
+    return "\n".join(lines) or "it failed, and does not say why"
+
+
+def _leave(status: int) -> NoReturn:
     """Under torchrun at once: destructors of process groups may wait for peers that have gone."""
     if status and "RANK" in os.environ and "torch" in sys.modules:
         sys.stdout.flush()

@@ -4,19 +4,53 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import TextIO
+
+
+class OutputError(Exception):
+    """Standard output takes no more: a full disk."""
+
+    exit_code = 3
+
+
+def open_closed_streams() -> None:
+    """A standard stream that the caller closed (`>&-`) becomes the null device.
+
+    Otherwise the next socket or file takes its number, and is written to by whoever prints.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def show(text: str) -> None:
-    """Print a result. A reader that has seen enough (`| head`) is no error."""
+    """Print a result. A reader that has seen enough (`| head`) is no error. Raises OutputError on any other."""
     try:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter tries again as it ends
+    except OSError as error:
+        _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
 def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:  # nobody can be told
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """What is left in the stream goes nowhere; otherwise the interpreter tries again as it ends, and fails."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def terminal_width() -> int | None:

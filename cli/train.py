@@ -71,6 +71,8 @@ def _checked(prepared: "Prepared") -> str:
 def _print_result(result: "Result") -> None:
     from ..tracking.compare import render, rows
 
-    show(render(rows([result.summary]), width=terminal_width()))
-    note(f"\neverything of this run: {shortest(Path(result.path))}")
-    note(f"beside others: paceline compare {result.path.name} OTHER")
+    try:
+        show(render(rows([result.summary]), width=terminal_width()))
+    finally:
+        note(f"\neverything of this run: {shortest(Path(result.path))}")
+        note(f"beside others: paceline compare {result.path.name} OTHER")

@@ -62,5 +62,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     with torch.device("meta"):
         parts = strategy.split(make_model())
     for part in parts:
+        if not any(parameter.requires_grad for parameter in part.parameters()):
+            raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         make_optimizer(part.parameters())
     return Parts(data, strategy, sync, layout, make_model, make_optimizer)

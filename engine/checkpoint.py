@@ -45,7 +45,7 @@ def write_part(checkpoints: Path, step: int, part: int, state: State) -> tuple[s
     name = f"part-{part:03d}.safetensors"
     directory = directory_of(checkpoints, step).with_suffix(".tmp")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(exist_ok=True)  # not its parents: a run directory that is gone stays gone
         _write_synced(directory / name, data)
     except OSError as error:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,9 +1,11 @@
 """Hydra: defaults + overrides -> one validated `Experiment`. Only this file imports hydra."""
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -17,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from ..tracking.redact import HIDDEN
 from .errors import ConfigError
 from .experiment import CHOSEN, Experiment, explain, from_config
 
@@ -44,6 +47,8 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
             raise ConfigError(_no_such_choice(error)) from None
         except ConfigCompositionException as error:
             raise ConfigError(_no_such_key(str(error), error.__cause__, [*_choices(overrides), *search])) from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
         except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
             raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
     return from_config(plain, choices)
@@ -51,12 +56,28 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
 
 def _plain(config: DictConfig) -> dict[str, Any]:
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    _check_no_environment(OmegaConf.to_container(own, resolve=False), "")
     plain = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     unknown = [str(key) for key in plain if str(key) not in Experiment.model_fields]
     if unknown:
         raise ConfigError(f"{unknown[0]}: there is no such key; {_nearest(unknown[0], list(Experiment.model_fields))}")
     return {str(key): value for key, value in plain.items()}
+
+
+def _check_no_environment(node: Any, path: str) -> None:
+    """What a run is made of is written to its directory and to W&B: the environment may hold secrets."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            _check_no_environment(value, f"{path}.{key}".removeprefix("."))
+    elif isinstance(node, list):
+        for value in node:
+            _check_no_environment(value, path)
+    elif isinstance(node, str) and re.search(r"\$\{\s*oc\.env\s*:", node):
+        raise ConfigError(
+            f"{path}={node}: a configuration may not read the environment, where secrets are; "
+            "write the value, or read it in a class of your own"
+        )
 
 
 def _check_grammar(overrides: list[str]) -> None:
@@ -134,7 +155,9 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
     for text in overrides:
         override = OverridesParser.create().parse_override(text)
         path = override.get_key_element().split(".")
-        if path[0] not in RESUMABLE or path == ["hardware", "workers"]:
+        if path[0] in CHOSEN and len(path) > 1:
+            path.insert(1, "knobs")  # where an experiment keeps them
+        if not _is_hidden(plain, path) and (path[0] not in RESUMABLE or path == ["hardware", "workers"]):
             raise ConfigError(
                 f"{text}: a resumed run goes on as it was; only {', '.join(RESUMABLE)} (but not hardware.workers) "
                 "may change"
@@ -150,7 +173,21 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
                 f"{path[-1]}.{next(iter(section[path[-1]]))}=..."
             )
         section[path[-1]] = override.value()
+    for key in (key.replace(".knobs.", ".") for key in _hidden_keys(plain, "")):
+        raise ConfigError(f"{key}: looked like a secret and was not stored with the run; give it again: {key}=...")
     try:
         return Experiment.model_validate(plain)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
+
+
+def _is_hidden(plain: Any, path: list[str]) -> bool:
+    for name in path:
+        plain = plain.get(name) if isinstance(plain, dict) else None
+    return HIDDEN in str(plain)
+
+
+def _hidden_keys(node: Any, path: str) -> list[str]:
+    if isinstance(node, dict):
+        return [found for key, value in node.items() for found in _hidden_keys(value, f"{path}.{key}".strip("."))]
+    return [path] if HIDDEN in str(node) else []

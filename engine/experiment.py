@@ -26,10 +26,10 @@ class Choice(_Frozen):
 
 
 class Hardware(_Frozen):
-    workers: Positive | None
+    workers: Annotated[int, Ge(1), Le(4096)] | None
     device: Literal["auto", "cpu", "cuda"]
-    threads: Positive | None
-    timeout: Annotated[float, Gt(0)]
+    threads: Annotated[int, Ge(1), Le(1024)] | None
+    timeout: Annotated[float, Gt(0), Le(604_800)]  # a week
     port: Annotated[int, Ge(0), Le(65535)]
 
 
@@ -55,7 +55,7 @@ class Experiment(_Frozen):
     seed: Annotated[int, Ge(0), Le(2**63 - 1)]  # torch's generators take no more
     epochs: Positive
     steps: Positive | None
-    batch_size: Positive
+    batch_size: Annotated[int, Ge(1), Le(2**31 - 1)]
     target_accuracy: Annotated[float, Ge(0), Le(1)]
     warmup: Natural
     evaluate: Evaluate
@@ -89,7 +89,7 @@ def from_yaml(text: str) -> Experiment:
     try:
         return Experiment.model_validate(yaml.safe_load(text))
     except (yaml.YAMLError, ValidationError) as error:
-        message = explain(error) if isinstance(error, ValidationError) else str(error)
+        message = explain(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
         raise ConfigError(f"the run's config.yaml is not one of ours: {message}") from None
 
 

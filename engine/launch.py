@@ -32,6 +32,7 @@ from .layout import Layout
 from .worker import Assignment, prepare_process, work
 
 GRACE = 2.0  # seconds after the first failure in which others may say what they know, or end by themselves
+ONE_PRESS = 0.3  # seconds within which two signals are one
 PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDARY = "PeerLostError"  # a worker that lost its peer is not the cause
@@ -114,7 +115,8 @@ def _log_to(path: Path) -> None:
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.close(log)
+    if log > 2:
+        os.close(log)
 
 
 # -- in the launcher
@@ -148,14 +150,14 @@ def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()
         raise _explain(failures, layout, assignment)
     if crew.stop_signal:
         name = signal.Signals(crew.stop_signal).name
-        raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment.run)}", 128 + crew.stop_signal)
+        raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment)}", 128 + crew.stop_signal)
 
 
 class Crew:
     """The worker processes of one run."""
 
     def __init__(self) -> None:
-        self.stop_signal = 0
+        self.stop_signal, self._stopped_at = 0, 0.0
         self._processes: list[ForkServerProcess] = []
         self._channels: list[Connection] = []
 
@@ -207,11 +209,13 @@ class Crew:
 
     def stop(self, number: int) -> None:
         """The first signal asks the workers to save and stop; the second kills them."""
+        if self.stop_signal and time.monotonic() - self._stopped_at < ONE_PRESS:
+            return  # `timeout` and some shells signal the process and then its group
         if self.stop_signal:
             self.kill()
             print("killed; the last checkpoint is kept", file=sys.stderr, flush=True)
             os._exit(128 + number)
-        self.stop_signal = number
+        self.stop_signal, self._stopped_at = number, time.monotonic()
         print("\nstopping after this step, saving; once more to leave at once", file=sys.stderr, flush=True)
         for process in self._processes:
             if process.is_alive():
@@ -269,15 +273,17 @@ def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> W
     what = cause.message if own_words else f"{cause.error}: {cause.message}"
     who = "" if cause.error in ("HangError", "DivergedError") else f"{role.kind} {cause.rank}{_last_step(run)} "
     details = [f"log: {run / 'logs' / f'worker-{cause.rank:03d}.log'}"]
-    message = f"{who}{'failed: ' if not own_words else ''}{what}; {what_is_saved(run)}"
+    message = f"{who}{'failed: ' if not own_words else ''}{what}; {what_is_saved(assignment)}"
     return WorkerFailedError(message, cause.exit_code, details)
 
 
-def what_is_saved(run: Path) -> str:
-    saved = last_checkpoint(run)
+def what_is_saved(assignment: Assignment) -> str:
+    """The end of a sentence: what there is to go on from, and the command for it."""
+    saved = last_checkpoint(assignment.run)
     if saved is None:
         return "nothing was saved yet"
-    return f"saved: {saved.name}; resume with: paceline train --resume {run.name}"
+    allow = "".join(f" --allow-module {module}" for module in assignment.allowed)
+    return f"saved: {saved.name}; resume with: paceline train --resume {assignment.run.name}{allow}"
 
 
 def last_checkpoint(run: Path) -> Path | None:

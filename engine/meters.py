@@ -1,6 +1,8 @@
 """What one worker measures while it trains, and what all workers' measures make of a run.
 
 A step's time runs from taking the batch to having updated parameters. Evaluation, checkpoints and set-up lie outside.
+Where replicas go at their own paces, the others train on meanwhile: there the pauses count in `seconds`, and so in time
+to accuracy.
 Compute is the time in which the worker was not blocked; how blocked time divides into communication and waiting is
 said in comm/timeline.py.
 """
@@ -50,8 +52,12 @@ class Report:
 class Meter:
     """Times the steps of one worker."""
 
-    def __init__(self, comm: Comm, warmup: int, device: torch.device, elapsed: float = 0.0) -> None:
+    def __init__(
+        self, comm: Comm, warmup: int, device: torch.device, counts_pauses: bool, elapsed: float = 0.0
+    ) -> None:
         """`warmup`: steps to leave out of throughput and step times. `elapsed`: training seconds before."""
+        self._counts_pauses = counts_pauses
+        self._paused_at: float | None = None
         self._comm, self._warmup, self._device = comm, warmup, device
         self.seconds = elapsed  # of training so far, earlier lives of a resumed run included
         self.steps: list[tuple[float, float, int]] = []
@@ -64,7 +70,8 @@ class Meter:
         yield
         end = self._now()
         self.last = end - start
-        self.seconds += self.last
+        self.seconds += end - (self._paused_at or start)
+        self._paused_at = end if self._counts_pauses else None
         self.trained_steps += 1
         self.samples += samples
         if self.trained_steps > self._warmup:
@@ -98,40 +105,54 @@ class Meter:
 def summarise(reports: list[Report], layout: Layout) -> dict[str, Any]:
     """The measured half of a run's summary."""
     workers = [report for report in reports if report.kind == "worker"]
+    servers = [report for report in reports if report.kind == "server"]
     of_loss = [report for report in workers if report.part == layout.loss_part]
     return {
-        "throughput": sum(_throughput(report) for report in of_loss),
-        "step_time": _step_times(reports, workers),
+        "throughput": _throughput(of_loss),
+        **_step_times(reports, workers),
         "memory": _peaks(workers),
+        "server_memory": _peaks(servers) if servers else None,
         "wire": _wire(reports, workers),
         "staleness": _staleness(reports),
     }
 
 
-def _throughput(report: Report) -> float:
-    """Samples a second of one replica, warm-up and what lies between steps left out."""
-    seconds = sum(end - start for start, end, _ in report.steps)
-    return sum(samples for *_, samples in report.steps) / seconds if seconds else 0.0
+def _throughput(replicas: list[Report]) -> float:
+    """Samples a second of all replicas, warm-up and what lies between steps left out.
+
+    Each replica has its share of the samples, so all of them have been seen when the slowest is through.
+    """
+    slowest = max(sum(end - start for start, end, _ in report.steps) for report in replicas)
+    return sum(samples for report in replicas for *_, samples in report.steps) / slowest if slowest else 0.0
 
 
-def _step_times(reports: list[Report], workers: list[Report]) -> dict[str, float | None]:
+def _step_times(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
     launches = last_launches([report.operations for report in reports])
+    rows: list[dict[str, float]] = []
+    durations: list[float] = []
     splits: list[StepSplit] = []
     for report in workers:
         # the timeline keeps the most recent operations only: steps before them cannot be split
         known = report.operations[0].start if report.operations else float("-inf")
-        steps = [(start, end) for start, end, _ in report.steps if start >= known] if report.operations else []
-        steps = steps or [(start, end) for start, end, _ in report.steps]
-        splits += split(steps, report.operations, launches)
-    durations = [end - start for report in workers for start, end, _ in report.steps]
-    if not durations:
-        return {"median": None, "compute": None, "communication": None, "waiting": None}
-    return {
-        "median": median(durations),
-        "compute": median(part.compute for part in splits),
-        "communication": median(part.communication for part in splits),
-        "waiting": median(part.waiting for part in splits),
+        steps = [(start, end) for start, end, _ in report.steps]
+        own = split([step for step in steps if step[1] > known] or steps, report.operations, launches)
+        durations += [end - start for start, end in steps]
+        splits += own
+        if own:
+            rows.append({"rank": report.rank, **_divided(median(end - start for start, end in steps), own)})
+    nothing = dict.fromkeys(("median", "compute", "communication", "waiting"))
+    return {"step_time": _divided(median(durations), splits) if splits else nothing, "per_worker": rows}
+
+
+def _divided(step: float, splits: list[StepSplit]) -> dict[str, float]:
+    """The median step, divided as all of the time was: what happens in few steps only is not lost, and it adds up."""
+    shares = {
+        "compute": sum(part.compute for part in splits),
+        "communication": sum(part.communication for part in splits),
+        "waiting": sum(part.waiting for part in splits),
     }
+    total = sum(shares.values()) or 1.0
+    return {"median": step, **{name: step * share / total for name, share in shares.items()}}
 
 
 def _peaks(workers: list[Report]) -> dict[str, int]:

@@ -110,19 +110,26 @@ def _part_plans(experiment: Experiment, parts: Parts) -> list[PartPlan]:
     spec, size = parts.data.spec, experiment.batch_size
     inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
     targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
-    activations = _activations(parts, modules, inputs, targets)
+    try:
+        activations = _activations(experiment, parts, modules, inputs, targets)
+    except (RuntimeError, IndexError) as error:  # torch's word on shapes
+        raise ConfigError(
+            f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
+            f"{list(inputs.shape)}: {str(error).splitlines()[0]}"
+        ) from error
     within = parts.strategy.cost(modules, inputs)
     plans: list[PartPlan] = []
     for module, traffic, saved in zip(modules, within, activations, strict=True):
         parameters = list(module.parameters())
-        cost: Cost = parts.sync.cost(parameters, parts.layout.replicas)
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        cost: Cost = parts.sync.cost(trained, parts.layout.replicas)
         plans.append(
             PartPlan(
                 layers=[name for name, _ in module.named_children()],
                 parameters=sum(parameter.numel() for parameter in parameters),
                 memory={
                     "parameters": payload(parameters),
-                    "gradients": payload(parameters),
+                    "gradients": payload(trained),
                     "optimizer": _optimizer_state(parameters, parts.make_optimizer)
                     if parts.sync.steps_on_workers
                     else 0,
@@ -136,7 +143,18 @@ def _part_plans(experiment: Experiment, parts: Parts) -> list[PartPlan]:
     return plans
 
 
-def _activations(parts: Parts, modules: list[nn.Module], inputs: Tensor, targets: Tensor) -> list[int]:
+def _check_outputs(experiment: Experiment, outputs: Tensor, targets: Tensor, classes: int) -> None:
+    if outputs.dim() != targets.dim() + 1 or outputs.shape[-1] < classes:
+        raise ConfigError(
+            f"model={experiment.model.name} puts out {list(outputs.shape)}; data={experiment.data.name} has targets "
+            f"{list(targets.shape[1:])} of {classes} classes, so it must be [samples, "
+            f"{''.join(f'{n}, ' for n in targets.shape[1:])}{classes}]"
+        )
+
+
+def _activations(
+    experiment: Experiment, parts: Parts, modules: list[nn.Module], inputs: Tensor, targets: Tensor
+) -> list[int]:
     """Bytes that each part's forward passes keep for backward."""
     sizes = parts.strategy.micro_sizes(len(inputs))
     flowing = list(inputs.split(sizes))
@@ -145,6 +163,7 @@ def _activations(parts: Parts, modules: list[nn.Module], inputs: Tensor, targets
         with memory.activations(module) as account:
             outputs = [parts.strategy.forward(module, x) for x in flowing]
             if i == parts.strategy.loss_part:
+                _check_outputs(experiment, outputs[0], targets, parts.data.spec.classes)
                 kept = [cross_entropy(o, t) for o, t in zip(outputs, targets.split(sizes), strict=True)]
                 del kept
         peaks.append(account.peak)
@@ -155,7 +174,8 @@ def _activations(parts: Parts, modules: list[nn.Module], inputs: Tensor, targets
 def _optimizer_state(parameters: list[nn.Parameter], make_optimizer: MakeOptimizer) -> int:
     optimizer = make_optimizer(parameters)
     for parameter in parameters:
-        parameter.grad = torch.empty_like(parameter)
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
     try:
         optimizer.step()
     except (TypeError, RuntimeError) as error:  # one that wants a closure, or sparse gradients

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..tracking.environment import environment
+from ..tracking.errors import StorageError
 from ..tracking.mirror import Mirror
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory, check_name
@@ -21,7 +23,7 @@ from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from . import ROOT
 from .compose import compose, override_stored
-from .errors import ConfigError
+from .errors import ConfigError, DivergedError
 from .experiment import Experiment, from_yaml
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def prepare(
             raise ConfigError(f"--name {name}: a resumed run keeps its name")
         run_name, _, step = resume.partition("@")
         directory = RunDirectory.open(root, run_name)
-        experiment = override_stored(from_yaml(directory.config.read_text()), list(overrides))
+        experiment = override_stored(_stored(directory), list(overrides))
         chosen = _checkpoint(directory, step)
     else:
         experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
@@ -99,6 +101,13 @@ def prepare(
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
     return Prepared(experiment, tuple(allow_modules), directory, chosen)
+
+
+def _stored(directory: RunDirectory) -> Experiment:
+    try:
+        return from_yaml(directory.config.read_text())
+    except OSError as error:
+        raise ConfigError(f"--resume {directory.name}: cannot read its config.yaml ({error.strerror})") from None
 
 
 def _checkpoint(directory: RunDirectory, step: str) -> Path:
@@ -159,9 +168,21 @@ def run(
     try:
         assignment = Assignment(prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint)
         launch(assignment, plan.layout, data.preload)
+    except Exception as error:
+        _note_the_end(directory, error)
+        raise
     finally:
         mirror.close()
     return result_of(directory)
+
+
+def _note_the_end(directory: RunDirectory, error: Exception) -> None:
+    """For `compare`: why there is no summary."""
+    if directory.summary.exists():
+        return
+    status = "diverged" if getattr(error, "exit_code", None) == DivergedError.exit_code else "failed"
+    with suppress(StorageError):
+        directory.append({"kind": "end", "status": status, "reason": str(error)})
 
 
 def open_directory(prepared: Prepared, root: Path) -> RunDirectory:

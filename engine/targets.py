@@ -70,18 +70,19 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
         return cls(**passed, **choice.knobs)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, AssertionError) as error:
         if hasattr(error, "exit_code"):
             raise
         blamed = [name for name in choice.knobs if not _accepts(cls, {**passed, name: choice.knobs[name]})]
         knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
-        raise ConfigError(f"{knobs}: {error} ({choice.target})") from error
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{knobs}: {why} ({choice.target})") from error
 
 
 def _accepts(cls: type, arguments: dict[str, Any]) -> bool:
     try:
         cls(**arguments)
-    except (ValueError, TypeError, RuntimeError):
+    except (ValueError, TypeError, RuntimeError, AssertionError):
         return False
     return True
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 from ..comm.process import connect_env
@@ -25,7 +26,8 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     parts = assemble(experiment, prepared.allowed, plan.layout.world_size)
     device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", rank)))
     comm = connect_env(experiment.hardware.timeout, device)
-    signal.signal(signal.SIGTERM, lambda *_: comm.board.request_stop())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: comm.board.request_stop())
     if rank != chief:
         directory = RunDirectory(Path(comm.board.read("run", chief)))
         work(Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint), parts, comm, device)
@@ -33,13 +35,19 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
         return None
     directory = open_directory(prepared, root)
     comm.board.post("run", str(directory.path))
+    layout = plan.layout
+    servers = layout.servers * layout.parts
+    print(
+        f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers", file=sys.stderr
+    )
+    assignment = Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint)
     mirror = start_mirror(prepared, directory, quiet)
     try:
-        work(Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint), parts, comm, device)
+        work(assignment, parts, comm, device)
         comm.close()
     finally:
         mirror.close()
     result = result_of(directory)
     if result.summary["status"] == "interrupted":
-        raise InterruptedRunError(f"stopped by SIGTERM; {what_is_saved(directory.path)}", 128 + signal.SIGTERM)
+        raise InterruptedRunError(f"stopped by SIGTERM; {what_is_saved(assignment)}", 128 + signal.SIGTERM)
     return result

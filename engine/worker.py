@@ -3,13 +3,12 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 from ..comm.base import Comm
 from ..comm.process import ProcessComm
+from ..strategies.base import load_state, payload
 from ..tasks.losses import cross_entropy, evaluate
 from ..tasks.partition import Partition
 from ..tracking.run_directory import RunDirectory
@@ -66,7 +65,7 @@ class Worker:
             manifest = self._prepare()
         if self.role.kind == "server":
             self.sync.serve()
-            return self._report(Meter(self.world, 0, self.device), 0, "completed")
+            return self._report(Meter(self.world, 0, self.device, False), 0, "completed")
         job = self._job(manifest)
         if self.is_chief:
             self._announce(job, manifest)
@@ -94,20 +93,22 @@ class Worker:
         torch.manual_seed(experiment.seed)
         model = self.parts.make_model()
         if self.is_chief:
-            self.skeleton = _skeleton(self.parts)
+            self.judged = self.parts.make_model().to(self.device)  # what is evaluated: the gathered state
         if of_replica is not None:
             self.strategy.prepare(model.to(self.device), cross_entropy, of_replica, self.sync.before_backward)
             module = self.strategy.module
         else:
             module = self.strategy.split(model)[role.part].to(self.device)
         module.train()
+        self.module = module
         manifest = state = None
         if self.assignment.resume is not None:
             manifest = checkpoint.read_manifest(self.assignment.resume)
             state = checkpoint.read_part(self.assignment.resume, role.part, manifest)
-            _load(module, state["parameters"])
+            load_state(module, state["parameters"])
         optimizer = self.parts.make_optimizer(module.parameters())
-        self.sync.prepare(dict(module.named_parameters()), optimizer, of_part)
+        trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self.sync.prepare(trained, optimizer, of_part)
         if state is not None:
             self.sync.load_state_dict(state["sync"])
         return manifest
@@ -117,6 +118,8 @@ class Worker:
         train_split, self.test = self.parts.data.load()
         partition = Partition(len(train_split), layout.replicas, experiment.batch_size, experiment.seed)
         steps = min(partition.steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
+        self.steps_per_epoch = partition.steps_per_epoch
+        self.resumed_at = manifest.step if manifest else None
         start = manifest.step if manifest else 0
         self.time_to_accuracy = manifest.time_to_accuracy if manifest else None
         together = self.sync.synchronous
@@ -135,6 +138,7 @@ class Worker:
                 self.world,
                 min(experiment.warmup, (steps - start) // 2),
                 self.device,
+                not together,
                 manifest.seconds if manifest else 0.0,
             ),
             stop=StopAgreement(
@@ -185,7 +189,8 @@ class Worker:
                 self.workers.barrier()
 
     def _record_step(self, job: Job, done: int, loss: float) -> None:
-        samples = sum(job.partition.sizes(done - 1))
+        sizes = job.partition.sizes(done - 1)
+        samples = sum(sizes) if self.sync.synchronous else sizes[0]  # others go at paces of their own
         self.directory.append(
             {
                 "kind": "step",
@@ -211,8 +216,8 @@ class Worker:
         state = self._consensus()
         if state is None:
             return
-        self.skeleton.load_state_dict(state, assign=True)
-        result = evaluate(self.skeleton, self.test, device=self.device)
+        load_state(self.judged, state)
+        result = evaluate(self.judged, self.test, device=self.device)
         if self.time_to_accuracy is None and result.accuracy >= self.experiment.target_accuracy:
             self.time_to_accuracy = job.meter.seconds
         self.last_evaluation = {"accuracy": result.accuracy, "loss": result.loss}
@@ -234,7 +239,7 @@ class Worker:
         self.saved_at = done
         if self.role.replica != 0:
             return
-        whole = {"parameters": {**parameters, **dict(self.strategy.module.named_buffers())}, "sync": state}
+        whole = {"parameters": self.strategy.part_state(parameters), "sync": state}
         name, digest = checkpoint.write_part(self.directory.checkpoints, done, self.role.part, whole)
         board, key = self.world.board, f"checkpoint/{done}"
         board.post(f"{key}/{self.world.rank}", json.dumps([name, digest]))
@@ -263,10 +268,9 @@ class Worker:
         self.world.barrier()
 
     def _memory(self, activations: int) -> dict[str, int]:
-        parameters = list(self.sync.parameters.values())
         return {
-            "parameters": memory.held(parameters),
-            "gradients": sum(p.numel() * p.element_size() for p in parameters),
+            "parameters": memory.held(self.module.parameters()),
+            "gradients": payload(list(self.sync.parameters.values())),
             "optimizer": memory.held(memory.optimizer_state(self.sync.optimizer)),
             "activations": activations,
             "buffers": memory.held(self.sync.buffers()),
@@ -288,7 +292,8 @@ class Worker:
                 "parts": layout.parts,
                 "device": self.device.type,
                 "steps": done,
-                "epochs": experiment.epochs,
+                "epochs": done / self.steps_per_epoch,
+                "resumed_at": self.resumed_at,
                 "batch_size": experiment.batch_size,
                 "seed": experiment.seed,
                 "modelled": False,
@@ -297,18 +302,8 @@ class Worker:
                 "loss": self.last_evaluation.get("loss"),
                 "target_accuracy": experiment.target_accuracy,
                 "time_to_accuracy": self.time_to_accuracy,
-                "seconds": meter.seconds,
+                "seconds": max(report.seconds for report in reports),
                 "predicted": {"bytes_per_step": plan["bytes_per_step"], "memory": plan["memory"]},
             }
         )
         self.directory.append({"kind": "end", "status": status})
-
-
-def _skeleton(parts: Parts) -> nn.Module:
-    """The whole model without memory: the gathered state is put into it for evaluation."""
-    with torch.device("meta"):
-        return parts.make_model()
-
-
-def _load(module: nn.Module, tensors: dict[str, Any]) -> None:
-    module.load_state_dict(tensors, strict=True)

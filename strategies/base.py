@@ -78,9 +78,13 @@ class Strategy(ABC):
         An empty batch leaves every gradient None and returns None.
         """
 
+    def part_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """This part's state with `parameters` (by name) in place of its own; each tensor under one name."""
+        return {**state_of(self.module), **parameters}
+
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         """The whole model's state at `loss_part`, None elsewhere; `parameters` are this part's, by name."""
-        return {**parameters, **dict(self.module.named_buffers())}
+        return self.part_state(parameters)
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         """The micro-batches, in samples, whose activations a worker holds at once."""
@@ -111,7 +115,10 @@ class Sync(ABC):
     comm: Comm
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
-        """Take over these parameters and their optimizer; servers are given a part of their own, like workers."""
+        """Take over these parameters, which all want gradients, and their optimizer.
+
+        Servers are given a part of their own, like workers.
+        """
         self.parameters, self.optimizer, self.comm = parameters, optimizer, comm
 
     def begin(self, batch: Batch) -> None:
@@ -155,6 +162,22 @@ class Sync(ABC):
     @abstractmethod
     def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
         """Stated traffic of one step among the holders of one part; only shapes and dtypes are looked at."""
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers. A parameter that two layers share (tied weights) has its first name only."""
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    again = {name for name, _ in module.named_parameters(remove_duplicate=False)} - parameters.keys()
+    state = module.state_dict()
+    return {**parameters, **{name: state[name] for name in state if name not in parameters and name not in again}}
+
+
+def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy what `state_of` gave into a module of the same kind. Raises `ValueError` when it is of another kind."""
+    mine = state_of(module)
+    if mine.keys() != state.keys():
+        raise ValueError(f"the state differs from the model in {', '.join(sorted(mine.keys() ^ state.keys())[:5])}")
+    module.load_state_dict(state, strict=False)
 
 
 def payload(tensors: Sequence[Tensor]) -> int:

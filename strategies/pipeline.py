@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..comm import Comm, Work
-from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, payload
+from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, payload, state_of
 from .errors import LayoutError
 
 
@@ -55,7 +55,7 @@ class Pipeline(Strategy):
                 f"strategy=pipeline cuts a model between the layers of an nn.Sequential, and {type(model).__name__} "
                 "is none; strategy=data_parallel takes any module"
             )
-        layers = list(model.named_children())
+        layers = list(model._modules.items())  # not named_children: it leaves out a layer that comes again
         if len(layers) < self.parts:
             raise LayoutError(
                 f"strategy.stages={self.parts}: the model has {len(layers)} layers to cut between; "
@@ -68,11 +68,16 @@ class Pipeline(Strategy):
         cuts = self.cuts or balanced([payload(list(layer.parameters())) for _, layer in layers], self.parts)
         bounds = [0, *cuts, len(layers)]
         stages = [_stage(layers[a:b]) for a, b in pairwise(bounds)]
-        empty = [i for i, stage in enumerate(stages) if not list(stage.parameters())]
+        empty = [i for i, stage in enumerate(stages) if not any(p.requires_grad for p in stage.parameters())]
         if empty:
             raise LayoutError(
-                f"stage {empty[0]} of strategy=pipeline holds no parameters (cuts {cuts}); choose fewer "
+                f"stage {empty[0]} of strategy=pipeline has no parameters to train (cuts {cuts}); choose fewer "
                 "strategy.stages, or strategy.cuts that leave each stage some"
+            )
+        if sum(len(list(stage.parameters())) for stage in stages) > len(list(model.parameters())):
+            raise LayoutError(
+                f"strategy.cuts={cuts}: two stages would share a parameter (tied weights) by a copy each; "
+                "cut elsewhere, or choose strategy=data_parallel"
             )
         return stages
 
@@ -144,15 +149,14 @@ class Pipeline(Strategy):
         return activation.requires_grad_(activation.is_floating_point())
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        mine = super().full_state(parameters)
-        assert mine is not None
+        mine = self.part_state(parameters)
         if not self._last:
             for tensor in mine.values():
                 self._comm.send(tensor.detach().contiguous(), self.loss_part)
             return None
         whole: dict[str, Tensor] = {}
         for i, stage in enumerate(self._all[:-1]):
-            for name, tensor in [*stage.named_parameters(), *stage.named_buffers()]:
+            for name, tensor in state_of(stage).items():
                 whole[name] = torch.empty_like(tensor, device=next(iter(mine.values())).device, requires_grad=False)
                 self._comm.recv(whole[name], i)
         return {**whole, **mine}

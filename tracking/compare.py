@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import TableError
+from .errors import CorruptRunError, TableError
 from .run_directory import Record, RunDirectory
 
 FORMATS = ("table", "markdown", "csv", "json")
@@ -21,10 +21,10 @@ Summary = dict[str, Any]
 def rows(runs: Sequence[RunDirectory | Summary], baseline: str | RunDirectory | Summary | None = None) -> list[Row]:
     """One row a run, in the order given; keys are COLUMNS' keys, units in their names, None where unknown.
 
-    A run without a summary appears with its status and what its metrics tell. With a `baseline` (a run, or
-    the name of one of `runs`), two more keys hold speed-ups against it: of throughput, and of time to
-    accuracy where both aimed at the same accuracy. Runs of another model or data set, and modelled runs
-    beside measured ones, have none. Raises TableError when no run has the baseline's name.
+    A run without a summary, or with a damaged one (status `damaged`), appears with what its metrics tell.
+    With a `baseline` (a run, or the name of one of `runs`), two more keys hold speed-ups against it: of
+    throughput, and of time to accuracy where both aimed at the same accuracy. Runs of another model or data
+    set, and modelled runs beside measured ones, have none. Raises TableError when no run has the baseline's name.
     """
     summaries = [_summary(run) for run in runs]
     table = [_row(summary) for summary in summaries]
@@ -33,6 +33,11 @@ def rows(runs: Sequence[RunDirectory | Summary], baseline: str | RunDirectory | 
         for row, summary in zip(table, summaries, strict=True):
             row |= _speedups(summary, reference)
     return table
+
+
+def check(run: RunDirectory) -> None:
+    """Raises CorruptRunError, naming the file, when the run's summary is damaged."""
+    _read(run)
 
 
 def sort(table: list[Row], column: str, reverse: bool = False) -> list[Row]:
@@ -112,6 +117,8 @@ COLUMNS = (
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
     Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
     Column("bytes_per_step", "sent/step", human_bytes, short="bytes"),
+    Column("staleness_mean", "staleness", _fixed(2), short="staleness"),
+    Column("staleness_max", "max staleness", _fixed(0)),
     Column("loss", "loss", _fixed(4)),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
     Column("time_to_accuracy_s", "to acc. s", _fixed(1), short="time_to_accuracy"),
@@ -119,28 +126,31 @@ COLUMNS = (
     Column("speedup_time_to_accuracy", "speed-up to acc.", lambda value: f"{value:.2f}x", True),
 )
 # Told by the run's label, or by the table's purpose: a comparison holds model and data fixed.
-_NOT_FOR_PEOPLE = ("status", "modelled", "model", "data", "loss")
+_NOT_FOR_PEOPLE = ("status", "modelled", "model", "data", "staleness_max", "loss")
 
 
 def _row(summary: Summary) -> Row:
-    step = summary.get("step_time") or {}
-    peak = (summary.get("memory") or {}).get("process_peak")
+    """Raises ValueError where a value is of another type."""
+    step, staleness = _section(summary, "step_time"), _section(summary, "staleness")
+    peaks = [_number(_section(summary, kind).get("process_peak")) for kind in ("memory", "server_memory")]
     return {
-        "run": summary.get("name"),
-        "status": summary.get("status"),
+        "run": _text(summary.get("name")),
+        "status": _text(summary.get("status")),
         "modelled": bool(summary.get("modelled")),
-        "model": summary.get("model"),
-        "data": summary.get("data"),
-        "strategy": summary.get("strategy"),
-        "sync": summary.get("sync"),
-        "workers": summary.get("workers"),
+        "model": _text(summary.get("model")),
+        "data": _text(summary.get("data")),
+        "strategy": _text(summary.get("strategy")),
+        "sync": _text(summary.get("sync")),
+        "workers": _number(summary.get("workers")),
         "throughput_samples_per_s": _number(summary.get("throughput")),
         "step_ms": _scaled(step.get("median"), 1e3),
         "compute_ms": _scaled(step.get("compute"), 1e3),
         "communication_ms": _scaled(step.get("communication"), 1e3),
         "waiting_ms": _scaled(step.get("waiting"), 1e3),
-        "peak_memory_mib": _scaled(peak, 1 / 2**20),
-        "bytes_per_step": _number((summary.get("wire") or {}).get("bytes_per_step")),
+        "peak_memory_mib": _scaled(max((peak for peak in peaks if peak is not None), default=None), 1 / 2**20),
+        "bytes_per_step": _number(_section(summary, "wire").get("bytes_per_step")),
+        "staleness_mean": _number(staleness.get("mean")),
+        "staleness_max": _number(staleness.get("max")),
         "loss": _number(summary.get("loss")),
         "accuracy": _number(summary.get("accuracy")),
         "time_to_accuracy_s": _number(summary.get("time_to_accuracy")),
@@ -150,7 +160,35 @@ def _row(summary: Summary) -> Row:
 def _summary(run: RunDirectory | Summary) -> Summary:
     if isinstance(run, dict):
         return run
-    return run.read_summary() or _from_metrics(run)
+    try:
+        return _read(run)
+    except CorruptRunError:
+        return _damaged(run)
+
+
+def _read(run: RunDirectory) -> Summary:
+    """The run's summary, or what its metrics tell. Raises CorruptRunError."""
+    file = run.summary
+    try:
+        summary = run.read_summary()
+        if summary is None:
+            file = run.metrics
+            summary = _from_metrics(run)
+        if _row(summary)["run"] is None:
+            raise ValueError("it names no run")
+    except (ValueError, OSError) as error:
+        raise CorruptRunError(f"{file} is damaged: {error}") from None
+    return summary
+
+
+def _damaged(run: RunDirectory) -> Summary:
+    status = {"name": run.name, "status": "damaged"}
+    try:
+        summary = _from_metrics(run) | status
+        _row(summary)
+    except (ValueError, OSError):
+        return status
+    return summary
 
 
 def _from_metrics(run: RunDirectory) -> Summary:
@@ -207,9 +245,26 @@ def _ratio(above: Any, below: Any) -> float | None:
     return above / below if above is not None and below else None
 
 
+def _section(summary: Summary, key: str) -> dict[str, Any]:
+    section = summary.get(key)
+    if section is not None and not isinstance(section, dict):
+        raise ValueError(f"{key}={section!r} is no mapping")
+    return section or {}
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
 def _number(value: Any) -> float | int | None:
     """A summary's number; JSON files hold NaN and infinities as strings."""
-    return float(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return float(value)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"{value!r} is no number")
+    return value
 
 
 def _scaled(value: Any, factor: float) -> float | None:

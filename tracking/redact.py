@@ -20,7 +20,7 @@ def redact(config: dict[str, Any]) -> dict[str, Any]:
     Logins inside URLs (`https://user:password@host`) are hidden too. An unset (None) secret stays None.
     """
     return {
-        key: HIDDEN if is_secret(str(key)) and value is not None else _redact_value(value)
+        key: HIDDEN if is_secret(str(key)) and not _is_token_id(str(key), value) else _redact_value(value)
         for key, value in config.items()
     }
 
@@ -37,6 +37,11 @@ def is_secret(key: str) -> bool:
     """Whether the value under `key` should not be shown. A dotted key is judged by its last part."""
     words = [word.lower() for word in _WORDS.findall(key.rpartition(".")[2])]
     return bool(words) and (words[-1] in _SECRET_WORDS or tuple(words[-2:]) == _PLURAL_KEYS)
+
+
+def _is_token_id(key: str, value: Any) -> bool:
+    """`pad_token: 0` numbers a token of a vocabulary; and what is unset hides nothing."""
+    return value is None or (isinstance(value, int) and _WORDS.findall(key)[-1].lower() == "token")
 
 
 def _redact_value(value: Any) -> Any:

@@ -31,6 +31,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, payload
+from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..state import from_tensor, to_tensor
 
@@ -62,7 +63,7 @@ class ParameterServer(Sync):
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._params = list(parameters.values())
-        assert len({parameter.dtype for parameter in self._params}) == 1, "one message holds one dtype"
+        _check_one_dtype(self._params)
         with torch.no_grad():
             self._weights = torch.cat([parameter.flatten() for parameter in self._params])
         for parameter, view in zip(self._params, views_of(self._weights, self._params), strict=True):
@@ -178,9 +179,19 @@ class ParameterServer(Sync):
         return {"staleness": dict(self._staleness)} if self.comm.rank == self._server else {}
 
     def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+        _check_one_dtype(parameters)
         size = payload(parameters)
         return Cost(
             worker={"send": (size + REQUEST) / self.n_push + REQUEST / self.n_fetch},
             server={"send": replicas * size / self.n_fetch},
             buffers=size,
+        )
+
+
+def _check_one_dtype(parameters: Sequence[Tensor]) -> None:
+    dtypes = {parameter.dtype for parameter in parameters}
+    if len(dtypes) > 1:
+        raise LayoutError(
+            f"sync=asp sends all weights in one message of one dtype, and the model has {len(dtypes)} "
+            f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several"
         )

@@ -1,5 +1,6 @@
 """The command, run in this process."""
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +42,12 @@ def paceline(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)
         capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as end:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
         out, err = capfd.readouterr()
         assert isinstance(end.value.code, int)
         return Ended(end.value.code, out, err)

@@ -88,10 +88,16 @@ def test_without_any_run_it_says_how_to_get_one(paceline) -> None:
     assert (ended.status, ended.out) == (2, "") and "paceline train" in ended.last
 
 
-def test_a_damaged_summary_is_told_by_its_file(paceline, runs: Path) -> None:
-    (runs / "slow" / "summary.json").write_text("{")
+@pytest.mark.parametrize("content", ["{", '{"name": "slow", "throughput": "fast"}'], ids=["truncated", "wrong type"])
+def test_a_damaged_run_is_a_row_when_found_and_an_error_when_named(content: str, paceline, runs: Path) -> None:
+    (runs / "slow" / "summary.json").write_text(content)
     ended = paceline("compare")
-    assert ended.status == 7 and "slow/summary.json" in ended.last
+    assert ended.status == 0 and "slow (damaged)" in ended.out and "fast" in ended.out
+    assert names(paceline("compare", "--format", "json").out) == ["slow", "fast", "going"]
+    for arguments in (["slow"], ["fast", "slow"], ["fast", "--baseline", "slow"]):
+        ended = paceline("compare", *arguments)
+        assert (ended.status, ended.out) == (7, "") and "slow/summary.json" in ended.last
+    assert paceline("compare", "fast").status == 0
 
 
 def test_a_reader_that_leaves_early_is_no_error(runs: Path, here: Path) -> None:

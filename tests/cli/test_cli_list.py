@@ -48,3 +48,9 @@ def test_a_users_own_choices_stand_beside_ours(paceline, here: Path) -> None:
     assert "  mine                 My own model\n" in ended.out and "* mlp" in ended.out
     assert "mine" not in paceline("list", "model").out
     assert paceline("list", "--config-dir", "nowhere").status == 2
+
+
+def test_the_flags_of_train_may_be_given_and_nothing_is_imported(paceline, here: Path) -> None:
+    (here / "mine.py").write_text("raise SystemExit('imported')")
+    ended = paceline("list", "sync", "--config-dir", ".", "--allow-module", "mine")
+    assert ended.status == 0 and ended.out.startswith("sync=\n")

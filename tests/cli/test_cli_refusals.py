@@ -6,6 +6,7 @@ import pytest
 import typer
 
 import paceline.cli.main
+from paceline.engine.errors import ConfigError
 
 
 @pytest.fixture
@@ -143,6 +144,36 @@ def test_an_interruption_before_the_workers_is_told_in_one_line(paceline, monkey
     raising(monkeypatch, KeyboardInterrupt())
     ended = paceline("train")
     assert ended.status == 130 and ended.err.count("\n") == 1 and "interrupted" in ended.last
+
+
+@pytest.mark.parametrize(
+    ("message", "last"),
+    [
+        ('while scanning\n  in "x.yaml", line 1:\n    a: [1\n       ^\n', 'while scanning in "x.yaml", line 1: a: [1'),
+        ("first thing\n\nsecond thing\n\n", "second thing"),
+        ("", "it failed, and does not say why"),
+    ],
+    ids=["excerpt", "blank lines", "nothing"],
+)
+def test_the_last_line_of_a_long_message_is_a_sentence(
+    message: str, last: str, paceline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(monkeypatch, ConfigError(message))
+    ended = paceline("train")
+    assert (ended.status, ended.last) == (2, last)
+    assert all(line.strip() for line in ended.err.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["plan"], ["compare"]], ids=" ".join)
+def test_a_directory_that_is_gone_is_the_environments_fault(
+    arguments: list[str], paceline, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+    ended = paceline(*arguments)
+    assert (ended.status, ended.out) == (3, "")
+    assert ended.err.count("\n") == 1 and "current directory" in ended.last
 
 
 def test_under_torchrun_a_failed_worker_leaves_at_once(paceline, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,3 +178,38 @@ class TestAResumedRun:
     def test_has_its_new_values_checked(self, override: str) -> None:
         with pytest.raises(ConfigError):
             override_stored(compose([]), [override])
+
+
+def test_the_environment_is_not_read_into_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    words = refusal("tracking.project=${oc.env:MY_SECRET}")
+    assert "tracking.project" in words and "hunter2" not in words
+
+
+def test_a_broken_yaml_of_a_users_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "broken.yaml").write_text("a: [\n")
+    with pytest.raises(ConfigError, match="broken"):
+        compose(["model=broken"], tmp_path)
+
+
+def test_what_was_hidden_in_a_stored_run_must_be_given_again() -> None:
+    stored = compose([]).model_copy(deep=True)
+    stored.model.knobs["api_key"] = "***"
+    with pytest.raises(ConfigError, match=r"model\.api_key: looked like a secret"):
+        override_stored(stored, [])
+    stored.model.knobs["api_key"] = "***"
+    assert override_stored(stored, ["model.api_key=again"]).model.knobs["api_key"] == "again"
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("hardware.threads=99999999", "hardware.threads"),
+        ("hardware.workers=100000", "hardware.workers"),
+        ("hardware.timeout=1e300", "hardware.timeout"),
+        ("batch_size=999999999999999999", "batch_size"),
+    ],
+)
+def test_what_no_machine_can_do_is_out_of_range(override: str, key: str) -> None:
+    assert refusal(override).startswith(f"{key}=")

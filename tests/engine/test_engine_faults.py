@@ -20,6 +20,7 @@ from short_runs import START, Launcher, Start, Train, weights
 from paceline.comm import RendezvousError
 from paceline.engine.checkpoint import read_manifest, steps_of
 from paceline.engine.errors import CorruptCheckpointError, WorkerFailedError
+from paceline.engine.launch import ONE_PRESS
 from paceline.tasks.errors import MissingDataError
 from paceline.tracking.run_directory import RunDirectory
 
@@ -169,7 +170,7 @@ def test_the_command_ends_with_one_human_sentence_that_names_the_worker(start: S
     assert "Traceback" not in launcher.said()
     assert re.fullmatch(
         r"worker 1, after step \d+, was killed by SIGKILL; saved: step-\d{8}; "
-        r"resume with: paceline train --resume victim",
+        r"resume with: paceline train --resume victim( --allow-module saboteur)?",
         launcher.last_line(),
     )
     nothing_is_left(launcher)
@@ -231,7 +232,8 @@ def test_a_stopped_run_saves_and_goes_on_to_the_same_bits(
     to(launcher.process.pid, number)
     assert launcher.wait() == status
     assert re.fullmatch(
-        rf"stopped by {number.name}; saved: step-\d{{8}}; resume with: paceline train --resume victim",
+        rf"stopped by {number.name}; saved: step-\d{{8}}; "
+        r"resume with: paceline train --resume victim --allow-module saboteur",
         launcher.last_line(),
     )
     nothing_is_left(launcher)
@@ -256,10 +258,37 @@ def test_a_second_ctrl_c_leaves_at_once(start: Start) -> None:
     launcher.until(lambda: launcher.steps() >= 3, "three steps")
     os.killpg(launcher.process.pid, signal.SIGINT)
     launcher.until(lambda: "once more to leave at once" in launcher.said(), "its answer")
+    time.sleep(2 * ONE_PRESS)  # sooner it would be the same press
     os.killpg(launcher.process.pid, signal.SIGINT)
     assert launcher.wait(GONE) == 130
     assert launcher.last_line() == "killed; the last checkpoint is kept"
     nothing_is_left(launcher)
+
+
+def test_two_signals_at_once_are_one_and_the_run_is_saved(start: Start) -> None:
+    """GNU timeout signals its child and then the group."""
+    launcher = start("steps=100000")
+    launcher.until(lambda: launcher.steps() >= 3, "three steps")
+    os.kill(launcher.process.pid, signal.SIGTERM)
+    os.killpg(launcher.process.pid, signal.SIGTERM)
+    assert launcher.wait() == 143
+    assert "saved: step-" in launcher.last_line()
+
+
+def test_a_run_that_failed_says_so_in_its_records_and_its_hint_names_the_modules_it_needs(
+    train: Train, root: Path
+) -> None:
+    with pytest.raises(WorkerFailedError, match=r"--resume victim --allow-module saboteur"):
+        train("strategy=sabotage", "strategy.act=raise", "strategy.at=4", "checkpoint.every_steps=2", name="victim")
+    end = RunDirectory.open(root, "victim").records()[-1]
+    assert end["kind"] == "end" and end["status"] == "failed" and "SabotageError" in end["reason"]
+
+
+def test_a_run_directory_that_vanishes_ends_the_run(start: Start) -> None:
+    launcher = start("steps=100000", "checkpoint.every_steps=20")
+    launcher.until(lambda: launcher.steps() >= 3, "three steps")
+    shutil.rmtree(launcher.run.path)
+    assert launcher.wait() == 3
 
 
 # -- the machine

@@ -31,10 +31,20 @@ def report(rank: int = 0, **different: Any) -> Report:
 TWO = Layout(workers=2, parts=1, servers=0, loss_part=0)
 
 
-def test_throughput_is_the_sum_over_replicas_and_leaves_out_what_lies_between_steps() -> None:
+def test_throughput_is_all_samples_over_the_slowest_replicas_steps_and_leaves_out_what_lies_between() -> None:
     first = report(0, steps=[(0.0, 1.0, 10), (5.0, 6.0, 10)])  # four seconds of evaluation in between
     second = report(1, steps=[(0.0, 2.0, 10), (5.0, 7.0, 10)])
-    assert summarise([first, second], TWO)["throughput"] == 10.0 + 5.0
+    assert summarise([first, second], TWO)["throughput"] == (20 + 20) / 4.0
+
+
+def test_the_split_adds_up_to_the_median_and_tells_each_worker() -> None:
+    """One worker in eight steps communicates in one only: a median of the parts would lose that."""
+    steps = [(float(t), float(t + 1), 1) for t in range(8)]
+    rare = [Operation("all#", 1, 0.5, 0.5, 1.0)]
+    found = summarise([report(0, steps=steps, operations=rare), report(1, steps=steps, operations=rare)], TWO)
+    row = found["step_time"]
+    assert row["communication"] == 0.5 / 8 and row["compute"] == 1 - 0.5 / 8
+    assert [worker["rank"] for worker in found["per_worker"]] == [0, 1]
 
 
 def test_throughput_counts_a_replicas_samples_once_however_many_stages_it_has() -> None:

@@ -205,7 +205,7 @@ def test_stages_put_together_are_the_model(widths, data):
     try:
         parts = Pipeline(stages, cuts=cuts).split(model)
     except LayoutError as error:
-        assert "holds no parameters" in str(error)
+        assert "has no parameters to train" in str(error)
         assert not all(any(widths[a:b]) for a, b in pairwise([0, *cuts, len(widths)]))
         return
     assert [name for part in parts for name, _ in part.named_children()] == [n for n, _ in model.named_children()]
@@ -217,13 +217,13 @@ def test_stages_put_together_are_the_model(widths, data):
     [
         (Pipeline(2), Branching, "nn.Sequential"),
         (Pipeline(6), mlp, "strategy.stages <= 5"),
-        (Pipeline(4), mlp, "holds no parameters"),  # 3 layers have some
+        (Pipeline(4), mlp, "has no parameters to train"),  # 3 layers have some
         (Pipeline(2, cuts=[0]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(2, cuts=[5]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(3, cuts=[3, 2]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(3, cuts=[2, 2]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(3, cuts=[2]), mlp, "needs 2 rising"),
-        (Pipeline(3, cuts=[1, 2]), mlp, "stage 1 .* holds no parameters"),
+        (Pipeline(3, cuts=[1, 2]), mlp, "stage 1 .* has no parameters to train"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from paceline.tracking.compare import COLUMNS, FORMATS, human_bytes, render, rows, sort
-from paceline.tracking.errors import TableError
+from paceline.tracking.compare import COLUMNS, FORMATS, check, human_bytes, render, rows, sort
+from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.run_directory import RunDirectory
 
 
@@ -58,6 +58,8 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "waiting_ms": 0.5,
         "peak_memory_mib": 300.0,
         "bytes_per_step": 1536,
+        "staleness_mean": None,
+        "staleness_max": None,
         "loss": 0.08,
         "accuracy": 0.975,
         "time_to_accuracy_s": 20.0,
@@ -121,6 +123,80 @@ def test_a_finished_run_directory_gives_the_row_of_its_summary(tmp_path):
     run = RunDirectory.create(tmp_path, "base")
     run.write_summary(summary())
     assert rows([run]) == rows([summary()])
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged", "interrupted"])
+def test_a_run_without_a_summary_has_the_status_that_its_last_end_tells(tmp_path, status):
+    run = RunDirectory.create(tmp_path, "broken")
+    for kind in ("failed", "completed", status):
+        run.append({"kind": "end", "status": kind, "reason": "worker 1 said so"})
+    (row,) = rows([run])
+    assert row["status"] == status and markdown_cell([row], 0, "run") == f"broken ({status})"
+
+
+DAMAGED = {
+    "truncated": '{"name": "base", "thr',
+    "no JSON": "\x00\x01",
+    "no object": "[1, 2]",
+    "empty object": "{}",
+    "throughput": json.dumps(summary(throughput="fast")),
+    "workers": json.dumps(summary(workers=[4])),
+    "accuracy": json.dumps(summary(accuracy=True)),
+    "strategy": json.dumps(summary(strategy=7)),
+    "step_time": json.dumps(summary(step_time=0.012)),
+    "median": json.dumps(summary(step_time={"median": {}})),
+    "memory": json.dumps(summary(memory=[1])),
+    "staleness": json.dumps(summary(staleness=2.5)),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_summary_gives_a_row_of_what_the_metrics_tell_beside_the_others(tmp_path, content):
+    run = RunDirectory.create(tmp_path, "hurt")
+    run.append({"kind": "start", "strategy": "gpipe", "sync": "bsp", "model": "mlp", "data": "digits", "workers": 2})
+    run.append({"kind": "end", "status": "completed"})
+    run.summary.write_text(content)
+    table = rows([summary(), run], baseline="base")
+    assert table[0] == rows([summary()], baseline="base")[0]
+    assert (table[1]["run"], table[1]["status"]) == ("hurt", "damaged")
+    assert (table[1]["strategy"], table[1]["workers"], table[1]["throughput_samples_per_s"]) == ("gpipe", 2, None)
+    for form in FORMATS:
+        assert "hurt" in render(sort(table, "throughput"), form)
+    with pytest.raises(CorruptRunError, match=r"hurt/summary\.json") as refused:
+        check(run)
+    assert refused.value.exit_code == 7
+
+
+def test_metrics_of_wrong_types_are_damaged_too(tmp_path):
+    run = RunDirectory.create(tmp_path, "hurt")
+    run.append({"kind": "start", "strategy": "gpipe", "workers": "many"})
+    (row,) = rows([run])
+    assert (row["run"], row["status"], row["strategy"]) == ("hurt", "damaged", None)
+    with pytest.raises(CorruptRunError, match=r"hurt/metrics\.jsonl"):
+        check(run)
+
+
+def test_staleness_is_a_column_when_some_run_has_it():
+    stale = summary("asp", staleness={"mean": 1.25, "max": 3, "histogram": {"0": 1, "1": 2, "3": 1}})
+    table = rows([summary(staleness=None), stale])
+    assert [(row["staleness_mean"], row["staleness_max"]) for row in table] == [(None, None), (1.25, 3)]
+    assert (markdown_cell(table, 0, "staleness"), markdown_cell(table, 1, "staleness")) == ("-", "1.25")
+    assert "staleness" not in render(table[:1], "table") and "staleness" not in render(table[:1], "markdown")
+    assert "staleness_mean,staleness_max" in render(table[:1], "csv")
+    assert [row["run"] for row in sort(table, "staleness")] == ["asp", "base"]
+
+
+def test_the_peak_is_that_of_the_largest_process_worker_or_server():
+    server = {"parameters": 4, "process_peak": 700 * 2**20}
+    assert rows([summary(server_memory=server)])[0]["peak_memory_mib"] == 700
+    assert rows([summary(server_memory=server | {"process_peak": 1})])[0]["peak_memory_mib"] == 300
+    assert rows([summary(server_memory=server, memory=None)])[0]["peak_memory_mib"] == 700
+    assert rows([summary(server_memory=None)])[0]["peak_memory_mib"] == 300
+
+
+def test_what_a_summary_holds_for_each_worker_leaves_its_row_as_it_is():
+    worker = {"rank": 0, "median": 0.01, "compute": None, "communication": None, "waiting": None, "samples": 320}
+    assert rows([summary(per_worker=[worker], resumed_at=7)]) == rows([summary()])
 
 
 def test_an_empty_run_directory_still_has_a_row_in_every_format(tmp_path):

@@ -1,0 +1,97 @@
+"""Standard streams that are closed or full, and SIGTERM outside training: real processes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACELINE = [sys.executable, "-m", "paceline.cli.main"]
+QUICK = ["train", "tracking=none", "data.limit=200", "epochs=1", "checkpoint.every=0", "hardware.workers=1"]
+HELD = """
+import os, sys
+from paceline.cli.main import main
+
+def held(*_, **__):
+    kinds = [os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)]
+    inherited = [os.get_inheritable(number) for number in (0, 1, 2)]
+    streams = [stream is not None and stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
+    open("held", "w").write(repr((kinds, inherited, streams)))
+    raise SystemExit
+
+sys.argv = ["paceline", "compare"]
+main.__globals__["app"] = held
+main()
+"""
+
+
+def closing(redirection: str, *command: str, here: Path) -> subprocess.CompletedProcess[str]:
+    """The command, started by a shell that closes or redirects some of its standard streams."""
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *command]
+    return subprocess.run(shell, cwd=here, capture_output=True, text=True, timeout=110)
+
+
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_the_null_device_here_and_in_children(redirection: str, here: Path) -> None:
+    assert closing(redirection, sys.executable, "-c", HELD, here=here).returncode == 0
+    kinds, inherited, streams = eval((here / "held").read_text())
+    closed = {"<": 0, ">": 1, "2": 2}
+    assert all(kinds[closed[part[0]]] == os.devnull for part in redirection.split())
+    assert inherited == [True] * 3 and streams == [0, 1, 2]
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_with_closed_streams_is_a_run(redirection: str, here: Path) -> None:
+    done = closing(redirection, *PACELINE, *QUICK, "--name", "mine", here=here)
+    assert done.returncode == 0, done.stderr
+    assert (here / "runs" / "mine" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["train", "--dry-run"]], ids=" ".join)
+def test_results_that_cannot_be_written_are_told_in_a_sentence(arguments: list[str], here: Path) -> None:
+    done = closing(">/dev/full", *PACELINE, *arguments, here=here)
+    assert (done.returncode, done.stderr) == (3, "cannot write to standard output: No space left on device\n")
+
+
+def test_a_full_standard_error_changes_no_exit_status(here: Path) -> None:
+    done = closing("2>/dev/full", *PACELINE, "train", "epochs=0", here=here)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.dist
+def test_a_run_whose_row_cannot_be_written_says_where_it_is(here: Path) -> None:
+    done = closing(">/dev/full", *PACELINE, *QUICK, "--name", "mine", here=here)
+    assert done.returncode == 3 and "everything of this run: runs/mine" in done.stderr
+    assert done.stderr.splitlines()[-1] == "cannot write to standard output: No space left on device"
+
+
+STARTING = """
+import os, signal, sys
+from paceline import engine
+from paceline.cli.main import main
+
+def prepare(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise AssertionError("it went on")
+
+engine.run = prepare
+sys.argv = ["paceline", "train"]
+main()
+"""
+
+
+def test_sigterm_before_training_is_told_in_one_line(here: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", STARTING], cwd=here, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert done.stderr == "stopped by SIGTERM while no worker was training; what is in the run directory stays\n"
+    assert not list(here.iterdir())
+
+
+def test_under_torchrun_sigterm_is_left_alone(here: Path) -> None:
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, "-c", STARTING]
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGTERM

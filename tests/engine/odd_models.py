@@ -1,0 +1,49 @@
+"""Models that users write: tied weights, masks, frozen layers, two dtypes, none to train, wrong outputs."""
+
+import torch
+from torch import Tensor, nn
+
+from paceline.tasks.base import DataSpec
+
+
+class Odd(nn.Sequential):
+    """[n, 1, 8, 8] -> [n, 10], odd in the way that `kind` says."""
+
+    def __init__(self, spec: DataSpec, kind: str) -> None:
+        shared = nn.Linear(16, 16)
+        layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 16), shared, nn.ReLU()]
+        match kind:
+            case "tied":
+                layers.append(shared)
+            case "mask":
+                layers.append(Masked(register=True))
+            case "attribute":
+                layers.append(Masked(register=False))
+            case "frozen":
+                shared.requires_grad_(False)
+            case "two_dtypes":
+                layers.append(Scaled())
+        super().__init__(*layers, nn.Linear(16, 7 if kind == "few_outputs" else spec.classes))
+        if kind == "all_frozen":
+            self.requires_grad_(False)
+
+
+class Masked(nn.Module):
+    def __init__(self, register: bool) -> None:
+        super().__init__()
+        if register:
+            self.register_buffer("mask", torch.ones(16), persistent=False)
+        else:
+            self.mask = torch.ones(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.mask
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.scale).float()

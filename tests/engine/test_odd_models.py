@@ -1,0 +1,71 @@
+"""What users' own models may be: trained, evaluated, saved and resumed, or refused before anything starts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from short_runs import HERE
+
+from paceline import engine
+from paceline.engine import Result
+from paceline.engine.errors import ConfigError
+from paceline.strategies import LayoutError
+
+QUICK = ["tracking=none", "data.limit=64", "batch_size=16", "model=odd", "epochs=2", "checkpoint.every=1"]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
+    return tmp_path
+
+
+def train(root: Path, *overrides: str, resume: str | None = None) -> Result:
+    result = engine.run(
+        list(overrides) if resume else [*QUICK, *overrides],
+        config_dir=None if resume else HERE / "conf",
+        allow_modules=["odd_models"],
+        name=None if resume else "odd",
+        resume=resume,
+        root=root,
+        quiet=True,
+    )
+    assert result is not None
+    return result
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises((ConfigError, LayoutError)) as caught:
+        engine.prepare([*QUICK, *overrides], config_dir=HERE / "conf", allow_modules=["odd_models"]).plan()
+    return str(caught.value)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("sync", ["bsp", "asp", "bsp_naive"])
+@pytest.mark.parametrize("kind", ["tied", "mask", "attribute", "frozen"])
+def test_an_odd_model_trains_is_evaluated_and_goes_on(root: Path, fork_server: None, kind: str, sync: str) -> None:
+    first = train(root, f"model.kind={kind}", f"sync={sync}")
+    assert first.accuracy is not None
+    assert first.summary["wire"]["bytes_per_step"] == first.summary["predicted"]["bytes_per_step"]
+    again = train(root, "epochs=3", resume="odd")
+    assert again.summary["steps"] == 6 and again.summary["resumed_at"] == 4
+
+
+@pytest.mark.dist
+def test_frozen_parameters_stay_as_they_were_and_are_saved(root: Path, fork_server: None) -> None:
+    one = load_file(train(root / "a", "model.kind=frozen").path / "model.safetensors")
+    other = load_file(train(root / "b", "model.kind=frozen", "epochs=1").path / "model.safetensors")
+    assert one["2.weight"].equal(other["2.weight"]) and not one["1.weight"].equal(other["1.weight"])
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_starts(root: Path) -> None:
+    assert "strategy.cuts" in refusal("model.kind=tied", "strategy=pipeline", "strategy.cuts=[3]")
+    assert "sync=bsp takes several" in refusal("model.kind=two_dtypes", "sync=asp")
+    assert "no parameters to train" in refusal("model.kind=all_frozen")
+    assert "[16, 7]" in refusal("model.kind=few_outputs")
+
+
+@pytest.mark.dist
+def test_bsp_takes_parameters_of_two_dtypes(root: Path, fork_server: None) -> None:
+    assert train(root, "model.kind=two_dtypes").accuracy is not None
