@@ -24,7 +24,7 @@ def main(
     json_file: Annotated[Path, typer.Option("--json", help="Where the figures go as JSON.")] = RESULTS,
 ) -> None:
     """Time paceline against what a user would pick instead."""
-    rounds = 4 if quick else 20
+    rounds = 4 if quick else 12
     outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")

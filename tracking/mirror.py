@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from .errors import CorruptRunError
@@ -59,4 +60,5 @@ class Mirror(threading.Thread):
             except Exception as error:
                 self._sinks.remove(sink)
                 sink_name = type(sink).__name__
-                print(f"{sink_name} stopped ({type(error).__name__}: {error}); training goes on", file=sys.stderr)
+                with suppress(OSError):  # a full or closed stderr stops nothing either
+                    print(f"{sink_name} stopped ({type(error).__name__}: {error}); training goes on", file=sys.stderr)
