@@ -116,6 +116,20 @@ def descendants(pid: int) -> list[int]:
     return children + [below for child in children for below in descendants(child)]
 
 
+OTHERS: set[int] = set()  # what other tests left to us: a fork server
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    OTHERS.clear()
+    OTHERS.update(descendants(os.getpid()))
+
+
+def started_here() -> list[int]:
+    """Every process below this one that the present test started."""
+    return [pid for pid in descendants(os.getpid()) if pid not in OTHERS]
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -153,7 +167,7 @@ def test_a_secret_never_reaches_the_offline_files_or_the_command_line(run):
     started = mirror(run, mode="offline")
     run.append(START)
     wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS + INIT_SECONDS)
-    for pid in descendants(os.getpid()):
+    for pid in started_here():
         assert b"do-not-tell" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert started.close()
     files = [path for path in run.path.rglob("*") if path.is_file()]
@@ -312,7 +326,7 @@ def test_wandb_core_killed_mid_run_stops_only_wandb_and_says_so(run, capfd):
     assert len(run.records()) == 200
     stopped = [line for line in capfd.readouterr().err.splitlines() if "stopped" in line]
     assert len(stopped) == 1 and stopped[0].startswith("W&B: stopped (")
-    assert not descendants(os.getpid())
+    assert not started_here()
 
 
 @pytest.mark.fault
@@ -320,7 +334,7 @@ def test_the_helper_killed_mid_run_stops_only_wandb_and_says_so(run, capfd):
     started = mirror(run, mode="offline")
     run.append(START)
     (core,) = wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS)
-    helper = next(pid for pid in descendants(os.getpid()) if core in descendants(pid))
+    helper = next(pid for pid in started_here() if core in descendants(pid))
     os.kill(helper, signal.SIGKILL)
     for number in range(1, 100):
         run.append(step(number))
@@ -336,7 +350,7 @@ def test_a_helper_that_hangs_is_killed_in_bounded_time(run, monkeypatch, capfd):
     started = mirror(run, mode="offline")
     run.append(START)
     wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS)
-    below = descendants(os.getpid())
+    below = started_here()
     for pid in below:
         os.kill(pid, signal.SIGSTOP)
     begun = time.monotonic()
@@ -423,7 +437,7 @@ def test_ctrl_c_on_the_terminal_does_not_reach_the_helper(run):
     started = mirror(run, mode="offline")
     run.append(START)
     wait_for(lambda: wandb_cores(os.getpid()), IMPORT_SECONDS)
-    assert os.getpgid(0) not in {os.getpgid(pid) for pid in descendants(os.getpid())}
+    assert os.getpgid(0) not in {os.getpgid(pid) for pid in started_here()}
     assert started.close()
 
 
