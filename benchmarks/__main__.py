@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,7 @@ def main(
     outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")
-    Console().print(_table(outcomes))
+    Console(width=None if sys.stdout.isatty() else 150).print(_table(outcomes))
     print(f"medians; the ratio is the median over rounds, ours and the peer in turn; written to {json_file}")
 
 
