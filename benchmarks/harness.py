@@ -16,7 +16,7 @@ from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.losses import cross_entropy
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.mlp import MLP
-from paceline.tasks.partition import Partition
+from paceline.tasks.partition import ShuffledPartition
 from paceline.tracking.run_directory import RunDirectory
 
 from .measure import Outcome, alternate
@@ -72,7 +72,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
         comm=comm,
         replica=0,
         train=data,
-        partition=Partition(len(data), 1, batch_size, 0),
+        partition=ShuffledPartition(len(data), 1, batch_size, 0),
         device=torch.device("cpu"),
         seed=0,
         start=0,

@@ -5,6 +5,7 @@ returns `Work`. Every wait has a timeout and raises `HangError`, which names who
 """
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from typing import Literal
 
 from torch import Tensor
@@ -76,11 +77,24 @@ class Comm(ABC):
 
     @abstractmethod
     def recv_any(self, tensor: Tensor) -> int:
-        """Fill `tensor` with a message from whoever is first; returns the sender."""
+        """Fill `tensor` with a message from whoever is first; returns the sender.
+
+        Raises `PeerLostError` once for each worker of the group that dies, and may be called again after that.
+        """
 
     @abstractmethod
     def shared(self, tensor: Tensor) -> Tensor:
-        """A tensor of the same content as worker 0's `tensor`, in memory that the whole group on this host shares."""
+        """A tensor of the same content as worker 0's `tensor`, in memory that the whole group on this host shares.
+
+        Every worker of the group must call it.
+        """
+
+    @abstractmethod
+    def mutex(self) -> AbstractContextManager[None]:
+        """A lock that one worker of the group on this host holds at a time, any number of times.
+
+        Every worker of the group must call this.
+        """
 
     @abstractmethod
     def split(self, color: int | None) -> "Comm | None":
@@ -88,6 +102,10 @@ class Comm(ABC):
 
         Every worker of the group must call it.
         """
+
+    @abstractmethod
+    def lost(self) -> frozenset[int]:
+        """The workers of the group that are known to have died."""
 
     @abstractmethod
     def now(self) -> float:

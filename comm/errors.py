@@ -8,9 +8,16 @@ class HangError(RuntimeError):
 
 
 class PeerLostError(RuntimeError):
-    """The connection to a peer broke, mostly because that peer failed first: the peer's own error says more."""
+    """The connection to a peer broke, mostly because that peer failed first: the peer's own error says more.
+
+    `rank`: the peer, numbered in the group that was used, where one peer is to blame (point to point).
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class RendezvousError(RuntimeError):

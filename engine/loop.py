@@ -33,22 +33,20 @@ class Job:
     steps: int  # the step to end before
     meter: Meter
     stop: StopAgreement
-    after_step: Callable[[int, float | None], None]  # (steps done, loss): records, evaluations, checkpoints
+    after_step: Callable[[int, int, float | None], None]  # (steps done before, now, loss): records, evaluations, ...
     activations: int = field(default=0)  # measured in the first step
 
 
 def train(job: Job) -> int:
     """Train; returns the number of steps done, less than `steps` when the run was asked to stop."""
-    for step in range(job.start, job.steps):
+    done = job.start
+    while (step := job.sync.next_step(done)) < job.steps:
         if job.stop.before(step, job.meter.last):
-            return step
-        sizes = job.partition.sizes(step)
-        if sizes[job.replica] == 0 and not job.sync.synchronous:
-            continue  # nothing to push
+            return done
         seed_step(job, step)
-        account = memory.activations(job.strategy.module) if step == job.start else nullcontext()
-        with job.meter.step(sizes[job.replica]), account as activations:
-            batch = take(job, step, sum(sizes))
+        account = memory.activations(job.strategy.module) if job.activations == 0 else nullcontext()
+        with job.meter.step(job.partition.size(step, job.replica)), account as activations:
+            batch = take(job, step)
             job.sync.begin(batch)
             loss = job.strategy.forward_backward(batch)
             job.sync.update()
@@ -59,15 +57,17 @@ def train(job: Job) -> int:
             raise DivergedError(
                 f"worker {job.comm.rank} diverged at step {step}: the loss is {value}; a smaller optimizer.lr may help"
             )
-        job.after_step(step + 1, value)
+        job.after_step(done, step + 1, value)
+        done = step + 1
     return job.steps
 
 
-def take(job: Job, step: int, total: int) -> Batch:
-    """This replica's batch of `step`, on the device; `total` samples go to all replicas."""
-    indices = job.partition.indices(step, job.replica)
+def take(job: Job, step: int) -> Batch:
+    """This replica's batch of `step`, on the device."""
+    partition = job.partition
+    indices = partition.indices(step, job.replica)
     inputs, targets = job.train.inputs[indices].to(job.device), job.train.targets[indices].to(job.device)
-    return Batch(inputs, targets, total)
+    return Batch(inputs, targets, partition.total(step), (step + 1) % partition.steps_per_epoch == 0)
 
 
 def seed_step(job: Job, step: int) -> None:

@@ -22,6 +22,7 @@ class Batch:
     inputs: Tensor  # [size, ...]
     targets: Tensor  # [size, ...]
     total: int  # samples of this step over all replicas
+    ends_epoch: bool = False  # the last step of an epoch
 
     @property
     def size(self) -> int:
@@ -102,14 +103,16 @@ class Strategy(ABC):
 class Sync(ABC):
     """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
-    `synchronous`: replicas step together, so that all of them reach `consensus` at the same step.
-    `agrees`: replicas are bit-identical after every update.
+    `servers`: for each part of the model. `synchronous`: replicas step together, so that all of them reach `consensus`
+    at the same step. `agrees`: replicas are bit-identical after every update. `survives`: the others go on when a
+    worker dies, as long as replica 0 and the servers live.
     """
 
     servers: int = 0
     synchronous: bool = True
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
     agrees: bool = True
+    survives: bool = False
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
@@ -120,6 +123,10 @@ class Sync(ABC):
         Servers are given a part of their own, like workers.
         """
         self.parameters, self.optimizer, self.comm = parameters, optimizer, comm
+
+    def next_step(self, step: int) -> int:
+        """The step that this worker takes next: `step`, or a later one when it is not to take part in those between."""
+        return step
 
     def begin(self, batch: Batch) -> None:
         """A step begins, with this batch."""
@@ -140,15 +147,24 @@ class Sync(ABC):
         """Training is over on this worker: leave the consensus in the parameters."""
 
     def consensus(self) -> dict[str, Tensor]:
-        """This part's weights to evaluate. Called on every replica if `synchronous`, else on replica 0 alone."""
+        """This part's weights to evaluate.
+
+        If `synchronous`, called on every replica, and workers may communicate. Else on replica 0 alone, which answers
+        from what it has (the copy last fetched, the centre last seen), so that nobody is disturbed. After `finish`,
+        it is what training made: the mean, the centre, the server's copy.
+        """
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
 
     def state_dict(self) -> State:
-        """What replica 0 saves beside the consensus; called where `consensus` is."""
+        """What is saved beside the weights; called where `consensus` is.
+
+        Where replicas step together and differ (`synchronous` and not `agrees`), each replica saves its own weights
+        and this; else replica 0 saves this beside the consensus.
+        """
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """On every worker and server, with what replica 0's worker of the same part saved."""
+        """On every worker and server, with what this replica saved, or replica 0 where it alone did."""
         self.optimizer.load_state_dict(state["optimizer"])
 
     def buffers(self) -> list[Tensor]:
@@ -156,12 +172,19 @@ class Sync(ABC):
         return []
 
     def report(self) -> dict[str, Any]:
-        """What else this worker measured (JSON), for instance staleness."""
+        """What else this worker measured (JSON).
+
+        Keys that the summary joins over workers: `staleness` {versions: pushes}, `dropped` (gradients that were
+        computed and not used), `lost` (ranks whose death this worker has seen).
+        """
         return {}
 
     @abstractmethod
-    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
-        """Stated traffic of one step among the holders of one part; only shapes and dtypes are looked at."""
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
+        """Stated traffic of one step among the holders of one part; only shapes and dtypes are looked at.
+
+        `steps_per_epoch` is None before the data are there; a mode whose cost depends on it then answers None.
+        """
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

@@ -86,6 +86,6 @@ class _DDPUpdate(Sync):
     def buffers(self) -> list[Tensor]:
         return list(self._seen.values())
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
         size = payload(parameters)
         return Cost(worker={"all_reduce": 2 * (replicas - 1) / replicas * size}, buffers=size if replicas > 1 else 0)

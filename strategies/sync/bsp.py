@@ -52,7 +52,7 @@ class NaiveBSP(Sync):
                 self.comm.all_reduce(parameter.grad).wait()
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
         return Cost(worker={"all_reduce": 2 * (replicas - 1) / replicas * payload(parameters)})
 
 
@@ -140,7 +140,7 @@ class BSP(Sync):
     def report(self) -> dict[str, Any]:
         return {"buckets": len(self._buckets)}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
         entries = 4 * len(parameters) if self.find_unused else 0
         size = payload(parameters)
         return Cost(

@@ -178,7 +178,7 @@ class ParameterServer(Sync):
     def report(self) -> dict[str, Any]:
         return {"staleness": dict(self._staleness)} if self.comm.rank == self._server else {}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
         _check_one_dtype(parameters)
         size = payload(parameters)
         return Cost(

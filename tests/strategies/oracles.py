@@ -100,6 +100,7 @@ class Case:
     model: Callable[[], nn.Module] = mlp64
     optimizer: Callable[..., torch.optim.Optimizer] = momentum
     branches: list[list[bool]] | None = None
+    steps_per_epoch: int | None = None
 
     def step(self, step: int) -> tuple[Tensor, Tensor]:
         """All replicas' samples of `step`, in the order of replicas, in the model's dtype."""
@@ -189,7 +190,9 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         sync.serve()
         return {"weights": weights_of(module), "report": sync.report(), "ledger": comm.ledger.snapshot()}
     losses, trajectory, launches = [], [], _Launches(of_part)
-    for step in range(plan.start, len(case.sizes)):
+    done = plan.start
+    while (step := sync.next_step(done)) < len(case.sizes):
+        done = step + 1
         batch = replica_batch(case, step, slot)
         sync.begin(batch)
         launches.begin()
@@ -218,7 +221,8 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
 def replica_batch(case: Case, step: int, replica: int) -> Batch:
     inputs, targets = case.step(step)
     sizes = case.sizes[step]
-    return Batch(inputs.split(sizes)[replica], targets.split(sizes)[replica], total=sum(sizes))
+    ends_epoch = case.steps_per_epoch is not None and (step + 1) % case.steps_per_epoch == 0
+    return Batch(inputs.split(sizes)[replica], targets.split(sizes)[replica], sum(sizes), ends_epoch)
 
 
 class _Launches:

@@ -21,7 +21,7 @@ from paceline.engine.errors import ConfigError
 from paceline.strategies.state import to_bytes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.mlp import MLP
-from paceline.tasks.partition import Partition
+from paceline.tasks.partition import ShuffledPartition
 
 CONF = Path(next(iter(paceline.conf.__path__)))
 CHOICES = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("strategy", "sync")}
@@ -83,7 +83,7 @@ def serial_digits(samples: int, steps: int, micro_sizes) -> Weights:
     """Serial training in plain torch, the gradient of a batch accumulated over its micro-batches."""
     data = Digits(limit=samples)
     split, _ = data.load()
-    order = Partition(len(split), 1, BATCH, seed=0)
+    order = ShuffledPartition(len(split), 1, BATCH, seed=0)
     torch.manual_seed(0)
     model = MLP(data.spec, HIDDEN)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)

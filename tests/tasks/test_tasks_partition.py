@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.tasks.partition import Partition
+from paceline.tasks.partition import ShuffledPartition
 
 partitions = st.builds(
     Partition,
@@ -14,13 +14,13 @@ partitions = st.builds(
 )
 
 
-def taken(partition: Partition, step: int) -> list[int]:
+def taken(partition: ShuffledPartition, step: int) -> list[int]:
     return torch.cat([partition.indices(step, r) for r in range(partition.replicas)]).tolist()
 
 
 @settings(deadline=None)
 @given(partitions, st.integers(0, 3))
-def test_an_epoch_takes_every_sample_exactly_once(partition: Partition, epoch: int) -> None:
+def test_an_epoch_takes_every_sample_exactly_once(partition: ShuffledPartition, epoch: int) -> None:
     first = epoch * partition.steps_per_epoch
     steps = range(first, first + partition.steps_per_epoch)
     assert sorted(i for step in steps for i in taken(partition, step)) == list(range(partition.samples))
@@ -29,16 +29,16 @@ def test_an_epoch_takes_every_sample_exactly_once(partition: Partition, epoch: i
 
 @settings(deadline=None)
 @given(partitions, st.integers(0, 1000))
-def test_the_replicas_together_take_what_one_with_the_whole_batch_takes(partition: Partition, step: int) -> None:
-    one = Partition(partition.samples, 1, partition.replicas * partition.batch_size, partition.seed)
+def test_the_replicas_together_take_what_one_with_the_whole_batch_takes(partition: ShuffledPartition, step: int) -> None:
+    one = ShuffledPartition(partition.samples, 1, partition.replicas * partition.batch_size, partition.seed)
     assert one.steps_per_epoch == partition.steps_per_epoch
     assert taken(partition, step) == one.indices(step, 0).tolist()
 
 
 @settings(deadline=None)
 @given(partitions, st.integers(0, 1000))
-def test_sizes_are_those_of_the_indices_and_differ_by_one_at_most(partition: Partition, step: int) -> None:
-    sizes = partition.sizes(step)
+def test_sizes_are_those_of_the_indices_and_differ_by_one_at_most(partition: ShuffledPartition, step: int) -> None:
+    sizes = [partition.size(step, r) for r in range(partition.replicas)]
     assert sizes == [len(partition.indices(step, r)) for r in range(partition.replicas)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] - sizes[-1] <= 1
     if (step + 1) % partition.steps_per_epoch:
@@ -46,15 +46,15 @@ def test_sizes_are_those_of_the_indices_and_differ_by_one_at_most(partition: Par
 
 
 def test_the_last_uneven_batch_may_leave_a_replica_without_samples() -> None:
-    partition = Partition(samples=10, replicas=4, batch_size=2, seed=0)
-    assert [partition.sizes(step) for step in range(3)] == [[2] * 4, [1, 1, 0, 0], [2] * 4]
+    partition = ShuffledPartition(samples=10, replicas=4, batch_size=2, seed=0)
+    assert [[partition.size(step, r) for r in range(partition.replicas)] for step in range(3)] == [[2] * 4, [1, 1, 0, 0], [2] * 4]
     empty = partition.indices(1, 3)
     assert empty.shape == (0,) and empty.dtype == torch.int64
 
 
 def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else() -> None:
     def epoch(seed: int, number: int) -> list[int]:
-        return Partition(samples=100, replicas=1, batch_size=100, seed=seed).indices(number, 0).tolist()
+        return ShuffledPartition(samples=100, replicas=1, batch_size=100, seed=seed).indices(number, 0).tolist()
 
     orders = [epoch(seed, number) for seed in (0, 1) for number in (0, 1)]
     torch.manual_seed(5)
@@ -64,7 +64,7 @@ def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else() -> None:
 
 
 def test_writing_into_the_indices_does_not_change_the_order() -> None:
-    partition = Partition(samples=8, replicas=2, batch_size=4, seed=3)
+    partition = ShuffledPartition(samples=8, replicas=2, batch_size=4, seed=3)
     before = partition.indices(0, 0).tolist()
     partition.indices(0, 0).zero_()
     assert partition.indices(0, 0).tolist() == before
@@ -72,4 +72,4 @@ def test_writing_into_the_indices_does_not_change_the_order() -> None:
 
 def test_a_replica_that_does_not_exist_is_refused() -> None:
     with pytest.raises(AssertionError):
-        Partition(samples=8, replicas=2, batch_size=4, seed=3).indices(0, 2)
+        ShuffledPartition(samples=8, replicas=2, batch_size=4, seed=3).indices(0, 2)
