@@ -10,6 +10,7 @@ from .output import aligned, show
 if TYPE_CHECKING:
     from ..engine.experiment import Experiment
     from ..engine.plan import PartPlan, Plan
+    from ..strategies.base import Traffic
 
 Format = Literal["table", "json", "yaml"]
 
@@ -62,13 +63,17 @@ def _raw(plan: "Plan") -> dict[str, Any]:
                 "ranks": _ranks(plan, role, i),
                 "layers": list(part.layers),
                 "parameters": part.parameters,
-                "bytes_per_step": dict(part.worker if role == "worker" else part.server),
+                "bytes_per_step": _plain(part.worker if role == "worker" else part.server),
                 "memory": part.memory if role == "worker" else None,
             }
             for role, i, part in _holders(plan)
         ],
         "config": redact(plan.experiment.model_dump()),
     }
+
+
+def _plain(traffic: "Traffic | None") -> dict[str, float] | None:
+    return None if traffic is None else dict(traffic)
 
 
 def _holders(plan: "Plan") -> list[tuple[str, int, "PartPlan"]]:
@@ -94,10 +99,17 @@ def _for_people(plan: "Plan") -> str:
         _title(plan),
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
-        f"predicted: {human_bytes(plan.bytes_per_step())} sent for each worker and step, "
+        f"predicted: {_sent(plan)} sent for each worker and step, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
     ]
     return "\n\n".join(paragraphs)
+
+
+def _sent(plan: "Plan") -> str:
+    from ..tracking.compare import human_bytes
+
+    sent = plan.bytes_per_step()
+    return human_bytes(sent) if sent is not None else "as many bytes as the data say"
 
 
 def _title(plan: "Plan") -> str:

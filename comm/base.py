@@ -82,6 +82,10 @@ class Comm(ABC):
         Raises `PeerLostError` once for each worker of the group that dies, and may be called again after that.
         """
 
+    def try_recv_any(self, tensor: Tensor) -> int | None:
+        """As `recv_any` when a message has arrived already, else None: it does not wait. Says nothing of deaths."""
+        raise NotImplementedError
+
     @abstractmethod
     def shared(self, tensor: Tensor) -> Tensor:
         """A tensor of the same content as worker 0's `tensor`, in memory that the whole group on this host shares.

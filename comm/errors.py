@@ -24,3 +24,15 @@ class RendezvousError(RuntimeError):
     """The workers could not meet: the port is taken, or the network interface is not there."""
 
     exit_code = 3
+
+
+class NetworkError(ValueError):
+    """A modelled network that cannot be."""
+
+    exit_code = 2
+
+
+class FabricError(RuntimeError):
+    """This fabric cannot do what was asked, for instance share memory across hosts."""
+
+    exit_code = 2

@@ -34,6 +34,11 @@ class Ledger:
             self.bytes[primitive] += payload
             self.messages[primitive] += 1
 
+    @property
+    def is_aside(self) -> bool:
+        """Whether what happens now is left out; on a virtual cluster no time passes for it either."""
+        return self._aside
+
     def snapshot(self) -> dict[str, int]:
         """Bytes by primitive so far, rounded to whole ones."""
         return {primitive: round(count) for primitive, count in self.bytes.items()}

@@ -21,8 +21,9 @@ class Operation(NamedTuple):
 
 
 class Timeline:
-    def __init__(self) -> None:
-        self.operations: deque[Operation] = deque(maxlen=KEPT)
+    def __init__(self, kept: int = KEPT) -> None:
+        self.kept = kept
+        self.operations: deque[Operation] = deque(maxlen=kept)
         self._numbers: defaultdict[str, int] = defaultdict(int)
 
     def number(self, channel: str) -> int:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,10 +11,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
-from ..tasks.base import Data
+from ..tasks.base import Data, Split
+from ..tasks.partition import Partition, Partitioner
 from .errors import ConfigError
-from .experiment import Experiment
+from .experiment import Experiment, VirtualHardware
 from .layout import Layout, lay_out
+from .pace import ComputeModel
+from .stragglers import Stragglers
 from .targets import build
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -22,11 +26,17 @@ BSP_ONLY = "bsp"  # what a strategy that owns its update takes
 
 @dataclass(frozen=True)
 class Parts:
-    """What one worker works with."""
+    """What one worker works with. `load`, `deal` and `compute` are shared by the workers of a process."""
 
     data: Data
+    load: Callable[[], tuple[Split, Split]]
+    partitioner: Partitioner
+    deal: Callable[[], Partition]
+    stragglers: Stragglers
+    compute: ComputeModel | None  # on the virtual cluster
     strategy: Strategy
     sync: Sync
+    make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process
     layout: Layout
     make_model: Callable[[], nn.Module]
     make_optimizer: MakeOptimizer
@@ -36,16 +46,28 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like."""
     given: dict[str, Any] = {}
     data = build("data", experiment.data, Data, allowed, given)
-    strategy = build("strategy", experiment.strategy, Strategy, allowed, given)
-    sync = build("sync", experiment.sync, Sync, allowed, given)
-    own = strategy.own_sync()
-    if own is not None:
+    partitioner = build("partition", experiment.partition, Partitioner, allowed, given)
+    stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
+
+    def make_pair() -> tuple[Strategy, Sync]:
+        strategy = build("strategy", experiment.strategy, Strategy, allowed, given)
+        sync = build("sync", experiment.sync, Sync, allowed, given)
+        own = strategy.own_sync()
+        if own is None:
+            return strategy, sync
         if experiment.sync.name != BSP_ONLY:
             raise ConfigError(
                 f"sync={experiment.sync.name}: strategy={experiment.strategy.name} owns its update and takes sync=bsp "
                 "only; strategy=data_parallel and strategy=pipeline take any"
             )
-        sync = own
+        if isinstance(experiment.hardware, VirtualHardware):
+            raise ConfigError(
+                f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups; "
+                "hardware=local runs it, and strategy=data_parallel runs here"
+            )
+        return strategy, own
+
+    strategy, sync = make_pair()
 
     def make_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
@@ -65,4 +87,27 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         make_optimizer(part.parameters())
-    return Parts(data, strategy, sync, layout, make_model, make_optimizer)
+    load = cache(data.load)
+
+    @cache
+    def deal() -> Partition:
+        targets = load()[0].targets
+        return partitioner.deal(targets, layout.replicas, experiment.batch_size, experiment.seed)
+
+    compute = None
+    if isinstance(hardware := experiment.hardware, VirtualHardware):
+        compute = ComputeModel(hardware.flops, hardware.overhead, hardware.compute == "measured")
+    return Parts(
+        data,
+        load,
+        partitioner,
+        deal,
+        stragglers,
+        compute,
+        strategy,
+        sync,
+        make_pair,
+        layout,
+        make_model,
+        make_optimizer,
+    )

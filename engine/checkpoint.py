@@ -2,6 +2,7 @@
 
 runs/<name>/checkpoints/step-00000120/
     part-000.safetensors   one part's parameters, and what its sync mode keeps (optimizer state)
+    part-000.replica-0001.safetensors   another replica's, where replicas differ
     manifest.json          step, training seconds, and each file's SHA-256; written last
 
 Everything is written under a temporary name, synced and renamed, so that a directory without `.tmp` is whole. The
@@ -39,10 +40,14 @@ def directory_of(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"step-{step:08d}"
 
 
-def write_part(checkpoints: Path, step: int, part: int, state: State) -> tuple[str, str]:
+def file_of(part: int, replica: int) -> str:
+    return f"part-{part:03d}.safetensors" if replica == 0 else f"part-{part:03d}.replica-{replica:04d}.safetensors"
+
+
+def write_part(checkpoints: Path, step: int, part: int, replica: int, state: State) -> tuple[str, str]:
     """Write one part's file under the checkpoint's temporary name; returns its name and SHA-256."""
     data = to_bytes(state)
-    name = f"part-{part:03d}.safetensors"
+    name = file_of(part, replica)
     directory = directory_of(checkpoints, step).with_suffix(".tmp")
     try:
         directory.mkdir(exist_ok=True)  # not its parents: a run directory that is gone stays gone
@@ -106,9 +111,11 @@ def read_manifest(checkpoint: Path) -> Manifest:
     return manifest
 
 
-def read_part(checkpoint: Path, part: int, manifest: Manifest) -> dict[str, Any]:
-    """One part's state. Raises `CorruptCheckpointError`."""
-    name = f"part-{part:03d}.safetensors"
+def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:
+    """One part's state: the replica's own, or what replica 0 wrote for all. Raises `CorruptCheckpointError`."""
+    name = file_of(part, replica)
+    if name not in manifest.files:
+        name = file_of(part, 0)
     if name not in manifest.files:
         raise _corrupt(checkpoint, name, "is not in the manifest")
     try:

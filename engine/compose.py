@@ -23,7 +23,7 @@ from ..tracking.redact import HIDDEN
 from .errors import ConfigError
 from .experiment import CHOSEN, Experiment, explain, from_config
 
-GROUPS = (*CHOSEN, "hardware", "tracking", "experiment")
+GROUPS = (*CHOSEN, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
 
 
 def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:

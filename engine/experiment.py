@@ -4,13 +4,21 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigError
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
-CHOSEN = ("strategy", "sync", "model", "data", "optimizer")  # groups whose choice names a class
+CHOSEN = (
+    "strategy",
+    "sync",
+    "model",
+    "data",
+    "partition",
+    "optimizer",
+    "stragglers",
+)  # groups whose choice names a class
 
 
 class _Frozen(BaseModel):
@@ -25,12 +33,57 @@ class Choice(_Frozen):
     knobs: dict[str, Any]
 
 
-class Hardware(_Frozen):
-    workers: Annotated[int, Ge(1), Le(4096)] | None
+Workers = Annotated[int, Ge(1), Le(4096)]
+
+
+class LocalHardware(_Frozen):
+    """Real processes."""
+
+    fabric: Literal["process"]
+    workers: Workers | None
     device: Literal["auto", "cpu", "cuda"]
     threads: Annotated[int, Ge(1), Le(1024)] | None
     timeout: Annotated[float, Gt(0), Le(604_800)]  # a week
     port: Annotated[int, Ge(0), Le(65535)]
+
+
+class LinkModel(_Frozen):
+    latency: Annotated[float, Ge(0)]
+    bandwidth: Annotated[float, Gt(0)]
+
+
+class VirtualHardware(_Frozen):
+    """The virtual cluster: one process on this host's CPU."""
+
+    fabric: Literal["virtual"]
+    workers: Workers | None
+    network: LinkModel
+    inside: LinkModel
+    workers_per_host: Positive
+    hosts_per_rack: Positive | None
+    oversubscription: Annotated[float, Ge(1)]
+    compute: Literal["modelled", "measured"]
+    flops: Annotated[float, Gt(0)]
+    overhead: Annotated[float, Ge(0)]
+
+    @property
+    def device(self) -> Literal["cpu"]:
+        return "cpu"
+
+    @property
+    def threads(self) -> int:
+        return 1  # one worker runs at a time, and its matrices are small
+
+    @property
+    def timeout(self) -> float:
+        return 120.0  # of the process that it is in
+
+    @property
+    def port(self) -> int:
+        return 0
+
+
+Hardware = Annotated[LocalHardware | VirtualHardware, Field(discriminator="fabric")]
 
 
 class Evaluate(_Frozen):
@@ -48,7 +101,9 @@ class Experiment(_Frozen):
     sync: Choice
     model: Choice
     data: Choice
+    partition: Choice
     optimizer: Choice
+    stragglers: Choice
     hardware: Hardware
     tracking: dict[str, Any]
     name: str | None
@@ -97,7 +152,8 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     """pydantic's findings as key path, value and rule, one a line."""
     lines: list[str] = []
     for finding in error.errors():
-        path = ".".join(str(piece) for piece in finding["loc"] if isinstance(piece, str | int))
+        tags = ("process", "virtual")  # which of the two kinds of hardware: no part of the path
+        path = ".".join(str(piece) for piece in finding["loc"] if isinstance(piece, str | int) and piece not in tags)
         path = ".".join(piece for piece in (prefix, path) if piece)
         if finding["type"] == "extra_forbidden":
             lines.append(f"{path}: there is no such key")

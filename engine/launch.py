@@ -3,6 +3,8 @@
 Workers are forked from a server process that has torch and paceline imported already (multiprocessing's forkserver), so
 that the second run in one process starts in a fraction of a second. Each tells us how it ended over a pipe of its own,
 as JSON. No worker outlives us: the kernel kills workers when the fork server goes, which goes when we do.
+
+The workers of the virtual cluster are threads of one such process.
 """
 
 import ctypes
@@ -15,19 +17,24 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..comm import Comm
+from ..comm.network import Link, Network
 from ..comm.process import connect, serve_store
-from .build import assemble
+from ..comm.virtual import Cluster
+from .build import Parts, assemble
 from .errors import InterruptedRunError, WorkerFailedError
-from .experiment import from_yaml, to_yaml
+from .experiment import VirtualHardware, from_yaml, to_yaml
 from .layout import Layout
 from .worker import Assignment, prepare_process, work
 
@@ -74,12 +81,14 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
         )
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)
-        timeout = assignment.experiment.hardware.timeout
-        comm = connect("127.0.0.1", told["port"], rank, told["world_size"], timeout, device)
-        signal.signal(signal.SIGTERM, lambda *_: comm.board.request_stop())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        work(assignment, parts, comm, device)
-        comm.close()
+        if isinstance(assignment.experiment.hardware, VirtualHardware):
+            run_virtual(assignment, parts, assignment.experiment.hardware)
+        else:
+            timeout = assignment.experiment.hardware.timeout
+            comm = connect("127.0.0.1", told["port"], rank, told["world_size"], timeout, device)
+            _stop_on_sigterm(comm.board.request_stop)
+            work(assignment, parts, comm, device)
+            comm.close()
     except BaseException as error:
         ended = describe(error)
         with suppress(OSError):  # a full disk takes no log either
@@ -90,6 +99,30 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     channel.send_bytes(json.dumps(ended).encode())
     channel.close()
     os._exit(ended["exit_code"])  # not by way of destructors: after a failure they may wait for peers
+
+
+def _stop_on_sigterm(request_stop: Callable[[], None]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: request_stop())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def run_virtual(assignment: Assignment, parts: Parts, hardware: VirtualHardware) -> None:
+    """All workers of a virtual cluster, to the end. Raises what the first to fail raised."""
+    network = Network(
+        between=Link(**hardware.network.model_dump()),
+        inside=Link(**hardware.inside.model_dump()),
+        workers_per_host=hardware.workers_per_host,
+        hosts_per_rack=hardware.hosts_per_rack,
+        oversubscription=hardware.oversubscription,
+    )
+    cluster = Cluster(parts.layout.world_size, network)
+    _stop_on_sigterm(cluster.request_stop)
+
+    def work_as_one(comm: Comm) -> None:
+        strategy, sync = parts.make_pair()
+        work(assignment, replace(parts, strategy=strategy, sync=sync), comm, torch.device("cpu"))
+
+    cluster.run(work_as_one)
 
 
 def _let_go_of_fork_server() -> None:
@@ -104,7 +137,9 @@ def _let_go_of_fork_server() -> None:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """An exception as JSON."""
+    rank = getattr(error, "virtual_rank", None)
     return {
+        **({} if rank is None else {"rank": rank}),
         "error": type(error).__name__,
         "message": " ".join(str(error).split()),
         "exit_code": getattr(error, "exit_code", 4),
@@ -128,6 +163,7 @@ def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()
     Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
     """
     experiment = assignment.experiment
+    processes = 1 if isinstance(experiment.hardware, VirtualHardware) else layout.world_size
     store, port = serve_store(experiment.hardware.port, experiment.hardware.timeout)
     told = {
         "experiment": to_yaml(experiment),
@@ -139,7 +175,7 @@ def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()
     }
     crew = Crew()
     try:
-        crew.start(layout.world_size, told, preload)
+        crew.start(processes, told, preload)
         with _signals(crew):
             ended = crew.watch()
     finally:
@@ -198,7 +234,7 @@ class Crew:
         process.join()
         if channel.poll():
             try:
-                return Ended(rank, **json.loads(channel.recv_bytes()))
+                return Ended(**{"rank": rank, **json.loads(channel.recv_bytes())})
             except EOFError:
                 pass
         code = process.exitcode or 0
@@ -272,7 +308,8 @@ def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> W
     own_words = cause.error in ("Killed", "Exited", "HangError", "DivergedError")
     what = cause.message if own_words else f"{cause.error}: {cause.message}"
     who = "" if cause.error in ("HangError", "DivergedError") else f"{role.kind} {cause.rank}{_last_step(run)} "
-    details = [f"log: {run / 'logs' / f'worker-{cause.rank:03d}.log'}"]
+    process = 0 if isinstance(assignment.experiment.hardware, VirtualHardware) else cause.rank
+    details = [f"log: {run / 'logs' / f'worker-{process:03d}.log'}"]
     message = f"{who}{'failed: ' if not own_words else ''}{what}; {what_is_saved(assignment)}"
     return WorkerFailedError(message, cause.exit_code, details)
 

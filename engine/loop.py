@@ -14,6 +14,7 @@ from ..tasks.partition import Partition
 from . import memory
 from .errors import DivergedError
 from .meters import Meter
+from .pace import ModelledPace, RealPace
 from .stop import StopAgreement
 
 
@@ -33,6 +34,7 @@ class Job:
     steps: int  # the step to end before
     meter: Meter
     stop: StopAgreement
+    pace: ModelledPace | RealPace
     after_step: Callable[[int, int, float | None], None]  # (steps done before, now, loss): records, evaluations, ...
     activations: int = field(default=0)  # measured in the first step
 
@@ -48,7 +50,8 @@ def train(job: Job) -> int:
         with job.meter.step(job.partition.size(step, job.replica)), account as activations:
             batch = take(job, step)
             job.sync.begin(batch)
-            loss = job.strategy.forward_backward(batch)
+            with job.pace.step(step):
+                loss = job.strategy.forward_backward(batch)
             job.sync.update()
         if activations is not None:
             job.activations = activations.peak

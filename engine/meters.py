@@ -20,7 +20,7 @@ from ..comm import Comm
 from ..comm.timeline import Operation, StepSplit, last_launches, split
 from .layout import Layout, Role
 
-KEPT_STEPS = 10_000  # the most recent ones that a worker reports one by one
+KEPT_STEPS = 10_000  # the most recent ones that a worker reports one by one; fewer where the timeline keeps less
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Report:
     seconds: float  # of training
     samples: int
     bytes: dict[str, int]
+    messages: dict[str, int]
     memory: dict[str, int]
     sync: dict[str, Any] = field(default_factory=dict)
 
@@ -59,6 +60,7 @@ class Meter:
         self._counts_pauses = counts_pauses
         self._paused_at: float | None = None
         self._comm, self._warmup, self._device = comm, warmup, device
+        self._kept = min(KEPT_STEPS, comm.timeline.kept)
         self.seconds = elapsed  # of training so far, earlier lives of a resumed run included
         self.steps: list[tuple[float, float, int]] = []
         self.last = 0.0
@@ -76,8 +78,8 @@ class Meter:
         self.samples += samples
         if self.trained_steps > self._warmup:
             self.steps.append((start, end, samples))
-            if len(self.steps) > 2 * KEPT_STEPS:
-                del self.steps[:-KEPT_STEPS]
+            if len(self.steps) > 2 * self._kept:
+                del self.steps[: -self._kept]
 
     def _now(self) -> float:
         if self._device.type == "cuda":
@@ -85,7 +87,7 @@ class Meter:
         return self._comm.now()
 
     def report(self, rank: int, role: Role, memory: dict[str, int], sync: dict[str, Any]) -> Report:
-        steps = self.steps[-KEPT_STEPS:]
+        steps = self.steps[-self._kept :]
         since = steps[0][0] if steps else float("inf")
         return Report(
             rank=rank,
@@ -97,6 +99,7 @@ class Meter:
             seconds=self.seconds,
             samples=self.samples,
             bytes=self._comm.ledger.snapshot(),
+            messages=dict(self._comm.ledger.messages),
             memory=memory,
             sync=sync,
         )
@@ -114,6 +117,8 @@ def summarise(reports: list[Report], layout: Layout) -> dict[str, Any]:
         "server_memory": _peaks(servers) if servers else None,
         "wire": _wire(reports, workers),
         "staleness": _staleness(reports),
+        "dropped": sum(report.sync.get("dropped", 0) for report in reports),
+        "lost": sorted(set(range(layout.world_size)) - {report.rank for report in reports}),
     }
 
 
@@ -162,13 +167,16 @@ def _peaks(workers: list[Report]) -> dict[str, int]:
 def _wire(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
     """Payload bytes of training; a worker's step is charged its share of what servers sent."""
     total: Counter[str] = Counter()
+    messages: Counter[str] = Counter()
     for report in reports:
         total.update(report.bytes)
+        messages.update(report.messages)
     steps = sum(report.trained_steps for report in workers)
     return {
         "bytes_per_step": sum(total.values()) / steps if steps else 0.0,
         "by_primitive": {primitive: count / steps for primitive, count in total.items()} if steps else {},
         "total": sum(total.values()),
+        "messages": sum(messages.values()),
     }
 
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from ..strategies import Cost
 from ..strategies.base import Traffic, payload
 from ..tasks.losses import cross_entropy
-from ..tasks.partition import Partition
 from . import memory
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
@@ -25,8 +24,8 @@ class PartPlan:
     layers: list[str]
     parameters: int  # entries
     memory: dict[str, int]  # by kind
-    worker: Traffic
-    server: Traffic
+    worker: Traffic | None  # None: it takes the data to know
+    server: Traffic | None
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,14 @@ class Plan:
     steps: int | None
     parts: list[PartPlan]
 
-    def bytes_per_step(self) -> float:
-        """Payload bytes a worker and step, servers' sends shared out over the workers."""
-        layout = self.layout
-        workers = sum(sum(part.worker.values()) for part in self.parts) * layout.replicas
-        servers = sum(sum(part.server.values()) for part in self.parts) * layout.servers
-        return (workers + servers) / layout.workers
+    def bytes_per_step(self) -> float | None:
+        """Payload bytes a worker and step, servers' sends shared out over the workers; None: it takes the data to know."""
+        layout, total = self.layout, 0.0
+        for part in self.parts:
+            if part.worker is None or part.server is None:
+                return None
+            total += sum(part.worker.values()) * layout.replicas + sum(part.server.values()) * layout.servers
+        return total / layout.workers
 
     def peak_memory(self) -> dict[str, int]:
         """The largest worker, kind by kind."""
@@ -72,8 +73,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     layout, spec = parts.layout, parts.data.spec
     steps_per_epoch = steps = None
     if spec.train_size is not None:
-        partition = Partition(spec.train_size, layout.replicas, experiment.batch_size, experiment.seed)
-        steps_per_epoch = partition.steps_per_epoch
+        steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
+    if steps_per_epoch is not None:
         steps = min(steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
     device = choose_device(experiment, layout)
     return Plan(
@@ -83,12 +84,14 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts),
+        _part_plans(experiment, parts, steps_per_epoch),
     )
 
 
 def choose_device(experiment: Experiment, layout: Layout) -> torch.device:
     """Raises `ConfigError` when CUDA is asked for and there are too few devices."""
+    if experiment.hardware.fabric == "virtual":
+        return torch.device("cpu")
     asked, gpus = experiment.hardware.device, torch.cuda.device_count()
     enough = gpus >= layout.world_size
     if asked == "cuda" and not enough:
@@ -102,7 +105,7 @@ def share_of_cores(layout: Layout) -> int:
     return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
 
 
-def _part_plans(experiment: Experiment, parts: Parts) -> list[PartPlan]:
+def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | None) -> list[PartPlan]:
     with torch.device("meta"):
         model = parts.make_model()
         modules = parts.strategy.split(model)
@@ -122,7 +125,8 @@ def _part_plans(experiment: Experiment, parts: Parts) -> list[PartPlan]:
     for module, traffic, saved in zip(modules, within, activations, strict=True):
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        cost: Cost = parts.sync.cost(trained, parts.layout.replicas)
+        stated = parts.sync.cost(trained, parts.layout.replicas, steps_per_epoch)
+        cost = stated or Cost()
         plans.append(
             PartPlan(
                 layers=[name for name, _ in module.named_children()],
@@ -136,8 +140,8 @@ def _part_plans(experiment: Experiment, parts: Parts) -> list[PartPlan]:
                     "activations": saved,
                     "buffers": cost.buffers + payload(list(module.buffers())),
                 },
-                worker=_add(traffic, cost.worker),
-                server=cost.server,
+                worker=_add(traffic, cost.worker) if stated else None,
+                server=cost.server if stated else None,
             )
         )
     return plans

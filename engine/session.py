@@ -100,7 +100,9 @@ def prepare(
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
-    return Prepared(experiment, tuple(allow_modules), directory, chosen)
+    prepared = Prepared(experiment, tuple(allow_modules), directory, chosen)
+    _check_virtual(prepared)
+    return prepared
 
 
 def _stored(directory: RunDirectory) -> Experiment:
@@ -174,6 +176,20 @@ def run(
     finally:
         mirror.close()
     return result_of(directory)
+
+
+def _check_virtual(prepared: Prepared) -> None:
+    """Raises `ConfigError`."""
+    experiment = prepared.experiment
+    if experiment.hardware.fabric != "virtual":
+        return
+    if prepared.directory is not None or experiment.checkpoint.every_steps is not None:
+        raise ConfigError(
+            "hardware=virtual: a virtual cluster keeps no checkpoints, as the same command repeats the run bit for bit; "
+            "leave out --resume and checkpoint.every_steps"
+        )
+    if started_processes() is not None:
+        raise ConfigError("hardware=virtual: is one process on this host; start it without torchrun")
 
 
 def _note_the_end(directory: RunDirectory, error: Exception) -> None:

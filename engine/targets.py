@@ -27,7 +27,9 @@ _OURS = {
     "sync": ("paceline.strategies",),
     "model": ("paceline.tasks", "torch.nn"),
     "data": ("paceline.tasks",),
+    "partition": ("paceline.tasks",),
     "optimizer": ("paceline.strategies", "torch.optim"),
+    "stragglers": ("paceline.engine",),
 }
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")

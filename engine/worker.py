@@ -1,16 +1,18 @@
 """What one worker does, from its place in the world to its report. The same under our launcher and under torchrun."""
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..comm.base import Comm
-from ..comm.process import ProcessComm
+from ..comm.errors import PeerLostError
 from ..strategies.base import load_state, payload
 from ..tasks.losses import cross_entropy, evaluate
-from ..tasks.partition import Partition
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory
 from .build import Parts
@@ -19,6 +21,7 @@ from .experiment import Experiment
 from .layout import Role
 from .loop import Job, train
 from .meters import Meter, Report, summarise
+from .pace import ModelledPace, RealPace
 from .plan import choose_device, make_plan, share_of_cores
 from .stop import StopAgreement
 
@@ -43,13 +46,22 @@ def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.de
     return device
 
 
-def work(assignment: Assignment, parts: Parts, comm: ProcessComm, device: torch.device) -> None:
+@dataclass(frozen=True)
+class Snapshot:
+    """The consensus as replica 0 had it at some time of an asynchronous run; judged once training is over."""
+
+    done: int  # steps
+    seconds: float  # of training
+    state: dict[str, Tensor]
+
+
+def work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device) -> None:
     """Take part in the run until its end."""
     Worker(assignment, parts, comm, device).run()
 
 
 class Worker:
-    def __init__(self, assignment: Assignment, parts: Parts, comm: ProcessComm, device: torch.device) -> None:
+    def __init__(self, assignment: Assignment, parts: Parts, comm: Comm, device: torch.device) -> None:
         self.assignment, self.experiment, self.parts = assignment, assignment.experiment, parts
         self.world, self.device = comm, device
         self.layout, self.strategy, self.sync = parts.layout, parts.strategy, parts.sync
@@ -59,6 +71,7 @@ class Worker:
         self.time_to_accuracy: float | None = None
         self.saved_at: int | None = None
         self.last_evaluation: dict[str, float] = {}
+        self.snapshots: list[Snapshot] = []
 
     def run(self) -> None:
         with self.world.ledger.aside():
@@ -72,11 +85,13 @@ class Worker:
         done = train(job)
         status = "completed" if done == job.steps else "interrupted"
         with self.world.ledger.aside():
-            if status == "interrupted" and self.saved_at != done:
+            if status == "interrupted" and self.saved_at != done and self.saves:
                 self._save(done, job.meter)
+            spread = self._consensus_distance()
             self.sync.finish()
+            self._judge_snapshots(job)
             if status == "completed":
-                self._evaluate(done, job)
+                self._evaluate(done, job, spread)
                 self._export()
         return self._report(job.meter, done, status, job.activations)
 
@@ -89,14 +104,20 @@ class Worker:
         of_part = self.world.split(role.part)
         self.workers = self.world.split(0 if role.kind == "worker" else None)
         assert of_part is not None
+        self.of_part = of_part
+        if self.parts.compute is not None:
+            self.pace = ModelledPace(self.world, self.parts.compute, role.part, self.parts.stragglers)
+        else:
+            self.pace = RealPace(self.world, self.parts.stragglers)
         self.of_replica: Comm | None = of_replica
         torch.manual_seed(experiment.seed)
         model = self.parts.make_model()
         if self.is_chief:
             self.judged = self.parts.make_model().to(self.device)  # what is evaluated: the gathered state
         if of_replica is not None:
-            self.strategy.prepare(model.to(self.device), cross_entropy, of_replica, self.sync.before_backward)
+            self.strategy.prepare(model.to(self.device), cross_entropy, of_replica, self._before_backward)
             module = self.strategy.module
+            self.pace.attach(module)
         else:
             module = self.strategy.split(model)[role.part].to(self.device)
         module.train()
@@ -104,7 +125,8 @@ class Worker:
         manifest = state = None
         if self.assignment.resume is not None:
             manifest = checkpoint.read_manifest(self.assignment.resume)
-            state = checkpoint.read_part(self.assignment.resume, role.part, manifest)
+            replica = role.replica if role.kind == "worker" else 0
+            state = checkpoint.read_part(self.assignment.resume, role.part, replica, manifest)
             load_state(module, state["parameters"])
         optimizer = self.parts.make_optimizer(module.parameters())
         trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
@@ -113,10 +135,14 @@ class Worker:
             self.sync.load_state_dict(state["sync"])
         return manifest
 
+    def _before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
+        self.pace.backward_begins()
+        self.sync.before_backward(roots, last)
+
     def _job(self, manifest: Manifest | None) -> Job:
         experiment, layout, role = self.experiment, self.layout, self.role
-        train_split, self.test = self.parts.data.load()
-        partition = Partition(len(train_split), layout.replicas, experiment.batch_size, experiment.seed)
+        train_split, self.test = self.parts.load()
+        partition = self.parts.deal()
         steps = min(partition.steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
         self.steps_per_epoch = partition.steps_per_epoch
         self.resumed_at = manifest.step if manifest else None
@@ -148,7 +174,8 @@ class Worker:
                 "all" if together else f"replica {role.replica}",
                 start,
             ),
-            after_step=lambda done, loss: self._after_step(job, done, loss),
+            pace=self.pace,
+            after_step=lambda before, done, loss: self._after_step(job, before, done, loss),
         )
         return job
 
@@ -170,27 +197,39 @@ class Worker:
 
     # -- after each step
 
-    def _after_step(self, job: Job, done: int, loss: float | None) -> None:
+    @property
+    def saves(self) -> bool:
+        """A virtual cluster saves nothing: it replays from its seed."""
+        return self.parts.compute is None
+
+    def _after_step(self, job: Job, before: int, done: int, loss: float | None) -> None:
+        """`before`: the steps done when this one began; a worker may have left some out."""
         if self.is_chief and loss is not None:
             self._record_step(job, done, loss)
         experiment, per_epoch = self.experiment, job.partition.steps_per_epoch
-        evaluates = done % (per_epoch * experiment.evaluate.every) == 0 and done < job.steps
-        every = experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every
-        saves = every > 0 and done % every == 0
+
+        def is_due(every: int) -> bool:
+            return every > 0 and done // every > before // every
+
+        evaluates = is_due(per_epoch * experiment.evaluate.every) and done < job.steps
+        saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and self.saves
         if not (evaluates or saves):
             return
         with self.world.ledger.aside():
-            if evaluates:
-                self._evaluate(done, job)
+            if evaluates and self.sync.synchronous:
+                self._evaluate(done, job, self._consensus_distance())
+            elif evaluates:
+                self._take_snapshot(done, job)
             if saves:
                 self._save(done, job.meter)
-            if self.sync.synchronous:
+            if self.sync.synchronous and not self.sync.survives:
                 assert self.workers is not None
                 self.workers.barrier()
 
     def _record_step(self, job: Job, done: int, loss: float) -> None:
-        sizes = job.partition.sizes(done - 1)
-        samples = sum(sizes) if self.sync.synchronous else sizes[0]  # others go at paces of their own
+        partition, step = job.partition, done - 1
+        # asynchronously, others go at paces of their own
+        samples = partition.total(step) if self.sync.synchronous else partition.size(step, self.role.replica)
         self.directory.append(
             {
                 "kind": "step",
@@ -212,39 +251,81 @@ class Worker:
             return None
         return self.strategy.full_state(parameters)
 
-    def _evaluate(self, done: int, job: Job) -> None:
+    def _evaluate(self, done: int, job: Job, spread: float | None) -> None:
         state = self._consensus()
-        if state is None:
-            return
-        load_state(self.judged, state)
+        if state is not None:
+            self._judge(Snapshot(done, job.meter.seconds, state), job, spread)
+
+    def _take_snapshot(self, done: int, job: Job) -> None:
+        """Others train on meanwhile: only a copy is made now, with its time."""
+        state = self._consensus()
+        if state is not None:
+            copies = {name: tensor.detach().clone() for name, tensor in state.items()}
+            self.snapshots.append(Snapshot(done, job.meter.seconds, copies))
+
+    def _judge_snapshots(self, job: Job) -> None:
+        for snapshot in self.snapshots:
+            self._judge(snapshot, job, None)
+        self.snapshots.clear()
+
+    def _judge(self, snapshot: Snapshot, job: Job, spread: float | None) -> None:
+        load_state(self.judged, snapshot.state)
         result = evaluate(self.judged, self.test, device=self.device)
         if self.time_to_accuracy is None and result.accuracy >= self.experiment.target_accuracy:
-            self.time_to_accuracy = job.meter.seconds
+            self.time_to_accuracy = snapshot.seconds
         self.last_evaluation = {"accuracy": result.accuracy, "loss": result.loss}
+        if spread is not None:
+            self.last_evaluation["consensus_distance"] = spread
         self.directory.append(
             {
                 "kind": "evaluation",
-                "step": done,
-                "epoch": done / job.partition.steps_per_epoch,
+                "step": snapshot.done,
+                "epoch": snapshot.done / job.partition.steps_per_epoch,
                 **self.last_evaluation,
-                "time": job.meter.seconds,
+                "time": snapshot.seconds,
             }
         )
 
+    def _consensus_distance(self) -> float | None:
+        """How far replicas are from their mean: sqrt(mean_i |w_i - mean|^2), on the chief; None elsewhere.
+
+        By messages to replica 0, so that a worker that died leaves only a gap. Of a pipeline, the part with the loss.
+        """
+        if self.sync.agrees or self.layout.replicas == 1 or self.role.part != self.layout.loss_part:
+            return None
+        with torch.no_grad():
+            mine = torch.cat([parameter.detach().flatten().double() for parameter in self.sync.parameters.values()])
+            if self.role.replica != 0:
+                with suppress(PeerLostError):
+                    self.of_part.send(mine.cpu(), 0)
+                return None
+            replicas = [mine.cpu()]
+            for replica in range(1, self.layout.replicas):
+                other = torch.empty_like(replicas[0])
+                with suppress(PeerLostError):
+                    self.of_part.recv(other, replica)
+                    replicas.append(other)
+            stacked = torch.stack(replicas)
+            return float((stacked - stacked.mean(0)).square().sum(1).mean().sqrt())
+
     def _save(self, done: int, meter: Meter) -> None:
         """Replica 0 writes: its parts their files, the chief the manifest once it has all their sums."""
+        each = self.sync.synchronous and not self.sync.agrees  # replicas differ: each writes its own
         if not (self.sync.synchronous or self.role.replica == 0):
             return
-        parameters, state = self.sync.consensus(), self.sync.state_dict()
+        own = {name: parameter.detach() for name, parameter in self.sync.parameters.items()}
+        parameters = own if each else self.sync.consensus()
+        state = self.sync.state_dict()
         self.saved_at = done
-        if self.role.replica != 0:
+        if self.role.replica != 0 and not each:
             return
         whole = {"parameters": self.strategy.part_state(parameters), "sync": state}
-        name, digest = checkpoint.write_part(self.directory.checkpoints, done, self.role.part, whole)
+        name, digest = checkpoint.write_part(self.directory.checkpoints, done, self.role.part, self.role.replica, whole)
         board, key = self.world.board, f"checkpoint/{done}"
         board.post(f"{key}/{self.world.rank}", json.dumps([name, digest]))
         if self.is_chief:
-            sums = [json.loads(board.read(f"{key}/{part}", part)) for part in range(self.layout.parts)]
+            writers = range(self.layout.workers if each else self.layout.parts)
+            sums = [json.loads(board.read(f"{key}/{rank}", rank)) for rank in writers if rank not in self.world.lost()]
             manifest = Manifest(done, meter.seconds, self.time_to_accuracy, dict(sums))
             checkpoint.commit(self.directory.checkpoints, manifest, self.experiment.checkpoint.keep)
             self.directory.append({"kind": "checkpoint", "step": done})
@@ -262,10 +343,20 @@ class Worker:
         board = self.world.board
         board.post(f"report/{self.world.rank}", json.dumps(report.as_json()))
         if self.is_chief:
-            ranks = range(self.layout.world_size)
-            reports = [Report.from_json(json.loads(board.read(f"report/{rank}", rank))) for rank in ranks]
-            self._summarise(reports, meter, done, status)
-        self.world.barrier()
+            self._summarise(self._all_reports(), meter, done, status)
+            board.post("over", "")
+        board.read("over", self.layout.chief)  # nobody leaves before the others need it no more
+
+    def _all_reports(self) -> list[Report]:
+        """Of all who are alive."""
+        reports: list[Report] = []
+        for rank in range(self.layout.world_size):
+            try:
+                reports.append(Report.from_json(json.loads(self.world.board.read(f"report/{rank}", rank))))
+            except PeerLostError:
+                if not self.sync.survives:
+                    raise
+        return reports
 
     def _memory(self, activations: int) -> dict[str, int]:
         return {
@@ -280,7 +371,8 @@ class Worker:
     def _summarise(self, reports: list[Report], meter: Meter, done: int, status: str) -> None:
         experiment, layout = self.experiment, self.layout
         plan = make_plan(experiment, self.assignment.allowed, layout.world_size).as_dict()
-        choices = {group: getattr(experiment, group).name for group in ("strategy", "sync", "model", "data")}
+        shown = ("strategy", "sync", "model", "data", "partition", "stragglers")
+        choices = {group: getattr(experiment, group).name for group in shown}
         self.directory.write_summary(
             {
                 "name": self.directory.name,
@@ -296,10 +388,11 @@ class Worker:
                 "resumed_at": self.resumed_at,
                 "batch_size": experiment.batch_size,
                 "seed": experiment.seed,
-                "modelled": False,
+                "modelled": self.parts.compute is not None,
                 **summarise(reports, layout),
                 "accuracy": self.last_evaluation.get("accuracy"),
                 "loss": self.last_evaluation.get("loss"),
+                "consensus_distance": self.last_evaluation.get("consensus_distance"),
                 "target_accuracy": experiment.target_accuracy,
                 "time_to_accuracy": self.time_to_accuracy,
                 "seconds": max(report.seconds for report in reports),

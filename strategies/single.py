@@ -31,5 +31,5 @@ class LocalUpdate(Sync):
     def update(self) -> None:
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
         return Cost()

@@ -10,6 +10,12 @@ class TaskConfigError(ValueError):
     exit_code = 2
 
 
+class PartitionError(ValueError):
+    """The samples cannot be dealt to that many replicas in that way."""
+
+    exit_code = 2
+
+
 class MissingDataError(FileNotFoundError):
     """The data are not on this machine; the message says how to get them."""
 

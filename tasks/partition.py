@@ -2,15 +2,25 @@
 
 Shuffled: at any step the replicas' shares, one after another, are what a single replica with a batch of
 replicas * batch_size takes. So K replicas that average their gradients by sample do what one does.
+
+Dirichlet and ByLabel: each replica owns samples of its own, of other classes and other in number than its peers'
+(not identically distributed: non-IID), and passes over them once an epoch.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
+
+from .errors import PartitionError
+
+_DEAL = 1  # tells the seed of dealing from those of the epochs' orders
 
 
 class Partition(ABC):
@@ -94,3 +104,129 @@ class ShuffledPartition(Partition):
         start = step_of_epoch * self.replicas * self.batch_size + replica * each + min(replica, extra)
         order = _permutation(self.samples, self.seed, epoch)
         return order[start : start + self.size(step, replica)].clone()
+
+
+class Dirichlet(Partitioner):
+    """Of each class, replica k owns the share p_k, p ~ Dirichlet(alpha, ..., alpha) (Yurochkin et al. 2019, section 4).
+
+    Small `alpha`: few classes a replica, and replicas of very different sizes; large: close to identically distributed.
+    A replica that is left with nothing gets a sample of the one that has most.
+    """
+
+    def __init__(self, alpha: Annotated[float, Gt(0), Le(1e9)] = 0.5) -> None:
+        self.alpha = alpha
+
+    def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> None:
+        return None
+
+    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
+        labels = _labels(targets, "dirichlet")
+        if len(labels) < replicas:
+            raise PartitionError(
+                f"partition=dirichlet: {replicas} replicas cannot each own one of {len(labels)} samples; "
+                f"hardware.workers must make {len(labels)} replicas or fewer"
+            )
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
+        owned: list[list[np.ndarray]] = [[] for _ in range(replicas)]
+        for label in np.unique(labels):
+            members = rng.permutation(np.flatnonzero(labels == label))
+            p = rng.dirichlet(np.full(replicas, self.alpha))  # [replicas]
+            cuts = np.rint(np.cumsum(p)[:-1] * len(members)).astype(np.int64)
+            for mine, piece in zip(owned, np.split(members, cuts), strict=True):
+                mine.append(piece)
+        return OwnedPartition(_none_empty([np.concatenate(mine) for mine in owned]), batch_size, seed)
+
+
+class ByLabel(Partitioner):
+    """Sorted by label, cut into labels * replicas shards of one size, `labels` shards to each replica, at random.
+
+    McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section 3, call
+    it pathological: most replicas have samples of `labels` classes only.
+    """
+
+    def __init__(self, labels: Annotated[int, Ge(1)] = 2) -> None:
+        self.labels = labels
+
+    def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> None:
+        return None
+
+    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
+        labels = _labels(targets, "by_label")
+        count = self.labels * replicas
+        if len(labels) < count:
+            raise PartitionError(
+                f"partition.labels={self.labels}: {replicas} replicas take {count} shards, and there are "
+                f"{len(labels)} samples; fewer hardware.workers or partition=dirichlet would do"
+            )
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
+        shards = np.array_split(np.argsort(labels, kind="stable"), count)  # sizes differ by one at most
+        hands = rng.permutation(count).reshape(replicas, self.labels)
+        return OwnedPartition([np.concatenate([shards[i] for i in hand]) for hand in hands], batch_size, seed)
+
+
+class OwnedPartition(Partition):
+    """Replica k owns `owned[k]`, n_k samples, and takes each of them once an epoch, `batch_size` a step.
+
+    An epoch lasts until the largest has seen its own; smaller ones take nothing in its last steps. Each takes its
+    samples in the order in which `Shuffled` deals that epoch's, so that one replica alone trains alike under both.
+    """
+
+    def __init__(self, owned: Sequence[np.ndarray], batch_size: int, seed: int) -> None:
+        """`owned`: together every sample exactly once, nobody without one."""
+        self.replicas, self.batch_size, self.seed = len(owned), batch_size, seed
+        self._owned = owned
+        self._sizes = [len(mine) for mine in owned]  # n_k
+        assert min(self._sizes) >= 1, self._sizes
+        self.samples = sum(self._sizes)
+        self.steps_per_epoch = -(-max(self._sizes) // batch_size)
+        full, rest = np.divmod(self._sizes, batch_size)  # whole batches, and samples in the last, uneven one
+        whole = self.replicas - np.cumsum(np.bincount(full, minlength=self.steps_per_epoch))  # still full at each step
+        uneven = np.bincount(full, weights=rest, minlength=self.steps_per_epoch).astype(np.int64)
+        self._totals = (whole * batch_size)[: self.steps_per_epoch] + uneven[: self.steps_per_epoch]
+        self._orders: dict[int, tuple[int, Tensor]] = {}  # replica -> (epoch, its samples in that epoch's order)
+
+    def size(self, step: int, replica: int) -> int:
+        taken = step % self.steps_per_epoch * self.batch_size
+        return min(max(self._sizes[replica] - taken, 0), self.batch_size)
+
+    def total(self, step: int) -> int:
+        return int(self._totals[step % self.steps_per_epoch])
+
+    def indices(self, step: int, replica: int) -> Tensor:
+        epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
+        start = step_of_epoch * self.batch_size
+        return self._order(epoch, replica)[start : start + self.batch_size].clone()
+
+    def _order(self, epoch: int, replica: int) -> Tensor:
+        known, order = self._orders.get(replica, (-1, None))
+        if order is None or known != epoch:
+            mine = self._owned[replica]
+            order = torch.from_numpy(mine[np.argsort(_places(self.samples, self.seed, epoch)[mine])])
+            self._orders[replica] = epoch, order
+        return order
+
+
+@lru_cache(maxsize=4)
+def _places(samples: int, seed: int, epoch: int) -> np.ndarray:
+    """Where each sample stands in the epoch's order."""
+    places = np.empty(samples, dtype=np.int64)
+    places[_permutation(samples, seed, epoch).numpy()] = np.arange(samples)
+    return places
+
+
+def _labels(targets: Tensor, choice: str) -> np.ndarray:
+    if targets.dim() != 1:
+        raise PartitionError(
+            f"partition={choice} deals samples by their label, and a sample of these data has "
+            f"{'x'.join(map(str, targets.shape[1:]))} targets; partition=shuffled deals any data"
+        )
+    return targets.numpy()
+
+
+def _none_empty(owned: list[np.ndarray]) -> list[np.ndarray]:
+    sizes = np.array([len(mine) for mine in owned])
+    for replica in np.flatnonzero(sizes == 0):
+        richest = np.argmax(sizes)
+        owned[replica], owned[richest] = owned[richest][-1:], owned[richest][:-1]
+        sizes[replica], sizes[richest] = 1, sizes[richest] - 1
+    return owned

@@ -1,5 +1,6 @@
 """Fixtures of all rooms."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,14 @@ import pytest
 from hypothesis import settings
 from worker_processes import run_workers, start_fork_server
 
+from paceline.comm.network import Link, Network
+from paceline.comm.virtual import Cluster
+from paceline.strategies.state import from_bytes, to_bytes
+
 settings.register_profile("paceline", deadline=None, database=None)
 settings.load_profile("paceline")
+
+NETWORK = Network(between=Link(latency=1e-5, bandwidth=1e9), inside=Link(latency=1e-6, bandwidth=1e10))
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +28,23 @@ def fork_server() -> None:
 def workers(fork_server: None) -> Callable[..., list[Any]]:
     """`workers(size, function, *arguments)`: see worker_processes.run_workers."""
     return run_workers
+
+
+def run_virtual(size: int, function: Callable[..., Any], *arguments: Any, **_: Any) -> list[Any]:
+    """`run_workers` on the virtual cluster; each worker gets a copy of the arguments, as a process does."""
+    own = [copy.deepcopy(arguments) for _ in range(size)]
+    return [
+        from_bytes(to_bytes({"result": result}))["result"]
+        for result in Cluster(size, NETWORK).run(lambda comm: function(comm, *own[comm.rank]))
+    ]
+
+
+@pytest.fixture
+def virtual_workers() -> Callable[..., list[Any]]:
+    return run_virtual
+
+
+@pytest.fixture(params=["process", "virtual"])
+def fabric(request: pytest.FixtureRequest, fork_server: None) -> Callable[..., list[Any]]:
+    """As `workers`, on real processes and on the virtual cluster: no algorithm knows which it is on."""
+    return run_workers if request.param == "process" else run_virtual

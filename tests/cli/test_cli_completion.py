@@ -71,7 +71,7 @@ def test_commands_options_and_their_values(offered) -> None:
     assert offered("paceline do") == ["doctor"]
     assert "--dry-run" in offered("paceline train --d")
     assert offered("paceline compare --format m") == ["markdown"]
-    assert offered("paceline list st") == ["strategy"]
+    assert offered("paceline list stra") == ["stragglers", "strategy"]
 
 
 def test_runs_and_their_checkpoints(offered, here: Path) -> None:

@@ -79,7 +79,7 @@ class GatherAverage(Sync):
     def report(self):
         return {"mine": True}
 
-    def cost(self, parameters, replicas):
+    def cost(self, parameters, replicas, steps_per_epoch):
         return Cost(worker={"all_gather": payload(parameters) * (replicas - 1)})
 '''
 

@@ -24,7 +24,7 @@ def state(step: int) -> dict[str, object]:
 
 
 def save(checkpoints: Path, step: int, keep: int = 10) -> Path:
-    sums = dict([write_part(checkpoints, step, part, state(step)) for part in range(2)])
+    sums = dict([write_part(checkpoints, step, part, 0, state(step)) for part in range(2)])
     return commit(checkpoints, Manifest(step, 1.5, None, sums), keep)
 
 
@@ -33,7 +33,7 @@ def test_what_is_read_is_what_was_written(checkpoints: Path) -> None:
     manifest = read_manifest(path)
     assert (manifest.step, manifest.seconds, manifest.time_to_accuracy) == (7, 1.5, None)
     for part in range(2):
-        read = read_part(path, part, manifest)
+        read = read_part(path, part, 0, manifest)
         assert torch.equal(read["parameters"]["w"], torch.full((3,), 7.0))
         assert read["sync"] == {"optimizer": {"state": {0: {"step": 7}}}}
 
@@ -59,7 +59,7 @@ def test_any_damage_is_noticed_and_the_file_and_the_checkpoint_before_are_named(
             file.unlink()
     with pytest.raises(CorruptCheckpointError) as caught:
         manifest = read_manifest(path)
-        read_part(path, 0, manifest)
+        read_part(path, 0, 0, manifest)
     assert caught.value.exit_code == 7
     assert str(caught.value).startswith(str(file))
     assert str(caught.value).endswith("to go on from the one before: --resume mine@step-00000004")
@@ -77,7 +77,7 @@ def test_without_an_earlier_checkpoint_none_is_offered(checkpoints: Path) -> Non
 def test_a_part_that_the_manifest_does_not_know_is_refused(checkpoints: Path) -> None:
     path = save(checkpoints, 4)
     with pytest.raises(CorruptCheckpointError, match=r"part-002\.safetensors is not in the manifest"):
-        read_part(path, 2, read_manifest(path))
+        read_part(path, 2, 0, read_manifest(path))
 
 
 def test_a_manifest_of_other_keys_is_refused(checkpoints: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_manifest_of_other_keys_is_refused(checkpoints: Path) -> None:
 
 def test_a_crash_before_the_manifest_leaves_the_previous_checkpoint_the_newest(checkpoints: Path) -> None:
     before = save(checkpoints, 4)
-    write_part(checkpoints, 8, 0, state(8))
+    write_part(checkpoints, 8, 0, 0, state(8))
     assert steps_of(checkpoints) == [before]
     assert read_manifest(before).step == 4
     after = save(checkpoints, 8)  # the resumed run comes to step 8 again
@@ -154,7 +154,7 @@ def test_a_full_disk_is_the_machines_error_and_leaves_no_half_checkpoint(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     before = save(checkpoints, 4)
-    digest = dict([write_part(checkpoints, 8, 0, state(8))])
+    digest = dict([write_part(checkpoints, 8, 0, 0, state(8))])
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -162,7 +162,7 @@ def test_a_full_disk_is_the_machines_error_and_leaves_no_half_checkpoint(
     monkeypatch.setattr(checkpoint.os, "fsync", full)
     with pytest.raises(MachineError, match="No space left on device; earlier checkpoints are kept") as caught:
         if operation == "write":
-            write_part(checkpoints, 8, 1, state(8))
+            write_part(checkpoints, 8, 1, 0, state(8))
         else:
             commit(checkpoints, Manifest(8, 1.0, None, digest), 10)
     assert caught.value.exit_code == 3

@@ -23,6 +23,7 @@ def report(rank: int = 0, **different: Any) -> Report:
         "seconds": 1.0,
         "samples": 100,
         "bytes": {},
+        "messages": {},
         "memory": MEMORY,
     }
     return Report(**{**plain, **different})
@@ -78,7 +79,7 @@ def test_a_run_shorter_than_its_warm_up_has_no_times_and_no_division_by_zero() -
     summary = summarise([report(0, trained_steps=0), report(1, trained_steps=0)], TWO)
     assert summary["throughput"] == 0.0
     assert summary["step_time"] == {"median": None, "compute": None, "communication": None, "waiting": None}
-    assert summary["wire"] == {"bytes_per_step": 0.0, "by_primitive": {}, "total": 0}
+    assert summary["wire"] == {"bytes_per_step": 0.0, "by_primitive": {}, "total": 0, "messages": 0}
 
 
 def test_memory_is_the_largest_workers_kind_by_kind_without_servers() -> None:
@@ -93,12 +94,12 @@ def test_memory_is_the_largest_workers_kind_by_kind_without_servers() -> None:
 
 def test_a_workers_step_is_charged_its_share_of_what_servers_sent() -> None:
     reports = [
-        report(0, bytes={"send": 100}),
-        report(1, bytes={"send": 100}),
+        report(0, bytes={"send": 100}, messages={"send": 2}),
+        report(1, bytes={"send": 100}, messages={"send": 3}),
         report(2, kind="server", trained_steps=0, bytes={"send": 400, "broadcast": 20}),
     ]
     wire = summarise(reports, Layout(workers=2, parts=1, servers=1, loss_part=0))["wire"]
-    assert wire == {"bytes_per_step": 31.0, "by_primitive": {"send": 30.0, "broadcast": 1.0}, "total": 620}
+    assert wire == {"bytes_per_step": 31.0, "by_primitive": {"send": 30.0, "broadcast": 1.0}, "total": 620, "messages": 5}
 
 
 def test_staleness_is_pooled_over_servers() -> None:
