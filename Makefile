@@ -11,10 +11,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all check fix compare bench lock clean
+.PHONY: help setup train test test-all check fix compare bench experiments lock clean
 
 help:  ## Show this help
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  make train ARGS="sync=asp hardware.workers=2"   passes overrides; see paceline train --help'
 
@@ -58,6 +58,9 @@ compare: $(READY)  ## Train Fashion-MNIST five ways and compare (the README's ta
 
 bench: $(READY)  ## Time paceline against what a user would pick instead
 	$(BIN)/python -m benchmarks $(ARGS)
+
+experiments: $(READY)  ## Run the studies of sync modes and draw them (ARGS="local_sgd_period --seeds 1")
+	$(BIN)/python -m benchmarks.experiments $(ARGS)
 
 lock: $(READY)  ## Write the installed versions to constraints.txt
 	@{ echo "# Every version that the tests ran with. Renew: make lock"; \

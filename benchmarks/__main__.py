@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .ddp import bsp_against_ddp
+from .fedavg import fedavg_against_flower
 from .harness import harness_against_bare_loop
 from .measure import Outcome
 from .start import start_times
@@ -27,6 +28,7 @@ def main(
     """Time paceline against what a user would pick instead."""
     rounds = 4 if quick else 12
     outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
+    outcomes += fedavg_against_flower(1 if quick else 3)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")
     Console(width=None if sys.stdout.isatty() else 150).print(_table(outcomes))

@@ -34,6 +34,14 @@ def train(
             autocompletion=complete_checkpoint,
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write every worker's compute, communication and waiting to FILE, for ui.perfetto.dev.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Train a model; print the result row.
 
@@ -44,6 +52,7 @@ def train(
     paceline train experiment=fashion_cnn epochs=1  a preset, shortened
     paceline train sync=asp --dry-run               is the configuration good?
     paceline train --resume NAME epochs=10          go on with a run
+    paceline train sync=asp --trace trace.json      who waits for whom, and when?
     torchrun --nproc-per-node 4 --no-python paceline train
 
     The choices: paceline list. What would run: paceline plan.
@@ -52,11 +61,11 @@ def train(
 
     chosen, allowed = overrides or [], allow_module or []
     if dry_run:
-        show(_checked(engine.prepare(chosen, config_dir, allowed, name, resume)))
+        show(_checked(engine.prepare(chosen, config_dir, allowed, name, resume, trace=trace)))
         return
-    result = engine.run(chosen, config_dir=config_dir, allow_modules=allowed, name=name, resume=resume)
+    result = engine.run(chosen, config_dir=config_dir, allow_modules=allowed, name=name, resume=resume, trace=trace)
     if result is not None:  # None: torchrun's workers that are not the chief
-        _print_result(result)
+        _print_result(result, trace)
 
 
 def _checked(prepared: "Prepared") -> str:
@@ -68,11 +77,13 @@ def _checked(prepared: "Prepared") -> str:
     )
 
 
-def _print_result(result: "Result") -> None:
+def _print_result(result: "Result", trace: Path | None) -> None:
     from ..tracking.compare import render, rows
 
     try:
         show(render(rows([result.summary]), width=terminal_width()))
     finally:
         note(f"\neverything of this run: {shortest(Path(result.path))}")
+        if trace is not None:
+            note(f"who waited for whom: {trace} (open it in ui.perfetto.dev)")
         note(f"beside others: paceline compare {result.path.name} OTHER")

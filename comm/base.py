@@ -82,9 +82,9 @@ class Comm(ABC):
         Raises `PeerLostError` once for each worker of the group that dies, and may be called again after that.
         """
 
+    @abstractmethod
     def try_recv_any(self, tensor: Tensor) -> int | None:
-        """As `recv_any` when a message has arrived already, else None: it does not wait. Says nothing of deaths."""
-        raise NotImplementedError
+        """As `recv_any` when a message has arrived already, else None: it does not wait, and says nothing of deaths."""
 
     @abstractmethod
     def shared(self, tensor: Tensor) -> Tensor:

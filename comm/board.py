@@ -1,7 +1,8 @@
 """Small messages beside the fabric: who is alive, who should stop, reports at the end. Never payload, never counted.
 
 A worker's heartbeat is a counter that a background thread raises twice a second. Whoever waits too long looks at the
-counters twice, a moment apart: a worker whose counter stood still is frozen. No clocks are compared.
+counters twice, a moment apart: a worker whose counter stood still is frozen. No clocks are compared. That a worker has
+died is known from the launcher, or from the end of a connection.
 """
 
 import json
@@ -9,11 +10,13 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch.distributed as dist
 
-from .errors import HangError
+from .errors import HangError, PeerLostError
 
 BEAT = 0.5  # seconds between heartbeats
 LOOK = 3 * BEAT  # seconds between two looks at a heartbeat
@@ -29,7 +32,10 @@ class Board(ABC):
 
     @abstractmethod
     def read(self, key: str, writer: int) -> str:
-        """The value once `writer` has posted it; waits as long as `writer` shows that it is alive."""
+        """The value once `writer` has posted it; waits as long as `writer` shows that it is alive.
+
+        Raises `HangError`, or `PeerLostError` with the writer's rank in the whole run when it has died.
+        """
 
     @abstractmethod
     def stop_requested(self) -> bool:
@@ -43,11 +49,23 @@ class Board(ABC):
         """What this worker is doing, for whoever finds it missing."""
 
 
+def mark_lost(store: dist.Store, rank: int) -> None:
+    """The launcher's word to all workers that worker `rank` has died. `store`: the run's, from `serve_store`."""
+    of_boards(store).append("lost", f"{rank} ")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def of_boards(store: dist.Store) -> dist.PrefixStore:
+    """The part of the run's store that boards use."""
+    return dist.PrefixStore("paceline", store)
+
+
 class StoreBoard(Board):
     """A board in a torch.distributed store, with the heartbeat thread."""
 
     def __init__(self, store: dist.PrefixStore, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
+        self.lost: set[int] = set()  # those who have died, numbered in the whole run
+        self.look: Callable[[], None] = lambda: None  # whoever has connections looks for more of them
         self._store = store
         self._doing = "starting"
         self._stop = threading.Event()
@@ -72,6 +90,16 @@ class StoreBoard(Board):
     def doing(self, what: str) -> None:
         self._doing = what
 
+    def leave(self) -> None:
+        """Say that this worker goes and has not died; to be said before it hangs up."""
+        with suppress(RuntimeError):  # the store may be gone first
+            self._store.set(f"left/{self.rank}", "")
+
+    def has_left(self, rank: int) -> bool:
+        with suppress(RuntimeError):
+            return self._store.check([f"left/{rank}"])
+        return False
+
     def close(self) -> None:
         self._closing.set()
         self._thread.join(timeout=5)
@@ -83,31 +111,36 @@ class StoreBoard(Board):
         return [self._store.get(f"{prefix}/{rank}").decode() for rank in ranks]
 
     def wait_for(self, keys: list[str], writers: list[int], what: str) -> None:
-        """Wait for keys, for as long as those who owe them give signs of life within the timeout."""
+        """Wait for keys, for as long as those who owe them give signs of life within the timeout.
+
+        Raises `HangError`, or `PeerLostError` with the rank in the whole run of one that owes its key and has died.
+        """
         beats = self._beats()
-        last_sign = time.monotonic()
+        last_sign = last_look = time.monotonic()
         while True:
             try:
-                self._store.wait(keys, timedelta(seconds=min(self.timeout, 2.0)))
+                self._store.wait(keys, timedelta(seconds=min(self.timeout, BEAT)))
                 return
             except dist.DistStoreError:
-                missing = [
-                    w for k, w in zip(keys, writers, strict=True) if w != self.rank and not self._store.check([k])
-                ]
-                now = self._beats()
-                if all(now[w] != beats[w] for w in missing):
-                    last_sign, beats = time.monotonic(), now
-                elif time.monotonic() - last_sign > self.timeout:
-                    raise HangError(
-                        f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(missing)}"
-                    ) from None
+                self.look()
+                if not self.lost and time.monotonic() - last_look < min(self.timeout, LOOK):
+                    continue
+            missing = [w for k, w in zip(keys, writers, strict=True) if w != self.rank and not self._store.check([k])]
+            if dead := self.lost.intersection(missing):
+                dead = min(dead)
+                raise PeerLostError(f"worker {self.rank} lost a peer waiting for {what}: worker {dead} has died", dead)
+            last_look, now = time.monotonic(), self._beats()
+            if all(now[w] != beats[w] for w in missing):
+                last_sign, beats = last_look, now
+            elif last_look - last_sign > self.timeout:
+                raise HangError(f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(missing)}")
 
     def explain_timeout(self, group: list[int], what: str) -> str:
         """Who of `group` is the one that the others wait for."""
         before = self._beats()
         time.sleep(LOOK)
         after = self._beats()
-        others = [rank for rank in group if rank != self.rank]
+        others = [rank for rank in group if rank != self.rank and rank not in self.lost]
         frozen = [rank for rank in others if before[rank] == after[rank]]
         if frozen:
             return f"{self.describe(frozen)} gave no sign of life"
@@ -140,6 +173,8 @@ class StoreBoard(Board):
                     store.set("stop", "1")
                 elif store.check(["stop"]):
                     self._stop.set()
+                if store.check(["lost"]):
+                    self.lost.update(map(int, store.get("lost").split()))
             except RuntimeError:  # the store is gone, and with it whoever launched us
                 if not self._closing.is_set():
                     os._exit(4)

@@ -2,13 +2,15 @@
 
 A message of n bytes waits until every link on its way is free, holds each for n / its bandwidth, and arrives a latency
 after the slowest has let it through. So a parameter server's incast, and hosts that share a switch, queue by
-themselves. Links are full duplex. A sender whose message waits for a busy receiver holds its own link meanwhile.
+themselves. Links are full duplex, and go to messages in the order in which these are sent: one that must wait for a
+busy receiver holds its sender's link meanwhile.
 
-Topology: worker r lives on host r // workers_per_host, host h in rack h // hosts_per_rack. Workers of one host talk over
-`inside`; hosts have one network card each; racks share an uplink of hosts_per_rack cards' bandwidth / oversubscription.
+Topology: worker r lives on host r // workers_per_host, host h in rack h // hosts_per_rack. Workers of one host talk
+over `inside`; hosts have one network card each; racks share an uplink of hosts_per_rack cards' bandwidth /
+oversubscription.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, log2
 
 from .errors import NetworkError
@@ -42,46 +44,38 @@ class Network:
 
 @dataclass
 class _Lane:
-    """One direction of a link. `free`: when the last message has let go of it."""
+    """One direction of a link. `free`: when the last message lets go of it."""
 
     bandwidth: float
     free: float = 0.0
 
 
-@dataclass
 class Fabric:
-    """The links of `size` workers, and when each is free."""
+    """The links of `size` workers, and when each is free. Times are seconds, sizes bytes."""
 
-    network: Network
-    size: int
-    _out: list[_Lane] = field(init=False)
-    _in: list[_Lane] = field(init=False)
-
-    def __post_init__(self) -> None:
-        network, size = self.network, self.size
-        each = network.workers_per_host
+    def __init__(self, network: Network, size: int) -> None:
+        self.network = network
+        each, card = network.workers_per_host, network.between.bandwidth
         hosts = ceil(size / each)
-        inside = network.inside.bandwidth if each > 1 else network.between.bandwidth
-        self._out = [_Lane(inside) for _ in range(size)]
-        self._in = [_Lane(inside) for _ in range(size)]
-        self._host_out = [_Lane(network.between.bandwidth) for _ in range(hosts)]
-        self._host_in = [_Lane(network.between.bandwidth) for _ in range(hosts)]
-        per_rack = network.hosts_per_rack
-        self._racks = ceil(hosts / per_rack) if per_rack else 1
-        uplink = network.between.bandwidth * (per_rack or 1) / network.oversubscription
-        self._rack_out = [_Lane(uplink) for _ in range(self._racks)]
-        self._rack_in = [_Lane(uplink) for _ in range(self._racks)]
+        own = network.inside.bandwidth if each > 1 else card
+        self._out, self._in = _lanes(size, own), _lanes(size, own)
+        self._host_out, self._host_in = _lanes(hosts, card), _lanes(hosts, card)
+        per_rack = network.hosts_per_rack or hosts
+        racks, uplink = ceil(hosts / per_rack), card * per_rack / network.oversubscription
+        self._rack_out, self._rack_in = _lanes(racks, uplink), _lanes(racks, uplink)
+        self._flat = each == 1 and racks == 1
+        self._per_rack = per_rack
 
     def host(self, rank: int) -> int:
         return rank // self.network.workers_per_host
 
     def rack(self, rank: int) -> int:
-        return self.host(rank) // self.network.hosts_per_rack if self.network.hosts_per_rack else 0
+        return self.host(rank) // self._per_rack
 
     def send(self, src: int, dst: int, nbytes: int, at: float) -> tuple[float, float]:
-        """A message that is ready at `at`: when the sender's link is free again, and when it has arrived."""
+        """A message that is sent at `at`: when it has left and its sender may go on, and when it has arrived."""
         lanes, latency = self._way(src, dst)
-        start = max(at, *(lane.free for lane in lanes))
+        start = max(at, *[lane.free for lane in lanes])
         slowest = 0.0
         for lane in lanes:
             taken = nbytes / lane.bandwidth
@@ -91,60 +85,70 @@ class Fabric:
 
     def _way(self, src: int, dst: int) -> tuple[list[_Lane], float]:
         network = self.network
-        if network.workers_per_host == 1 and self._racks == 1:
-            return [self._out[src], self._in[dst]], network.between.latency
-        a, b = self.host(src), self.host(dst)
         lanes = [self._out[src], self._in[dst]]
-        if a == b and network.workers_per_host > 1:
-            return lanes, network.inside.latency
+        if self._flat:
+            return lanes, network.between.latency
+        a, b = self.host(src), self.host(dst)
         if network.workers_per_host > 1:
+            if a == b:
+                return lanes, network.inside.latency
             lanes += [self._host_out[a], self._host_in[b]]
-        if self.rack(src) != self.rack(dst):
-            lanes += [self._rack_out[self.rack(src)], self._rack_in[self.rack(dst)]]
+        if (source := self.rack(src)) != (target := self.rack(dst)):
+            lanes += [self._rack_out[source], self._rack_in[target]]
         return lanes, network.between.latency
 
-    # -- collectives: closed forms, which hold all members' links
+    # -- collectives: closed forms, which hold all links between members until their last byte
 
     def all_reduce(self, ranks: list[int], nbytes: int, at: float) -> float:
         """Ring: 2 (n-1) steps of nbytes / n."""
-        return self._ring(ranks, 2 * (len(ranks) - 1), nbytes / len(ranks), at)
+        return self._steps(ranks, 2 * (len(ranks) - 1), nbytes / len(ranks), at)
 
     def all_gather(self, ranks: list[int], nbytes: int, at: float) -> float:
         """Ring: n-1 steps of one worker's nbytes."""
-        return self._ring(ranks, len(ranks) - 1, nbytes, at)
+        return self._steps(ranks, len(ranks) - 1, nbytes, at)
 
     def scatter(self, ranks: list[int], nbytes: int, at: float) -> float:
         """reduce_scatter and all_to_all: n-1 steps of nbytes / n."""
-        return self._ring(ranks, len(ranks) - 1, nbytes / len(ranks), at)
+        return self._steps(ranks, len(ranks) - 1, nbytes / len(ranks), at)
 
     def broadcast(self, ranks: list[int], nbytes: int, at: float) -> float:
         """Binomial tree: ceil(log2 n) steps of nbytes."""
-        return self._ring(ranks, ceil(log2(len(ranks))), nbytes, at)
+        return self._steps(ranks, ceil(log2(len(ranks))), nbytes, at)
 
     def barrier(self, ranks: list[int], at: float) -> float:
         """Dissemination: ceil(log2 n) empty messages; they hold no link."""
-        return at + ceil(log2(len(ranks))) * self._hop(ranks)[0]
+        return at + ceil(log2(len(ranks))) * self._hop(ranks).latency
 
-    def _ring(self, ranks: list[int], steps: int, nbytes: float, at: float) -> float:
-        if len(ranks) == 1:
-            return at
-        latency, bandwidth = self._hop(ranks)
-        held = [lane for rank in ranks for lane in (self._out[rank], self._in[rank])]
-        if self.network.workers_per_host > 1:
-            hosts = sorted({self.host(rank) for rank in ranks})
-            if len(hosts) > 1:
-                held += [lane for host in hosts for lane in (self._host_out[host], self._host_in[host])]
-        start = max(at, *(lane.free for lane in held))
-        busy = steps * nbytes / bandwidth
+    def _steps(self, ranks: list[int], steps: int, nbytes: float, at: float) -> float:
+        """`steps` in which each member sends `nbytes` to the next one, from when all their links are free."""
+        hop, held = self._hop(ranks), self._between(ranks)
+        busy = steps * nbytes / hop.bandwidth
+        start = max(at, *[lane.free for lane in held])
         for lane in held:
             lane.free = start + busy
-        return start + steps * latency + busy
+        return start + steps * hop.latency + busy
 
-    def _hop(self, ranks: list[int]) -> tuple[float, float]:
-        """The slowest hop of a ring in the order of ranks; racks' uplinks carry one flow each way there."""
-        if self.network.workers_per_host > 1 and self.host(ranks[0]) == self.host(ranks[-1]):
-            return self.network.inside.latency, self.network.inside.bandwidth
-        latency, bandwidth = self.network.between.latency, self.network.between.bandwidth
-        if self._racks > 1 and self.rack(ranks[0]) != self.rack(ranks[-1]):
+    def _between(self, ranks: list[int]) -> list[_Lane]:
+        held = [lanes[rank] for rank in ranks for lanes in (self._out, self._in)]
+        if not self._flat:
+            hosts = dict.fromkeys(self.host(rank) for rank in ranks)
+            if len(hosts) > 1:
+                held += [lanes[host] for host in hosts for lanes in (self._host_out, self._host_in)]
+            racks = dict.fromkeys(self.rack(rank) for rank in ranks)
+            if len(racks) > 1:
+                held += [lanes[rack] for rack in racks for lanes in (self._rack_out, self._rack_in)]
+        return held
+
+    def _hop(self, ranks: list[int]) -> Link:
+        """The slowest hop of a ring in the order of ranks, which crosses each card and uplink once each way."""
+        network = self.network
+        if network.workers_per_host > 1 and self.host(ranks[0]) == self.host(ranks[-1]):
+            return network.inside
+        bandwidth = min(network.between.bandwidth, self._out[0].bandwidth)
+        if self.rack(ranks[0]) != self.rack(ranks[-1]):
             bandwidth = min(bandwidth, self._rack_out[0].bandwidth)
-        return latency, bandwidth
+        return Link(network.between.latency, bandwidth)
+
+
+def _lanes(count: int, bandwidth: float) -> list[_Lane]:
+    return [_Lane(bandwidth) for _ in range(count)]

@@ -1,17 +1,24 @@
-"""The process fabric: one OS process a worker, torch.distributed underneath (gloo on CPUs, nccl on GPUs).
+"""The process fabric: one OS process a worker. Collectives are torch.distributed's (gloo on CPUs, nccl on GPUs).
+
+Messages between two workers go over our own sockets, which survive the death of a peer; those of CUDA tensors, nccl.
 
 The rendezvous store is bound to loopback by handing it a socket that already listens there; the launcher holds it, so
 it outlives any worker. Under torchrun the store is torchrun's.
 """
 
+import hashlib
+import ipaddress
+import json
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,9 +27,11 @@ from torch import Tensor
 
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
-from .board import StoreBoard
-from .errors import HangError, PeerLostError, RendezvousError
+from .board import BEAT, StoreBoard, of_boards
+from .errors import FabricError, HangError, PeerLostError, RendezvousError
 from .ledger import Ledger
+from .mutex import SharedMutex
+from .sockets import Address, PeerGoneError, Receive, Send, Sockets
 from .timeline import Timeline
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -59,20 +68,24 @@ def connect(address: str, port: int, rank: int, size: int, timeout: float, devic
     """Join the run as worker `rank` of `size`. Raises `RendezvousError` or `HangError`."""
     if address in ("127.0.0.1", "localhost"):
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    return _join(_store(address, port, rank, timeout, hosts_it=False), rank, size, timeout, device)
+    return _join(
+        _store(address, port, rank, timeout, hosts_it=False), _own_address(address), rank, size, timeout, device
+    )
 
 
 def connect_env(timeout: float, device: torch.device) -> "ProcessComm":
     """Join the run that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe (env://, torchrun).
 
-    On several hosts, GLOO_SOCKET_IFNAME says which network to use.
+    On several hosts, GLOO_SOCKET_IFNAME says which network to use for collectives; messages between two workers take
+    the network on which a worker reaches MASTER_ADDR.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     agent_hosts_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = _store(address, port, rank, timeout, hosts_it=rank == 0 and not agent_hosts_it)
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return _join(dist.PrefixStore(f"restart-{restart}", store), rank, size, timeout, device)
+    own = dist.PrefixStore(f"restart-{restart}", store)
+    return _join(own, _own_address(address), rank, size, timeout, device)
 
 
 def _store(address: str, port: int, rank: int, timeout: float, hosts_it: bool) -> dist.TCPStore:
@@ -83,16 +96,42 @@ def _store(address: str, port: int, rank: int, timeout: float, hosts_it: bool) -
         raise RendezvousError(f"worker {rank} cannot reach the rendezvous at {address}:{port}: {error}") from None
 
 
-def _join(store: dist.Store, rank: int, size: int, timeout: float, device: torch.device) -> "ProcessComm":
-    board = StoreBoard(dist.PrefixStore("paceline", store), rank, size, timeout)
+def _join(store: dist.Store, address: str, rank: int, size: int, timeout: float, device: torch.device) -> "ProcessComm":
+    """`address`: this host's, on the network on which it reaches the store."""
+    board = StoreBoard(of_boards(store), rank, size, timeout)
     everyone = list(range(size))
-    hosts = board.set_and_wait("hosts", everyone, _boot_id(), "all workers to start")
+    own = json.dumps({"host": _boot_id(), "address": address})
+    said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
+    hosts = [word["host"] for word in said]
     groups = _Groups(dist.PrefixStore("groups", store), timeout, device)
     world = groups.make("world", rank, size) if size > 1 else None
-    board.set_and_wait("clock", everyone, "", "all workers to connect")
+    sockets = Sockets(_address_for_all([word["address"] for word in said], rank), board, timeout)
+    own = json.dumps(asdict(sockets.address))
+    sockets.meet(
+        [Address(**json.loads(word)) for word in board.set_and_wait("clock", everyone, own, "all workers to connect")]
+    )
+    board.look = sockets.look
     # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
     origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
-    return ProcessComm(everyone, board, Ledger(), Timeline(), "world", world, groups, origin)
+    return ProcessComm(_Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin), everyone, "world", world)
+
+
+def _own_address(other: str) -> str:
+    """This host's address on the network on which it reaches `other`."""
+    family, kind, _, _, target = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)  # sends nothing
+        return probe.getsockname()[0]
+
+
+def _address_for_all(addresses: list[str], rank: int) -> str:
+    """Where worker `rank` is reached by all, given every worker's address towards the store.
+
+    The host that has the store may know its own name as a loopback address, which others cannot use.
+    """
+    outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
+    own = addresses[rank]
+    return _own_address(outside[0]) if outside and own not in outside else own
 
 
 @dataclass(frozen=True)
@@ -122,6 +161,19 @@ class _Groups:
         return group
 
 
+@dataclass(frozen=True)
+class _Worker:
+    """What all groups of a worker have in common."""
+
+    board: StoreBoard
+    ledger: Ledger
+    timeline: Timeline
+    sockets: Sockets
+    groups: _Groups
+    hosts: list[str]  # of every worker of the run
+    origin: float  # of the clock
+
+
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text()
 
@@ -133,6 +185,11 @@ def _check_dense(tensor: Tensor) -> None:
 
 def _check_contiguous(tensor: Tensor) -> None:
     assert tensor.is_contiguous(), "a message is a contiguous tensor"
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, not a copy."""
+    return tensor.detach().view(-1).view(torch.uint8).numpy().data
 
 
 def _reduce_options(op: ReduceOp) -> dist.AllreduceOptions:
@@ -167,25 +224,37 @@ class _Done(Work):
     def wait(self) -> None: ...
 
 
+class _Transfer(Work):
+    """A message of ours under way. After a `HangError` one may wait again."""
+
+    def __init__(
+        self, comm: "ProcessComm", operation: Send | Receive, what: str, channel: str, number: int, launch: float
+    ) -> None:
+        self._comm, self._operation, self._what = comm, operation, what
+        self._channel, self._number, self._launch = channel, number, launch
+        self._waited = False
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        comm = self._comm
+        start = comm.now()
+        comm.wait_for(self._operation, self._what)
+        self._waited = True
+        comm.timeline.add(self._channel, self._number, self._launch, start, comm.now())
+
+
 class ProcessComm(Comm):
     """A worker process's end of a group. `ranks` are the group's members, numbered in the whole run."""
 
-    def __init__(
-        self,
-        ranks: list[int],
-        board: StoreBoard,
-        ledger: Ledger,
-        timeline: Timeline,
-        name: str,
-        group: dist.ProcessGroup | None,
-        groups: _Groups,
-        origin: float,
-    ) -> None:
-        self.ranks, self.ledger, self.timeline = ranks, ledger, timeline
-        self.board = self._board = board
-        self.rank, self.size, self.name = ranks.index(board.rank), len(ranks), name
+    def __init__(self, worker: _Worker, ranks: list[int], name: str, group: dist.ProcessGroup | None) -> None:
+        self._worker, self.ranks = worker, ranks
+        self.ledger, self.timeline = worker.ledger, worker.timeline
+        self.board = self._board = worker.board
+        self.rank, self.size, self.name = ranks.index(worker.board.rank), len(ranks), name
         self.group = group  # torch's own group: what torch's reference implementations take
-        self._groups, self._origin = groups, origin
+        self._tag = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())  # in messages' headers
+        self._others = tuple(rank for rank in ranks if rank != worker.board.rank)
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
 
@@ -235,7 +304,7 @@ class ProcessComm(Comm):
         start, number = self.now(), self.timeline.number(f"{self.name}#barrier")
         prefix = f"barrier/{self.name}/{self._barriers}"
         self.board.doing(f"in barrier of {self.name}")
-        self._board.set_and_wait(prefix, self.ranks, "", f"the barrier of {self.name}")
+        self._all_say(prefix, "", f"the barrier of {self.name}")
         self.timeline.add(f"{self.name}#barrier", number, start, start, self.now())
 
     def _collective(self, primitive: str, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
@@ -271,43 +340,111 @@ class ProcessComm(Comm):
     # -- point to point
 
     def send(self, tensor: Tensor, dst: int) -> None:
+        """After a `HangError` the message is still under way and its tensor must not be touched."""
         self.isend(tensor, dst).wait()
 
     def recv(self, tensor: Tensor, src: int) -> None:
-        self.irecv(tensor, src).wait()
+        _check_contiguous(tensor)
+        if tensor.is_cuda:
+            self.irecv(tensor, src).wait()
+            return
+        start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
+        self._receive(Receive(self._tag, (self._peer(src),), _memory(tensor)), what)
+        self.timeline.add(channel, self.timeline.number(channel), _NEVER, start, self.now())
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
         _check_contiguous(tensor)
+        at, what, channel = self.now(), f"in send to worker {self.ranks[dst]}", self._channel(self.rank, dst)
+        if tensor.is_cuda:
+            self.ledger.count("send", nbytes(tensor))
+            work = self.blocked(what, lambda: self._nccl().send([tensor], dst, 0))
+            return _Pending(self, work, what, channel, at)
+        sending = self._started(self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
-        group = self._peers()
-        at, what = self.now(), f"in send to worker {self.ranks[dst]}"
-        work = self.blocked(what, lambda: group.send([tensor], dst, 0))
-        return _Pending(self, work, what, self._channel(self.rank, dst), at)
+        return _Transfer(self, sending, what, channel, self.timeline.number(channel), at)
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
-        group = self._peers()
-        what = f"in recv from worker {self.ranks[src]}"
-        work = self.blocked(what, lambda: group.recv([tensor], src, 0))
-        return _Pending(self, work, what, self._channel(src, self.rank), _NEVER)
+        what, channel = f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
+        if tensor.is_cuda:
+            work = self.blocked(what, lambda: self._nccl().recv([tensor], src, 0))
+            return _Pending(self, work, what, channel, _NEVER)
+        receive = Receive(self._tag, (self._peer(src),), _memory(tensor))
+        self._worker.sockets.post(receive)
+        return _Transfer(self, receive, what, channel, self.timeline.number(channel), _NEVER)
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)
-        group, start = self._peers(), self.now()
+        assert not tensor.is_cuda, "recv_any takes CPU tensors only: nccl cannot receive from whoever is first"
+        assert self._others, f"{self.name} has one worker: nobody to talk to"
+        start = self.now()
+        receive = Receive(self._tag, self._others, _memory(tensor), from_anyone=True)
+        self._receive(receive, "in recv_any")
+        return self._source_of(receive, start)
 
-        def receive() -> int:
-            work = group.recv_anysource([tensor], 0)
-            work.wait()
-            return work._source_rank()
+    def try_recv_any(self, tensor: Tensor) -> int | None:
+        _check_contiguous(tensor)
+        start = self.now()
+        receive = Receive(self._tag, self._others, _memory(tensor), from_anyone=True)
+        return self._source_of(receive, start) if self._worker.sockets.try_receive(receive) else None
 
-        src = self.blocked("in recv_any", receive)
+    def _source_of(self, receive: Receive, start: float) -> int:
+        src = self.ranks.index(receive.source)
         channel = self._channel(src, self.rank)
         self.timeline.add(channel, self.timeline.number(channel), _NEVER, start, self.now())
         return src
 
-    def _peers(self) -> dist.ProcessGroup:
+    def _peer(self, rank: int) -> int:
+        """A worker of this group, numbered in the whole run."""
+        assert rank != self.rank, f"worker {rank} of {self.name} talks to itself"
+        return self.ranks[rank]
+
+    def _nccl(self) -> dist.ProcessGroup:
         assert self.group is not None, f"{self.name} has one worker: nobody to talk to"
         return self.group
+
+    def _started(self, peer: int, tensor: Tensor, what: str) -> Send:
+        try:
+            return self._worker.sockets.send(self._tag, peer, _memory(tensor))
+        except (TimeoutError, PeerGoneError) as error:
+            raise self._named(error, what) from None
+
+    def _receive(self, receive: Receive, what: str) -> None:
+        self._worker.sockets.post(receive)
+        try:
+            self.wait_for(receive, what)
+        finally:
+            if not receive.done:
+                self._worker.sockets.abandon(receive)
+
+    def wait_for(self, operation: Send | Receive, what: str) -> None:
+        """Wait for a message of ours. Raises `HangError`, after which one may wait again, or `PeerLostError`."""
+        self.board.doing(what)
+        try:
+            self._worker.sockets.wait(operation)
+        except (TimeoutError, PeerGoneError) as error:
+            raise self._named(error, what) from None
+        finally:
+            self.board.doing("computing")
+
+    def wait_for_mutex(self, mutex: SharedMutex) -> None:
+        what = f"in a mutex of {self.name}"
+        self.board.doing(what)
+        try:
+            deadline = time.monotonic() + self._worker.groups.timeout
+            while not mutex.acquire(BEAT):
+                if time.monotonic() > deadline:
+                    raise self._hang(what)
+        finally:
+            self.board.doing("computing")
+
+    def _named(self, error: TimeoutError | PeerGoneError, what: str) -> HangError | PeerLostError:
+        if isinstance(error, TimeoutError):
+            return self._hang(what)
+        return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}", self._rank_of(error.rank))
+
+    def _rank_of(self, peer: int | None) -> int | None:
+        return None if peer is None else self.ranks.index(peer)
 
     def _channel(self, src: int, dst: int) -> str:
         return f"{self.name}:{src}>{dst}"
@@ -315,17 +452,29 @@ class ProcessComm(Comm):
     # -- the rest
 
     def shared(self, tensor: Tensor) -> Tensor:
+        def make(path: Path) -> None:
+            self._map(path, tensor).copy_(tensor)
+
+        return self._share(make, lambda path: self._map(path, tensor), "shared memory")
+
+    def mutex(self) -> AbstractContextManager[None]:
+        return _Mutex(self, self._share(lambda path: SharedMutex(path, create=True), SharedMutex, "a mutex"))
+
+    def _share(self, make: Callable[[Path], object], use: Callable[[Path], T], what: str) -> T:
+        """Worker 0 makes a file in the host's memory and all use it. It is gone once nobody does."""
+        if len({self._worker.hosts[rank] for rank in self.ranks}) > 1:
+            raise FabricError(f"{what} cannot be had: the workers of {self.name} are on several hosts")
         self._shares += 1
         prefix = f"shared/{self.name}/{self._shares}"
         mine = Path("/dev/shm") / f"paceline-{secrets.token_hex(16)}"
         if self.rank == 0:
-            self._map(mine, tensor).copy_(tensor)
-        path = Path(self._board.set_and_wait(prefix, self.ranks, str(mine), "shared memory")[0])
-        mapped = self._map(path, tensor)
-        self._board.set_and_wait(f"{prefix}/mapped", self.ranks, "", "shared memory")
+            make(mine)
+        path = Path(self._all_say(prefix, str(mine), what)[0])
+        used = use(path)
+        self._all_say(f"{prefix}/used", "", what)
         if self.rank == 0:
-            path.unlink()  # the memory lives on as long as somebody maps it
-        return mapped
+            path.unlink()
+        return used
 
     @staticmethod
     def _map(path: Path, like: Tensor) -> Tensor:
@@ -334,16 +483,28 @@ class ProcessComm(Comm):
     def split(self, color: int | None) -> "ProcessComm | None":
         self._splits += 1
         prefix = f"split/{self.name}/{self._splits}"
-        said = self._board.set_and_wait(prefix, self.ranks, str(color), f"the split of {self.name}")
+        said = self._all_say(prefix, str(color), f"the split of {self.name}")
         if color is None:
             return None
         ranks = [rank for rank, its in zip(self.ranks, said, strict=True) if its == str(color)]
         name = f"{self.name}/{self._splits}.{color}"
-        group = self._groups.make(name, ranks.index(self._board.rank), len(ranks)) if len(ranks) > 1 else None
-        return ProcessComm(ranks, self._board, self.ledger, self.timeline, name, group, self._groups, self._origin)
+        rank = ranks.index(self._board.rank)
+        group = self._worker.groups.make(name, rank, len(ranks)) if len(ranks) > 1 else None
+        return ProcessComm(self._worker, ranks, name, group)
+
+    def _all_say(self, prefix: str, value: str, what: str) -> list[str]:
+        """Every worker of the group says something; returns all of it. Raises `HangError` or `PeerLostError`."""
+        try:
+            return self._board.set_and_wait(prefix, self.ranks, value, what)
+        except PeerLostError as error:
+            raise PeerLostError(str(error), self._rank_of(error.rank)) from None
+
+    def lost(self) -> frozenset[int]:
+        self._worker.sockets.look()
+        return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._board.lost)
 
     def now(self) -> float:
-        return time.perf_counter() - self._origin
+        return time.perf_counter() - self._worker.origin
 
     def elapse(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -362,9 +523,30 @@ class ProcessComm(Comm):
         """torch's error as ours."""
         text = str(error).lower()
         if "timed out" in text or "timeout" in text:
-            who = self._board.explain_timeout(self.ranks, what)
-            return HangError(f"worker {self.board.rank} waited {self._groups.timeout:g} s {what}: {who}")
+            return self._hang(what)
         return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}")
 
+    def _hang(self, what: str) -> HangError:
+        who = self._board.explain_timeout(self.ranks, what)
+        return HangError(f"worker {self.board.rank} waited {self._worker.groups.timeout:g} s {what}: {who}")
+
     def close(self) -> None:
+        """Leave the run; others do not take it for a death."""
+        self._worker.sockets.close()
         self._board.close()
+
+
+class _Mutex(AbstractContextManager[None]):
+    """A `SharedMutex` as a worker of a group uses it. Raises `HangError`."""
+
+    def __init__(self, comm: ProcessComm, mutex: SharedMutex) -> None:
+        self._comm, self._mutex = comm, mutex
+
+    def __enter__(self) -> None:
+        if not self._mutex.acquire(0):
+            self._comm.wait_for_mutex(self._mutex)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mutex.release()

@@ -44,30 +44,52 @@ class StepSplit:
     waiting: float
 
 
+class Blocked(NamedTuple):
+    """A worker blocked on one operation: it waits until `ready`, and communicates from then on."""
+
+    channel: str
+    start: float
+    ready: float
+    end: float
+
+
+def blocked(
+    steps: list[tuple[float, float]],
+    operations: list[Operation],
+    launches: dict[tuple[str, int], float],
+) -> list[list[Blocked]]:
+    """What one worker was blocked on in each of its steps, in order of time.
+
+    `steps`: (start, end) of the worker's steps, in order. `operations`: what it was blocked on; those that begin
+    outside the steps are left out. `launches`: for each operation the launch of its last participant, same clock.
+    """
+    found: list[list[Blocked]] = []
+    ordered = sorted(operations, key=lambda operation: operation.start)
+    i = 0
+    for start, end in steps:
+        within: list[Blocked] = []
+        while i < len(ordered) and ordered[i].start < start:
+            i += 1
+        while i < len(ordered) and ordered[i].start < end:
+            op = ordered[i]
+            ready = min(max(launches[op.channel, op.number], op.start), op.end)
+            within.append(Blocked(op.channel, op.start, ready, op.end))
+            i += 1
+        found.append(within)
+    return found
+
+
 def split(
     steps: list[tuple[float, float]],
     operations: list[Operation],
     launches: dict[tuple[str, int], float],
 ) -> list[StepSplit]:
-    """Split each step of one worker.
-
-    `steps`: (start, end) of the worker's steps, in order. `operations`: what it was blocked on.
-    `launches`: for each operation the launch of its last participant, on the same clock.
-    """
+    """Split each step of one worker. Arguments as `blocked`."""
     splits: list[StepSplit] = []
-    ordered = sorted(operations, key=lambda operation: operation.start)
-    i = 0
-    for start, end in steps:
-        waiting = blocked = 0.0
-        while i < len(ordered) and ordered[i].start < start:
-            i += 1
-        while i < len(ordered) and ordered[i].start < end:
-            op = ordered[i]
-            ready = launches[op.channel, op.number]
-            blocked += op.end - op.start
-            waiting += min(max(ready - op.start, 0.0), op.end - op.start)
-            i += 1
-        splits.append(StepSplit(max(end - start - blocked, 0.0), blocked - waiting, waiting))
+    for (start, end), within in zip(steps, blocked(steps, operations, launches), strict=True):
+        total = sum(operation.end - operation.start for operation in within)
+        waiting = sum(operation.ready - operation.start for operation in within)
+        splits.append(StepSplit(max(end - start - total, 0.0), total - waiting, waiting))
     return splits
 
 

@@ -13,11 +13,11 @@ When no worker can run, each waits for another: a deadlock, which is found at on
 import hashlib
 import heapq
 import struct
-import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 import torch
@@ -26,58 +26,64 @@ from torch import Tensor
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
 from .board import Board
-from .errors import HangError
 from .ledger import Ledger
 from .network import Fabric, Network
 from .timeline import Timeline
+from .turns import Runner, Turns
 
 T = TypeVar("T")
-_NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
+Stream = tuple[str, int]  # the messages of a group's member
+Takes = Callable[[list[int], int, float], float]  # (members, bytes of one of them, from) -> until
 _KEPT = 200_000  # operations of all workers' timelines
-_STACK = 4 * 2**20  # bytes of a worker's stack: address space, of which only what is used becomes memory
 
 
-class _AbandonedError(BaseException):
-    """Another worker failed: this one's thread unwinds."""
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Message:
+    number: int  # of its channel
+    launch: float
     arrival: float
     tensor: Tensor
-    number: int
 
 
 @dataclass
 class _Meeting:
     """One collective call of a group, while its members arrive."""
 
+    number: int  # the how-manieth of the group
+    call: tuple[Any, ...]  # what all its members must call
     given: dict[int, Any] = field(default_factory=dict)  # by rank in the group
-    launch: float = _NEVER  # of the last one
+    launch: float = -inf  # of the last one
     result: Any = None
     done: float | None = None  # when it is over, once all have come
-    waiting: list["_Worker"] = field(default_factory=list)
-    left: int = 0  # members that have picked it up
+    sleepers: list["_Worker"] = field(default_factory=list)
+    left: int = 0  # members that are through
 
 
-class _Worker:
-    """A thread and its clock. Only the worker itself, or whoever wakes it, moves the clock on."""
+@dataclass
+class _Mutex:
+    channel: str
+    taken: int = 0
+    holder: "_Worker | None" = None
+    queue: deque["_Worker"] = field(default_factory=deque)
 
+
+class _Worker(Runner):
     def __init__(self, rank: int) -> None:
-        self.rank, self.clock = rank, 0.0
-        self.baton = threading.Lock()  # held by nobody only while this worker may run
-        self.baton.acquire()
-        self.ticket = 0  # the valid one of its entries among the runnable
-        self.waits = ""  # in words, while it is blocked
-        self.over = False
-        self.inbox: dict[tuple[str, int], deque[_Message]] = defaultdict(deque)  # by (group, source)
-        self.arrivals: dict[str, list[tuple[float, int, int]]] = {}  # group -> heap of (arrival, source, number)
-        self.wants: str | tuple[str, int] | None = (
-            None  # a group (recv_any), or a group and a source, when in a receive
-        )
-        self.expected = float("inf")  # when the message that it waits for arrives
-        self.generator: Tensor | None = None  # torch's default generator, while another worker runs
+        super().__init__(rank)
         self.ledger = Ledger()
+        self.inbox: defaultdict[Stream, deque[_Message]] = defaultdict(deque)  # what no receive was posted for yet
+        self.posted: defaultdict[Stream, deque[_Receiving]] = defaultdict(deque)  # receives without a message yet
+        self.arrivals: dict[str, list[tuple[float, int, int]]] = {}  # group -> heap of (arrival, source, number)
+        self.listens: str | None = None  # the group of the recv_any that it sleeps in
+        self.expected = inf  # when the message arrives that it will wake up for, there
+
+    def collect(self, stream: Stream) -> _Message:
+        """The next message of `stream`, which is there."""
+        queue = self.inbox[stream]
+        message = queue.popleft()
+        if not queue:
+            del self.inbox[stream]
+        return message
 
 
 class Cluster:
@@ -85,16 +91,13 @@ class Cluster:
 
     def __init__(self, size: int, network: Network) -> None:
         self.size, self.fabric = size, Fabric(network, size)
-        self._workers = [_Worker(rank) for rank in range(size)]
-        self._ready: list[tuple[float, int, int]] = []  # (clock, rank, ticket)
-        self._failure: BaseException | None = None
-        self._finished = threading.Event()
-        self._log = hashlib.blake2b(digest_size=16)
+        self.workers = [_Worker(rank) for rank in range(size)]
+        self.turns = Turns(self.workers)
         self.stop = False  # somebody asked to save and stop
-        self.posted: dict[str, str] = {}
+        self.posted: dict[str, tuple[str, float]] = {}  # the board: key -> (value, when)
         self.readers: defaultdict[str, list[_Worker]] = defaultdict(list)
         self.meetings: dict[tuple[str, int], _Meeting] = {}
-        self.mutexes: dict[str, _Mutex] = {}
+        self._log = hashlib.blake2b(digest_size=16)
 
     def run(self, function: Callable[["VirtualComm"], T]) -> list[T]:
         """`function` on every worker; returns what each returned, by rank.
@@ -102,29 +105,17 @@ class Cluster:
         Raises what the first worker to fail raised, or `HangError` on a deadlock; no thread is left then.
         """
         results: list[Any] = [None] * self.size
-        before = threading.stack_size(_STACK)
-        try:
-            threads = [
-                threading.Thread(target=self._life, args=(worker, function, results), name=f"worker-{worker.rank}")
-                for worker in self._workers
-            ]
-            for thread in threads:
-                thread.start()
-        finally:
-            threading.stack_size(before)
-        generator = torch.default_generator.get_state()
-        for worker in self._workers:
-            worker.generator = generator
-            self._make_ready(worker)
-        self._start_next()
-        while not self._finished.wait(0.2):  # in slices, so that signals are handled
-            pass
-        for thread in threads:
-            thread.join()
-        torch.default_generator.set_state(generator)
-        if self._failure is not None:
-            raise self._failure
+
+        def life(worker: _Worker) -> None:
+            results[worker.rank] = function(self._comm(worker))
+
+        self.turns.run(life)
         return results
+
+    def _comm(self, worker: _Worker) -> "VirtualComm":
+        timeline = Timeline(max(_KEPT // self.size, 100))
+        everyone = list(range(self.size))
+        return VirtualComm(self, worker, everyone, "world", VirtualBoard(self, worker), worker.ledger, timeline)
 
     def request_stop(self) -> None:
         """Ask all workers to save and stop; from any thread, a signal's handler too."""
@@ -137,146 +128,29 @@ class Cluster:
     def log(self, worker: _Worker, event: str, peer: int, size: int) -> None:
         self._log.update(struct.pack("<dq8sqq", worker.clock, worker.rank, event.encode()[:8], peer, size))
 
-    # -- threads
-
-    def _life(self, worker: _Worker, function: Callable[["VirtualComm"], Any], results: list[Any]) -> None:
-        worker.baton.acquire()
-        try:
-            if self._failure is None:
-                self._take_up(worker)
-                everyone = list(range(self.size))
-                board = VirtualBoard(self, worker)
-                timeline = Timeline(max(_KEPT // self.size, 100))
-                comm = VirtualComm(self, worker, everyone, "world", board, worker.ledger, timeline)
-                results[worker.rank] = function(comm)
-        except _AbandonedError:
-            pass
-        except BaseException as error:
-            error.virtual_rank = worker.rank  # pyright: ignore[reportAttributeAccessIssue]
-            self._fail(error)
-        worker.over = True
-        self._start_next()
-
-    def _fail(self, error: BaseException) -> None:
-        if self._failure is None:
-            self._failure = error
-
-    def _make_ready(self, worker: _Worker, clock: float | None = None) -> None:
-        """`worker` may run from `clock` on (its own where None); what was said before is void."""
-        worker.ticket += 1
-        heapq.heappush(self._ready, (worker.clock if clock is None else clock, worker.rank, worker.ticket))
-
-    def _earliest(self) -> tuple[float, _Worker] | None:
-        while self._ready:
-            clock, rank, ticket = self._ready[0]
-            worker = self._workers[rank]
-            if ticket == worker.ticket and not worker.over:
-                return clock, worker
-            heapq.heappop(self._ready)
-        return None
-
-    def _pop(self) -> _Worker | None:
-        earliest = self._earliest()
-        if earliest is None:
-            return None
-        heapq.heappop(self._ready)
-        clock, worker = earliest
-        worker.clock = max(worker.clock, clock)
-        worker.ticket += 1
-        return worker
-
-    def _start_next(self) -> None:
-        """The running thread ends: hand over to the next one, or to those that a failure leaves to unwind."""
-        following = self._pop() if self._failure is None else None
-        if following is None:
-            unfinished = [worker for worker in self._workers if not worker.over]
-            if not unfinished:
-                self._finished.set()
-                return
-            if self._failure is None:
-                self._fail(self._deadlock())
-            following = unfinished[0]
-        following.baton.release()
-
-    def _deadlock(self) -> HangError:
-        stuck = [worker for worker in self._workers if not worker.over and worker.waits]
-        named = "; ".join(f"worker {worker.rank} {worker.waits}" for worker in stuck[:8])
-        more = f"; and {len(stuck) - 8} others" if len(stuck) > 8 else ""
-        return HangError(f"deadlock at virtual second {max(w.clock for w in stuck):.6g}: {named}{more}")
-
-    def _take_up(self, worker: _Worker) -> None:
-        if self._failure is not None:
-            raise _AbandonedError
-        assert worker.generator is not None
-        torch.default_generator.set_state(worker.generator)
-
-    def _leave_to(self, worker: _Worker, following: _Worker) -> None:
-        """Switch threads; returns when `worker` is to run again."""
-        worker.generator = torch.default_generator.get_state()
-        following.baton.release()
-        worker.baton.acquire()
-        self._take_up(worker)
-
-    def turn(self, worker: _Worker) -> None:
-        """Let the earlier ones run first."""
-        earliest = self._earliest()
-        if earliest is not None and (earliest[0], earliest[1].rank) < (worker.clock, worker.rank):
-            self._make_ready(worker)
-            following = self._pop()
-            assert following is not None
-            self._leave_to(worker, following)
-
-    def block(self, worker: _Worker, waits: str) -> None:
-        """Until somebody wakes it."""
-        worker.waits = waits
-        following = self._pop()
-        if following is None:
-            self._fail(self._deadlock())
-            raise _AbandonedError
-        if following is not worker:
-            self._leave_to(worker, following)
-        worker.waits = ""
-
-    def wake(self, worker: _Worker, clock: float) -> None:
-        """`worker` may run again, from `clock` on or later."""
-        self._make_ready(worker, max(worker.clock, clock))
-
-    def await_message(self, worker: _Worker, arrival: float | None, waits: str) -> None:
-        """Until `arrival`, or an earlier message's, which may still be sent before that; None: none is on its way."""
-        worker.expected = float("inf")
-        if arrival is not None:
-            self.expect(worker, arrival)
-        self.block(worker, waits)
-
-    def expect(self, worker: _Worker, arrival: float) -> None:
-        """A message that `worker` waits for arrives then."""
-        if arrival < worker.expected:
-            worker.expected = arrival
-            self._make_ready(worker, worker.clock if worker.ledger.is_aside else max(worker.clock, arrival))
-
-
-class _Mutex:
-    def __init__(self) -> None:
-        self.holder: _Worker | None = None
-        self.queue: deque[_Worker] = deque()
-
 
 class VirtualBoard(Board):
-    """A board in this process's memory; reading and posting take no time."""
+    """A board in this process's memory. Who reads before the writer has posted waits until then."""
 
     def __init__(self, cluster: Cluster, worker: _Worker) -> None:
         self.rank, self._cluster, self._worker = worker.rank, cluster, worker
 
     def post(self, key: str, value: str) -> None:
-        self._cluster.posted[key] = value
+        clock = self._worker.clock
+        self._cluster.posted[key] = value, clock
         for reader in self._cluster.readers.pop(key, []):
-            self._cluster.wake(reader, reader.clock)
+            self._cluster.turns.wake(reader, reader.clock if reader.ledger.is_aside else clock)
 
     def read(self, key: str, writer: int) -> str:
-        while key not in self._cluster.posted:
-            self._cluster.readers[key].append(self._worker)
-            self._cluster.block(self._worker, f"waits for '{key}' from worker {writer}")
-        return self._cluster.posted[key]
+        cluster, worker = self._cluster, self._worker
+        while key not in cluster.posted:
+            cluster.readers[key].append(worker)
+            cluster.turns.sleep(worker, lambda: f"waits for '{key}' from worker {writer}")
+        value, clock = cluster.posted[key]
+        if not worker.ledger.is_aside:
+            worker.clock = max(worker.clock, clock)
+            cluster.turns.give_way(worker)
+        return value
 
     def stop_requested(self) -> bool:
         return self._cluster.stop
@@ -291,40 +165,40 @@ class VirtualBoard(Board):
 class _Sent(Work):
     """A message that left: its sender may go on when its link is free again."""
 
-    def __init__(self, comm: "VirtualComm", what: str, channel: str, number: int, launch: float, free: float) -> None:
-        self._comm, self._what = comm, what
-        self._channel, self._number, self._launch, self._free = channel, number, launch, free
+    def __init__(self, comm: "VirtualComm", channel: str, number: int, launch: float, free: float) -> None:
+        self._comm, self._free = comm, free
+        self._channel, self._number, self._launch = channel, number, launch
 
     def wait(self) -> None:
-        self._comm.pass_until(self._free, self._channel, self._number, self._launch)
+        start = self._comm.now()
+        self._comm.pass_until(self._free)
+        self._comm.timeline.add(self._channel, self._number, self._launch, start, self._comm.now())
 
 
 class _Receiving(Work):
-    """A receive, which takes place when it is waited for."""
+    """A posted receive: it gets the message that comes after those of receives posted before it."""
 
     def __init__(self, comm: "VirtualComm", tensor: Tensor, src: int) -> None:
         self._comm, self._tensor, self._src = comm, tensor, src
+        self.message: _Message | None = None
+        self.sleeper: _Worker | None = None
         self._done = False
 
     def wait(self) -> None:
         if not self._done:
             self._done = True
-            self._comm.receive(self._tensor, self._src)
+            self._comm.complete(self, self._tensor, self._src)
 
 
 class _Collective(Work):
-    def __init__(
-        self, comm: "VirtualComm", meeting: _Meeting, key: tuple[str, int], tensor: Tensor, channel: str, number: int
-    ) -> None:
-        self._comm, self._meeting, self._key, self._tensor = comm, meeting, key, tensor
-        self._channel, self._number, self._launch = channel, number, comm.now()
+    def __init__(self, comm: "VirtualComm", meeting: _Meeting, tensor: Tensor) -> None:
+        self._comm, self._meeting, self._tensor = comm, meeting, tensor
         self._done = False
 
     def wait(self) -> None:
         if not self._done:
             self._done = True
-            result = self._comm.await_meeting(self._meeting, self._key, self._channel, self._number, self._launch)
-            self._tensor.detach().copy_(result)
+            _write(self._tensor, self._comm.attend(self._meeting))
 
 
 class VirtualComm(Comm):
@@ -345,9 +219,14 @@ class VirtualComm(Comm):
         self.board, self._board, self.ledger, self.timeline = board, board, ledger, timeline
         self._meetings = 0
 
+    def digest(self) -> str:
+        """See `Cluster.digest`."""
+        return self._cluster.digest()
+
     # -- collectives
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
+        _check_dense(tensor)
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
 
         def reduce(given: list[Tensor]) -> Tensor:
@@ -356,104 +235,100 @@ class VirtualComm(Comm):
                 _REDUCE[op](total, other)
             return total
 
-        return self._collective("all_reduce", tensor, reduce, self._cluster.fabric.all_reduce)
+        meeting = self._meet("all_reduce", tensor, reduce, self._cluster.fabric.all_reduce, op)
+        return _Collective(self, meeting, tensor)
 
     def broadcast(self, tensor: Tensor, src: int) -> Work:
+        _check_dense(tensor)
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
-        return self._collective("broadcast", tensor, lambda given: given[src].clone(), self._cluster.fabric.broadcast)
+        takes = self._cluster.fabric.broadcast
+        meeting = self._meet("broadcast", tensor, lambda given: given[src].clone(), takes, f"from {src}")
+        return _Collective(self, meeting, tensor)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(tensor), self.size))
-        gathered = tensor.new_empty(self.size, *tensor.shape)
-        self._collective("all_gather", tensor, torch.stack, self._cluster.fabric.all_gather, into=gathered).wait()
-        return gathered
+        return self.attend(self._meet("all_gather", tensor, torch.stack, self._cluster.fabric.all_gather)).clone()
 
     def reduce_scatter(self, tensor: Tensor) -> Tensor:
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
-        received = self._exchange("reduce_scatter", tensor)
-        return received.view(self.size, -1, *tensor.shape[1:]).sum(0)
+        return self._exchange("reduce_scatter", tensor).sum(0, dtype=tensor.dtype)
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
         self.ledger.count("all_to_all", wire.all_to_all_bytes(nbytes(tensor), self.size))
-        return self._exchange("all_to_all", tensor)
+        return self._exchange("all_to_all", tensor).flatten(0, 1)
 
     def _exchange(self, primitive: str, tensor: Tensor) -> Tensor:
-        everything = tensor.new_empty(self.size, *tensor.shape)
-        self._collective(primitive, tensor, torch.stack, self._cluster.fabric.scatter, into=everything).wait()
-        each = len(tensor) // self.size
-        return everything[:, self.rank * each : (self.rank + 1) * each].flatten(0, 1)
+        """[size * k, ...] on each worker -> [size, k, ...]: this worker's chunk of each."""
+        each, rest = divmod(len(tensor), self.size)
+        assert rest == 0, f"{len(tensor)} rows cannot be dealt to {self.size} workers"
+        everything = self.attend(self._meet(primitive, tensor, torch.stack, self._cluster.fabric.scatter))
+        return everything[:, self.rank * each : (self.rank + 1) * each].clone()
 
     def barrier(self) -> None:
-        channel = f"{self.name}#barrier"
-        number, launch = self.timeline.number(channel), self.now()
-        meeting, key = self._join(
-            "barrier", None, lambda given: None, lambda r, _, at: self._cluster.fabric.barrier(r, at)
+        self.attend(
+            self._meet("barrier", None, lambda given: None, lambda r, _, at: self._cluster.fabric.barrier(r, at))
         )
-        self.await_meeting(meeting, key, channel, number, launch)
 
-    def _collective(
-        self,
-        primitive: str,
-        tensor: Tensor,
-        combine: Callable[[list[Tensor]], Tensor],
-        takes: Callable[[list[int], int, float], float],
-        into: Tensor | None = None,
-    ) -> Work:
-        channel = f"{self.name}#"
-        number = self.timeline.number(channel)
-        meeting, key = self._join(primitive, tensor.detach(), combine, takes)
-        return _Collective(self, meeting, key, tensor if into is None else into, channel, number)
-
-    def _join(
+    def _meet(
         self,
         what: str,
         given: Any,
         combine: Callable[[list[Any]], Any],
-        takes: Callable[[list[int], int, float], float],
-    ) -> tuple[_Meeting, tuple[str, int]]:
-        """Come to this group's next meeting; whoever comes last makes the result."""
+        takes: Takes | None = None,
+        how: str = "",
+    ) -> _Meeting:
+        """Come to this group's next meeting; whoever comes last makes the result. `takes`: None for no time."""
         self._meetings += 1
-        key = (self.name, self._meetings)
-        meeting = self._cluster.meetings.setdefault(key, _Meeting())
-        worker = self._worker
-        size = nbytes(given) if isinstance(given, Tensor) else 0
-        self._cluster.log(worker, what, -1, size)
+        key, cluster, worker = (self.name, self._meetings), self._cluster, self._worker
+        call, size = (what, how), 0
+        if isinstance(given, Tensor):
+            given, size = given.detach(), nbytes(given)
+            call = (what, how, given.numel(), given.dtype)
+        meeting = cluster.meetings.get(key)
+        if meeting is None:
+            meeting = cluster.meetings[key] = _Meeting(self._meetings, call)
+        assert call == meeting.call, (
+            f"worker {worker.rank} calls {call} where others of {self.name} call {meeting.call}"
+        )
+        cluster.log(worker, what, -1, size)
         meeting.given[self.rank] = given
         meeting.launch = max(meeting.launch, worker.clock)
         if len(meeting.given) == self.size:
             meeting.result = combine([meeting.given[rank] for rank in range(self.size)])
             meeting.given.clear()
-            aside = self.ledger.is_aside or self.size == 1
-            meeting.done = meeting.launch if aside else takes(self.ranks, size, meeting.launch)
-            for other in meeting.waiting:
-                self._cluster.wake(other, meeting.done if not aside else other.clock)
-            meeting.waiting.clear()
-        return meeting, key
+            meeting.done = meeting.launch
+            if takes is not None and self.size > 1 and not self.ledger.is_aside:
+                meeting.done = takes(self.ranks, size, meeting.launch)
+            for other in meeting.sleepers:
+                cluster.turns.wake(other, other.clock if other.ledger.is_aside else meeting.done)
+        return meeting
 
-    def await_meeting(self, meeting: _Meeting, key: tuple[str, int], channel: str, number: int, launch: float) -> Any:
-        start = self.now()
+    def attend(self, meeting: _Meeting) -> Any:
+        """The meeting's result, once all have come and it is over. It is everyone's: not to be written to."""
+        worker, start = self._worker, self._worker.clock
         if meeting.done is None:
-            meeting.waiting.append(self._worker)
-            missing = [self.ranks[rank] for rank in range(self.size) if rank not in meeting.given]
-            some = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            self._cluster.block(self._worker, f"waits in a collective of {self.name} for workers {some}")
-        assert meeting.done is not None
-        self.pass_until(meeting.done, channel, number, launch, start)
-        result = meeting.result
+            meeting.sleepers.append(worker)
+            self._cluster.turns.sleep(worker, lambda: self._whom(meeting))
+            assert meeting.done is not None
+        self.pass_until(meeting.done)
+        self.timeline.add(f"{self.name}#", meeting.number, meeting.launch, start, worker.clock)
         meeting.left += 1
         if meeting.left == self.size:
-            del self._cluster.meetings[key]
-        return result
+            del self._cluster.meetings[self.name, meeting.number]
+        return meeting.result
 
-    def pass_until(self, clock: float, channel: str, number: int, launch: float, start: float | None = None) -> None:
-        """Blocked until `clock`, on an operation of the timeline."""
+    def _whom(self, meeting: _Meeting) -> str:
+        missing = [str(self.ranks[rank]) for rank in range(self.size) if rank not in meeting.given]
+        some = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
+        return f"waits in {meeting.call[0]} of {self.name} for workers {some}"
+
+    def pass_until(self, clock: float) -> None:
+        """Blocked until `clock`, or not at all when it is past, or aside."""
         worker = self._worker
-        start = worker.clock if start is None else start
         if not self.ledger.is_aside:
             worker.clock = max(worker.clock, clock)
-            self._cluster.turn(worker)
-        self.timeline.add(channel, number, launch, start, worker.clock)
+            self._cluster.turns.give_way(worker)
 
     # -- point to point
 
@@ -461,95 +336,107 @@ class VirtualComm(Comm):
         self.isend(tensor, dst).wait()
 
     def recv(self, tensor: Tensor, src: int) -> None:
-        self.receive(tensor, src)
+        self.irecv(tensor, src).wait()
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
-        assert tensor.is_contiguous(), "a message is a contiguous tensor"
-        self.ledger.count("send", nbytes(tensor))
-        cluster, worker, to = self._cluster, self._worker, self.ranks[dst]
+        _check_contiguous(tensor)
+        size = nbytes(tensor)
+        self.ledger.count("send", size)
+        cluster, worker, receiver = self._cluster, self._worker, self._cluster.workers[self.ranks[dst]]
         channel, launch = self._channel(self.rank, dst), worker.clock
         number = self.timeline.number(channel)
-        receiver, source = cluster._workers[to], (self.name, self.rank)
+        stream = self.name, self.rank
         if self.ledger.is_aside:
-            before = receiver.inbox[source]
+            before = receiver.inbox.get(stream)
             free, arrival = launch, max(launch, before[-1].arrival) if before else launch  # it overtakes none
         else:
-            free, arrival = cluster.fabric.send(worker.rank, to, nbytes(tensor), launch)
-        cluster.log(worker, "send", to, nbytes(tensor))
-        receiver.inbox[source].append(_Message(arrival, tensor.detach().clone(), number))
+            free, arrival = cluster.fabric.send(worker.rank, receiver.rank, size, launch)
+        cluster.log(worker, "send", receiver.rank, size)
+        self._deliver(_Message(number, launch, arrival, tensor.detach().clone()), stream, receiver)
+        return _Sent(self, channel, number, launch, free)
+
+    def _deliver(self, message: _Message, stream: Stream, receiver: _Worker) -> None:
+        turns = self._cluster.turns
+        if posted := receiver.posted.get(stream):
+            receive = posted.popleft()
+            receive.message = message
+            if receive.sleeper is not None:
+                turns.wake(receiver, receiver.clock if receiver.ledger.is_aside else message.arrival)
+            return
+        receiver.inbox[stream].append(message)
         if self.name in receiver.arrivals:
-            heapq.heappush(receiver.arrivals[self.name], (arrival, self.rank, number))
-        if receiver.wants is not None and receiver.wants in (source, self.name):
-            cluster.expect(receiver, arrival)
-        return _Sent(self, f"sends to worker {to}", channel, number, launch, free)
+            heapq.heappush(receiver.arrivals[self.name], (message.arrival, self.rank, message.number))
+        if receiver.listens == self.name and message.arrival < receiver.expected:
+            receiver.expected = message.arrival
+            turns.wake(receiver, receiver.clock if receiver.ledger.is_aside else message.arrival)
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
-        return _Receiving(self, tensor, src)
+        _check_contiguous(tensor)
+        receive, stream = _Receiving(self, tensor, src), (self.name, src)
+        if self._worker.inbox.get(stream):
+            receive.message = self._worker.collect(stream)
+        else:
+            self._worker.posted[stream].append(receive)
+        return receive
+
+    def complete(self, receive: _Receiving, tensor: Tensor, src: int) -> None:
+        """Wait for the message of a posted receive."""
+        worker, start = self._worker, self._worker.clock
+        if receive.message is None:
+            receive.sleeper = worker
+            self._cluster.turns.sleep(worker, lambda: f"waits in recv from worker {self.ranks[src]}")
+            assert receive.message is not None
+        self.pass_until(receive.message.arrival)
+        self._take(receive.message, tensor, src, start)
 
     def recv_any(self, tensor: Tensor) -> int:
-        self._order_arrivals()
-        return self._receive(tensor, self.name, self._first_of_all, "from anyone")
+        _check_contiguous(tensor)
+        worker, turns, start = self._worker, self._cluster.turns, self._worker.clock
+        while (first := self._first()) is None or not self._has_arrived(first[0]):
+            # one that is sent meanwhile may arrive before it
+            worker.listens, worker.expected = self.name, inf
+            if first is not None:
+                worker.expected = first[0]
+                turns.wake(worker, first[0])
+            turns.sleep(worker, lambda: "waits in recv from anyone")
+            worker.listens = None
+        src = first[1]
+        self._take(worker.collect((self.name, src)), tensor, src, start)
+        return src
 
     def try_recv_any(self, tensor: Tensor) -> int | None:
-        self._order_arrivals()
-        first = self._first_of_all()
-        if first is None or not (first[0] <= self._worker.clock or self.ledger.is_aside):
-            return None
-        return self.recv_any(tensor)
+        first = self._first()
+        return self.recv_any(tensor) if first is not None and self._has_arrived(first[0]) else None
 
-    def _order_arrivals(self) -> None:
-        if self.name not in self._worker.arrivals:
-            waiting = [(src, queue) for (group, src), queue in self._worker.inbox.items() if group == self.name]
+    def _has_arrived(self, arrival: float) -> bool:
+        return arrival <= self._worker.clock or self.ledger.is_aside
+
+    def _first(self) -> tuple[float, int] | None:
+        """(arrival, source) of the message of this group that arrives first, of those in the inbox."""
+        worker = self._worker
+        heap = worker.arrivals.get(self.name)
+        if heap is None:
+            waiting = [(src, queue) for (group, src), queue in worker.inbox.items() if group == self.name]
             heap = [(message.arrival, src, message.number) for src, queue in waiting for message in queue]
             heapq.heapify(heap)
-            self._worker.arrivals[self.name] = heap
-
-    def receive(self, tensor: Tensor, src: int) -> None:
-        self._receive(tensor, (self.name, src), lambda: self._first_of(src), f"from worker {self.ranks[src]}")
-
-    def _first_of(self, src: int) -> tuple[float, int] | None:
-        queue = self._worker.inbox.get((self.name, src))
-        return (queue[0].arrival, src) if queue else None
-
-    def _first_of_all(self) -> tuple[float, int] | None:
-        heap = self._worker.arrivals[self.name]
+            worker.arrivals[self.name] = heap
         while heap:
             arrival, src, number = heap[0]
-            queue = self._worker.inbox.get((self.name, src))
+            queue = worker.inbox.get((self.name, src))
             if queue and queue[0].number == number:
                 return arrival, src
             heapq.heappop(heap)  # received already, by a receive from its source
         return None
 
-    def _receive(
-        self,
-        tensor: Tensor,
-        wants: str | tuple[str, int],
-        first_of: Callable[[], tuple[float, int] | None],
-        whom: str,
-    ) -> int:
-        worker, cluster = self._worker, self._cluster
-        start = worker.clock
-        while True:
-            first = first_of()
-            if first is not None and (first[0] <= worker.clock or self.ledger.is_aside):
-                break
-            worker.wants = wants
-            cluster.await_message(worker, None if first is None else first[0], f"waits in recv {whom}")
-            worker.wants = None
-        src = first[1]
-        queue = worker.inbox[self.name, src]
-        message = queue.popleft()
-        if not queue:
-            del worker.inbox[self.name, src]
-        assert message.tensor.numel() == tensor.numel() and message.tensor.dtype == tensor.dtype, (
+    def _take(self, message: _Message, tensor: Tensor, src: int, start: float) -> None:
+        worker, sent = self._worker, message.tensor
+        assert sent.numel() == tensor.numel() and sent.dtype == tensor.dtype, (
             f"worker {worker.rank} expected {tuple(tensor.shape)} {tensor.dtype} and worker {self.ranks[src]} sent "
-            f"{tuple(message.tensor.shape)} {message.tensor.dtype}"
+            f"{tuple(sent.shape)} {sent.dtype}"
         )
-        tensor.detach().copy_(message.tensor.view_as(tensor))
-        cluster.log(worker, "recv", self.ranks[src], nbytes(tensor))
-        self.timeline.add(self._channel(src, self.rank), message.number, _NEVER, start, worker.clock)
-        return src
+        _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
+        self._cluster.log(worker, "recv", self.ranks[src], nbytes(tensor))
+        self.timeline.add(self._channel(src, self.rank), message.number, message.launch, start, worker.clock)
 
     def _channel(self, src: int, dst: int) -> str:
         return f"{self.name}:{src}>{dst}"
@@ -557,40 +444,41 @@ class VirtualComm(Comm):
     # -- the rest
 
     def shared(self, tensor: Tensor) -> Tensor:
-        meeting, key = self._join(
-            "shared", tensor, lambda given: given[0].detach().cpu().contiguous().clone(), _at_once
-        )
-        memory: Tensor = self.await_meeting(meeting, key, f"{self.name}#shared", 0, self.now())
+        meeting = self._meet("shared", tensor, lambda given: given[0].cpu().contiguous().clone())
+        memory: Tensor = self.attend(meeting)
         # the same bytes with a version counter of its own: autograd must not see the others' writes, as on processes
-        return torch.from_numpy(memory.view(torch.uint8).numpy()).view(memory.dtype).view(memory.shape)
+        bytes_of = torch.from_numpy(memory.flatten().view(torch.uint8).numpy())
+        return bytes_of.view(memory.dtype).view(memory.shape)
 
     def mutex(self) -> AbstractContextManager[None]:
-        meeting, key = self._join("mutex", None, lambda given: _Mutex(), _at_once)
-        lock: _Mutex = self.await_meeting(meeting, key, f"{self.name}#mutex", 0, self.now())
-        return _Held(self, lock)
+        name = f"{self.name}#mutex{self._meetings}"
+        return _Held(self, self.attend(self._meet("mutex", None, lambda given: _Mutex(name))))
 
-    @contextmanager
-    def hold(self, lock: _Mutex) -> Iterator[None]:
-        worker, cluster = self._worker, self._cluster
+    def acquire(self, lock: _Mutex) -> None:
+        worker, start = self._worker, self._worker.clock
         if lock.holder is None:
             lock.holder = worker
         else:
             lock.queue.append(worker)
-            cluster.block(worker, f"waits for a mutex of {self.name} that worker {lock.holder.rank} holds")
-        try:
-            yield
-        finally:
-            lock.holder = lock.queue.popleft() if lock.queue else None
-            if lock.holder is not None:
-                cluster.wake(lock.holder, worker.clock)
+            self._cluster.turns.sleep(
+                worker, lambda: f"waits for a mutex of {self.name} that {_name(lock.holder)} holds"
+            )
+        lock.taken += 1
+        if worker.clock > start:
+            self.timeline.add(lock.channel, lock.taken, worker.clock, start, worker.clock)
+
+    def release(self, lock: _Mutex) -> None:
+        """The next one has it, in the order in which they came."""
+        lock.holder = lock.queue.popleft() if lock.queue else None
+        if lock.holder is not None:
+            self._cluster.turns.wake(lock.holder, self._worker.clock)
 
     def split(self, color: int | None) -> "VirtualComm | None":
-        meeting, key = self._join("split", color, list, _at_once)
-        colors: list[int | None] = self.await_meeting(meeting, key, f"{self.name}#split", 0, self.now())
+        colors: list[int | None] = self.attend(self._meet("split", color, list))
         if color is None:
             return None
         ranks = [rank for rank, its in zip(self.ranks, colors, strict=True) if its == color]
-        name = f"{self.name}/{key[1]}.{color}"
+        name = f"{self.name}/{self._meetings}.{color}"
         return VirtualComm(self._cluster, self._worker, ranks, name, self._board, self.ledger, self.timeline)
 
     def lost(self) -> frozenset[int]:
@@ -600,9 +488,8 @@ class VirtualComm(Comm):
         return self._worker.clock
 
     def elapse(self, seconds: float) -> None:
-        if seconds > 0 and not self.ledger.is_aside:
-            self._worker.clock += seconds
-            self._cluster.turn(self._worker)
+        if seconds > 0:
+            self.pass_until(self._worker.clock + seconds)
 
 
 class _Held(AbstractContextManager[None]):
@@ -612,15 +499,28 @@ class _Held(AbstractContextManager[None]):
         self._comm, self._lock = comm, lock
 
     def __enter__(self) -> None:
-        self._context = self._comm.hold(self._lock)
-        self._context.__enter__()
+        self._comm.acquire(self._lock)
 
-    def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(None, None, None)
+    def __exit__(self, *error: object) -> None:
+        self._comm.release(self._lock)
 
 
-def _at_once(ranks: list[int], size: int, at: float) -> float:
-    return at
+def _name(worker: _Worker | None) -> str:
+    return "nobody" if worker is None else f"worker {worker.rank}"
+
+
+def _check_dense(tensor: Tensor) -> None:
+    # as on processes, where gloo would write into the holes
+    assert tensor.is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(tensor), "a tensor with holes"
+
+
+def _check_contiguous(tensor: Tensor) -> None:
+    assert tensor.is_contiguous(), "a message is a contiguous tensor"
+
+
+def _write(tensor: Tensor, value: Tensor) -> None:
+    """Unseen by autograd, as a process's network writes."""
+    tensor.data.copy_(value)
 
 
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from ..comm import Comm
+from ..comm.board import mark_lost
 from ..comm.network import Link, Network
 from ..comm.process import connect, serve_store
 from ..comm.virtual import Cluster
@@ -78,6 +79,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
             Path(told["run"]),
             tuple(told["allowed"]),
             Path(told["resume"]) if told["resume"] else None,
+            Path(told["trace"]) if told["trace"] else None,
         )
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)
@@ -157,9 +159,10 @@ def _log_to(path: Path) -> None:
 # -- in the launcher
 
 
-def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()) -> None:
+def launch(assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...] = ()) -> None:
     """Run to the end. `preload`: modules to import once, before workers are forked.
 
+    `survives`: whether the others go on when a worker dies; all but replica 0 and servers may then.
     Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
     """
     experiment = assignment.experiment
@@ -170,10 +173,23 @@ def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()
         "run": str(assignment.run),
         "allowed": list(assignment.allowed),
         "resume": str(assignment.resume) if assignment.resume else None,
+        "trace": str(assignment.trace) if assignment.trace else None,
         "world_size": layout.world_size,
         "port": port,
     }
-    crew = Crew()
+
+    def may_go_on(ended: Ended) -> bool:
+        role = layout.role(ended.rank)
+        if not survives or processes == 1 or role.kind == "server" or role.replica == 0:
+            return False
+        if ended.exit_code != WorkerFailedError.exit_code:
+            return False  # diverged, out of disk, ...: it would come to the others too
+        mark_lost(store, ended.rank)
+        reason = ended.message if ended.error in ("Killed", "Exited") else f"failed: {ended.error}: {ended.message}"
+        print(f"worker {ended.rank} {reason}; training goes on without it", file=sys.stderr, flush=True)
+        return True
+
+    crew = Crew(may_go_on)
     try:
         crew.start(processes, told, preload)
         with _signals(crew):
@@ -192,8 +208,10 @@ def launch(assignment: Assignment, layout: Layout, preload: tuple[str, ...] = ()
 class Crew:
     """The worker processes of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_go_on: Callable[[Ended], bool]) -> None:
+        """`may_go_on`: asked about each worker that failed, whether it is the end of the run."""
         self.stop_signal, self._stopped_at = 0, 0.0
+        self._may_go_on = may_go_on
         self._processes: list[ForkServerProcess] = []
         self._channels: list[Connection] = []
 
@@ -217,17 +235,21 @@ class Crew:
     def watch(self) -> list[Ended]:
         """Wait until all have ended, or one has failed and the others had their grace."""
         ended: dict[int, Ended] = {}
+        lost: set[int] = set()
         deadline = None
         while len(ended) < len(self._processes):
             going = {self._processes[r].sentinel: r for r in range(len(self._processes)) if r not in ended}
             for sentinel in wait(list(going), timeout=0.2):
                 assert isinstance(sentinel, int)
-                ended[going[sentinel]] = self._how(going[sentinel])
-            if deadline is None and any(worker.failed for worker in ended.values()):
-                deadline = time.monotonic() + GRACE
+                rank = going[sentinel]
+                ended[rank] = how = self._how(rank)
+                if how.failed and deadline is None and self._may_go_on(how):
+                    lost.add(rank)
+                elif how.failed and deadline is None:
+                    deadline = time.monotonic() + GRACE
             if deadline is not None and time.monotonic() > deadline:
                 break
-        return list(ended.values())
+        return [how for rank, how in ended.items() if rank not in lost]
 
     def _how(self, rank: int) -> Ended:
         process, channel = self._processes[rank], self._channels[rank]

@@ -30,7 +30,7 @@ class Report:
     rank: int
     kind: str
     part: int
-    steps: list[tuple[float, float, int]]  # (start, end, samples) of steps after the warm-up
+    steps: list[tuple[float, float, int]]  # (start, end, samples)
     operations: list[Operation]
     trained_steps: int
     seconds: float  # of training
@@ -39,6 +39,16 @@ class Report:
     messages: dict[str, int]
     memory: dict[str, int]
     sync: dict[str, Any] = field(default_factory=dict)
+    warmup: int = 0  # how many of the first steps are left out of throughput and step times
+    known_from: float = float("-inf")  # before that, operations are no longer kept
+
+    @property
+    def measured(self) -> list[tuple[float, float, int]]:
+        return self.steps[self.warmup :]
+
+    def whole(self, steps: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
+        """(start, end) of those whose operations are all kept; the others would look as if they had only computed."""
+        return [(start, end) for start, end, _ in steps if start >= self.known_from]
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,7 +72,7 @@ class Meter:
         self._comm, self._warmup, self._device = comm, warmup, device
         self._kept = min(KEPT_STEPS, comm.timeline.kept)
         self.seconds = elapsed  # of training so far, earlier lives of a resumed run included
-        self.steps: list[tuple[float, float, int]] = []
+        self.steps: list[tuple[float, float, int]] = []  # the most recent ones
         self.last = 0.0
         self.trained_steps = self.samples = 0
 
@@ -76,10 +86,9 @@ class Meter:
         self._paused_at = end if self._counts_pauses else None
         self.trained_steps += 1
         self.samples += samples
-        if self.trained_steps > self._warmup:
-            self.steps.append((start, end, samples))
-            if len(self.steps) > 2 * self._kept:
-                del self.steps[: -self._kept]
+        self.steps.append((start, end, samples))
+        if len(self.steps) > 2 * self._kept:
+            del self.steps[: -self._kept]
 
     def _now(self) -> float:
         if self._device.type == "cuda":
@@ -87,14 +96,15 @@ class Meter:
         return self._comm.now()
 
     def report(self, rank: int, role: Role, memory: dict[str, int], sync: dict[str, Any]) -> Report:
-        steps = self.steps[-self._kept :]
+        steps, timeline = self.steps[-self._kept :], self._comm.timeline
         since = steps[0][0] if steps else float("inf")
+        some_are_gone = len(timeline.operations) == timeline.kept
         return Report(
             rank=rank,
             kind=role.kind,
             part=role.part,
             steps=steps,
-            operations=[op for op in self._comm.timeline.operations if op.end > since or role.kind == "server"],
+            operations=[op for op in timeline.operations if op.end > since or role.kind == "server"],
             trained_steps=self.trained_steps,
             seconds=self.seconds,
             samples=self.samples,
@@ -102,6 +112,8 @@ class Meter:
             messages=dict(self._comm.ledger.messages),
             memory=memory,
             sync=sync,
+            warmup=max(self._warmup - (self.trained_steps - len(steps)), 0),
+            known_from=timeline.operations[0].start if some_are_gone else float("-inf"),
         )
 
 
@@ -127,8 +139,8 @@ def _throughput(replicas: list[Report]) -> float:
 
     Each replica has its share of the samples, so all of them have been seen when the slowest is through.
     """
-    slowest = max(sum(end - start for start, end, _ in report.steps) for report in replicas)
-    return sum(samples for report in replicas for *_, samples in report.steps) / slowest if slowest else 0.0
+    slowest = max(sum(end - start for start, end, _ in report.measured) for report in replicas)
+    return sum(samples for report in replicas for *_, samples in report.measured) / slowest if slowest else 0.0
 
 
 def _step_times(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
@@ -137,16 +149,15 @@ def _step_times(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
     durations: list[float] = []
     splits: list[StepSplit] = []
     for report in workers:
-        # the timeline keeps the most recent operations only: steps before them cannot be split
-        known = report.operations[0].start if report.operations else float("-inf")
-        steps = [(start, end) for start, end, _ in report.steps]
-        own = split([step for step in steps if step[1] > known] or steps, report.operations, launches)
-        durations += [end - start for start, end in steps]
+        own = split(report.whole(report.measured), report.operations, launches)
+        steps = [end - start for start, end, _ in report.measured]
+        durations += steps
         splits += own
         if own:
-            rows.append({"rank": report.rank, **_divided(median(end - start for start, end in steps), own)})
-    nothing = dict.fromkeys(("median", "compute", "communication", "waiting"))
-    return {"step_time": _divided(median(durations), splits) if splits else nothing, "per_worker": rows}
+            rows.append({"rank": report.rank, **_divided(median(steps), own)})
+    step = median(durations) if durations else None
+    undivided = {"median": step, **dict.fromkeys(("compute", "communication", "waiting"))}
+    return {"step_time": _divided(step, splits) if step is not None and splits else undivided, "per_worker": rows}
 
 
 def _divided(step: float, splits: list[StepSplit]) -> dict[str, float]:

@@ -37,9 +37,10 @@ class Plan:
     steps_per_epoch: int | None  # None: only known once the data are there
     steps: int | None
     parts: list[PartPlan]
+    survives: bool  # the others go on when a worker dies
 
     def bytes_per_step(self) -> float | None:
-        """Payload bytes a worker and step, servers' sends shared out over the workers; None: it takes the data to know."""
+        """Payload bytes a worker and step, servers' sends shared out over the workers; None: the data must say."""
         layout, total = self.layout, 0.0
         for part in self.parts:
             if part.worker is None or part.server is None:
@@ -85,6 +86,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         steps_per_epoch,
         steps,
         _part_plans(experiment, parts, steps_per_epoch),
+        parts.sync.survives,
     )
 
 

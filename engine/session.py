@@ -5,6 +5,7 @@ Torch is imported once the configuration has been composed: a misspelt name is r
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from . import ROOT
 from .compose import compose, override_stored
-from .errors import ConfigError, DivergedError
+from .errors import ConfigError, DivergedError, MachineError
 from .experiment import Experiment, from_yaml
 
 if TYPE_CHECKING:
@@ -54,12 +55,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked experiment and, for a resumed run, where it goes on."""
+    """A checked experiment; for a resumed run, where it goes on; the file to write a trace to."""
 
     experiment: Experiment
     allowed: tuple[str, ...]
     directory: RunDirectory | None
     checkpoint: Path | None
+    trace: Path | None
 
     def plan(self) -> "Plan":
         from .plan import make_plan
@@ -81,9 +83,11 @@ def prepare(
     name: str | None = None,
     resume: str | None = None,
     root: Path | str = ROOT,
+    trace: Path | str | None = None,
 ) -> Prepared:
     """Compose and check the configuration. Raises `ConfigError` and other errors with an `exit_code`."""
     directory = chosen = None
+    trace_file = _trace_file(Path(trace)) if trace is not None else None
     if resume is not None:
         if name is not None:
             raise ConfigError(f"--name {name}: a resumed run keeps its name")
@@ -100,9 +104,23 @@ def prepare(
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
-    prepared = Prepared(experiment, tuple(allow_modules), directory, chosen)
+    prepared = Prepared(experiment, tuple(allow_modules), directory, chosen, trace_file)
     _check_virtual(prepared)
     return prepared
+
+
+def _trace_file(file: Path) -> Path:
+    """Where to write the trace; workers have another current directory. Raises `ConfigError` or `MachineError`."""
+    path = file.resolve()
+    if not path.parent.is_dir():
+        raise ConfigError(f"--trace {file}: there is no directory {path.parent}")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"--trace {file}: must name a file, and is {'a directory' if path.is_dir() else 'a device'}")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        raise MachineError(f"--trace {file}: cannot write to {path.parent} ({error.strerror})") from None
 
 
 def _stored(directory: RunDirectory) -> Experiment:
@@ -147,13 +165,15 @@ def run(
     resume: str | None = None,
     root: Path | str = ROOT,
     quiet: bool = False,
+    trace: Path | str | None = None,
 ) -> Result | None:
     """Train, as `paceline train` does; returns the result (None on torchrun's workers that are not the chief).
 
-    `root`: where run directories are made. `quiet`: no progress on stderr. Raises errors with an `exit_code`
-    (README, "How it fails").
+    `root`: where run directories are made. `quiet`: no progress on stderr. `trace`: a file to write every worker's
+    compute, communication and waiting to at the end, for ui.perfetto.dev. Raises errors with an `exit_code` (README,
+    "How it fails").
     """
-    prepared = prepare(overrides, config_dir, allow_modules, name, resume, root)
+    prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace)
     plan = prepared.plan()
     if prepared.checkpoint is not None:
         _can_go_on(prepared.checkpoint, plan)
@@ -168,8 +188,10 @@ def run(
     directory = open_directory(prepared, Path(root))
     mirror = start_mirror(prepared, directory, quiet)
     try:
-        assignment = Assignment(prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint)
-        launch(assignment, plan.layout, data.preload)
+        assignment = Assignment(
+            prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint, prepared.trace
+        )
+        launch(assignment, plan.layout, plan.survives, data.preload)
     except Exception as error:
         _note_the_end(directory, error)
         raise
@@ -185,8 +207,8 @@ def _check_virtual(prepared: Prepared) -> None:
         return
     if prepared.directory is not None or experiment.checkpoint.every_steps is not None:
         raise ConfigError(
-            "hardware=virtual: a virtual cluster keeps no checkpoints, as the same command repeats the run bit for bit; "
-            "leave out --resume and checkpoint.every_steps"
+            "hardware=virtual: a virtual cluster keeps no checkpoints, as the same command repeats the run bit for "
+            "bit; leave out --resume and checkpoint.every_steps"
         )
     if started_processes() is not None:
         raise ConfigError("hardware=virtual: is one process on this host; start it without torchrun")

@@ -40,7 +40,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     print(
         f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers", file=sys.stderr
     )
-    assignment = Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint)
+    assignment = Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint, prepared.trace)
     mirror = start_mirror(prepared, directory, quiet)
     try:
         work(assignment, parts, comm, device)

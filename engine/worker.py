@@ -24,16 +24,21 @@ from .meters import Meter, Report, summarise
 from .pace import ModelledPace, RealPace
 from .plan import choose_device, make_plan, share_of_cores
 from .stop import StopAgreement
+from .trace import write_trace
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is told. `run`: the run directory. `resume`: the checkpoint to go on from."""
+    """What a worker is told. `run`: the run directory. `resume`: the checkpoint to go on from.
+
+    `trace`: the file to write a trace to.
+    """
 
     experiment: Experiment
     run: Path
     allowed: tuple[str, ...]
     resume: Path | None = None
+    trace: Path | None = None
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
@@ -104,7 +109,6 @@ class Worker:
         of_part = self.world.split(role.part)
         self.workers = self.world.split(0 if role.kind == "worker" else None)
         assert of_part is not None
-        self.of_part = of_part
         if self.parts.compute is not None:
             self.pace = ModelledPace(self.world, self.parts.compute, role.part, self.parts.stragglers)
         else:
@@ -180,7 +184,6 @@ class Worker:
         return job
 
     def _announce(self, job: Job, manifest: Manifest | None) -> None:
-        experiment = self.experiment
         if manifest:
             self.directory.append({"kind": "resume", "step": manifest.step})
         self.directory.append(
@@ -191,9 +194,14 @@ class Worker:
                 "epochs": job.steps / job.partition.steps_per_epoch,
                 "samples": len(job.train),
                 "workers": self.layout.workers,
-                **{group: getattr(experiment, group).name for group in ("strategy", "sync", "model", "data")},
+                "modelled": self.parts.compute is not None,
+                **self._choices(),
             }
         )
+
+    def _choices(self) -> dict[str, str]:
+        shown = ("strategy", "sync", "model", "data", "partition", "stragglers")
+        return {group: getattr(self.experiment, group).name for group in shown}
 
     # -- after each step
 
@@ -289,7 +297,8 @@ class Worker:
     def _consensus_distance(self) -> float | None:
         """How far replicas are from their mean: sqrt(mean_i |w_i - mean|^2), on the chief; None elsewhere.
 
-        By messages to replica 0, so that a worker that died leaves only a gap. Of a pipeline, the part with the loss.
+        By messages to the chief, so that a worker that died leaves only a gap, and in the group of all workers, where
+        no sync mode's messages are under way. Of a pipeline, the part with the loss.
         """
         if self.sync.agrees or self.layout.replicas == 1 or self.role.part != self.layout.loss_part:
             return None
@@ -297,13 +306,13 @@ class Worker:
             mine = torch.cat([parameter.detach().flatten().double() for parameter in self.sync.parameters.values()])
             if self.role.replica != 0:
                 with suppress(PeerLostError):
-                    self.of_part.send(mine.cpu(), 0)
+                    self.world.send(mine.cpu(), self.layout.chief)
                 return None
             replicas = [mine.cpu()]
             for replica in range(1, self.layout.replicas):
                 other = torch.empty_like(replicas[0])
                 with suppress(PeerLostError):
-                    self.of_part.recv(other, replica)
+                    self.world.recv(other, replica * self.layout.parts + self.layout.loss_part)
                     replicas.append(other)
             stacked = torch.stack(replicas)
             return float((stacked - stacked.mean(0)).square().sum(1).mean().sqrt())
@@ -343,7 +352,10 @@ class Worker:
         board = self.world.board
         board.post(f"report/{self.world.rank}", json.dumps(report.as_json()))
         if self.is_chief:
-            self._summarise(self._all_reports(), meter, done, status)
+            reports = self._all_reports()
+            self._summarise(reports, meter, done, status)
+            if self.assignment.trace is not None:
+                write_trace(self.assignment.trace, reports, self.directory.name, self.parts.compute is not None)
             board.post("over", "")
         board.read("over", self.layout.chief)  # nobody leaves before the others need it no more
 
@@ -371,12 +383,10 @@ class Worker:
     def _summarise(self, reports: list[Report], meter: Meter, done: int, status: str) -> None:
         experiment, layout = self.experiment, self.layout
         plan = make_plan(experiment, self.assignment.allowed, layout.world_size).as_dict()
-        shown = ("strategy", "sync", "model", "data", "partition", "stragglers")
-        choices = {group: getattr(experiment, group).name for group in shown}
         self.directory.write_summary(
             {
                 "name": self.directory.name,
-                **choices,
+                **self._choices(),
                 "status": status,
                 "workers": layout.workers,
                 "servers": layout.servers * layout.parts,

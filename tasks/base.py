@@ -13,6 +13,10 @@ class DataSpec:
 
     `target_shape` is () for one label a sample and (context,) for text. The sizes count samples; None says that
     they are known only once the file is there.
+
+    `features`: None for dense samples. Else a sample is sparse, with `nonzeros` of so many features: its input is
+    [2, nonzeros] float64, the numbers of the features above their values. One that has fewer repeats a feature of its
+    own with the value 0 (feature 0, if it has none), so that no other is ever written to.
     """
 
     input_shape: tuple[int, ...]
@@ -21,6 +25,7 @@ class DataSpec:
     classes: int
     train_size: int | None
     test_size: int | None
+    features: int | None = None
 
 
 @dataclass(frozen=True)

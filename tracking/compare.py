@@ -78,6 +78,7 @@ class Column:
     text: Callable[[Any], str] = str
     larger_first: bool = False
     short: str = ""  # for --sort
+    usual: Any = None  # for people, no column of its own when every run has this
 
     @property
     def is_number(self) -> bool:
@@ -90,6 +91,10 @@ def _fixed(digits: int) -> Callable[[float], str]:
 
 def _milliseconds(value: float) -> str:
     return f"{value:,.1f}" if value >= 1 else f"{value:.3f}"
+
+
+def _significant(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def human_bytes(count: float) -> str:
@@ -109,6 +114,8 @@ COLUMNS = (
     Column("data", "data"),
     Column("strategy", "strategy"),
     Column("sync", "sync"),
+    Column("partition", "partition", usual="shuffled"),
+    Column("stragglers", "stragglers", usual="none"),
     Column("workers", "workers", _fixed(0)),
     Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput"),
     Column("step_ms", "step ms", _milliseconds, short="step"),
@@ -117,8 +124,12 @@ COLUMNS = (
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
     Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
     Column("bytes_per_step", "sent/step", human_bytes, short="bytes"),
+    Column("messages", "messages", _fixed(0)),
     Column("staleness_mean", "staleness", _fixed(2), short="staleness"),
     Column("staleness_max", "max staleness", _fixed(0)),
+    Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
+    Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
+    Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("loss", "loss", _fixed(4)),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
     Column("time_to_accuracy_s", "to acc. s", _fixed(1), short="time_to_accuracy"),
@@ -126,12 +137,12 @@ COLUMNS = (
     Column("speedup_time_to_accuracy", "speed-up to acc.", lambda value: f"{value:.2f}x", True),
 )
 # Told by the run's label, or by the table's purpose: a comparison holds model and data fixed.
-_NOT_FOR_PEOPLE = ("status", "modelled", "model", "data", "staleness_max", "loss")
+_NOT_FOR_PEOPLE = ("status", "modelled", "model", "data", "messages", "staleness_max", "loss")
 
 
 def _row(summary: Summary) -> Row:
     """Raises ValueError where a value is of another type."""
-    step, staleness = _section(summary, "step_time"), _section(summary, "staleness")
+    step, staleness, wire = (_section(summary, key) for key in ("step_time", "staleness", "wire"))
     peaks = [_number(_section(summary, kind).get("process_peak")) for kind in ("memory", "server_memory")]
     return {
         "run": _text(summary.get("name")),
@@ -141,6 +152,8 @@ def _row(summary: Summary) -> Row:
         "data": _text(summary.get("data")),
         "strategy": _text(summary.get("strategy")),
         "sync": _text(summary.get("sync")),
+        "partition": _text(summary.get("partition")),
+        "stragglers": _text(summary.get("stragglers")),
         "workers": _number(summary.get("workers")),
         "throughput_samples_per_s": _number(summary.get("throughput")),
         "step_ms": _scaled(step.get("median"), 1e3),
@@ -148,9 +161,13 @@ def _row(summary: Summary) -> Row:
         "communication_ms": _scaled(step.get("communication"), 1e3),
         "waiting_ms": _scaled(step.get("waiting"), 1e3),
         "peak_memory_mib": _scaled(max((peak for peak in peaks if peak is not None), default=None), 1 / 2**20),
-        "bytes_per_step": _number(_section(summary, "wire").get("bytes_per_step")),
+        "bytes_per_step": _number(wire.get("bytes_per_step")),
+        "messages": _number(wire.get("messages")),
         "staleness_mean": _number(staleness.get("mean")),
         "staleness_max": _number(staleness.get("max")),
+        "dropped_gradients": _number(summary.get("dropped")),
+        "lost_workers": _count(summary, "lost"),
+        "consensus_distance": _number(summary.get("consensus_distance")),
         "loss": _number(summary.get("loss")),
         "accuracy": _number(summary.get("accuracy")),
         "time_to_accuracy_s": _number(summary.get("time_to_accuracy")),
@@ -202,11 +219,12 @@ def _from_metrics(run: RunDirectory) -> Summary:
 def _told_by(record: Record) -> Summary:
     match record.get("kind"):
         case "start":
-            return {key: record.get(key) for key in ("strategy", "sync", "model", "data", "workers")}
+            told = ("strategy", "sync", "model", "data", "partition", "stragglers", "workers", "modelled")
+            return {key: record.get(key) for key in told}
         case "step":
             return {"loss": record.get("loss")}
         case "evaluation":
-            return {"accuracy": record.get("accuracy"), "loss": record.get("loss")}
+            return {key: record.get(key) for key in ("accuracy", "loss", "consensus_distance")}
         case "end":
             return {"status": record.get("status")}
         case "resume":
@@ -252,6 +270,13 @@ def _section(summary: Summary, key: str) -> dict[str, Any]:
     return section or {}
 
 
+def _count(summary: Summary, key: str) -> int | None:
+    things = summary.get(key)
+    if things is not None and not isinstance(things, list):
+        raise ValueError(f"{key}={things!r} is no list")
+    return None if things is None else len(things)
+
+
 def _text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{value!r} is no text")
@@ -292,11 +317,12 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 def _for_people(table: list[Row]) -> tuple[list[Column], list[list[str]]]:
-    """The columns in which anything is known, and each row's cells."""
+    """The columns in which anything is known that is not as usual, and each row's cells."""
     columns = [
         column
         for column in COLUMNS
-        if column.key not in _NOT_FOR_PEOPLE and (not table or any(row.get(column.key) is not None for row in table))
+        if column.key not in _NOT_FOR_PEOPLE
+        and (not table or any(row.get(column.key) not in (None, column.usual) for row in table))
     ]
     return columns, [[_cell(row, column) for column in columns] for row in table]
 

@@ -1,4 +1,7 @@
-"""The terminal as a sink: a progress bar for a person, plain lines for a log file."""
+"""The terminal as a sink: a progress bar for a person, plain lines for a log file.
+
+An asynchronous run takes snapshots and judges them when training is over: then the evaluations of earlier steps come.
+"""
 
 import sys
 import time
@@ -21,7 +24,7 @@ class Lines:
     def __init__(self, stream: TextIO, seconds_between: float = SECONDS_BETWEEN_LINES):
         self._stream = stream
         self._seconds_between = seconds_between
-        self._total = 0
+        self._total = self._step = 0
         self._last_line = float("-inf")
 
     def record(self, record: Record) -> None:
@@ -30,12 +33,15 @@ class Lines:
                 self._total = record["steps"]
                 self._last_line = time.monotonic()
                 self._print(_title(record) + f", {record['steps']} steps")
-            case "step" if time.monotonic() - self._last_line >= self._seconds_between:
-                self._last_line = time.monotonic()
-                total = f"/{self._total}" if self._total else ""
-                self._print(f"step {record['step']}{total}  {_step(record)}")
+            case "step":
+                self._step = record["step"]
+                if time.monotonic() - self._last_line >= self._seconds_between:
+                    self._last_line = time.monotonic()
+                    total = f"/{self._total}" if self._total else ""
+                    self._print(f"step {record['step']}{total}  {_step(record)}")
             case "evaluation":
-                self._print(f"step {record['step']}  {_evaluation(record)}")
+                afterwards = " (judged afterwards)" if record["step"] < self._step else ""
+                self._print(f"step {record['step']}  {_evaluation(record)}{afterwards}")
             case "resume":
                 self._print(f"resumed at step {record['step']}")
             case "stop":
@@ -68,6 +74,7 @@ class Bar:
             expand=True,
         )
         self._task = self._bar.add_task("starting", total=None, step="", evaluation="")
+        self._step = 0
 
     def record(self, record: Record) -> None:
         match record["kind"]:
@@ -76,9 +83,11 @@ class Bar:
                 self._bar.start()
                 self._bar.console.print(_title(record), markup=False, highlight=False)
             case "step":
+                self._step = record["step"]
                 self._bar.update(self._task, completed=record["step"], step=_step(record))
             case "evaluation":
-                self._bar.update(self._task, evaluation=_evaluation(record))
+                of_step = f" at step {record['step']}" if record["step"] < self._step else ""
+                self._bar.update(self._task, evaluation=_evaluation(record) + of_step)
             case "resume":
                 self._bar.update(self._task, completed=record["step"])
             case "stop":
@@ -90,6 +99,8 @@ class Bar:
 
 def _title(start: Record) -> str:
     workers = f"{start['workers']} worker{'' if start['workers'] == 1 else 's'}"
+    if start.get("modelled"):
+        workers += " (modelled)"
     return f"{start['name']}: {start['model']} on {start['data']}, {start['strategy']} + {start['sync']}, {workers}"
 
 

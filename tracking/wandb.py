@@ -31,6 +31,7 @@ UPLOAD_SECONDS = 8.0  # at the end of the run, for what has not been sent
 FINISH_SECONDS = 11.0  # then the helper is killed; what it wrote can still be synced
 NON_FINITE = ("nan", "inf", "-inf")
 SHARED = ("step", "epoch", "time")  # axes to plot over
+MAX_BINS = 512  # of a histogram, as W&B takes it
 STOPPED = 70  # exit status of a helper that has told the user why
 PR_SET_PDEATHSIG = 1
 
@@ -170,7 +171,7 @@ def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
             run.log(history)
     summary = directory.read_summary()
     if summary:
-        run.summary.update(_flat(summary))
+        run.summary.update(_flat(_with_histogram(summary)))
     run.finish(exit_code=0 if summary and summary.get("status") == "completed" else 1)
     wandb.teardown()
 
@@ -269,6 +270,21 @@ def _history(record: Record) -> dict[str, Any]:
         for key, value in record.items()
         if key != "kind"
     }
+
+
+def _with_histogram(summary: dict[str, Any]) -> dict[str, Any]:
+    """The staleness counts as one W&B histogram, instead of a number for each staleness."""
+    staleness = summary.get("staleness")
+    if not staleness:
+        return summary
+    import numpy as np
+    import wandb
+
+    values = [int(value) for value in staleness["histogram"]]
+    width = max(values) // MAX_BINS + 1
+    edges = np.arange(max(values) // width + 2) * width
+    binned = np.histogram(values, bins=edges, weights=list(staleness["histogram"].values()))
+    return summary | {"staleness": staleness | {"histogram": wandb.Histogram(np_histogram=binned)}}
 
 
 def _flat(summary: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,197 +1,400 @@
-"""Training through a parameter server (Downpour SGD: Dean et al. 2012, "Large Scale Distributed Deep Networks").
+"""Training through parameter servers: synchronous, asynchronous (ASP), and stale synchronous (SSP).
 
-Asynchronous (ASP): workers go at their own pace. In step t a worker
+Workers push gradients to the server and fetch weights from it; the server has the optimizer.
+
+*Asynchronous* (Downpour SGD: Dean et al. 2012, "Large Scale Distributed Deep Networks"). Workers go at their own pace.
+In step t a worker
 
     fetches the weights if n_fetch divides t,
     computes the gradient g of its mini-batch and accrues it: a <- a + g,
     steps its own copy if it will not fetch next: w <- step(w, g),
     pushes a, and sets a <- 0, if n_push divides t + 1;
 
-the server applies each push at once, with its own optimizer: w <- step(w, a). Its version is the number of pushes; the
-staleness of a push is the number of versions that came between its worker's last fetch and the push.
+the server applies each push at once, in full: w <- step(w, a). Its version is the number of its steps; the staleness of
+a push is the number of versions that came between its worker's last fetch and the push. One worker with
+n_push = n_fetch = 1 is serial SGD, bit for bit. P equal workers in turn have staleness P - 1.
 
-One worker with n_push = n_fetch = 1 is serial SGD, bit for bit. P equal workers in turn have staleness P - 1.
+*Stale synchronous* (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server").
+A worker's clock is the number of its steps. At clock c it may go on only while the slowest is at c - s or later. So the
+weights that worker i computes its gradient G_i,t with are, for plain SGD with rate eta,
 
-Deviations from the paper: a is pushed when it holds n_push gradients, where the paper's first push holds one; one
-server holds all of the weights that its workers hold (a pipeline's stages have one each).
+    w_i,t = w_0 - eta ( sum_{k=0}^{t-s-1} sum_j G_j,k  +  sum_{k=t-s}^{t-1} G_i,k  +  sum_{(j,k) in S_i,t} G_j,k )
 
-Cost per step, S bytes of gradient: a worker sends S / n_push and a request of 8 bytes for each fetch and each push; the
-server sends, to each worker, S / n_fetch.
+with S_i,t some updates of others, of clocks t-s to t+s-1. (Where this is printed with a first sum to t, clocks from
+t - s on count twice: it must end at t-s-1.) Here the server withholds the answer to a fetch until the worker may go on,
+and what a worker pushed that may not go on is applied at that moment: the clocks of what has been applied never lie
+more than s apart. A batch without samples moves the clock and nothing else. Workers that are done, or dead, hold nobody
+back. s = infinity is ASP. At s = 0 all gradients of a clock are of one version, and no other order of things is left:
+the server steps once with their mean over samples, as BSP does and whatever the optimizer. For s > 0 each push is a
+step of its own, as in ASP, so that P workers move the weights P times as far a clock as at s = 0 with the same rate.
+
+*Synchronous*: as s = 0, and a push is answered with the new weights, so that workers agree after every step.
+
+*Several servers*: each has a contiguous run of whole parameters, balanced by bytes, with version, clocks and staleness
+of its own; workers talk to all of them. Without the *lock* (You, Buluc, Demmel 2017, "Scaling Deep Learning on GPU and
+Knights Landing Clusters": the master handles requests at once) all servers have the same weights in shared
+memory and step them as pushes come, with optimizer state of their own; worker r talks to server r mod servers. Updates
+may be lost where two servers write at once. Versions, and so staleness, are each server's own.
+
+Deviations from the papers: a is pushed when it holds n_push gradients, where Dean's first push holds one; replicas
+start alike; an asynchronous batch without samples is neither fetched for nor pushed. Ho's clock ticks where the worker
+says, here at every step: n_push = n_fetch = 1. The server keeps what the workers pushed that wait: P - 1 gradients at
+the most.
+
+`consensus` of the asynchronous modes is replica 0's own copy: as last fetched, with its own steps since. A checkpoint
+holds the servers' weights and optimizers when replica 0 saved (under SSP: once it may go on), and how far replica 0 is
+between two pushes; what the others had not pushed is lost.
+
+Cost per step, S bytes of gradient, n servers that a worker talks to (1 without the lock): asynchronously a worker sends
+(S + 8 n) / n_push + 8 n / n_fetch, and all servers S / n_fetch to each worker; synchronously S + 8 n, and S.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any
+from itertools import pairwise
+from math import inf
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...comm import Comm
+from ...comm import Comm, PeerLostError, Work
 from ..base import Batch, Cost, State, Sync, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
+from ..exchange.clocks import Clocks
+from ..exchange.flat import check_one_dtype, flatten
+from ..pipeline import balanced
 from ..state import from_tensor, to_tensor
+from .bsp import start_alike
 
-REQUEST = 8  # bytes
+T = TypeVar("T", bound=Tensor)
+HEADER = 8  # bytes: one float64, which announces a push by its batch's share, or is one of these
 
 
 class Request(IntEnum):
-    """What a worker asks of the server: a message of one int64."""
+    """What a worker says to a server that is no push."""
 
-    FETCH = 0  # send me the weights to compute with
-    PUSH = 1  # my accrued gradient follows
-    PEEK = 2  # send me the weights to evaluate
-    SAVE = 3  # send me your optimizer's state
-    DONE = 4  # I will ask no more; send me the last weights once all are done
+    SKIP = 0  # my batch has no samples: no gradient follows
+    FETCH = -1  # send me the weights, as soon as I may go on
+    SAVE = -2  # send me your state, then too
+    DONE = -3  # I will ask no more; send me the last weights once all are done
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one server holds of a worker's weights and accrued gradients (views)."""
+
+    server: int
+    weights: Tensor
+    accrued: Tensor
 
 
 class ParameterServer(Sync):
-    """Asynchronous workers, one server for each part of the model."""
+    """Workers and, for each part of the model, one or several servers."""
 
-    servers = 1
-    synchronous = False
-    agrees = False
+    def __init__(
+        self,
+        mode: Literal["synchronous", "asynchronous"] = "asynchronous",
+        staleness: Annotated[int, Ge(0)] | None = None,
+        push: Annotated[int, Ge(1)] = 1,
+        fetch: Annotated[int, Ge(1)] = 1,
+        servers: Annotated[int, Ge(1)] = 1,
+        lock: bool = True,
+    ) -> None:
+        """`staleness`: SSP's s, in steps; None for no bound. `push`, `fetch`: n_push and n_fetch, in steps.
 
-    def __init__(self, push: Annotated[int, Ge(1)] = 1, fetch: Annotated[int, Ge(1)] = 1) -> None:
-        """`push`, `fetch`: n_push and n_fetch, in steps."""
-        self.n_push, self.n_fetch = push, fetch
+        `lock`: each server has weights of its own; else all have the same. Raises `LayoutError`.
+        """
+        _check(mode, staleness, push, fetch, lock)
+        self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
+        self.synchronous = self.agrees = mode == "synchronous"
+        self.survives = not self.synchronous
         self.steps_on_workers = fetch > 1
+        self.bound = 0 if self.synchronous else inf if staleness is None else staleness  # s
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._params = list(parameters.values())
-        _check_one_dtype(self._params)
-        with torch.no_grad():
-            self._weights = torch.cat([parameter.flatten() for parameter in self._params])
-        for parameter, view in zip(self._params, views_of(self._weights, self._params), strict=True):
-            parameter.data = view  # weights are sent and received without copying them
-        self._accrued = torch.zeros_like(self._weights)  # a
+        start_alike(parameters, comm)
+        params = list(parameters.values())
+        check_one_dtype(params, "parameter_server")
+        self._workers = comm.size - self.servers
+        self._server = comm.rank - self._workers  # this server's number; below 0 on a worker
+        runs = runs_of(params, self.servers) if self.lock else [params] * self.servers
+        self._params = params if self._server < 0 else runs[self._server]
+        self._weights = flatten(self._params, "parameter_server")
+        self._among_servers = None if self.lock else comm.split(0 if self._server >= 0 else None)
+        if self._among_servers is not None:
+            self._share_weights(self._among_servers)
+        self._accrued = torch.zeros_like(self._weights)  # a; on a server, the gradient that it steps with
         self._gradients = views_of(self._accrued, self._params)
-        self._request = torch.zeros(1, dtype=torch.int64)
-        self._server = comm.size - 1
+        if self._server < 0:
+            sizes = [sum(parameter.numel() for parameter in run) for run in runs] if self.lock else [len(self._weights)]
+            first = self._workers if self.lock else self._workers + comm.rank % self.servers
+            pieces = zip(self._weights.split(sizes), self._accrued.split(sizes), strict=True)
+            self._places = [Place(first + i, *piece) for i, piece in enumerate(pieces)]
+        self._received = torch.empty_like(self._weights) if self._server >= 0 and self.bound == 0 else None
+        self._header = torch.zeros(1, dtype=torch.float64)
         self._t = 0
-        self._finished = False
         self._staleness: Counter[int] = Counter()
+
+    def _share_weights(self, servers: Comm) -> None:
+        if self._weights.device.type != "cpu":
+            raise LayoutError(
+                "sync.lock=false: servers share the weights in the host's memory; choose hardware.device=cpu"
+            )
+        self._weights = servers.shared(self._weights)
+        for parameter, view in zip(self._params, views_of(self._weights, self._params), strict=True):
+            parameter.data = view
 
     # -- a worker
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        if self._t % self.n_fetch == 0:
-            self._ask(Request.FETCH)
-            self.comm.recv(self._weights, self._server)
+        self._share = batch.share
+        if not self.synchronous and batch.size > 0 and self._t % self.n_fetch == 0:
+            # ready to receive from all before all have been told: a server that is blocked in a send takes no message
+            _wait([*self._tell(Request.FETCH), *self._pull()])
 
     def update(self) -> None:
-        for accrued, parameter in zip(self._gradients, self._params, strict=True):
-            if parameter.grad is not None:
-                accrued.add_(parameter.grad)
-        self._t += 1
-        if self._t % self.n_fetch != 0:
-            self.optimizer.step()
-        if self._t % self.n_push == 0:
-            self._push()
+        if self._share > 0:
+            for accrued, parameter in zip(self._gradients, self._params, strict=True):
+                if parameter.grad is not None:
+                    accrued.add_(parameter.grad)
+            self._t += 1
+            if self._t % self.n_fetch != 0:
+                self.optimizer.step()
+            if self._t % self.n_push == 0:
+                self._push(self._share)
+        elif self.bound < inf:
+            _wait(self._tell(Request.SKIP))
+        if self.synchronous:
+            _wait(self._pull())
 
-    def _push(self) -> None:
-        self._ask(Request.PUSH)
-        self.comm.send(self._accrued, self._server)
+    def _push(self, share: float) -> None:
+        # nothing is waited for in between: two servers may each be receiving from another worker
+        _wait([*self._tell(share), *(self.comm.isend(place.accrued, place.server) for place in self._places)])
         self._accrued.zero_()
+
+    def _pull(self) -> list[Work]:
+        return [self.comm.irecv(place.weights, place.server) for place in self._places]
 
     def finish(self) -> None:
         if self._t % self.n_push != 0:
-            self._push()
-        self._ask(Request.DONE)
-        self.comm.barrier()  # until all have pushed their last
-        self.comm.recv(self._weights, self._server)
-        self._finished = True
+            self._push(1.0)
+        _wait(self._tell(Request.DONE, self._all_servers))
+        _wait(self._pull())
 
-    def consensus(self) -> dict[str, Tensor]:
-        """The server's copy, as it is now."""
-        if self._finished:
-            return super().consensus()
-        weights = torch.empty_like(self._weights)
-        self._ask(Request.PEEK)
-        self.comm.recv(weights, self._server)
-        return dict(zip(self.parameters, views_of(weights, self._params), strict=True))
+    def _tell(self, header: float, servers: Iterable[int] | None = None) -> list[Work]:
+        """`servers`: to be told; None for those that this worker trains with."""
+        self._header.fill_(header)
+        told = [place.server for place in self._places] if servers is None else servers
+        return [self.comm.isend(self._header, server) for server in told]
 
-    def _ask(self, request: Request) -> None:
-        self._request.fill_(request)
-        self.comm.send(self._request, self._server)
+    @property
+    def _all_servers(self) -> range:
+        return range(self._workers, self.comm.size)
 
-    # -- the server
+    # -- a server
 
     def serve(self) -> None:
-        workers = range(self.comm.size - 1)
-        version, fetched = 0, [0] * len(workers)
-        going = set(workers)
         for parameter, gradient in zip(self._params, self._gradients, strict=True):
-            parameter.grad = gradient  # a push is received into the gradients
-        while going:
-            worker = self.comm.recv_any(self._request)
-            match int(self._request):
-                case Request.FETCH:
-                    fetched[worker] = version
-                    self.comm.send(self._weights, worker)
-                case Request.PUSH:
-                    self.comm.recv(self._accrued, worker)
-                    self._staleness[version - fetched[worker]] += 1
-                    self.optimizer.step()
-                    version += 1
-                case Request.PEEK:
-                    with self.comm.ledger.aside():
-                        self.comm.send(self._weights, worker)
-                case Request.SAVE:
+            parameter.grad = gradient  # those of other servers' parameters stay None
+        self._clocks = Clocks(self._workers)
+        self._version, self._fetched = 0, [0] * self._workers
+        self._sum_of_shares = 0.0  # at s = 0, of the gradients that have been added up
+        self._held: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)  # clock -> pushes that may not be read yet
+        self._asking: dict[int, list[tuple[int, Request]]] = defaultdict(list)  # clock -> workers that wait there
+        while self._clocks.going:
+            before = self._clocks.slowest
+            try:
+                self._listen()
+            except PeerLostError as error:
+                self._go_on_without(error)
+            if self._clocks.slowest > before:
+                self._apply_what_may_be_read()
+            self._answer_those_who_may_go_on()
+        if self._among_servers is not None:
+            self._among_servers.barrier()  # the others have applied their last pushes too
+        with self.comm.ledger.aside():
+            for worker in set(range(self._workers)) - self.comm.lost():
+                if self.lock or worker % self.servers == self._server:
+                    self._send(self._weights, worker)
+
+    def _listen(self) -> None:
+        worker = self.comm.recv_any(self._header)
+        match float(self._header):
+            case Request.FETCH | Request.SAVE as request:
+                self._asking[self._clocks.of(worker)].append((worker, Request(int(request))))
+            case Request.DONE:
+                self._clocks.leave(worker)
+            case share:
+                if share > 0:
+                    self._receive_push(worker, share)
+                self._clocks.tick(worker)
+                if self.synchronous:
+                    self._asking[self._clocks.of(worker)].append((worker, Request.FETCH))
+
+    def _receive_push(self, worker: int, share: float) -> None:
+        clock = self._clocks.of(worker)
+        if self._received is not None:
+            # s = 0: the clock's g = sum_j share_j g_j
+            self.comm.recv(self._received, worker)
+            self._accrued.add_(self._received, alpha=share)
+            self._sum_of_shares += share
+            self._count_staleness(worker)
+        elif clock < self._clocks.slowest + self.bound:
+            self.comm.recv(self._accrued, worker)
+            self._count_staleness(worker)
+            self._step()
+        else:
+            gradient = torch.empty_like(self._accrued)
+            self.comm.recv(gradient, worker)
+            self._held[clock].append((worker, gradient))
+
+    def _apply_what_may_be_read(self) -> None:
+        """The slowest has gone on: pushes of clocks below slowest + s."""
+        if self._sum_of_shares > 0:
+            self._accrued.div_(self._sum_of_shares)  # less than 1 where a worker has died
+            self._step()
+            self._accrued.zero_()
+            self._sum_of_shares = 0.0
+        for clock in sorted(clock for clock in self._held if clock < self._clocks.slowest + self.bound):
+            for worker, gradient in self._held.pop(clock):
+                self._accrued.copy_(gradient)
+                self._count_staleness(worker)
+                self._step()
+
+    def _answer_those_who_may_go_on(self) -> None:
+        """At clock c: if the slowest is at c - s or later."""
+        for clock in sorted(clock for clock in self._asking if clock <= self._clocks.slowest + self.bound):
+            for worker, request in self._asking.pop(clock):
+                if request == Request.SAVE:
                     with self.comm.ledger.aside():
                         self._send_state(worker)
-                case Request.DONE:
-                    going.discard(worker)
-        self.comm.barrier()
-        with self.comm.ledger.aside():
-            for worker in workers:
-                self.comm.send(self._weights, worker)
+                else:
+                    self._fetched[worker] = self._version
+                    self._send(self._weights, worker)
+
+    def _step(self) -> None:
+        self.optimizer.step()
+        self._version += 1
+
+    def _count_staleness(self, worker: int) -> None:
+        self._staleness[self._version - self._fetched[worker]] += 1
+
+    def _go_on_without(self, error: PeerLostError) -> None:
+        """Raises `error` unless it tells of a worker that the others can do without."""
+        if not self.survives or error.rank is None or not 0 < error.rank < self._workers:
+            raise error
+        self._clocks.leave(error.rank)
+
+    def _send(self, tensor: Tensor, worker: int) -> None:
+        try:
+            self.comm.send(tensor, worker)
+        except PeerLostError:  # the next receive tells of it too
+            if not self.survives:
+                raise
 
     def _send_state(self, worker: int) -> None:
-        message = to_tensor({"optimizer": self.optimizer.state_dict()})
-        self.comm.send(torch.tensor([len(message)]), worker)
-        self.comm.send(message, worker)
+        keeps_weights = not self.synchronous and (self.lock or self._server == 0)  # else replica 0 or server 0 does
+        state = {"optimizer": self.optimizer.state_dict(), "weights": self._weights if keeps_weights else None}
+        message = to_tensor(state)
+        self._send(torch.tensor([len(message)]), worker)
+        self._send(message, worker)
 
     # -- state and measures
 
     def state_dict(self) -> State:
-        """The server's optimizer."""
-        self._ask(Request.SAVE)
+        """On replica 0: the servers' state, and its own between two pushes or fetches."""
+        if self.comm.rank != 0:
+            return {}
+        _wait(self._tell(Request.SAVE, self._all_servers))
+        return {
+            "servers": [self._receive_state(server) for server in self._all_servers],
+            "t": self._t,
+            "accrued": self._accrued.clone() if self._t % self.n_push != 0 else None,
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def _receive_state(self, server: int) -> State:
         length = torch.zeros(1, dtype=torch.int64)
-        self.comm.recv(length, self._server)
+        self.comm.recv(length, server)
         message = torch.empty(int(length), dtype=torch.uint8)
-        self.comm.recv(message, self._server)
+        self.comm.recv(message, server)
         return from_tensor(message)
 
     def load_state_dict(self, state: State) -> None:
-        if self.comm.rank == self._server:
-            super().load_state_dict(state)
+        if self._server >= 0:
+            own = state["servers"][self._server]
+            self.optimizer.load_state_dict(own["optimizer"])
+            if own["weights"] is not None:
+                self._weights.copy_(own["weights"])
+            if self._among_servers is not None:
+                self._among_servers.barrier()  # nobody serves weights before server 0 has loaded them
+        elif self.comm.rank == 0:
+            self.optimizer.load_state_dict(state["optimizer"])
+            self._t = state["t"]
+            if state["accrued"] is not None:
+                self._accrued.copy_(state["accrued"])
 
     def buffers(self) -> list[Tensor]:
-        return [self._accrued]
+        return [self._accrued] if self._received is None else [self._accrued, self._received]
 
     def report(self) -> dict[str, Any]:
-        return {"staleness": dict(self._staleness)} if self.comm.rank == self._server else {}
+        if self._server < 0:
+            return {}
+        return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
-        _check_one_dtype(parameters)
-        size = payload(parameters)
+        check_one_dtype(parameters, "parameter_server")
+        if self.lock:
+            runs_of(parameters, self.servers)  # raises
+        size, header = payload(parameters), HEADER * (self.servers if self.lock else 1)
+        asks = 0 if self.synchronous else header / self.n_fetch
         return Cost(
-            worker={"send": (size + REQUEST) / self.n_push + REQUEST / self.n_fetch},
-            server={"send": replicas * size / self.n_fetch},
+            worker={"send": (size + header) / self.n_push + asks},
+            server={"send": replicas * size / self.n_fetch / self.servers},
             buffers=size,
         )
 
 
-def _check_one_dtype(parameters: Sequence[Tensor]) -> None:
-    dtypes = {parameter.dtype for parameter in parameters}
-    if len(dtypes) > 1:
+def runs_of(parameters: Sequence[T], servers: int) -> list[list[T]]:
+    """Contiguous runs of whole parameters, one for each server, the one of most bytes as light as can be.
+
+    Raises `LayoutError` when there are fewer parameters than servers.
+    """
+    if servers > len(parameters):
         raise LayoutError(
-            f"sync=asp sends all weights in one message of one dtype, and the model has {len(dtypes)} "
-            f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several"
+            f"sync.servers={servers}: each server takes whole parameters, and there are {len(parameters)}; "
+            f"choose sync.servers <= {len(parameters)}"
         )
+    cuts = balanced([payload([parameter]) for parameter in parameters], servers)
+    return [list(parameters[a:b]) for a, b in pairwise([0, *cuts, len(parameters)])]
+
+
+def _check(mode: str, staleness: int | None, push: int, fetch: int, lock: bool) -> None:
+    if mode == "synchronous":
+        if (push, fetch) != (1, 1):
+            raise LayoutError(
+                f"sync.push={push}, sync.fetch={fetch}: a synchronous server takes a push of every worker in every "
+                "step; sync=asp takes fewer, sync=local_sgd makes workers meet less often"
+            )
+        if staleness is not None:
+            raise LayoutError(f"sync.staleness={staleness}: sync.mode=synchronous has none; choose sync=ssp")
+    if staleness is not None and (push, fetch) != (1, 1):
+        raise LayoutError(
+            f"sync.push={push}, sync.fetch={fetch}: a clock of sync.staleness={staleness} is one step, with a fetch "
+            "and a push; only sync=asp takes fewer"
+        )
+    if not lock and (mode == "synchronous" or staleness is not None):
+        raise LayoutError("sync.lock=false: without a lock servers share no clocks; only sync=asp takes it")
+
+
+def _wait(works: Iterable[Work]) -> None:
+    for work in works:
+        work.wait()

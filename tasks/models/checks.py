@@ -3,9 +3,13 @@
 from ..base import DataSpec
 from ..errors import TaskConfigError
 
+SPARSE = "sparse_logistic_regression"  # the model for sparse data
+
 
 def need_numbers(model: str, spec: DataSpec) -> None:
     """Raises TaskConfigError unless a sample is a float tensor with one label."""
+    if spec.features is not None:
+        raise TaskConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
     if not spec.input_dtype.is_floating_point or spec.target_shape:
         raise TaskConfigError(f"model={model} classifies numbers; these data are tokens: use model=gpt.")
 

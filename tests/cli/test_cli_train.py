@@ -46,6 +46,23 @@ def test_the_api_returns_the_row_that_the_command_prints(paceline, here: Path, m
     )
 
 
+def test_a_trace_is_written_to_the_file_that_is_named_and_the_note_says_so(paceline, here: Path) -> None:
+    ended = paceline("train", *QUICK, "hardware.workers=1", "--trace", "trace.json")
+    assert ended.status == 0 and "who waited for whom: trace.json" in ended.err
+    assert json.loads((here / "trace.json").read_text())["otherData"]["shown"].keys() == {"worker 0"}
+    assert "who waited" not in paceline("train", *QUICK, "hardware.workers=1").err
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_trace_in_no_directory_is_refused_and_a_dry_run_writes_none(
+    dry: tuple[str, ...], paceline, here: Path
+) -> None:
+    ended = paceline("train", *QUICK, *dry, "--trace", "missing/trace.json")
+    assert ended.status == 2 and ended.last.startswith("--trace missing/trace.json: there is no directory")
+    assert paceline("train", *QUICK, "--dry-run", "--trace", "trace.json").out.startswith("ok: ")
+    assert not list(here.iterdir())
+
+
 def test_a_taken_name_is_refused(paceline, here: Path) -> None:
     RunDirectory.create(here / "runs", "mine")
     ended = paceline("train", *QUICK, "--name", "mine")
@@ -139,7 +156,9 @@ def torchrun(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_under_torchrun_the_row_is_printed_once(here: Path) -> None:
-    done = torchrun(here, *QUICK, "--name", "mine")
+    done = torchrun(here, *QUICK, "--name", "mine", "--trace", "trace.json")
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["run", "mine"]
     assert done.stderr.count("everything of this run") == 1
+    shown = json.loads((here / "trace.json").read_text())["otherData"]["shown"]
+    assert list(shown) == ["worker 0", "worker 1"]

@@ -1,7 +1,11 @@
-"""Point to point on the process fabric: order, and receiving from whoever is first."""
+"""Point to point on the process fabric: order, contents, timeouts, and receiving from whoever is first."""
+
+from pathlib import Path
 
 import pytest
 import torch
+
+from paceline.comm import HangError, process
 
 pytestmark = pytest.mark.dist
 
@@ -97,6 +101,216 @@ def exchange_both_ways(comm):
 def test_two_workers_that_send_to_each_other_at_once_do_not_lock_up(workers):
     results = workers(2, exchange_both_ways)
     assert [float(result.unique()) for result in results] == [1.0, 0.0]
+
+
+def exchange_large(comm):
+    """Everyone sends to everyone, all at once, more than any buffer holds."""
+    mine = torch.full((4 << 20,), comm.rank, dtype=torch.int32)
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sending = [comm.isend(mine, other) for other in others]
+    received = {other: torch.empty_like(mine) for other in others}
+    for other in others:
+        comm.recv(received[other], other)
+    for work in sending:
+        work.wait()
+        work.wait()  # a second wait does nothing
+    return [int(received[other].unique()) for other in others]
+
+
+def test_all_that_send_to_all_at_once_do_not_lock_up(workers):
+    assert workers(3, exchange_large) == [[1, 2], [0, 2], [0, 1]]
+
+
+def wait_in_a_circle(comm):
+    """0 waits for 2, which waits for 1, whose send to 0 only a receive that nobody waits for yet can take."""
+    large = torch.full((4 << 20,), comm.rank)
+    if comm.rank == 0:
+        work = comm.irecv(large, 1)
+        comm.recv(number(-1), 2)
+        work.wait()
+    elif comm.rank == 1:
+        comm.send(large, 0)
+        comm.send(number(1), 2)
+    else:
+        comm.recv(number(-1), 1)
+        comm.send(number(2), 0)
+    return int(large.unique())
+
+
+def test_receives_go_on_while_their_worker_waits_for_something_else(workers):
+    assert workers(3, wait_in_a_circle) == [1, 1, 2]
+
+
+def send_while_computing(comm):
+    large = torch.arange(8 << 20)
+    if comm.rank == 0:
+        work = comm.isend(large, 1)
+        comm.board.read("received", 1)  # before the sender has waited
+        work.wait()
+        return True
+    received = torch.empty_like(large)
+    comm.recv(received, 0)
+    comm.board.post("received", "")
+    return torch.equal(received, large)
+
+
+def test_a_message_leaves_while_its_sender_computes(workers):
+    assert workers(2, send_while_computing) == [True, True]
+
+
+CONTENTS = [
+    torch.tensor(3.5),
+    torch.empty(0),
+    torch.tensor([], dtype=torch.bool).view(0, 3),
+    torch.arange(6, dtype=torch.int16).view(1, 2, 3),
+    torch.tensor([True, False]),
+    torch.randn(5, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16),
+    torch.tensor([1 + 2j]),
+    torch.randn(3, 1 << 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
+]
+
+
+def pass_contents(comm):
+    if comm.rank == 0:
+        for content in CONTENTS:
+            comm.send(content, 1)
+        comm.send(torch.nn.Parameter(torch.ones(2)), 1)
+        return []
+    received = [torch.zeros_like(content) for content in CONTENTS]
+    for tensor in received:
+        comm.recv(tensor, 0)
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    comm.recv(parameter, 0)
+    return [*received, parameter.detach()]
+
+
+def test_tensors_of_all_shapes_and_dtypes_arrive_bit_for_bit(workers):
+    received = workers(2, pass_contents)[1]
+    for tensor, content in zip(received, [*CONTENTS, torch.ones(2)], strict=True):
+        assert tensor.dtype == content.dtype and tensor.shape == content.shape and torch.equal(tensor, content)
+
+
+def talk_in_two_groups(comm):
+    first, second = comm.split(0), comm.split(0)
+    if comm.rank == 0:
+        for group, value in ((comm, 1), (first, 2), (second, 3), (comm, 4)):
+            group.send(number(value), 1)
+        return []
+    received = []
+    for group in (second, first, comm, comm):
+        tensor = number(-1)
+        group.recv(tensor, 0)
+        received.append(int(tensor))
+    return received
+
+
+def test_groups_of_the_same_workers_do_not_mix_messages(workers):
+    assert workers(2, talk_in_two_groups)[1] == [3, 2, 1, 4]
+
+
+def send_too_little(comm):
+    if comm.rank == 0:
+        comm.send(torch.zeros(3), 1)
+        comm.send(torch.ones(4), 1)
+        return ""
+    tensor = torch.zeros(4)
+    with pytest.raises(AssertionError) as caught:
+        comm.recv(tensor, 0)
+    comm.recv(tensor, 0)
+    assert torch.equal(tensor, torch.ones(4))
+    return str(caught.value)
+
+
+def test_a_tensor_of_another_size_is_an_error_and_the_next_message_is_sound(workers):
+    assert workers(2, send_too_little)[1] == "worker 1 expected 16 bytes and worker 0 sent 12"
+
+
+def refuse(comm):
+    holes, other = torch.zeros(3, 4)[:, ::2], 1 - comm.rank
+    refused = []
+    for call in (comm.send, comm.recv, comm.isend, comm.irecv, lambda tensor, _: comm.recv_any(tensor)):
+        with pytest.raises(AssertionError) as caught:
+            call(holes, other)
+        refused.append(str(caught.value))
+    for call in (comm.send, comm.recv):
+        with pytest.raises(AssertionError, match="talks to itself"):
+            call(torch.zeros(1), comm.rank)
+    return {"refused": refused, "ledger": comm.ledger.snapshot()}
+
+
+def test_messages_are_contiguous_and_for_somebody_else(workers):
+    for result in workers(2, refuse):
+        assert result == {"refused": ["a message is a contiguous tensor"] * 5, "ledger": {}}
+
+
+def retry(comm):
+    """Worker 1 sends only after worker 0 has had a timeout in each call."""
+    if comm.rank == 1:
+        for turn in range(3):
+            comm.board.read(f"timeout/{turn}", 0)
+            comm.send(torch.full((1 << 20,), turn), 0)
+        comm.board.read("sent", 0)
+        tensor = torch.zeros(4 << 20)
+        comm.recv(tensor, 0)
+        return float(tensor.unique())
+    tensor = torch.full((1 << 20,), -1)
+    work = comm.irecv(tensor, 1)
+    calls = [work.wait, lambda: comm.recv(tensor, 1), lambda: comm.recv_any(tensor)]
+    received = []
+    for turn, call in enumerate(calls):
+        with pytest.raises(HangError):
+            call()
+        comm.board.post(f"timeout/{turn}", "")
+        call()
+        received.append(int(tensor.unique()))
+    work = comm.isend(torch.full((4 << 20,), 5.0), 1)
+    with pytest.raises(HangError):
+        work.wait()
+    comm.board.post("sent", "")
+    work.wait()
+    numbers = [operation.number for operation in comm.timeline.operations if operation.channel == "world:1>0"]
+    return {"received": received, "numbers": numbers}
+
+
+def test_every_call_can_be_made_again_after_a_timeout(workers):
+    results = workers(2, retry, timeout=0.5)
+    assert results == [{"received": [0, 1, 2], "numbers": [1, 2, 3]}, 5.0]
+
+
+def sockets_of_this_process() -> int:
+    links = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum(link.startswith("socket:") for link in links)
+
+
+def talk_in_pairs(comm):
+    """0 with 1; 2 and 3 stay silent."""
+    before = sockets_of_this_process()
+    if comm.rank < 2:
+        other = 1 - comm.rank
+        work = comm.isend(number(0), other)
+        comm.recv(number(0), other)
+        work.wait()
+    return sockets_of_this_process() - before
+
+
+def test_connections_are_made_between_those_who_talk_only(workers):
+    added = workers(4, talk_in_pairs)
+    assert all(1 <= count <= 2 for count in added[:2]) and added[2:] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "rank", "expected"),
+    [
+        (["127.0.0.1", "127.0.0.1"], 1, "127.0.0.1"),
+        (["10.0.0.1", "10.0.0.2"], 1, "10.0.0.2"),
+        (["127.0.1.1", "10.0.0.2", "10.0.0.3"], 0, "towards 10.0.0.2"),
+        (["127.0.1.1", "10.0.0.2", "10.0.0.3"], 2, "10.0.0.3"),
+        (["fd00::1", "::1"], 1, "towards fd00::1"),
+    ],
+)
+def test_on_several_hosts_nobody_listens_on_loopback(monkeypatch, addresses, rank, expected):
+    monkeypatch.setattr(process, "_own_address", lambda other: f"towards {other}")
+    assert process._address_for_all(addresses, rank) == expected
 
 
 def now_everywhere(comm):

@@ -70,9 +70,27 @@ def test_steps_older_than_the_kept_operations_are_timed_but_not_split() -> None:
     """The timeline keeps the most recent operations: an older step would look as if it had only computed."""
     steps = [(0.0, 2.0, 1), (8.0, 10.0, 1), (11.0, 13.0, 1)]
     operations = [Operation("all#", 3, 11.0, 11.0, 12.0)]
+
+    def times(known_from: float) -> dict[str, float | None]:
+        reports = [report(rank, steps=steps, operations=operations, known_from=known_from) for rank in (0, 1)]
+        return summarise(reports, TWO)["step_time"]
+
+    assert times(11.0) == {"median": 2.0, "compute": 1.0, "communication": 1.0, "waiting": 0.0}
+    assert times(12.0) == {"median": 2.0, "compute": None, "communication": None, "waiting": None}
+
+
+def test_steps_without_an_operation_have_only_computed() -> None:
+    """As between the exchanges of local SGD; also before the first one."""
+    steps = [(0.0, 2.0, 1), (2.0, 4.0, 1)]
+    operations = [Operation("all#", 1, 3.0, 3.0, 4.0)]
     times = summarise([report(rank, steps=steps, operations=operations) for rank in (0, 1)], TWO)["step_time"]
-    assert times["median"] == 2.0
-    assert (times["compute"], times["communication"]) == (1.0, 1.0)
+    assert times == {"median": 2.0, "compute": 2.0 * 3 / 4, "communication": 2.0 * 1 / 4, "waiting": 0.0}
+
+
+def test_warm_up_steps_are_left_out_of_throughput_and_step_times() -> None:
+    steps = [(0.0, 9.0, 10), (9.0, 10.0, 10), (10.0, 11.0, 10)]
+    summary = summarise([report(rank, steps=steps, warmup=1) for rank in (0, 1)], TWO)
+    assert summary["throughput"] == 20.0 and summary["step_time"]["median"] == 1.0
 
 
 def test_a_run_shorter_than_its_warm_up_has_no_times_and_no_division_by_zero() -> None:
@@ -99,7 +117,8 @@ def test_a_workers_step_is_charged_its_share_of_what_servers_sent() -> None:
         report(2, kind="server", trained_steps=0, bytes={"send": 400, "broadcast": 20}),
     ]
     wire = summarise(reports, Layout(workers=2, parts=1, servers=1, loss_part=0))["wire"]
-    assert wire == {"bytes_per_step": 31.0, "by_primitive": {"send": 30.0, "broadcast": 1.0}, "total": 620, "messages": 5}
+    by_primitive = {"send": 30.0, "broadcast": 1.0}
+    assert wire == {"bytes_per_step": 31.0, "by_primitive": by_primitive, "total": 620, "messages": 5}
 
 
 def test_staleness_is_pooled_over_servers() -> None:

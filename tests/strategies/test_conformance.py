@@ -1,6 +1,7 @@
-"""What holds of every strategy with every sync mode, through whole runs on real processes.
+"""What holds of every strategy with every sync mode, through whole runs on real processes and on the virtual cluster.
 
-Choices are found in conf/: whoever adds one is held to this.
+Choices are found in conf/: whoever adds one is held to this. Every sync mode is tried under data_parallel, every strategy
+with bsp, a pipeline with a mode of each kind; all other pairs are marked slow.
 """
 
 from itertools import product
@@ -52,14 +53,39 @@ def is_accepted(strategy: str, sync: str) -> bool:
     return sync == "bsp" or parts_of(strategy, "bsp").strategy.own_sync() is None
 
 
+# Modes that are not serial training with one worker, and why
+NOT_SERIAL = {
+    "diloco": "the outer optimizer steps on a lone worker too",
+    "easgd": "the centre pulls a lone worker too",
+    "easgd_async": "the centre pulls a lone worker too",
+    "easgd_momentum": "the centre pulls a lone worker too",
+    "easgd_round_robin": "the centre pulls a lone worker too",
+}
+# What a mode takes to run on one replica
+ALONE = {"backup_workers": ["sync.backups=0"]}
+TRIED_WITH_PIPELINES = ("bsp", "asp", "local_sgd", "gossip")
+
 ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
 ACCEPTED = [pair for pair in ALL if is_accepted(*pair)]
 REFUSED = [pair for pair in ALL if pair not in ACCEPTED]
 REPLICATED = [pair for pair in ACCEPTED if parts_of(*pair).strategy.max_replicas != 1]
 AGREEING = [pair for pair in REPLICATED if parts_of(*pair).sync.agrees]
-every_combination = pytest.mark.parametrize(("strategy", "sync"), ACCEPTED)
-every_replicated = pytest.mark.parametrize(("strategy", "sync"), REPLICATED)
-every_agreeing = pytest.mark.parametrize(("strategy", "sync"), AGREEING)
+
+
+def is_tried_by_default(strategy: str, sync: str) -> bool:
+    return strategy == "data_parallel" or sync == "bsp" or (strategy == "pipeline" and sync in TRIED_WITH_PIPELINES)
+
+
+def each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    marked = [pytest.param(*pair, marks=[] if is_tried_by_default(*pair) else pytest.mark.slow) for pair in pairs]
+    return pytest.mark.parametrize(("strategy", "sync"), marked)
+
+
+every_combination = each(ACCEPTED)
+every_serial = each([pair for pair in ACCEPTED if pair[1] not in NOT_SERIAL])
+every_replicated = each(REPLICATED)
+every_agreeing = each(AGREEING)
+every_sync = pytest.mark.parametrize("sync", CHOICES["sync"])
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +98,8 @@ def finish(strategy: str, sync: str, replicas: int, *more: str, **how: str) -> t
     overrides: list[str] = list(more)
     if "resume" not in how:
         workers = replicas * parts_of(strategy, sync).strategy.parts
-        overrides = [f"strategy={strategy}", f"sync={sync}", *SETTINGS, f"hardware.workers={workers}", *more]
+        alone = ALONE.get(sync, []) if replicas == 1 else []
+        overrides = [f"strategy={strategy}", f"sync={sync}", *SETTINGS, f"hardware.workers={workers}", *alone, *more]
     result = run(overrides, quiet=True, **how)
     assert result is not None
     assert result.summary["status"] == "completed"
@@ -157,7 +184,7 @@ def test_a_knob_of_no_choice_is_refused(group, choice, add):
 
 
 @pytest.mark.dist
-@every_combination
+@every_serial
 def test_one_replica_is_serial_training_bit_for_bit(strategy, sync):
     """Over its micro-batches, where it has several. Nine steps, an uneven last batch among them."""
     weights, _ = finish(strategy, sync, 1, "data.limit=60", "steps=9")
@@ -203,7 +230,7 @@ def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(workers,
 def test_measured_bytes_are_the_stated_cost(strategy, sync):
     """Every batch is full, and steps are a multiple of whatever happens every few steps."""
     _, summary = finish(strategy, sync, 2, "data.limit=96", "steps=12")
-    assert summary["wire"]["bytes_per_step"] == summary["predicted"]["bytes_per_step"] > 0
+    assert summary["wire"]["bytes_per_step"] == summary["predicted"]["bytes_per_step"] >= 0
     assert sum(summary["wire"]["by_primitive"].values()) == summary["wire"]["bytes_per_step"]
 
 
@@ -218,6 +245,33 @@ def test_the_same_seed_gives_the_same_bits_and_a_resumed_run_equals_the_uninterr
     resumed, summary = finish(strategy, sync, replicas, "steps=8", resume="again")
     assert summary["steps"] == 8
     assert identical(straight, resumed)
+
+
+# -- the virtual cluster
+
+VIRTUAL = ["hardware=virtual", "hardware.workers=6", "stragglers=lognormal"]
+
+
+@pytest.mark.dist
+@every_sync
+def test_a_virtual_run_repeats_bit_for_bit_weights_clock_and_events(sync):
+    settings = [text for text in SETTINGS if not text.startswith("hardware.")]
+    run_again = [run([f"sync={sync}", *settings, *VIRTUAL, "data.limit=96", "steps=12"], quiet=True) for _ in range(2)]
+    first, second = (result.summary for result in run_again if result is not None)
+    weights = [safetensors.torch.load_file(result.path / "model.safetensors") for result in run_again if result]
+    assert identical(*weights)
+    assert first["event_digest"] == second["event_digest"]
+    assert first["seconds"] == second["seconds"] > 0
+    assert first["modelled"] is True
+
+
+@pytest.mark.dist
+@every_sync
+def test_measured_bytes_are_the_stated_cost_on_the_virtual_cluster_too(sync):
+    settings = [text for text in SETTINGS if not text.startswith("hardware.")]
+    result = run([f"sync={sync}", *settings, "hardware=virtual", "hardware.workers=2", "data.limit=96", "steps=12"])
+    assert result is not None
+    assert result.summary["wire"]["bytes_per_step"] == result.summary["predicted"]["bytes_per_step"]
 
 
 @pytest.mark.dist

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from paceline.tasks.base import Data, DataSpec
+from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.data.text import Text
 
 CHOICES = sorted(
@@ -62,8 +63,9 @@ def test_a_choice_builds_what_its_group_demands(group: str, name: str) -> None:
         assert isinstance(target(**values), Data)
         assert target(**values).spec.classes > 1
     else:
-        text, image = Text().spec, DataSpec((1, 8, 8), torch.float32, (), 10, None, None)
-        model = target(text if name == "gpt" else image, **values)
+        image = DataSpec((1, 8, 8), torch.float32, (), 10, None, None)
+        specs = {"gpt": Text().spec, "sparse_logistic_regression": Sparse().spec}
+        model = target(specs.get(name, image), **values)
         assert isinstance(model, nn.Sequential)
 
 

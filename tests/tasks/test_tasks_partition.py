@@ -29,7 +29,9 @@ def test_an_epoch_takes_every_sample_exactly_once(partition: ShuffledPartition, 
 
 @settings(deadline=None)
 @given(partitions, st.integers(0, 1000))
-def test_the_replicas_together_take_what_one_with_the_whole_batch_takes(partition: ShuffledPartition, step: int) -> None:
+def test_the_replicas_together_take_what_one_with_the_whole_batch_takes(
+    partition: ShuffledPartition, step: int
+) -> None:
     one = ShuffledPartition(partition.samples, 1, partition.replicas * partition.batch_size, partition.seed)
     assert one.steps_per_epoch == partition.steps_per_epoch
     assert taken(partition, step) == one.indices(step, 0).tolist()
@@ -47,7 +49,11 @@ def test_sizes_are_those_of_the_indices_and_differ_by_one_at_most(partition: Shu
 
 def test_the_last_uneven_batch_may_leave_a_replica_without_samples() -> None:
     partition = ShuffledPartition(samples=10, replicas=4, batch_size=2, seed=0)
-    assert [[partition.size(step, r) for r in range(partition.replicas)] for step in range(3)] == [[2] * 4, [1, 1, 0, 0], [2] * 4]
+    assert [[partition.size(step, r) for r in range(partition.replicas)] for step in range(3)] == [
+        [2] * 4,
+        [1, 1, 0, 0],
+        [2] * 4,
+    ]
     empty = partition.indices(1, 3)
     assert empty.shape == (0,) and empty.dtype == torch.int64
 

@@ -16,13 +16,18 @@ def summary(name="base", **changes) -> dict:
         "sync": "bsp",
         "model": "mlp",
         "data": "digits",
+        "partition": "shuffled",
+        "stragglers": "none",
         "status": "completed",
         "workers": 4,
         "modelled": False,
         "throughput": 1000.0,
         "step_time": {"median": 0.012, "compute": 0.009, "communication": 0.002, "waiting": 0.0005},
         "memory": {"parameters": 4, "process_peak": 300 * 2**20},
-        "wire": {"bytes_per_step": 1536, "by_primitive": {"all_reduce": 1536}, "total": 15360},
+        "wire": {"bytes_per_step": 1536, "by_primitive": {"all_reduce": 1536}, "total": 15360, "messages": 20},
+        "dropped": 0,
+        "lost": [],
+        "consensus_distance": None,
         "accuracy": 0.975,
         "loss": 0.08,
         "target_accuracy": 0.95,
@@ -50,6 +55,8 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "data": "digits",
         "strategy": "data_parallel",
         "sync": "bsp",
+        "partition": "shuffled",
+        "stragglers": "none",
         "workers": 4,
         "throughput_samples_per_s": 1000.0,
         "step_ms": 12.0,
@@ -58,8 +65,12 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "waiting_ms": 0.5,
         "peak_memory_mib": 300.0,
         "bytes_per_step": 1536,
+        "messages": 20,
         "staleness_mean": None,
         "staleness_max": None,
+        "dropped_gradients": 0,
+        "lost_workers": 0,
+        "consensus_distance": None,
         "loss": 0.08,
         "accuracy": 0.975,
         "time_to_accuracy_s": 20.0,
@@ -147,6 +158,9 @@ DAMAGED = {
     "median": json.dumps(summary(step_time={"median": {}})),
     "memory": json.dumps(summary(memory=[1])),
     "staleness": json.dumps(summary(staleness=2.5)),
+    "dropped": json.dumps(summary(dropped="many")),
+    "lost": json.dumps(summary(lost=2)),
+    "stragglers": json.dumps(summary(stragglers=3)),
 }
 
 
@@ -184,6 +198,41 @@ def test_staleness_is_a_column_when_some_run_has_it():
     assert "staleness" not in render(table[:1], "table") and "staleness" not in render(table[:1], "markdown")
     assert "staleness_mean,staleness_max" in render(table[:1], "csv")
     assert [row["run"] for row in sort(table, "staleness")] == ["asp", "base"]
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "value", "title", "cell", "usual"),
+    [
+        ({"dropped": 1234}, "dropped_gradients", 1234, "dropped", "1,234", "0"),
+        ({"lost": [2, 5]}, "lost_workers", 2, "lost", "2", "0"),
+        ({"consensus_distance": 0.0123456}, "consensus_distance", 0.0123456, "consensus", "0.0123", "-"),
+        ({"consensus_distance": 0.0}, "consensus_distance", 0.0, "consensus", "0", "-"),
+        ({"stragglers": "lognormal"}, "stragglers", "lognormal", "stragglers", "lognormal", "none"),
+        ({"partition": "dirichlet"}, "partition", "dirichlet", "partition", "dirichlet", "shuffled"),
+    ],
+)
+def test_what_is_not_as_usual_in_some_run_is_a_column_for_people_and_always_a_key(told, key, value, title, cell, usual):
+    table = rows([summary(), summary("other", **told)])
+    assert table[1][key] == value
+    assert (markdown_cell(table, 0, title), markdown_cell(table, 1, title)) == (usual, cell)
+    assert title in render(table, "table") and title in render(table, "table", width=300)
+    for form in ("table", "markdown"):
+        assert title not in render(table[:1], form)
+    assert key in render(table[:1], "csv").splitlines()[0] and key in json.loads(render(table[:1], "json"))[0]
+
+
+def test_messages_are_a_key_and_no_column_for_people():
+    table = rows([summary()])
+    assert table[0]["messages"] == 20 and "messages" not in render(table, "markdown")
+    assert "messages" in render(table, "csv")
+
+
+def test_a_summary_from_before_these_measures_has_a_row_all_the_same():
+    missing = ("dropped", "lost", "consensus_distance", "stragglers", "partition")
+    old = {key: value for key, value in summary().items() if key not in missing}
+    (row,) = rows([old])
+    assert [row[key] for key in ("dropped_gradients", "lost_workers", "stragglers")] == [None] * 3
+    assert render([row], "table") == render(rows([summary()]), "table")
 
 
 def test_the_peak_is_that_of_the_largest_process_worker_or_server():
@@ -273,6 +322,25 @@ def test_a_modelled_run_is_labelled_wherever_people_read_it(form):
     table = rows([summary(), summary("virtual", modelled=True, status="interrupted")])
     text = render(table, form)
     assert "virtual (modelled, interrupted)" in text and "base (" not in text
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_modelled_run_is_labelled_where_programs_read_it(form):
+    text = render(rows([summary(), summary("virtual", modelled=True)]), form)
+    if form == "csv":
+        labels = [row["modelled"] for row in csv.DictReader(io.StringIO(text, newline=""))]
+        assert labels == ["False", "True"]
+    else:
+        assert [row["modelled"] for row in json.loads(text)] == [False, True]
+
+
+def test_a_modelled_run_without_a_summary_is_labelled_too(tmp_path):
+    run = RunDirectory.create(tmp_path, "virtual")
+    run.append({"kind": "start", "sync": "asp", "workers": 64, "modelled": True, "stragglers": "pareto"})
+    run.append({"kind": "evaluation", "step": 1, "accuracy": 0.25, "loss": 1.5, "consensus_distance": 0.5})
+    (row,) = rows([run])
+    assert (row["stragglers"], row["consensus_distance"]) == ("pareto", 0.5)
+    assert markdown_cell([row], 0, "run") == "virtual (modelled, unfinished)"
 
 
 def test_a_column_in_which_nothing_is_known_is_left_out_for_people():

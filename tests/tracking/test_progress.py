@@ -53,6 +53,27 @@ def test_lines_are_one_on_start_one_an_evaluation_and_one_at_the_end():
     ]
 
 
+def test_evaluations_of_earlier_steps_are_said_to_come_afterwards():
+    """An asynchronous run judges its snapshots when it is over."""
+    stream = io.StringIO()
+    last = EVALUATION | {"step": 100, "accuracy": 0.9}
+    shown(Lines(stream), [START, *map(step, range(1, 101)), EVALUATION, last, END])
+    assert stream.getvalue().splitlines()[1:] == [
+        "step 50  accuracy 87.50% (judged afterwards)",
+        "step 100  accuracy 90.00%",
+        "completed",
+    ]
+
+
+def test_a_virtual_cluster_is_said_to_be_modelled():
+    stream = io.StringIO()
+    shown(Lines(stream), [START | {"modelled": True}])
+    assert stream.getvalue() == "first: mlp on digits, data_parallel + ssp, 4 workers (modelled), 100 steps\n"
+    stream = io.StringIO()
+    shown(Lines(stream), [START | {"modelled": False}])
+    assert "modelled" not in stream.getvalue()
+
+
 def test_step_lines_keep_their_distance_in_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr("paceline.tracking.progress.time.monotonic", lambda: now)
@@ -84,15 +105,39 @@ def test_an_unknown_kind_of_record_is_passed_over_by_both():
         shown(sink, [START, {"kind": "checkpoint", "step": 1}, {"kind": "from the future"}])
 
 
-def test_the_bar_shows_the_step_loss_speed_and_last_accuracy(monkeypatch):
+def bar_text(monkeypatch, records) -> str:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
     stream = Terminal()
-    shown(Bar(stream), [START, step(50), EVALUATION, step(60), END])
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    shown(Bar(stream), records)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+
+
+def test_the_bar_shows_the_step_loss_speed_and_last_accuracy(monkeypatch):
+    plain = bar_text(monkeypatch, [START, step(50), EVALUATION, step(60), END])
     assert "first: mlp on digits, data_parallel + ssp, 4 workers" in plain
     last = plain.rpartition("60/100")[2]
     assert last and "loss 0.2500" in last and "1,234 samples/s" in last and "accuracy 87.50%" in last
+
+
+def test_the_bar_names_the_step_of_an_accuracy_that_is_judged_afterwards(monkeypatch):
+    late = bar_text(monkeypatch, [START, step(100), EVALUATION])
+    assert "accuracy 87.50% at step 50" in late
+    both = bar_text(monkeypatch, [START, step(100), EVALUATION, EVALUATION | {"step": 100, "accuracy": 0.9}])
+    assert both.rpartition("accuracy")[2].startswith(" 90.00%") and "90.00% at" not in both
+
+
+def test_a_line_of_the_launcher_stands_above_the_bar(monkeypatch):
+    """As when a worker dies and the others go on."""
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    bar = Bar(stream)
+    bar.record(START)
+    print("worker 1 was killed by SIGKILL; training goes on without it", file=sys.stderr, flush=True)
+    bar.close(None)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "worker 1 was killed by SIGKILL; training goes on without it" in re.split("[\r\n]+", plain)
 
 
 def test_rich_is_not_imported_without_a_terminal():

@@ -18,7 +18,7 @@ from paceline.tracking import sinks_from
 from paceline.tracking.errors import TrackingConfigError
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS
+from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram
 
 KEY = "a" * 40
 IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
@@ -161,6 +161,50 @@ def test_an_offline_run_holds_every_metric_the_config_and_the_summary(run):
     record = wandb_datastore.run(path)
     assert (record.display_name, record.project, record.run_group) == ("first", "test", "a group")
     assert (list(record.tags), record.job_type) == (["one", "two"], "train")
+
+
+def test_the_measures_of_an_asynchronous_run_reach_wandb(run):
+    """Its snapshots are judged at the end: evaluations of earlier steps, with their own step and time."""
+    started = mirror(run, mode="offline")
+    run.append(START | {"modelled": True, "partition": "shuffled", "stragglers": "pareto"})
+    for number in range(1, 6):
+        run.append(step(number))
+    run.append({"kind": "evaluation", "step": 2, "epoch": 0.4, "accuracy": 0.5, "loss": 1.0, "time": 0.04})
+    run.append(EVALUATION | {"consensus_distance": 0.125})
+    run.append({"kind": "end", "status": "completed"})
+    run.write_summary(
+        SUMMARY
+        | {
+            "modelled": True,
+            "stragglers": "pareto",
+            "partition": "shuffled",
+            "staleness": {"mean": 1.5, "max": 3, "histogram": {"0": 4, "1": 2, "3": 6}},
+            "dropped": 7,
+            "lost": [2],
+            "consensus_distance": 0.125,
+            "wire": {"bytes_per_step": 10.0, "messages": 40, "by_primitive": {"send": 10.0}},
+        }
+    )
+    assert started.close()
+
+    (path,) = datastores(run)
+    evaluations = [row for row in wandb_datastore.history(path) if "evaluation/accuracy" in row]
+    assert [(row["step"], row["time"]) for row in evaluations] == [(2, 0.04), (5, 0.1)]
+    assert [row.get("evaluation/consensus_distance") for row in evaluations] == [None, 0.125]
+    summary = wandb_datastore.summary(path)
+    assert summary["staleness/histogram"] == {"_type": "histogram", "values": [4, 2, 0, 6], "bins": [0, 1, 2, 3, 4]}
+    told = ("staleness/mean", "staleness/max", "dropped", "lost", "consensus_distance", "wire/messages")
+    assert [summary[key] for key in told] == [1.5, 3, 7, [2], 0.125, 40]
+    assert (summary["modelled"], summary["stragglers"], summary["partition"]) == (True, "pareto", "shuffled")
+
+
+@pytest.mark.parametrize("largest", [0, 1, 511, 512, 1023, 1024, 5000])
+def test_a_staleness_histogram_counts_every_gradient_in_at_most_512_bins(largest):
+    counts = {"0": 3, str(largest // 2): 5, str(largest): 2}
+    histogram = _with_histogram({"staleness": {"histogram": counts}})["staleness"]["histogram"]
+    assert sum(histogram.histogram) == sum(counts.values()) and len(histogram.histogram) <= 512
+    assert histogram.bins[0] == 0 and histogram.bins[-2] <= largest < histogram.bins[-1]
+    assert histogram.histogram[-1] >= counts[str(largest)]
 
 
 def test_a_secret_never_reaches_the_offline_files_or_the_command_line(run):

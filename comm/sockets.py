@@ -1,0 +1,481 @@
+"""Messages between worker processes over TCP: a connection for each pair of workers, made when it is first needed.
+
+torch.distributed's own point-to-point calls cannot be waited for again after a timeout, and do not say who died. Here
+a wait that timed out leaves everything as it was, and the end of a connection names its worker.
+
+A message is a header (group, length) and its bytes. The thread that waits reads them: straight into the memory of the
+receive that wants them, or into the inbox when a message that nobody has asked for is in the way. What nobody waits
+for stays with its sender. What the kernel does not take at once is written by a thread, while the caller computes.
+Whoever connects must first say the secret that the listener published in the run's store.
+"""
+
+import itertools
+import os
+import secrets
+import select
+import socket
+import struct
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from .board import BEAT, StoreBoard
+
+_HEADER = struct.Struct("!QQ")  # group, bytes that follow
+_HELLO = struct.Struct("!16sI")  # the listener's secret, the caller's rank
+_ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+CLOSING = 5.0  # seconds at the end for messages that nobody waited for to leave
+
+
+class PeerGoneError(Exception):
+    """The other worker is no longer there. `rank`: in the whole run; None: nobody is there."""
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a worker listens, and what to say there first (hexadecimal)."""
+
+    host: str
+    port: int
+    secret: str
+
+
+@dataclass(eq=False)
+class Send:
+    """A message that leaves for `peer`. `rest`: what the kernel has not taken yet; it must not be touched."""
+
+    peer: int
+    rest: list[memoryview]
+    done: bool = False
+    broken: bool = False
+
+
+@dataclass(eq=False)
+class _Message:
+    """A message that arrives."""
+
+    source: int
+    arrival: int
+    memory: memoryview
+    filled: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return self.filled == len(self.memory)
+
+
+@dataclass(eq=False)
+class Receive:
+    """A wish for the next message in `group` from any of `sources`. `memory` is the wish's own until it is done.
+
+    `from_anyone`: a source that has died is told once, and the others are waited for.
+    """
+
+    group: int
+    sources: Sequence[int]
+    memory: memoryview
+    from_anyone: bool = False
+    message: _Message | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.message is not None and self.message.whole
+
+    @property
+    def source(self) -> int:
+        assert self.message is not None
+        return self.message.source
+
+    @property
+    def awaits(self) -> Sequence[int]:
+        """Whose bytes bring it further."""
+        return self.sources if self.message is None else (self.source,)
+
+
+class _Connection:
+    """A TCP connection, and the message on it that is half read. `peer` is None until the caller has said who it is."""
+
+    def __init__(self, sock: socket.socket, peer: int | None) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        self.socket, self.peer = sock, peer
+        self.message: _Message | None = None
+        self._head, self._filled = bytearray(), 0
+        self._end = select.poll()
+        self._end.register(sock, _ENDED)
+
+    def read_head(self, layout: struct.Struct) -> tuple | None:
+        """The fields of a header, once all of it is there."""
+        if not self._head:
+            self._head, self._filled = bytearray(layout.size), 0
+        self._filled += self.read(memoryview(self._head)[self._filled :])
+        if self._filled < layout.size:
+            return None
+        fields = layout.unpack(self._head)
+        self._head = bytearray()
+        return fields
+
+    def read(self, memory: memoryview) -> int:
+        """How many bytes were there. Raises `BlockingIOError` when there were none, `OSError` at the end."""
+        count = self.socket.recv_into(memory)
+        if count == 0:
+            raise ConnectionResetError
+        return count
+
+    def has_ended(self) -> bool:
+        """Whether the other end is closed; it may have left messages."""
+        return bool(self._end.poll(0))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # a thread that writes wakes up
+        self.socket.close()
+
+
+@dataclass
+class _Peer:
+    address: Address
+    connections: list[_Connection] = field(default_factory=list)  # two where both called at once; we write to the first
+    queue: SimpleQueue[Send | None] = field(default_factory=SimpleQueue)
+    thread: threading.Thread | None = None
+    last: Send | None = None  # the last one given to the thread
+
+
+class Sockets:
+    """A worker's end of its connections to all others. Ranks are those of the whole run. For one thread."""
+
+    def __init__(self, host: str, board: StoreBoard, timeout: float) -> None:
+        """Listen on `host`. `timeout`: that of `wait`, in seconds."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self._secret = secrets.token_bytes(16)
+        self.address = Address(host, self._listener.getsockname()[1], self._secret.hex())
+        self._board, self._timeout = board, timeout
+        self._peers: list[_Peer] = []
+        self._connections: dict[int, _Connection] = {}  # by file descriptor
+        self._receives: list[Receive] = []  # those not done, in the order in which they were posted
+        self._inbox: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)  # by group and source
+        self._arrivals = itertools.count()
+        self._left: set[int] = set()  # those who went, and have not died
+        self._told: set[tuple[int, int]] = set()  # (group, peer): the deaths that receives from anyone have told
+        self._heard = 0  # whom one heard last
+        self._sent = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def meet(self, addresses: list[Address]) -> None:
+        """Learn where everyone listens."""
+        self._peers = [_Peer(address) for address in addresses]
+
+    # -- sending
+
+    def send(self, group: int, peer: int, memory: memoryview) -> Send:
+        """Let a message leave. Raises `PeerGoneError`."""
+        connection, to = self._connection_to(peer), self._peers[peer]
+        if connection is None or connection.has_ended():
+            raise self._gone(peer)
+        sending = Send(peer, [memoryview(_HEADER.pack(group, len(memory))), memory])
+        if to.last is None or to.last.done:
+            try:
+                _write(connection.socket, sending.rest)
+            except OSError:
+                raise self._gone(peer) from None
+        if not sending.rest:
+            sending.done = True
+            return sending
+        if to.thread is None:
+            to.thread = threading.Thread(target=self._write, args=(connection.socket.dup(), to.queue), daemon=True)
+            to.thread.start()
+        to.last = sending
+        to.queue.put(sending)
+        return sending
+
+    def _write(self, sock: socket.socket, queue: SimpleQueue[Send | None]) -> None:
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        with sock:
+            while (sending := queue.get()) is not None:
+                try:
+                    while sending.rest:
+                        poll.poll()
+                        _write(sock, sending.rest)
+                except OSError:
+                    sending.broken = True
+                sending.done = True
+                os.eventfd_write(self._sent, 1)
+
+    # -- receiving
+
+    def post(self, receive: Receive) -> None:
+        """Wish for a message. It arrives while this worker waits, for whatever that is."""
+        here = [q[0] for (group, peer), q in self._inbox.items() if group == receive.group and peer in receive.sources]
+        if here:
+            receive.message = min(here, key=lambda message: message.arrival)
+            self._take(receive.group, receive.message)
+        if not receive.done:
+            self._receives.append(receive)
+
+    def abandon(self, receive: Receive) -> None:
+        """Take a wish back. What has come of its message is kept for the next."""
+        self._receives.remove(receive)
+        message, receive.message = receive.message, None
+        if message is not None:
+            memory = memoryview(bytearray(len(message.memory)))
+            memory[: message.filled] = message.memory[: message.filled]
+            message.memory = memory
+            self._inbox[receive.group, message.source].appendleft(message)
+
+    def try_receive(self, receive: Receive) -> bool:
+        """Whether a message has come that makes `receive` done; else it is taken back."""
+        self.post(receive)
+        while not receive.done and self._progress(0):
+            pass
+        if not receive.done:
+            self.abandon(receive)
+            return False
+        self._deliver(receive)
+        return True
+
+    def wait(self, operation: Send | Receive) -> None:
+        """Raises `TimeoutError` or `PeerGoneError`; the operation may then be waited for again.
+
+        Who waits for a send takes in whatever others send: two that send to each other do not wait for each other.
+        """
+        deadline = time.monotonic() + self._timeout
+        silent = False
+        while not operation.done:
+            if isinstance(operation, Receive):
+                self._check_sources(operation, silent)
+            sends = isinstance(operation, Send)
+            silent = not self._progress(min(max(deadline - time.monotonic(), 0), BEAT), takes_all=sends)
+            if silent and time.monotonic() > deadline:
+                raise TimeoutError
+        if isinstance(operation, Send):
+            if operation.broken:
+                raise self._gone(operation.peer)
+        else:
+            self._deliver(operation)
+
+    def _deliver(self, receive: Receive) -> None:
+        message = receive.message
+        assert message is not None
+        self._heard = message.source
+        if message.memory is not receive.memory:
+            assert len(message.memory) == len(receive.memory), (
+                f"worker {self._board.rank} expected {len(receive.memory)} bytes and "
+                f"worker {message.source} sent {len(message.memory)}"
+            )
+            receive.memory[:] = message.memory
+
+    def _check_sources(self, receive: Receive, silent: bool) -> None:
+        """Raise `PeerGoneError` if the receive cannot be done any more, or has to tell a death."""
+        if silent or not receive.from_anyone:
+            for peer in receive.awaits:
+                self._connection_to(peer)  # its end is how a death shows
+        if not (self._board.lost or self._left):
+            return
+        self._accept()
+        gone = [peer for peer in receive.sources if self._is_gone(peer)]
+        if receive.from_anyone:
+            for peer in gone:
+                if peer not in self._left and (receive.group, peer) not in self._told:
+                    self._told.add((receive.group, peer))
+                    raise self._gone(peer)
+        if len(gone) == len(receive.sources):
+            raise PeerGoneError("nobody is left") if receive.from_anyone else self._gone(gone[0])
+
+    def _progress(self, seconds: float, takes_all: bool = False) -> bool:
+        """Wait for something to happen, and read what is wanted, or all. False: nothing happened."""
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._sent, select.POLLIN)
+        strangers = [connection for connection in self._connections.values() if connection.peer is None]
+        everyone = range(len(self._peers)) if takes_all else ()
+        awaited = {*everyone, *(peer for receive in self._receives for peer in receive.awaits)}
+        for connection in itertools.chain(strangers, *(self._peers[peer].connections for peer in awaited)):
+            poll.register(connection.socket, select.POLLIN)
+        happened = [fd for fd, _ in poll.poll(1000 * seconds)]
+        if len(happened) > 1:  # nobody shall be served twice before the others
+            happened.sort(key=self._turn)
+        for fd in happened:
+            if fd == self._listener.fileno():
+                self._accept()
+            elif fd == self._sent:
+                os.eventfd_read(self._sent)
+            elif (connection := self._connections.get(fd)) is not None:
+                if connection.peer is None:
+                    self._greet(connection)
+                elif takes_all or any(connection.peer in receive.awaits for receive in self._receives):
+                    self._read(connection, connection.peer)
+        return bool(happened)
+
+    def _turn(self, fd: int) -> int:
+        connection = self._connections.get(fd)
+        peer = None if connection is None else connection.peer
+        return -1 if peer is None else (peer - self._heard - 1) % len(self._peers)
+
+    def _read(self, connection: _Connection, peer: int) -> None:
+        """Read what is there of one message."""
+        try:
+            if connection.message is None:
+                header = connection.read_head(_HEADER)
+                if header is None:
+                    return
+                connection.message = self._begin(peer, *header)
+            message = connection.message
+            if not message.whole:
+                message.filled += connection.read(message.memory[message.filled :])
+            if message.whole:
+                connection.message = None
+                self._receives = [receive for receive in self._receives if receive.message is not message]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close(connection)
+
+    def _begin(self, peer: int, group: int, length: int) -> _Message:
+        """A header has come: find out whose the message is."""
+        for receive in self._receives:
+            if receive.message is None and receive.group == group and peer in receive.sources:
+                fits = len(receive.memory) == length
+                memory = receive.memory if fits else memoryview(bytearray(length))
+                receive.message = _Message(peer, next(self._arrivals), memory)
+                return receive.message
+        message = _Message(peer, next(self._arrivals), memoryview(bytearray(length)))
+        self._inbox[group, peer].append(message)
+        return message
+
+    # -- connections
+
+    def _connection_to(self, peer: int) -> _Connection | None:
+        """The one to write to; None when the other is no longer there. Raises `TimeoutError`."""
+        connections = self._peers[peer].connections
+        if not connections:
+            self._accept()
+        if not connections and peer not in self._left and peer not in self._board.lost:
+            self._call(peer)
+        return connections[0] if connections else None
+
+    def _call(self, peer: int) -> None:
+        address = self._peers[peer].address
+        try:
+            sock = socket.create_connection((address.host, address.port), self._timeout)
+            sock.sendall(_HELLO.pack(bytes.fromhex(address.secret), self._board.rank))
+        except TimeoutError:
+            raise
+        except OSError:
+            self._note_end(peer)
+        else:
+            self._keep(_Connection(sock, peer))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            connection = _Connection(sock, None)
+            self._connections[sock.fileno()] = connection
+            self._greet(connection)
+
+    def _greet(self, connection: _Connection) -> None:
+        """Hear who calls, and whether it may."""
+        try:
+            hello = connection.read_head(_HELLO)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close(connection)
+            return
+        if hello is None:
+            return
+        secret, peer = hello
+        if secrets.compare_digest(secret, self._secret) and peer < len(self._peers) and peer != self._board.rank:
+            connection.peer = peer
+            self._keep(connection)
+        else:
+            self._close(connection)
+
+    def _keep(self, connection: _Connection) -> None:
+        assert connection.peer is not None
+        self._connections[connection.socket.fileno()] = connection
+        self._peers[connection.peer].connections.append(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        del self._connections[connection.socket.fileno()]
+        connection.close()
+        if connection.peer is None:
+            return
+        self._peers[connection.peer].connections.remove(connection)
+        self._note_end(connection.peer)
+        if (half := connection.message) is None:
+            return
+        for receive in self._receives:
+            if receive.message is half:
+                receive.message = None
+        for group, peer in list(self._inbox):
+            if peer == connection.peer and half in self._inbox[group, peer]:
+                self._take(group, half)
+
+    def _take(self, group: int, message: _Message) -> None:
+        queue = self._inbox[group, message.source]
+        queue.remove(message)
+        if not queue:
+            del self._inbox[group, message.source]
+
+    # -- who is there
+
+    def look(self) -> None:
+        """Notice who has gone, without reading messages."""
+        self._accept()
+        for connection in self._connections.values():
+            if connection.peer is not None and connection.has_ended():
+                self._note_end(connection.peer)
+
+    def _note_end(self, peer: int) -> None:
+        """A connection to `peer` is at its end, or there is none to be had: it said goodbye, or it has died."""
+        if peer not in self._left and peer not in self._board.lost:
+            (self._left if self._board.has_left(peer) else self._board.lost).add(peer)
+
+    def _is_gone(self, peer: int) -> bool:
+        """Whether nothing more can come from `peer`."""
+        return (peer in self._left or peer in self._board.lost) and not self._peers[peer].connections
+
+    def _gone(self, peer: int) -> PeerGoneError:
+        self._note_end(peer)
+        return PeerGoneError(f"worker {peer} has {'left' if peer in self._left else 'died'}", peer)
+
+    def close(self) -> None:
+        """Let messages leave that nobody waited for, say goodbye, and hang up."""
+        threads = [peer.thread for peer in self._peers if peer.thread is not None]
+        deadline = time.monotonic() + CLOSING
+        for peer in self._peers:
+            peer.queue.put(None)
+        for thread in threads:
+            thread.join(max(deadline - time.monotonic(), 0))
+        self._board.leave()
+        self._listener.close()
+        for connection in self._connections.values():
+            connection.close()
+        for thread in threads:
+            thread.join()
+        os.close(self._sent)
+
+
+def _write(sock: socket.socket, parts: list[memoryview]) -> None:
+    """Write what the kernel takes at once, and take it away from `parts`."""
+    try:
+        count = os.writev(sock.fileno(), parts)
+    except BlockingIOError:
+        return
+    while parts and count >= len(parts[0]):
+        count -= len(parts.pop(0))
+    if count:
+        parts[0] = parts[0][count:]

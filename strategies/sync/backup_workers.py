@@ -1,0 +1,258 @@
+"""Synchronous SGD with backup workers (Chen et al. 2016, "Revisiting Distributed Synchronous SGD", arXiv 1604.00981,
+algorithms 3 and 4).
+
+K = N + b replicas, one server. Version v of the weights becomes version v + 1 when N gradients of it have arrived:
+
+    g = sum_j share_j g_j / sum_j share_j   over the first N replicas j
+    w <- step(w, g)
+
+so that every update is the mean over the samples of exactly N gradients, all of staleness 0. A gradient that comes
+later is dropped, and its worker goes on at the newest version: versions are steps, and who is late leaves steps out.
+b = 0 is BSP.
+
+With compute times that are Exp(l), and workers that all begin a version together, a step takes as long as the N-th
+fastest of N + b: (H_{N+b} - H_b) / l on average, H_n = 1 + 1/2 + ... + 1/n. That needs stragglers that give up when a
+version is closed. Here, as in the paper's algorithm, they finish what they have begun, so that they begin the next
+version late, after another Exp(l) by lack of memory: a step takes the N-th least of N times that are Exp(l) and b that
+are Gamma(2, l).
+
+Deviations from the paper: replicas start alike, and a push is answered with the next version as soon as it is there,
+which saves asking for it; gradients are weighted by samples; there is no moving average of the weights. A batch without
+samples is no gradient: where fewer than N replicas have any in a step, it takes as many. So it is at the end of a run
+that was told to stop, when some have left before the others.
+
+With b >= 1 the run goes on without workers that die as long as N are left. `consensus` is replica 0's copy, of the last
+version that it was given; a checkpoint holds the server's.
+
+Cost per step that a worker trains, S bytes of gradient: it sends S + 24 (a header), dropped or not, and the server
+sends it S + 8.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm, PeerLostError
+from ..base import Batch, Cost, State, Sync, payload
+from ..errors import LayoutError
+from ..exchange.buckets import views_of
+from ..exchange.flat import check_one_dtype, flatten
+from ..state import from_tensor, to_tensor
+from .bsp import start_alike
+
+HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
+ANSWER = 8  # bytes: a version, before its weights
+
+
+class Message(IntEnum):
+    """What a worker tells the server."""
+
+    PUSH = 0  # my gradient of this version follows; send me the next version
+    SKIP = 1  # my batch has no samples; send me the next version
+    SAVE = 2  # send me your state
+    DONE = 3  # I take part in no more versions; send me the last one once all are done
+
+
+class BackupWorkers(Sync):
+    """Replicas of which a step waits for the fastest, and one server."""
+
+    servers = 1
+    synchronous = False
+    agrees = False
+    steps_on_workers = False
+    max_parts = 1  # the parts of one replica could be given different versions
+
+    def __init__(self, backups: Annotated[int, Ge(0)] = 1) -> None:
+        """`backups`: b, the replicas that a step does not wait for."""
+        self.backups = backups
+        self.survives = backups > 0
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        start_alike(parameters, comm)
+        self._server = self._replicas = comm.size - 1  # K
+        self._check(self._replicas)
+        self._needed = self._replicas - self.backups  # N
+        self._params = list(parameters.values())
+        self._weights = flatten(self._params, "backup_workers")
+        self._gradient = torch.zeros_like(self._weights)  # of this worker; on the server, the sum of a version's
+        self._gradients = views_of(self._gradient, self._params)
+        self._received = torch.empty_like(self._weights) if comm.rank == self._server else None
+        self._header = torch.zeros(3, dtype=torch.float64)
+        self._answer = torch.zeros(1, dtype=torch.int64)
+        self._version = 0  # of the weights
+        self._used = self._dropped = 0
+
+    def _check(self, replicas: int) -> None:
+        if self.backups >= replicas:
+            raise LayoutError(
+                f"sync.backups={self.backups}: leaves no gradient to step with, of {replicas} replicas; "
+                f"choose sync.backups <= {replicas - 1}, or more hardware.workers"
+            )
+
+    # -- a worker
+
+    def next_step(self, step: int) -> int:
+        return max(step, self._version)
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._share = batch.share
+
+    def update(self) -> None:
+        if self._share > 0:
+            for gradient, parameter in zip(self._gradients, self._params, strict=True):
+                gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
+            self._tell(Message.PUSH)
+            self.comm.send(self._gradient, self._server)
+        else:
+            self._tell(Message.SKIP)
+        self._pull()
+
+    def _pull(self) -> None:
+        self.comm.recv(self._answer, self._server)
+        self._version = int(self._answer)
+        self.comm.recv(self._weights, self._server)
+
+    def finish(self) -> None:
+        self._tell(Message.DONE)
+        self._pull()
+
+    def _tell(self, message: Message) -> None:
+        share = self._share if message == Message.PUSH else 0.0
+        self._header.copy_(torch.tensor([message, self._version, share], dtype=torch.float64))
+        self.comm.send(self._header, self._server)
+
+    # -- the server
+
+    def serve(self) -> None:
+        for parameter, gradient in zip(self._params, self._gradients, strict=True):
+            parameter.grad = gradient
+        self._going = set(range(self._replicas))
+        self._given: set[int] = set()  # whose gradients are in this version's sum
+        self._without: set[int] = set()  # who have none for this version
+        self._sum_of_shares = 0.0
+        self._waiting: list[int] = []  # for the next version
+        while self._going:
+            try:
+                self._listen()
+            except PeerLostError as error:
+                self._go_on_without(error)
+            self._close_version()
+        with self.comm.ledger.aside():
+            for worker in set(range(self._replicas)) - self.comm.lost():
+                self._give_version(worker)
+
+    def _listen(self) -> None:
+        worker = self.comm.recv_any(self._header)
+        message, version, share = self._header.tolist()
+        match Message(int(message)):
+            case Message.PUSH:
+                self._receive_gradient(worker, share, is_late=version < self._version)
+            case Message.SKIP if version == self._version:
+                self._without.add(worker)
+                self._waiting.append(worker)
+            case Message.SKIP:
+                self._give_version(worker)
+            case Message.SAVE:
+                with self.comm.ledger.aside():
+                    self._send_state(worker)
+            case Message.DONE:
+                self._going.discard(worker)
+
+    def _receive_gradient(self, worker: int, share: float, is_late: bool) -> None:
+        assert self._received is not None
+        self.comm.recv(self._received, worker)
+        if is_late:
+            self._dropped += 1
+            self._give_version(worker)
+        else:
+            self._gradient.add_(self._received, alpha=share)
+            self._sum_of_shares += share
+            self._given.add(worker)
+            self._waiting.append(worker)
+
+    def _close_version(self) -> None:
+        """If the version has its N gradients, or all that it can have."""
+        possible = self._given | (self._going - self._without)
+        if not self._waiting or len(self._given) < min(self._needed, len(possible)):
+            return
+        if self._given:
+            self._gradient.div_(self._sum_of_shares)
+            self.optimizer.step()
+            self._gradient.zero_()
+        self._used += len(self._given)
+        self._version += 1
+        self._sum_of_shares = 0.0
+        self._given.clear()
+        self._without.clear()
+        for worker in self._waiting:
+            self._give_version(worker)
+        self._waiting.clear()
+
+    def _give_version(self, worker: int) -> None:
+        self._answer.fill_(self._version)
+        self._send(self._answer, worker)
+        self._send(self._weights, worker)
+
+    def _send(self, tensor: Tensor, worker: int) -> None:
+        try:
+            self.comm.send(tensor, worker)
+        except PeerLostError:  # the next receive tells of it too
+            if not self.survives:
+                raise
+
+    def _go_on_without(self, error: PeerLostError) -> None:
+        """Raises `error` unless it tells of a worker that the others can do without."""
+        if not self.survives or error.rank is None or not 0 < error.rank < self._replicas:
+            raise error
+        self._going.discard(error.rank)
+        lost = sorted(self.comm.lost() | {error.rank})
+        left = self._replicas - len(lost)
+        if left < self._needed:
+            raise PeerLostError(
+                f"replicas {', '.join(map(str, lost))} died: {left} of {self._replicas} are left, and a step takes "
+                f"{self._needed} gradients (sync.backups={self.backups})",
+                error.rank,
+            ) from error
+
+    # -- state and measures
+
+    def state_dict(self) -> State:
+        """The server's."""
+        self._tell(Message.SAVE)
+        self.comm.recv(self._answer, self._server)
+        message = torch.empty(int(self._answer), dtype=torch.uint8)
+        self.comm.recv(message, self._server)
+        return from_tensor(message)
+
+    def _send_state(self, worker: int) -> None:
+        state = {"version": self._version, "weights": self._weights, "optimizer": self.optimizer.state_dict()}
+        message = to_tensor(state)
+        self._send(torch.tensor([len(message)]), worker)
+        self._send(message, worker)
+
+    def load_state_dict(self, state: State) -> None:
+        self._version = state["version"]
+        self._weights.copy_(state["weights"])
+        if self.comm.rank == self._server:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def buffers(self) -> list[Tensor]:
+        return [self._gradient] if self._received is None else [self._gradient, self._received]
+
+    def report(self) -> dict[str, Any]:
+        if self.comm.rank != self._server:
+            return {}
+        return {"staleness": {0: self._used}, "dropped": self._dropped, "lost": sorted(self.comm.lost())}
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+        self._check(replicas)
+        check_one_dtype(parameters, "backup_workers")
+        size = payload(parameters)
+        return Cost(worker={"send": size + HEADER}, server={"send": replicas * (size + ANSWER)}, buffers=size)

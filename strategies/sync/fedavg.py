@@ -1,0 +1,274 @@
+"""Federated averaging (FedAvg: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS, Algorithm 1; arXiv 1602.05629).
+
+K clients with data of their own, one server with the weights w. In round r
+
+    m = max(C K, 1) clients S are sampled;
+    each k in S fetches w, trains for E epochs on its own n_k samples, and sends what came of it, w_k;
+    w = sum_{k in S} (n_k / n) w_k,   n = sum_{k in S} n_k.
+
+Three parties with equally many samples: w = (m1 + m2 + m3) / 3. C = 1, E = 1 and full batches under plain SGD are
+central gradient descent on all samples, n_k uneven or not. One client alone trains as if there were no server.
+
+Who is sampled follows from (seed, r), so that no message tells it. A round is E epochs of the engine's steps; clients
+that are not sampled jump to their next round's first step, and wait there until the server has closed the round before.
+
+Deviations from the paper: n_k counts the samples that w_k was trained on in the round, which is E times its data
+set's, and less where training ends inside a round; dividing by n makes the two alike. A client is an optimizer of any
+kind, where the paper's is SGD without momentum: it keeps its state from one of its rounds to the next
+(`momentum=kept`), or starts each round anew (`momentum=reset`). The server's weights are sums in the order of ranks,
+whoever comes first.
+
+A client that dies is left out of the round's mean unless its weights have arrived, and of later rounds. Where nobody's
+arrive, w stays. (In a pipeline, a replica that dies while it sends may count in one part's mean and not in another's.)
+
+`consensus` is the server's model at the last round's end that replica 0 has come to: inside a round that is the w that
+it fetched. At a round's end it asks the server, which answers when the round is closed; that disturbs nobody, as
+replica 0 would wait for the same before its next round. (If it asks late and is not sampled next, the answer may be
+the model of a later round.) A checkpoint holds that model and, inside a round, what replica 0 has trained of it: a
+resumed replica 0 goes on where it was; the other clients lose what they had trained of that round, do the rest of it
+and count for the samples of that rest; and they start with a new optimizer, as their own was not saved.
+
+Cost per step that a worker trains (there are C K of them at a time), S bytes of weights, L steps a round: a client
+sends (S + 48) / L (weights and two headers of 24 bytes), and the server S / L for each client. C does not show: it
+takes away bytes and trained steps alike. The server holds m deliveries, m S bytes.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import IntEnum
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm, PeerLostError
+from ..base import Batch, Cost, State, Sync, payload
+from ..exchange.buckets import views_of
+from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.survivors import post, settle
+
+HEADER = 24  # bytes: a message, a round, a number of samples
+
+
+class Message(IntEnum):
+    """What a client tells the server, at the head of a header."""
+
+    JOIN = 0  # I take part in this round: send me the weights once it is open
+    DELIVER = 1  # my weights of this round follow, trained on so many samples
+    PEEK = 2  # send me the weights that this round starts from, to evaluate
+    DONE = 3  # I take part in no more; send me the last weights once all are done
+
+
+class FedAvg(Sync):
+    """Clients that train for a whole round between two messages, one server for each part of the model."""
+
+    servers = 1
+    synchronous = False
+    agrees = False
+    survives = True
+    steps_per_epoch: int = 1  # set before `prepare`
+
+    def __init__(
+        self,
+        fraction: Annotated[float, Gt(0), Le(1)] = 1.0,
+        epochs: Annotated[int, Ge(1)] = 1,
+        momentum: Literal["kept", "reset"] = "kept",
+        seed: Annotated[int, Ge(0)] = 0,
+    ) -> None:
+        """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling."""
+        self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
+        self._header = torch.zeros(3, dtype=torch.int64)
+        self._server = comm.size - 1
+        self._round = 0  # that this client is in, or enters next; on the server, the open one
+        self._inside = False  # a round
+        self._seen = 0  # samples in this round
+        self._finished = False
+        self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
+        self._evaluated_round = -1  # ... that this round starts from
+        self._rows: Tensor | None = None  # on the server: room for the m deliveries of a round
+        self._rounds = 0  # on the server: those that changed w
+
+    # -- a client
+
+    def next_step(self, step: int) -> int:
+        length = self.epochs * self.steps_per_epoch
+        if not self._inside:
+            self._round = step // length
+            while self.comm.rank not in self._sampled(self._round):
+                self._round += 1
+                step = self._round * length
+        self._ends_round = (step + 1) % length == 0
+        return step
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        if not self._inside:
+            self._tell(Message.JOIN)
+            self.comm.recv(self._weights, self._server)
+            self._inside, self._seen = True, 0
+            self._keep_to_evaluate(self._weights)
+            if self.momentum == "reset":
+                self.optimizer.state.clear()
+        self._seen += batch.size
+
+    def update(self) -> None:
+        self.optimizer.step()
+        if self._ends_round:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        self._tell(Message.DELIVER, self._seen)
+        self.comm.send(self._weights, self._server)
+        self._inside = False
+        self._round += 1
+
+    def finish(self) -> None:
+        if self._inside:  # training ends inside a round
+            self._deliver()
+        self._tell(Message.DONE)
+        self.comm.recv(self._weights, self._server)
+        self._finished = True
+
+    def consensus(self) -> dict[str, Tensor]:
+        """The weights that the round starts from that this client is in; between rounds, that the next starts from."""
+        if self._finished:
+            return super().consensus()
+        if self._evaluated is None or self._evaluated_round < self._round:
+            self._tell(Message.PEEK)
+            weights = torch.empty_like(self._weights)
+            self.comm.recv(weights, self._server)
+            self._keep_to_evaluate(weights)
+        assert self._evaluated is not None
+        return dict(zip(self.parameters, views_of(self._evaluated, list(self.parameters.values())), strict=True))
+
+    def _keep_to_evaluate(self, weights: Tensor) -> None:
+        if self.comm.rank == 0:
+            self._evaluated, self._evaluated_round = weights.clone(), self._round
+
+    def _tell(self, message: Message, samples: int = 0) -> None:
+        self._header.copy_(torch.tensor([message, self._round, samples]))
+        self.comm.send(self._header, self._server)
+
+    # -- the server
+
+    def serve(self) -> None:
+        self._rows = self._weights.new_empty(self._per_round, len(self._weights))
+        self._going = set(range(self._clients))
+        self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
+        self._delivered: dict[int, tuple[int, Tensor]] = {}  # k -> n_k, w_k
+        self._missing = self._going & self._sampled(self._round)  # those of the open round that have yet to deliver
+        while self._going:
+            with suppress(PeerLostError):
+                self._listen()
+            self._advance()
+        with self.comm.ledger.aside():
+            settle(post(self._weights, range(self._clients), self.comm))
+
+    def _listen(self) -> None:
+        client = self.comm.recv_any(self._header)
+        message, asked, samples = self._header.tolist()
+        match message:
+            case Message.DELIVER:
+                assert self._rows is not None
+                weights = self._rows[len(self._delivered)]
+                self.comm.recv(weights, client)
+                self._delivered[client] = samples, weights
+                self._missing.discard(client)
+            case Message.DONE:
+                self._going.discard(client)
+                self._missing.discard(client)
+            case _:
+                self._waiting[client] = Message(message), asked
+
+    def _advance(self) -> None:
+        """Close the rounds that miss nobody and answer those who waited for it, until there is no more to do."""
+        while True:
+            self._going -= self.comm.lost()
+            self._missing -= self.comm.lost()
+            while not self._missing:
+                self._average()
+                if not self._going:
+                    return
+                self._round += 1
+                self._missing = self._going & self._sampled(self._round)
+            ready = {client: what for client, (what, asked) in self._waiting.items() if asked <= self._round}
+            if not ready:
+                return
+            for client in ready:
+                del self._waiting[client]
+            sending = post(self._weights, [k for k in ready if ready[k] is Message.JOIN], self.comm)
+            with self.comm.ledger.aside():
+                sending += post(self._weights, [k for k in ready if ready[k] is Message.PEEK], self.comm)
+            settle(sending)
+
+    def _average(self) -> None:
+        """w = sum_k (n_k / n) w_k"""
+        n = sum(samples for samples, _ in self._delivered.values())
+        if n > 0:
+            self._weights.zero_()
+            for _, (n_k, w_k) in sorted(self._delivered.items()):
+                self._weights.add_(w_k, alpha=n_k / n)
+            self._rounds += 1
+        self._delivered.clear()
+
+    # -- who takes part
+
+    @property
+    def _clients(self) -> int:
+        """K"""
+        return self.comm.size - 1
+
+    @property
+    def _per_round(self) -> int:
+        """m"""
+        return max(round(self.fraction * self._clients), 1)
+
+    def _sampled(self, number: int) -> frozenset[int]:
+        return sampled(self.seed, number, self._clients, self._per_round)
+
+    # -- state and measures
+
+    def state_dict(self) -> State:
+        """Of replica 0: its optimizer, its round, and what it has trained of it."""
+        local = {"weights": self._weights, "seen": self._seen} if self._inside else None
+        return {"optimizer": self.optimizer.state_dict(), "round": self._round, "local": local}
+
+    def load_state_dict(self, state: State) -> None:
+        self._round = state["round"]
+        if self.comm.rank == 0:
+            super().load_state_dict(state)
+            if state["local"] is not None:
+                self._keep_to_evaluate(self._weights)
+                self._weights.copy_(state["local"]["weights"])
+                self._inside, self._seen = True, state["local"]["seen"]
+
+    def buffers(self) -> list[Tensor]:
+        return [buffer for buffer in (self._evaluated, self._rows) if buffer is not None]
+
+    def report(self) -> dict[str, Any]:
+        lost = {"lost": sorted(self.comm.lost())}
+        return {**lost, "rounds": self._rounds} if self.comm.rank == self._server else lost
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
+        check_one_dtype(parameters, "fedavg")
+        if steps_per_epoch is None:
+            return None
+        size, length = payload(parameters), self.epochs * steps_per_epoch
+        return Cost(
+            worker={"send": (size + 2 * HEADER) / length}, server={"send": replicas * size / length}, buffers=size
+        )
+
+
+@lru_cache(maxsize=256)
+def sampled(seed: int, number: int, clients: int, count: int) -> frozenset[int]:
+    """The `count` of `clients` that take part in round `number`."""
+    return frozenset(np.random.default_rng((seed, number)).choice(clients, count, replace=False).tolist())

@@ -1,0 +1,71 @@
+"""Independent training: no communication, and one average at the end (Zinkevich et al. 2010, "Parallelized Stochastic
+Gradient Descent", NeurIPS, Algorithm 3, SimuParallelSGD).
+
+Every replica i starts alike and trains w_i alone on the n_i samples that it is dealt; in the end
+
+    w = sum_i (n_i / n) w_i,     n = sum_i n_i.
+
+It is local SGD with one round, without its barriers: what every way of communicating must beat. One replica alone is
+serial training, bit for bit. A replica that dies is left out of the mean.
+
+Deviations from the paper: the mean is weighted by samples (there, all have equally many); replicas share one order of
+samples, each taking its part of every batch, where the paper deals each a random part of the data.
+
+The consensus before the end is replica 0's own weights, and a checkpoint holds these alone: when resumed, the others
+start from them too, with optimizers of their own that are new.
+
+Cost per step: nothing. The average at the end is no part of training: every other replica sends its weights to replica
+0, which answers with the mean.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import Batch, Cost, State, Sync
+from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.survivors import mean_of_living
+from .bsp import start_alike
+
+
+class Independent(Sync):
+    """Replicas at their own pace, that meet at the end."""
+
+    synchronous = False
+    agrees = False
+    survives = True
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._weights = flatten(parameters.values(), "independent")  # w_i
+        start_alike(parameters, comm)
+        self._samples = 0  # n_i
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._samples += batch.size
+
+    def update(self) -> None:
+        self.optimizer.step()
+
+    def finish(self) -> None:
+        if self.comm.size > 1:
+            self._weights.copy_(mean_of_living(self._weights * self._samples, self._samples, self.comm))
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "samples": self._samples}
+
+    def load_state_dict(self, state: State) -> None:
+        self._samples = state["samples"]
+        if self.comm.rank == 0:
+            super().load_state_dict(state)
+
+    def report(self) -> dict[str, Any]:
+        return {"lost": sorted(self.comm.lost())}
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+        check_one_dtype(parameters, "independent")
+        return Cost()

@@ -1,0 +1,221 @@
+"""Local SGD: replicas train alone and average their weights now and then (Stich 2019, "Local SGD Converges Fast and
+Communicates Little", ICLR; arXiv 1805.09767).
+
+Replica i has weights w_i, the gradient G_i of its mini-batch, and steps alone; a round ends at every H-th step (t in
+I_T), where all take the mean:
+
+    w_i <- mean_j (w_j - eta G_j)   if t in I_T,      w_i - eta G_i   otherwise.
+
+(Where this is printed with w_i - eta mean_j(G_j) for t in I_T, replicas that differed before would differ after: it is
+the models that are averaged.) The mean weighs a replica by the samples n_i that it has trained on in the round,
+sum_i (n_i / n) w_i, so that H = 1 with plain SGD equals BSP, uneven batches included. The last round may be short.
+
+*Momentum*, and whatever else an optimizer keeps, stays a replica's own: after a round it goes on with a direction that
+belongs to the weights it has left. `average_state` names state that is averaged as the weights are. With
+[momentum_buffer] H = 1 equals BSP under momentum SGD too, uneven batches included. Each name costs as much as the
+weights.
+
+*Post-local SGD* (Lin et al. 2020, "Don't Use Large Mini-Batches, Use Local SGD", ICLR; arXiv 1808.07217): before
+`switch_step` gradients are averaged in every step (BSP itself), and rounds begin there.
+
+*DiLoCo* (Douillard et al. 2023, arXiv 2311.08105, Algorithm 1): the mean is not taken as it is; its way from the
+weights w that the round began with is a gradient for an outer SGD with Nesterov momentum mu and rate nu, alike on all:
+
+    D = w - sum_i (n_i / n) w_i,      v <- mu v + D,      w_i <- w - nu (D + mu v).
+
+nu = 1 and mu = 0 is local SGD. Deviations: replicas share one order of samples, where the paper gives them shards; the
+mean is weighted. The paper's inner optimizer is AdamW, its H 500, nu 0.7 and mu 0.9.
+
+The consensus is what a round that ended now would leave. One replica alone is serial training, bit for bit, unless
+there is an outer optimizer.
+
+Cost per step, S bytes of weights, K replicas, a names of averaged state: all_reduce 2 (K-1)/K S (1 + a) / H. Before the
+switch it is BSP's, 2 (K-1)/K S; as the steps after it are not known beforehand, there is no stated cost with one.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import Batch, Cost, State, Sync, payload
+from ..errors import LayoutError
+from ..exchange.buckets import views_of
+from ..exchange.flat import check_one_dtype, flatten
+from .bsp import BSP, start_alike
+
+
+class LocalSGD(Sync):
+    """Replicas step together and differ between rounds."""
+
+    agrees = False
+
+    def __init__(
+        self,
+        period: Annotated[int, Ge(1)] = 4,
+        average_state: Sequence[str] = (),
+        switch_step: Annotated[int, Ge(0)] = 0,
+        outer_lr: Annotated[float, Gt(0)] | None = None,
+        outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0,
+    ) -> None:
+        """`period`: H. `average_state`: keys of what the optimizer keeps for a parameter. `outer_lr`, `outer_momentum`:
+        nu and mu. Raises `LayoutError`.
+        """
+        if outer_lr is None and outer_momentum > 0:
+            raise LayoutError(
+                f"sync.outer_momentum={outer_momentum}: there is no outer optimizer; choose sync.outer_lr=0.7 too, "
+                "or sync.outer_momentum=0"
+            )
+        self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
+        self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._params = list(parameters.values())
+        self._weights = flatten(self._params, "local_sgd")  # w_i
+        start_alike(parameters, comm)
+        self._before_switch = BSP() if self.switch_step > 0 else None
+        if self._before_switch is not None:
+            self._before_switch.prepare(parameters, optimizer, comm)
+        self._state = torch.empty_like(self._weights) if self.average_state else None
+        self._outer = None  # w and v
+        if self.outer_lr is not None:
+            self._outer = self._weights.clone(), torch.zeros_like(self._weights)
+        self._t = 0
+        self._own = self._all = 0  # n_i and n
+
+    # -- steps
+
+    def _bsp(self) -> BSP | None:
+        """Who is in charge before the switch."""
+        return self._before_switch if self._t < self.switch_step else None
+
+    def begin(self, batch: Batch) -> None:
+        if (bsp := self._bsp()) is not None:
+            bsp.begin(batch)
+        else:
+            super().begin(batch)
+            self._own += batch.size
+            self._all += batch.total
+
+    def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
+        if (bsp := self._bsp()) is not None:
+            bsp.before_backward(roots, last)
+
+    def update(self) -> None:
+        if (bsp := self._bsp()) is not None:
+            bsp.update()
+            if self._outer is not None:
+                self._outer[0].copy_(self._weights)
+        else:
+            self.optimizer.step()
+        self._t += 1
+        if self._t > self.switch_step and (self._t - self.switch_step) % self.period == 0:
+            self._end_round()
+
+    # -- rounds
+
+    def _end_round(self) -> None:
+        self._average_state()
+        self._average(self._weights)
+        if self._outer is not None:
+            self._outer = self._outer_step(self._outer, self._weights)
+            self._weights.copy_(self._outer[0])
+        self._own = self._all = 0
+
+    def _average(self, x: Tensor) -> Tensor:
+        """x <- sum_i (n_i / n) x_i, in place."""
+        x.mul_(self._own / self._all)
+        self.comm.all_reduce(x).wait()
+        return x
+
+    def _outer_step(self, outer: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.outer_lr is not None
+        return nesterov(*outer, mean, self.outer_lr, self.outer_momentum)
+
+    def _average_state(self) -> None:
+        for name in self.average_state:
+            assert self._state is not None
+            kept = [self.optimizer.state.get(parameter, {}).get(name) for parameter in self._params]
+            self._check_that_there_is(name)
+            self._state.zero_()  # what a replica has no state for (an unused parameter, no batch yet) adds nothing
+            views = views_of(self._state, self._params)
+            for view, own in zip(views, kept, strict=True):
+                if own is not None:
+                    view.copy_(own)
+            self._average(self._state)
+            for view, own in zip(views, kept, strict=True):
+                if own is not None:
+                    own.copy_(view)
+
+    def _check_that_there_is(self, name: str) -> None:
+        states = [(parameter, self.optimizer.state.get(parameter, {})) for parameter in self._params]
+        known = {
+            key
+            for parameter, state in states
+            for key, value in state.items()
+            if isinstance(value, Tensor) and value.shape == parameter.shape
+        }
+        if name not in known and self._own > 0:
+            raise LayoutError(
+                f"sync.average_state: {type(self.optimizer).__name__} keeps no {name} for a parameter; "
+                f"it keeps {', '.join(sorted(known)) or 'nothing'}"
+            )
+
+    def finish(self) -> None:
+        if self._all > 0:
+            self._end_round()
+
+    def consensus(self) -> dict[str, Tensor]:
+        """What the round would leave if it ended now."""
+        if self._all == 0:
+            return super().consensus()
+        weights = self._average(self._weights.clone())
+        if self._outer is not None:
+            weights, _ = self._outer_step(self._outer, weights)
+        return dict(zip(self.parameters, views_of(weights, self._params), strict=True))
+
+    # -- state and measures
+
+    def state_dict(self) -> State:
+        return {
+            **super().state_dict(),
+            "weights": self._weights,  # own ones: `prepare` makes all alike
+            "t": self._t,
+            "samples": [self._own, self._all],
+            "outer": self._outer,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._weights.copy_(state["weights"])
+        self._t = state["t"]
+        self._own, self._all = state["samples"]
+        if self._outer is not None:
+            for own, saved in zip(self._outer, state["outer"], strict=True):
+                own.copy_(saved)
+
+    def buffers(self) -> list[Tensor]:
+        state = [self._state] if self._state is not None else []
+        return [*state, *(self._outer or ()), *(self._before_switch.buffers() if self._before_switch else ())]
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
+        check_one_dtype(parameters, "local_sgd")
+        if self.switch_step > 0:
+            return None
+        size, names = payload(parameters), len(self.average_state)
+        return Cost(
+            worker={"all_reduce": 2 * (replicas - 1) / replicas * size * (1 + names) / self.period},
+            buffers=size * (min(names, 1) + (2 if self.outer_lr is not None else 0)),
+        )
+
+
+def nesterov(w: Tensor, v: Tensor, mean: Tensor, lr: float, momentum: float) -> tuple[Tensor, Tensor]:
+    """[n] each: (w, v) after a step of SGD with Nesterov momentum on the gradient D = w - mean."""
+    d = w - mean
+    v = momentum * v + d
+    return w - lr * (d + momentum * v), v

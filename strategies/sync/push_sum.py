@@ -1,0 +1,139 @@
+"""Stochastic gradient push (SGP: Assran et al. 2019, "Stochastic Gradient Push for Distributed Deep Learning", ICML,
+Algorithm 1; arXiv 1811.10792), on the push-sum protocol of Kempe et al. 2003.
+
+Gossip on directed graphs. Beside its weights x_i each worker has a push-sum weight w_i, 1 at first, and the de-biased
+z_i = x_i / w_i, which is the model: gradients are taken at z_i and it is what is evaluated. A step is
+
+    x_i <- step(x_i, g_i(z_i))
+    x_i <- sum_j p_ij x_j
+    w_i <- sum_j p_ij w_j        the last two every `period` steps
+    z_i <- x_i / w_i
+
+with a column stochastic p: a worker shares itself out in equal parts among those it sends to and itself, and need not
+know who else sends to them: see exchange/topology.py. So the sums of all x_i and of all w_i (which is n) are conserved,
+and under zero gradients every z_i goes to the mean of what all started from. On the one-peer exponential graph, where
+p is doubly stochastic, all w_i stay 1; on random_out they do not.
+
+Deviations from the paper: `step` is any optimizer's, on x_i; weight decay thus shrinks x_i and not z_i, which differ by
+w_i. Nothing is overlapped with the gradient (the paper's tau is 0).
+
+A worker that dies takes its x and w with it, and what was just under way to it. Those who know it send to it no more,
+but to the others in larger parts: the rest go on with p column stochastic among them, which is all that push-sum needs.
+
+The consensus is sum_i x_i / sum_i w_i over the living replicas. One worker sends nothing and is serial training, bit
+for bit.
+
+Cost per step, S bytes of weights: a worker sends |to| (S + 8) / period (x and w): |to| is 1 on the one-peer exponential
+graph and on random_out, ceil(log2 n) on the exponential one.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import Cost, State, Sync, payload
+from ..exchange.buckets import views_of
+from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.survivors import hear, mean_of_living, post, settle
+from ..exchange.topology import Topology, neighbours, out_degree
+
+WEIGHT = 8  # bytes of w
+
+
+class PushSum(Sync):
+    """Replicas step together and differ."""
+
+    agrees = False
+    survives = True
+
+    def __init__(
+        self,
+        topology: Literal["exponential", "one_peer_exponential", "random_out"] = "one_peer_exponential",
+        period: Annotated[int, Ge(1)] = 1,
+        seed: Annotated[int, Ge(0)] = 0,
+    ) -> None:
+        """`period`: steps between two rounds of mixing. `seed`: of what random_out draws."""
+        self.topology: Topology = topology
+        self.period, self.seed = period, seed
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        # the parameters: z, but x while the optimizer steps and while it is shared out
+        self._z = flatten(parameters.values(), "push_sum")
+        room = len(self._z) if comm.size > 1 else 0
+        self._x = self._z[:room].clone()
+        self._received = torch.empty(room, dtype=self._z.dtype)
+        self._w = torch.ones(1, dtype=torch.float64)
+        self._t = 0
+        self._finished = False
+
+    def update(self) -> None:
+        self._t += 1
+        if self.comm.size == 1:
+            self.optimizer.step()  # x is z
+            return
+        x = self._z.copy_(self._x)
+        self.optimizer.step()
+        if self._t % self.period == 0:
+            self._mix(x, round=self._t // self.period - 1)
+        else:
+            self._x.copy_(x)
+        torch.div(self._x, self._w.to(self._x), out=self._z)
+
+    def _mix(self, x: Tensor, round: int) -> None:
+        near = neighbours(self.topology, self.comm.rank, self.comm.size, round, self.seed)
+        to = [worker for worker in near.to if worker not in self.comm.lost()]
+        p = 1 / (1 + len(to))
+        w = self._w * p
+        x.mul_(p)
+        leaving = x.cpu()
+        sending = post(w, to, self.comm) + post(leaving, to, self.comm)
+        self._x.copy_(x)
+        self._w.copy_(w)
+        its_w = torch.empty_like(w)
+        for j in near.of:
+            if hear(its_w, j, self.comm) and hear(self._received, j, self.comm):
+                self._x += self._received.to(x.device)
+                self._w += its_w
+        settle(sending)
+
+    def consensus(self) -> dict[str, Tensor]:
+        """sum_i x_i / sum_i w_i over the living replicas."""
+        if self._finished or self.comm.size == 1:
+            return super().consensus()
+        mean = mean_of_living(self._x, float(self._w), self.comm)
+        return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
+
+    def finish(self) -> None:
+        if self.comm.size > 1:
+            self._z.copy_(mean_of_living(self._x, float(self._w), self.comm))
+        self._finished = True
+
+    def state_dict(self) -> State:
+        """z is saved with the parameters; x, as z times w is not x to the last bit."""
+        return {**super().state_dict(), "t": self._t, "x": self._x, "w": self._w}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._t = state["t"]
+        self._x.copy_(state["x"])
+        self._w.copy_(state["w"])
+
+    def buffers(self) -> list[Tensor]:
+        return [self._x, self._received]
+
+    def report(self) -> dict[str, Any]:
+        return {"lost": sorted(self.comm.lost())}
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+        check_one_dtype(parameters, "push_sum")
+        size = payload(parameters)
+        return Cost(
+            worker={"send": out_degree(self.topology, replicas) * (size + WEIGHT) / self.period},
+            buffers=2 * size if replicas > 1 else 0,
+        )

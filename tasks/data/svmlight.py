@@ -1,0 +1,102 @@
+"""Sparse samples from a file of your own in the svmlight (libsvm) format: `label feature:value feature:value ...`."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from annotated_types import Ge
+
+from ..base import Data, DataSpec, Split
+from ..errors import CorruptDataError, MissingDataError, TaskConfigError
+from .sparse import pairs_of
+
+SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
+
+
+class SVMLight(Data):
+    """The file at `path`, packed by gzip or bzip2 where its name says so; a fixed fifth of it is for test, unless
+    there is a file at `test_path`.
+
+    What a model must know beforehand is said, not looked up: `features` (more than there are does no harm), and the
+    most `nonzeros` and `classes` that there are. Labels are numbered in the order of their values in the training
+    file. `zero_based`: the first feature is 0, not 1. Loading raises TaskConfigError for a file that has more of
+    anything than was said, with what it has.
+    """
+
+    preload = ("sklearn.datasets",)
+
+    def __init__(
+        self,
+        path: str | None = None,
+        test_path: str | None = None,
+        features: Annotated[int, Ge(1)] = 200_000,
+        nonzeros: Annotated[int, Ge(1)] = 500,
+        classes: Annotated[int, Ge(2)] = 2,
+        zero_based: bool = False,
+    ) -> None:
+        self.path = None if path is None else Path(path).expanduser()
+        self.test_path = None if test_path is None else Path(test_path).expanduser()
+        self.features, self.nonzeros, self.classes, self.zero_based = features, nonzeros, classes, zero_based
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec((2, self.nonzeros), torch.float64, (), self.classes, None, None, features=self.features)
+
+    def load(self) -> tuple[Split, Split]:
+        if self.found() is None:
+            missing = [path for path in (self.path, self.test_path) if path is not None and not path.is_file()]
+            raise MissingDataError(" ".join([*(f"{path} is not a file." for path in missing), self.how_to_get()]))
+        assert self.path is not None
+        matrix, labels = self._read(self.path)
+        known = np.unique(labels)
+        if not 2 <= len(known) <= self.classes:
+            raise TaskConfigError(f"data.classes={self.classes}: {self.path} has {len(known)} different labels.")
+        whole = self._split(self.path, matrix, labels, known)
+        if self.test_path is not None:
+            return whole, self._split(self.test_path, *self._read(self.test_path), known)
+        order = torch.from_numpy(np.random.default_rng(SPLIT_SEED).permutation(len(whole)))
+        test, train = order[: len(order) // 5], order[len(order) // 5 :]
+        if len(test) == 0:
+            raise TaskConfigError(f"data.path={self.path}: of {len(whole)} samples, a fifth for test is none.")
+        return Split(whole.inputs[train], whole.targets[train]), Split(whole.inputs[test], whole.targets[test])
+
+    def how_to_get(self) -> str:
+        return (
+            "Set data.path to a file in the svmlight (libsvm) format, and data.features, data.nonzeros and "
+            "data.classes to what it has."
+        )
+
+    def found(self) -> str | None:
+        paths = [path for path in (self.path, self.test_path) if path is not None]
+        return os.pathsep.join(map(str, paths)) if self.path and all(path.is_file() for path in paths) else None
+
+    def _read(self, path: Path) -> tuple[Any, np.ndarray]:
+        """A scipy CSR matrix [n, features], and labels [n]."""
+        from sklearn.datasets import load_svmlight_file  # a second to import: only where it is needed
+
+        try:
+            based: Any = self.zero_based  # sklearn's own annotation lacks bool
+            matrix, labels = load_svmlight_file(str(path), zero_based=based)
+        except (ValueError, OSError, EOFError, OverflowError) as error:
+            raise CorruptDataError(f"{path} cannot be read in the svmlight format: {error}") from error
+        if matrix.shape[1] > self.features:
+            raise TaskConfigError(f"data.features={self.features}: {path} has {matrix.shape[1]} features.")
+        return matrix, labels
+
+    def _split(self, path: Path, matrix: Any, labels: np.ndarray, known: np.ndarray) -> Split:
+        strange = np.setdiff1d(labels, known)
+        if len(strange) > 0:
+            raise CorruptDataError(f"{path} has a label {strange[0]:g} that {self.path} has not.")
+        counts = np.diff(matrix.indptr)
+        if counts.max(initial=0) > self.nonzeros:
+            raise TaskConfigError(f"data.nonzeros={self.nonzeros}: a sample of {path} has {counts.max()} non-zeros.")
+        place = np.arange(self.nonzeros)
+        there = place < counts[:, None]  # [n, nonzeros]
+        features = np.zeros(there.shape)
+        features[there] = matrix.indices
+        features = np.where(there, features, features[:, :1])  # the first again
+        values = np.zeros(there.shape)
+        values[there] = matrix.data
+        return Split(pairs_of(features, values), torch.from_numpy(np.searchsorted(known, labels)).long())

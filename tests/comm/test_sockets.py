@@ -1,0 +1,377 @@
+"""Messages over sockets, several workers' ends in one thread: who may call, what is read when, who is gone."""
+
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.comm.sockets import _HEADER, _HELLO, PeerGoneError, Receive, Send, Sockets
+
+TIMEOUT = 0.3  # seconds
+GROUP = 7
+
+
+class Board:
+    """What sockets need of a board; `left` is common to all."""
+
+    def __init__(self, rank: int, left: set[int]) -> None:
+        self.rank, self.lost, self._left = rank, set(), left
+
+    def leave(self) -> None:
+        self._left.add(self.rank)
+
+    def has_left(self, rank: int) -> bool:
+        return rank in self._left
+
+
+class Crew:
+    def __init__(self, size: int, timeout: float = TIMEOUT) -> None:
+        left: set[int] = set()
+        self.ends = [Sockets("127.0.0.1", Board(rank, left), timeout) for rank in range(size)]
+        for end in self.ends:
+            end.meet([other.address for other in self.ends])
+
+        self._open = set(range(size))
+
+    def __getitem__(self, rank: int) -> Sockets:
+        return self.ends[rank]
+
+    def leave(self, rank: int) -> None:
+        self._open.remove(rank)
+        self[rank].close()
+
+    def die(self, rank: int) -> None:
+        """Hang up without a goodbye, as the kernel does for a process that is killed."""
+        self[rank]._board.leave = lambda: None
+        self.leave(rank)
+
+    def close(self) -> None:
+        for rank in self._open:
+            self[rank].close()
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    with closing(Crew(4)) as made:
+        yield made
+
+
+def send(end: Sockets, peer: int, content: bytes, group: int = GROUP) -> Send:
+    return end.send(group, peer, memoryview(content))
+
+
+def wish(end: Sockets, sources: int | tuple[int, ...], length: int, group: int = GROUP) -> Receive:
+    from_anyone = not isinstance(sources, int)
+    memory = memoryview(bytearray(length))
+    receive = Receive(group, sources if from_anyone else (sources,), memory, from_anyone)
+    end.post(receive)
+    return receive
+
+
+def receive(end: Sockets, sources: int | tuple[int, ...], length: int, group: int = GROUP) -> bytes:
+    wanted = wish(end, sources, length, group)
+    try:
+        end.wait(wanted)
+    finally:
+        if not wanted.done:
+            end.abandon(wanted)
+    return bytes(wanted.memory)
+
+
+def call(end: Sockets) -> socket.socket:
+    return socket.create_connection((end.address.host, end.address.port), 5)
+
+
+# -- who may call
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        lambda end: _HELLO.pack(bytes(16), 1),
+        lambda end: _HELLO.pack(bytes.fromhex(end.address.secret), 4),  # there are 4 workers
+        lambda end: _HELLO.pack(bytes.fromhex(end.address.secret), 0),  # itself
+        lambda end: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["wrong secret", "rank too large", "own rank", "another protocol"],
+)
+def test_who_does_not_say_the_secret_and_its_rank_is_hung_up_on_and_heeded_in_nothing(crew, hello):
+    with call(crew[0]) as stranger:
+        stranger.sendall(hello(crew[0]) + _HEADER.pack(GROUP, 3) + b"bad")
+        send(crew[1], 0, b"good")
+        assert receive(crew[0], 1, 4) == b"good"
+        with pytest.raises(TimeoutError):
+            receive(crew[0], (1, 2, 3), 3)
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+
+
+def test_a_caller_that_says_nothing_holds_nobody_up(crew):
+    with call(crew[0]) as silent:
+        silent.sendall(b"\0")
+        send(crew[1], 0, b"good")
+        assert receive(crew[0], 1, 4) == b"good"
+
+
+def test_workers_have_different_secrets():
+    with closing(Crew(3)) as crew:
+        assert len({end.address.secret for end in crew.ends}) == 3
+        assert all(len(bytes.fromhex(end.address.secret)) == 16 for end in crew.ends)
+
+
+# -- what is read when
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2), st.integers(1, 3), st.sampled_from([0, 1, 15, 16, 17, 1000])),
+        min_size=1,
+        max_size=12,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_messages_keep_their_order_by_sender_and_group_however_they_are_asked_for(messages, random):
+    """`messages`: (sender, group, length)."""
+    with closing(Crew(3, timeout=5)) as crew:
+        for number, (sender, group, length) in enumerate(messages):
+            send(crew[sender], 0, bytes([number]) * length, group)
+        queues: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for number, (sender, group, length) in enumerate(messages):
+            queues.setdefault((sender, group), []).append((number, length))
+        while queues:
+            sender, group = random.choice(sorted(queues))
+            number, length = queues[sender, group].pop(0)
+            assert receive(crew[0], sender, length, group) == bytes([number]) * length
+            if not queues[sender, group]:
+                del queues[sender, group]
+
+
+def test_receives_from_anyone_take_turns_among_senders_that_all_have_messages(crew):
+    for sender in (1, 2, 3):
+        for _ in range(3):
+            send(crew[sender], 0, bytes([sender]))
+    heard = [receive(crew[0], (1, 2, 3), 1)[0] for _ in range(9)]
+    for i in range(0, 9, 3):
+        assert sorted(heard[i : i + 3]) == [1, 2, 3], heard
+
+
+def test_what_nobody_asked_for_stays_with_its_sender(crew):
+    """So that a server is not flooded: its memory holds what it has asked for."""
+    large = bytes(64 << 20)
+    flood = send(crew[1], 0, large)
+    send(crew[2], 0, b"x")
+    receive(crew[0], 2, 1)
+    assert not flood.done and not crew[0]._inbox
+    assert receive(crew[0], 1, len(large)) == large
+    crew[1].wait(flood)
+
+
+def test_a_message_is_received_into_the_memory_that_waits_for_it(crew):
+    wanted = wish(crew[0], 1, 5)
+    send(crew[1], 0, b"there")
+    crew[0].wait(wanted)
+    assert wanted.message is not None and wanted.message.memory is wanted.memory
+    assert bytes(wanted.memory) == b"there"
+
+
+def test_two_ends_that_call_each_other_at_once_keep_order_on_both_ways(crew):
+    for i in range(3):  # neither has accepted the other's call yet
+        send(crew[0], 1, bytes([i]))
+        send(crew[1], 0, bytes([10 + i]))
+    assert [receive(crew[1], 0, 1)[0] for _ in range(3)] == [0, 1, 2]
+    assert [receive(crew[0], 1, 1)[0] for _ in range(3)] == [10, 11, 12]
+    send(crew[0], 1, b"\3")
+    assert receive(crew[1], 0, 1) == b"\3"
+
+
+def test_a_message_of_another_length_is_an_error_that_names_both_and_the_next_is_sound(crew):
+    send(crew[1], 0, b"four")
+    send(crew[1], 0, b"next")
+    with pytest.raises(AssertionError, match="worker 0 expected 8 bytes and worker 1 sent 4"):
+        receive(crew[0], 1, 8)
+    assert receive(crew[0], 1, 4) == b"next"
+
+
+# -- timeouts
+
+
+def half_a_message(crew: Crew) -> socket.socket:
+    """Worker 1 as a raw connection that has sent half of b"halves"."""
+    one = call(crew[0])
+    one.sendall(_HELLO.pack(bytes.fromhex(crew[0].address.secret), 1) + _HEADER.pack(GROUP, 6) + b"hal")
+    return one
+
+
+@pytest.mark.parametrize("sources", [1, (1, 2, 3)], ids=["recv", "recv_any"])
+@pytest.mark.parametrize("cut", [3, 9, 16, 19])
+def test_a_wait_that_timed_out_in_the_middle_of_a_message_can_be_repeated(crew, sources, cut):
+    whole = _HEADER.pack(GROUP, 6) + b"halves"
+    with call(crew[0]) as one:
+        one.sendall(_HELLO.pack(bytes.fromhex(crew[0].address.secret), 1) + whole[:cut])
+        wanted = wish(crew[0], sources, 6)
+        with pytest.raises(TimeoutError):
+            crew[0].wait(wanted)
+        crew[0].abandon(wanted)
+        wanted.memory[:] = b"......"
+        one.sendall(whole[cut:] + whole)
+        assert receive(crew[0], sources, 6) == b"halves"
+        assert bytes(wanted.memory) == b"......"  # its owner may have used it for something else
+        assert receive(crew[0], 1, 6) == b"halves"
+
+
+def test_an_operation_that_timed_out_can_be_waited_for_again(crew):
+    large = bytes(range(256)) * (64 << 12)
+    sending = send(crew[1], 0, large)
+    with pytest.raises(TimeoutError):
+        crew[1].wait(sending)
+    wanted = wish(crew[0], 2, 1)
+    with pytest.raises(TimeoutError):
+        crew[0].wait(wanted)
+    send(crew[2], 0, b"x")
+    crew[0].wait(wanted)
+    assert receive(crew[0], 1, len(large)) == large
+    crew[1].wait(sending)
+
+
+# -- who is gone
+
+
+def test_messages_that_were_whole_before_a_death_are_delivered_before_it_is_told(crew):
+    for content in (b"first", b"other", b"third"):
+        send(crew[1], 0, content)
+    crew.die(1)
+    crew[0]._board.lost.add(1)  # the launcher's word comes first
+    assert receive(crew[0], 1, 5) == b"first"
+    assert receive(crew[0], (1, 2, 3), 5) == b"other"
+    assert receive(crew[0], 1, 5) == b"third"
+    for _ in range(2):
+        with pytest.raises(PeerGoneError, match="worker 1 has died") as caught:
+            receive(crew[0], 1, 5)
+        assert caught.value.rank == 1
+
+
+def test_half_a_message_of_the_dead_is_no_message(crew):
+    half_a_message(crew).close()
+    with pytest.raises(PeerGoneError) as caught:
+        receive(crew[0], (1, 2, 3), 6)
+    assert caught.value.rank == 1
+    send(crew[2], 0, b"wholes")
+    assert receive(crew[0], (1, 2, 3), 6) == b"wholes"
+
+
+def test_half_a_message_kept_after_a_timeout_goes_with_its_dead_sender(crew):
+    with half_a_message(crew), pytest.raises(TimeoutError):
+        receive(crew[0], 1, 6)
+    with pytest.raises(PeerGoneError):
+        receive(crew[0], 1, 6)
+    assert not crew[0]._inbox
+
+
+def test_receives_from_anyone_tell_each_death_once_and_go_on_until_nobody_is_left(crew):
+    crew.die(1)
+    crew.die(3)
+    told = set()
+    for _ in range(2):  # the first silence shows who does not answer
+        with pytest.raises(PeerGoneError) as caught:
+            crew[0]._timeout = 5
+            receive(crew[0], (1, 2, 3), 1)
+        told.add(caught.value.rank)
+    assert told == crew[0]._board.lost == {1, 3}
+    send(crew[2], 0, b"x")
+    assert receive(crew[0], (1, 2, 3), 1) == b"x"
+    with pytest.raises(PeerGoneError):  # in another group it has not been told
+        receive(crew[0], (1, 2, 3), 1, group=8)
+    crew.die(2)
+    for expected in (2, None):
+        with pytest.raises(PeerGoneError) as caught:
+            receive(crew[0], (1, 2, 3), 1)
+        assert caught.value.rank == expected
+
+
+def test_who_says_goodbye_has_not_died(crew):
+    send(crew[1], 0, b"x")
+    crew.leave(1)
+    send(crew[2], 0, b"y")
+    heard = {receive(crew[0], (1, 2, 3), 1) for _ in range(2)}
+    assert heard == {b"x", b"y"}
+    with pytest.raises(TimeoutError):
+        receive(crew[0], (1, 2, 3), 1)
+    with pytest.raises(PeerGoneError, match="worker 1 has left"):
+        receive(crew[0], 1, 1)
+    with pytest.raises(PeerGoneError, match="worker 1 has left"):
+        send(crew[0], 1, b"z")
+    crew[0].look()
+    assert crew[0]._board.lost == set()
+
+
+def test_a_look_finds_who_has_died_and_leaves_messages_alone(crew):
+    send(crew[1], 0, b"x")
+    crew.die(1)
+    crew[0].look()
+    assert crew[0]._board.lost == {1}
+    assert receive(crew[0], 1, 1) == b"x"
+
+
+def test_nothing_is_sent_to_the_dead(crew):
+    send(crew[1], 0, b"x")
+    receive(crew[0], 1, 1)
+    crew.die(1)
+    with pytest.raises(PeerGoneError, match="worker 1 has died"):
+        send(crew[0], 1, b"y")
+    crew.die(2)  # never met
+    with pytest.raises(PeerGoneError, match="worker 2 has died"):
+        send(crew[0], 2, b"y")
+
+
+def test_a_message_that_was_leaving_when_its_receiver_died_is_lost_with_it(crew):
+    sendings = [send(crew[0], 1, bytes(64 << 20)) for _ in range(2)]
+    receive_some = wish(crew[1], 0, 64 << 20)
+    with pytest.raises(TimeoutError):
+        crew[1]._timeout = 0.01
+        crew[1].wait(receive_some)
+    crew.die(1)
+    for sending in sendings:
+        with pytest.raises(PeerGoneError, match="worker 1 has died"):
+            crew[0].wait(sending)
+
+
+# -- the end
+
+
+def test_closing_lets_messages_leave_and_ends_threads_and_connections():
+    before, open_before = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    crew = Crew(2)
+    large = bytes(range(256)) * (16 << 12)
+    send(crew[1], 0, large)
+    wanted = wish(crew[0], 1, len(large))
+    reading = threading.Thread(target=lambda: crew[0].wait(wanted))
+    reading.start()
+    crew[1].close()
+    reading.join()
+    assert bytes(wanted.memory) == large
+    crew[0].close()
+    assert threading.active_count() == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+
+
+def test_closing_waits_for_nobody_that_does_not_read(monkeypatch):
+    monkeypatch.setattr("paceline.comm.sockets.CLOSING", 0.1)
+    before = threading.active_count()
+    crew = Crew(2)
+    send(crew[0], 1, bytes(64 << 20))
+    crew[0].close()
+    assert threading.active_count() == before
+    crew[1].close()
+
+
+def test_a_connection_is_made_for_those_who_talk_only(crew):
+    send(crew[0], 1, b"x")
+    receive(crew[1], 0, 1)
+    assert [len(end._connections) for end in crew.ends] == [1, 1, 0, 0]
+    assert not select.select([crew[2]._listener, crew[3]._listener], [], [], 0)[0]

@@ -1,0 +1,499 @@
+"""Federated averaging against Algorithm 1 of McMahan et al. 2017, simulated in plain torch."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles import (
+    ROUNDING,
+    Case,
+    Plan,
+    TwoDtypes,
+    Weights,
+    adam,
+    distance,
+    identical,
+    mlp,
+    mlp64,
+    momentum,
+    samples,
+    serial,
+    train,
+    weights_of,
+)
+from torch import nn
+
+from paceline.engine import run as train_with
+from paceline.strategies.base import Batch
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.errors import LayoutError
+from paceline.strategies.state import from_bytes, to_bytes
+from paceline.strategies.sync.fedavg import HEADER, FedAvg, sampled
+from paceline.tasks.partition import OwnedPartition
+
+pytestmark = pytest.mark.dist
+
+
+def sgd(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients with `sizes[k]` samples each, that train from `start` to before step `steps`."""
+
+    sizes: tuple[int, ...]
+    steps: int
+    batch_size: int = 2
+    fraction: float = 1.0
+    epochs: int = 1
+    momentum: str = "kept"
+    seed: int = 0
+    optimizer: Callable[..., torch.optim.Optimizer] = sgd
+    model: Callable[[], nn.Module] = mlp64
+    start: int = 0
+    looks: bool = False  # client 0 asks for the consensus after each step
+    state: bytes | None = None  # {"weights", "sync"} of client 0, to go on from
+    deaths: Mapping[int, int] = field(default_factory=dict)  # client -> the step in which it dies
+
+    @property
+    def partition(self) -> OwnedPartition:
+        bounds = np.cumsum([0, *self.sizes])
+        return OwnedPartition([np.arange(a, b) for a, b in pairwise(bounds)], self.batch_size, 0)
+
+    @property
+    def round_length(self) -> int:
+        return self.epochs * self.partition.steps_per_epoch
+
+    @property
+    def rounds(self) -> int:
+        return -(-self.steps // self.round_length)
+
+    def sampled(self, number: int) -> list[int]:
+        clients = len(self.sizes)
+        return sorted(sampled(self.seed, number, clients, max(round(self.fraction * clients), 1)))
+
+    def batch(self, step: int, client: int) -> Batch:
+        partition = self.partition
+        inputs, targets = samples(0, partition.samples)
+        chosen = partition.indices(step, client)
+        dtype = next(self.model().parameters()).dtype
+        return Batch(inputs[chosen].to(dtype), targets[chosen], partition.total(step))
+
+    def initial(self, client: int = 0) -> nn.Module:
+        torch.manual_seed(client)
+        return self.model()
+
+
+# -- the real thing
+
+
+def take_part(comm, federation: Federation) -> dict[str, Any]:
+    """A client's or the server's whole life, as the engine has it. Clients start from other weights than the server."""
+    serves = comm.rank == len(federation.sizes)
+    model = federation.initial(0 if serves else comm.rank + 5)
+    sync = FedAvg(federation.fraction, federation.epochs, federation.momentum, federation.seed)
+    sync.steps_per_epoch = federation.partition.steps_per_epoch
+    state = from_bytes(federation.state) if federation.state is not None else None
+    if state is not None:
+        model.load_state_dict(state["weights"])
+    sync.prepare(dict(model.named_parameters()), federation.optimizer(model.parameters()), comm)
+    if state is not None:
+        sync.load_state_dict(state["sync"])
+    if serves:
+        sync.serve()
+        return {"weights": weights_of(model), "report": sync.report(), "ledger": comm.ledger.snapshot()}
+    trained, looks, states = [], [], []
+    done = federation.start
+    while (step := sync.next_step(done)) < federation.steps:
+        batch = federation.batch(step, comm.rank)
+        sync.begin(batch)
+        if federation.deaths.get(comm.rank) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if batch.size:
+            F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        sync.update()
+        trained.append(step)
+        done = step + 1
+        if federation.looks and comm.rank == 0:
+            with comm.ledger.aside():
+                looks.append({name: tensor.clone() for name, tensor in sync.consensus().items()})
+                states.append({"weights": looks[-1], "sync": from_bytes(to_bytes(sync.state_dict()))})
+    sent = comm.ledger.snapshot()
+    sync.finish()
+    return {
+        "weights": weights_of(model),
+        "consensus": dict(sync.consensus()),
+        "trained": trained,
+        "looks": looks,
+        "states": states,
+        "report": sync.report(),
+        "ledger": sent,
+    }
+
+
+def run(fabric, federation: Federation) -> list[dict[str, Any]]:
+    """Clients' results, then the server's."""
+    lost = {"lost": tuple(federation.deaths)} if federation.deaths else {}
+    return fabric(len(federation.sizes) + 1, take_part, federation, **lost)
+
+
+# -- the oracle
+
+
+def local_training(federation: Federation, w: Weights, client: int, steps: range, optimizer_state=None):
+    """w_k, n_k and the optimizer's state after `steps`."""
+    model = federation.initial()
+    model.load_state_dict(w)
+    optimizer = federation.optimizer(model.parameters())
+    if optimizer_state is not None:
+        optimizer.load_state_dict(optimizer_state)
+    n_k = 0
+    for step in steps:
+        batch = federation.batch(step, client)
+        if batch.size == 0:
+            continue
+        optimizer.zero_grad()
+        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        optimizer.step()
+        n_k += batch.size
+    return weights_of(model), n_k, optimizer.state_dict()
+
+
+def mean(models: list[tuple[Weights, int]]) -> Weights:
+    n = sum(n_k for _, n_k in models)
+    return {name: sum(w_k[name] * (n_k / n) for w_k, n_k in models) for name in models[0][0]}
+
+
+def algorithm_1(federation: Federation, w: Weights | None = None) -> list[Weights]:
+    """w before each round and at the end."""
+    length = federation.round_length
+    kept: dict[int, Any] = {}
+    history = [weights_of(federation.initial()) if w is None else w]
+    for number in range(federation.start // length, federation.rounds):
+        steps = range(number * length, min((number + 1) * length, federation.steps))
+        returned = []
+        for client in federation.sampled(number):
+            if federation.deaths.get(client, federation.steps) < steps.stop:
+                continue
+            state = kept.get(client) if federation.momentum == "kept" else None
+            w_k, n_k, kept[client] = local_training(federation, history[-1], client, steps, state)
+            returned.append((w_k, n_k))
+        history.append(mean(returned) if returned else history[-1])
+    return history
+
+
+FEDERATIONS = {
+    "all clients": Federation((4, 4, 4), steps=8),
+    "uneven clients": Federation((5, 1, 8, 2), steps=12),
+    "two epochs": Federation((3, 6, 2), steps=18, epochs=2),
+    "half of the clients": Federation((4, 7, 3, 5), steps=24, fraction=0.5, seed=4),
+    "one client of five": Federation((2, 4, 3, 1, 5), steps=21, fraction=0.2, epochs=2, seed=6),
+    "momentum kept": Federation((4, 7, 3, 5), steps=24, fraction=0.5, seed=4, optimizer=momentum),
+    "momentum reset": Federation((4, 7, 3, 5), 24, fraction=0.5, seed=4, optimizer=momentum, momentum="reset"),
+    "adam": Federation((6, 3), steps=9, optimizer=adam),
+    "the last round cut short": Federation((7, 2, 5), steps=10, epochs=2),
+    "training ends before the first round does": Federation((7, 2, 5), steps=2),
+}
+every_federation = pytest.mark.parametrize("federation", FEDERATIONS.values(), ids=list(FEDERATIONS))
+
+
+@every_federation
+def test_rounds_are_those_of_algorithm_1(fabric, federation):
+    *clients, server = run(fabric, federation)
+    assert distance(server["weights"], algorithm_1(federation)[-1]) < ROUNDING
+    assert all(identical(client["weights"], server["weights"]) for client in clients)
+    assert all(identical(client["consensus"], server["weights"]) for client in clients)
+    assert server["report"] == {"lost": [], "rounds": federation.rounds}
+
+
+def test_its_knobs_change_what_is_trained():
+    one = Federation((4, 7, 3, 5), steps=24, optimizer=momentum)
+    others = [replace(one, fraction=0.5), replace(one, fraction=0.5, seed=1), replace(one, epochs=2)]
+    ends = [algorithm_1(f)[-1] for f in (one, *others, replace(one, momentum="reset"))]
+    assert not any(distance(a, b) < 1e-4 for i, a in enumerate(ends) for b in ends[:i])
+
+
+@every_federation
+def test_a_client_trains_in_the_rounds_that_it_is_sampled_for_and_in_no_other_step(virtual_workers, federation):
+    *clients, _ = run(virtual_workers, federation)
+    length = federation.round_length
+    for k, client in enumerate(clients):
+        assert client["trained"] == [s for s in range(federation.steps) if k in federation.sampled(s // length)]
+
+
+# -- what must hold
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 1, 9), (1, 2, 3, 10)])
+def test_full_batches_of_one_epoch_from_all_clients_are_central_gradient_descent(fabric, sizes):
+    rounds = 6
+    *_, server = run(fabric, Federation(sizes, steps=rounds, batch_size=max(sizes)))
+    model = Federation(sizes, rounds).initial()
+    inputs, targets = samples(0, sum(sizes))
+    for _ in range(rounds):
+        gradients = torch.autograd.grad(F.cross_entropy(model(inputs), targets), list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
+    assert distance(server["weights"], weights_of(model)) < 1e-12
+
+
+def test_two_steps_a_round_are_no_gradient_descent():
+    """The identity above is of full batches only."""
+    one = algorithm_1(Federation((4, 4, 4), steps=6, batch_size=4))[-1]
+    other = algorithm_1(Federation((4, 4, 4), steps=12, batch_size=2))[-1]
+    assert distance(one, other) > 1e-3
+
+
+def test_the_lectures_three_parties_w_is_a_third_of_m1_plus_m2_plus_m3(fabric):
+    federation = Federation((6, 6, 6), steps=3)
+    *_, server = run(fabric, federation)
+    start = weights_of(federation.initial())
+    m1, m2, m3 = (local_training(federation, start, k, range(3))[0] for k in range(3))
+    expected = {name: (m1[name] + m2[name] + m3[name]) / 3 for name in m1}
+    assert distance(server["weights"], expected) < ROUNDING
+    assert distance(m1, m2) > 1e-2
+
+
+@pytest.mark.parametrize("optimizer", [momentum, adam])
+@pytest.mark.parametrize("length", [1, 3, 4, 9])
+def test_one_client_alone_is_serial_training_bit_for_bit(fabric, length, optimizer):
+    """Whatever the length of a round, training that ends inside one and empty batches included."""
+    case = Case([[4], [3], [4], [1], [4], [2], [4]], model=mlp, optimizer=optimizer)
+    sync = FedAvg()
+    sync.steps_per_epoch = length
+    client, server = fabric(2, train, Plan(DataParallel(), sync, case))
+    assert identical(client["weights"], serial(case))
+    assert identical(server["weights"], serial(case))
+
+
+def test_with_momentum_reset_one_client_is_not_serial(virtual_workers):
+    case = Case([[4]] * 6, model=mlp, optimizer=momentum)
+    _, server = virtual_workers(2, train, Plan(DataParallel(), FedAvg(momentum="reset"), case))
+    assert distance(server["weights"], serial(case)) > 1e-3
+
+
+# -- sampling
+
+fractions = st.floats(0, 1, exclude_min=True)
+
+
+@given(st.integers(0, 2**40), st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 60))
+def test_a_round_samples_so_many_different_clients(seed, number, clients, count):
+    count = min(count, clients)
+    chosen = sampled(seed, number, clients, count)
+    assert len(chosen) == count and chosen <= set(range(clients))
+    assert chosen == sampled.__wrapped__(seed, number, clients, count)
+
+
+def test_every_client_is_sampled_as_often_as_any_other():
+    rounds, clients, count = 4000, 10, 3
+    times = Counter(k for number in range(rounds) for k in sampled(0, number, clients, count))
+    p = count / clients
+    assert max(abs(times[k] - rounds * p) for k in range(clients)) < 4.5 * (rounds * p * (1 - p)) ** 0.5
+    pairs = Counter(tuple(sorted(sampled(0, number, 4, 2))) for number in range(1200))
+    assert len(pairs) == 6 and min(pairs.values()) > 140
+
+
+def test_a_round_does_not_depend_on_the_one_before():
+    drawn = [sampled(0, number, 4, 2) for number in range(1200)]
+    assert 150 < sum(one == other for one, other in pairwise(drawn)) < 250  # a sixth of them
+
+
+def test_the_number_of_clients_in_a_round_is_the_fraction_of_all_and_at_least_one():
+    def m(fraction: float, clients: int) -> int:
+        sync = FedAvg(fraction)
+        sync.comm = Alone(0, clients + 1)
+        return len(sync._sampled(0))
+
+    assert [m(1.0, 7), m(0.1, 100), m(0.1, 4), m(0.5, 3), m(0.26, 10), m(1e-9, 1000)] == [7, 10, 1, 2, 3, 1]
+
+
+class Alone:
+    """Of a comm, what sampling looks at."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+@given(fractions, st.integers(1, 12), st.integers(1, 4), st.integers(1, 5), st.integers(0, 200))
+def test_a_client_jumps_to_the_first_step_of_its_next_round(fraction, clients, epochs, per_epoch, step):
+    for rank in range(clients):
+        sync = FedAvg(max(fraction, 0.05), epochs)
+        sync.steps_per_epoch, sync._inside = per_epoch, False
+        sync.comm = Alone(rank, clients + 1)
+        length, landed = epochs * per_epoch, sync.next_step(step)
+        assert rank in sync._sampled(landed // length)
+        if landed != step:
+            assert landed > step and landed % length == 0
+            assert all(rank not in sync._sampled(number) for number in range(step // length, landed // length))
+
+
+# -- looking at it, saving it
+
+
+@pytest.mark.parametrize("name", ["all clients", "two epochs", "half of the clients", "one client of five"])
+def test_the_consensus_is_the_model_of_the_round_that_ended_last(fabric, name):
+    federation = replace(FEDERATIONS[name], looks=True)
+    history, length = algorithm_1(federation), federation.round_length
+    first, *_ = run(fabric, federation)
+    assert len(first["trained"]) == len(first["looks"]) > 0
+    for step, seen in zip(first["trained"], first["looks"], strict=True):
+        ended = (step + 1) // length  # rounds before this client's next step
+        later = history[ended:] if (step + 1) % length == 0 else history[ended : ended + 1]
+        # who asks at a round's end may come late, and see a later one, unless the next one waits for it
+        late = 0 not in federation.sampled(ended)
+        assert any(distance(seen, model) < ROUNDING for model in (later if late else later[:1]))
+
+
+@pytest.mark.parametrize("name", ["two epochs", "half of the clients"])
+def test_looking_changes_nothing_and_is_in_no_ledger(fabric, name):
+    blind, looking = run(fabric, FEDERATIONS[name]), run(fabric, replace(FEDERATIONS[name], looks=True))
+    assert identical(blind[-1]["weights"], looking[-1]["weights"])
+    assert [one["ledger"] for one in blind] == [other["ledger"] for other in looking]
+
+
+@pytest.mark.parametrize("name", ["all clients", "two epochs", "half of the clients", "momentum reset"])
+def test_resumed_at_a_rounds_end_it_is_the_uninterrupted_run_bit_for_bit(virtual_workers, name):
+    federation = replace(FEDERATIONS[name], looks=True)
+    straight = run(virtual_workers, federation)
+    length = federation.round_length
+    ends = [i for i, step in enumerate(straight[0]["trained"]) if (step + 1) % length == 0]
+    for i in ends:
+        at = straight[0]["trained"][i] + 1
+        resumed = run(virtual_workers, replace(federation, start=at, state=to_bytes(straight[0]["states"][i])))
+        assert identical(resumed[-1]["weights"], straight[-1]["weights"]), at
+    assert len(ends) > 1
+
+
+@pytest.mark.parametrize("optimizer", [sgd, momentum, adam])
+def test_one_client_resumed_inside_a_round_is_serial_bit_for_bit(fabric, optimizer):
+    federation = Federation((9,), steps=15, epochs=2, optimizer=optimizer, model=mlp, looks=True)
+    straight, _ = run(fabric, federation)
+    for at in (3, 10, 12):
+        saved = to_bytes(straight["states"][at - 1])
+        resumed, _ = run(fabric, replace(federation, start=at, state=saved, looks=False))
+        assert identical(resumed["weights"], straight["weights"])
+
+
+def test_resumed_inside_a_round_the_others_do_the_rest_of_it_and_count_for_that(fabric):
+    federation = Federation((8, 8, 5), steps=12, optimizer=momentum, looks=True)
+    length, at = federation.round_length, 6  # of 4 steps: the second round has two left
+    straight = run(fabric, replace(federation, steps=8))[0]
+    state = straight["states"][at - 1]
+    resumed = run(fabric, replace(federation, start=at, state=to_bytes(state), steps=8))
+
+    w = algorithm_1(replace(federation, steps=4))[-1]
+    assert distance(state["weights"], w) < ROUNDING  # of the round's start
+    _, _, kept = local_training(federation, weights_of(federation.initial()), 0, range(length))
+    first, n_first, _ = local_training(federation, w, 0, range(length, 8), kept)
+    others = [local_training(federation, w, client, range(at, 8))[:2] for client in (1, 2)]
+    assert [n_first, *(n for _, n in others)] == [8, 4, 1]
+    assert distance(resumed[-1]["weights"], mean([(first, n_first), *others])) < ROUNDING
+
+
+# -- deaths
+
+
+DEATHS = {
+    "in the first round": (Federation((4, 6, 3), steps=9, deaths={2: 1}), 3),
+    "in a round's last step": (Federation((4, 6, 3), steps=9, deaths={1: 5}), 3),
+    "two at once": (Federation((4, 6, 3, 5), steps=9, deaths={1: 3, 3: 3}), 3),
+    "one after another": (Federation((4, 6, 3, 5), steps=12, deaths={1: 2, 2: 7}), 4),
+    "everyone but the first": (Federation((4, 6, 3), steps=9, deaths={1: 3, 2: 4}), 3),
+    "all who were sampled": (Federation((4, 6, 3, 5, 2), steps=24, fraction=0.2, seed=0, deaths={}), 8),
+}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(("federation", "rounds"), DEATHS.values(), ids=list(DEATHS))
+def test_a_client_that_dies_is_left_out_and_the_others_go_on(workers, federation, rounds):
+    if not federation.deaths:  # the only one of the round, if it is not the first client
+        number = next(r for r in range(1, 8) if federation.sampled(r) != [0])
+        federation = replace(federation, deaths={federation.sampled(number)[0]: number * federation.round_length + 1})
+        rounds -= sum(federation.sampled(r)[0] in federation.deaths for r in range(number, 8))
+    dead = sorted(federation.deaths)
+    results = run(workers, federation)
+    server, living = results[-1], [r for k, r in enumerate(results[:-1]) if k not in dead]
+    assert server["report"] == {"lost": dead, "rounds": rounds}
+    assert distance(server["weights"], algorithm_1(federation)[-1]) < ROUNDING
+    assert all(identical(client["weights"], server["weights"]) for client in living)
+
+
+# -- cost
+
+
+COSTS = [
+    Federation((4, 4, 4), steps=8, model=mlp),
+    Federation((5, 1, 8, 2), steps=24, epochs=2, model=mlp),
+    Federation((4, 7, 3, 5), steps=24, fraction=0.5, model=mlp),
+    Federation((2, 4, 3, 1, 5), steps=30, fraction=0.4, seed=3, model=mlp),
+    Federation((9,), steps=10, model=mlp),
+]
+
+
+@pytest.mark.parametrize("federation", COSTS)
+def test_stated_cost_is_what_a_trained_step_sends(fabric, federation):
+    parameters = list(mlp().parameters())
+    size = 4 * sum(parameter.numel() for parameter in parameters)
+    *clients, server = run(fabric, federation)
+    assert federation.steps % federation.round_length == 0
+    chosen = Counter(k for number in range(federation.rounds) for k in federation.sampled(number))
+    for k, client in enumerate(clients):
+        assert client["ledger"].get("send", 0) == chosen[k] * (size + 2 * HEADER)
+    assert server["ledger"] == {"send": chosen.total() * size}
+
+    cost = FedAvg(federation.fraction, federation.epochs).cost(
+        parameters, len(clients), federation.partition.steps_per_epoch
+    )
+    assert cost is not None
+    trained = sum(len(client["trained"]) for client in clients)
+    assert cost.worker["send"] * trained == pytest.approx(sum(c["ledger"].get("send", 0) for c in clients))
+    assert cost.server["send"] * trained / len(clients) == pytest.approx(server["ledger"]["send"])
+
+
+def test_the_cost_is_not_known_before_the_steps_of_an_epoch_are():
+    assert FedAvg().cost(list(mlp().parameters()), 2, None) is None
+
+
+def test_several_dtypes_are_refused():
+    with pytest.raises(LayoutError, match="sync=fedavg") as caught:
+        FedAvg().cost(list(TwoDtypes().parameters()), 2, 1)
+    assert caught.value.exit_code == 2
+
+
+# -- whole runs
+
+
+def accuracy(monkeypatch, tmp_path, *overrides: str) -> float:
+    """After the default five epochs on digits, which take serial training to 96 %."""
+    monkeypatch.chdir(tmp_path)
+    result = train_with([*overrides, "tracking=none", "checkpoint.every=0"], quiet=True)
+    assert result is not None and result.accuracy is not None
+    return result.accuracy
+
+
+def test_two_clients_with_evenly_dealt_digits_learn_them_as_well_as_one_does(fork_server, monkeypatch, tmp_path):
+    serial = accuracy(monkeypatch, tmp_path, "strategy=single")
+    assert accuracy(monkeypatch, tmp_path, "sync=fedavg", "hardware.workers=2") > serial - 0.02 > 0.92
+
+
+def test_three_parties_with_other_digits_each_learn_all_ten_and_less_than_with_evenly_dealt_ones(
+    fork_server, monkeypatch, tmp_path
+):
+    three = ["experiment=three_parties", "hardware=virtual"]
+    skewed = accuracy(monkeypatch, tmp_path, *three)
+    even = accuracy(monkeypatch, tmp_path, *three, "partition=shuffled")
+    assert 0.75 < skewed < even - 0.03
+    assert even > 0.94
