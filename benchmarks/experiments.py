@@ -215,7 +215,8 @@ def write_csv(path: Path, rows: list[Row]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _short(value) if value is not None else "" for key, value in row.items()} for row in rows)
+        for row in rows:
+            writer.writerow({key: "" if value is None else _short(value) for key, value in row.items()})
 
 
 def draw(path: Path, pictures: list[Picture], rows: list[Row], labels: list[str]) -> None:
@@ -254,8 +255,9 @@ def _plot_line(axis: Any, picture: Picture, rows: list[Row], name: str, marker: 
             points.append((same[0][picture.x], statistics.mean(values), min(values), max(values)))
     if points:
         xs, means, lows, highs = zip(*points, strict=True)
-        spread = [[m - low for m, low in zip(means, lows, strict=True)], [h - m for h, m in zip(highs, means, strict=True)]]
-        axis.errorbar(xs, means, yerr=spread, marker=marker, capsize=3, label=name, linewidth=1.2)
+        below = [mean - low for mean, low in zip(means, lows, strict=True)]
+        above = [high - mean for mean, high in zip(means, highs, strict=True)]
+        axis.errorbar(xs, means, yerr=[below, above], marker=marker, capsize=3, label=name, linewidth=1.2)
 
 
 def main(

@@ -176,7 +176,7 @@ def _who(plan: "Plan") -> list[str]:
                 _abridged([str(rank) for rank in _ranks(plan, role, i)]),
                 _abridged(part.layers) if plan.layout.parts > 1 else "the whole model",
                 f"{part.parameters:,}",
-                human_bytes(sum(sent.values())),
+                human_bytes(sum(sent.values())) if sent is not None else "the data say",
                 *memory,
             ]
         )

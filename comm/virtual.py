@@ -94,6 +94,8 @@ class Cluster:
         self.workers = [_Worker(rank) for rank in range(size)]
         self.turns = Turns(self.workers)
         self.stop = False  # somebody asked to save and stop
+        self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun
+        self.stops: dict[str, int] = {}  # topic -> the step that they leave before
         self.posted: dict[str, tuple[str, float]] = {}  # the board: key -> (value, when)
         self.readers: defaultdict[str, list[_Worker]] = defaultdict(list)
         self.meetings: dict[tuple[str, int], _Meeting] = {}
@@ -152,6 +154,17 @@ class VirtualBoard(Board):
             cluster.turns.give_way(worker)
         return value
 
+    def stops_before(self, step: int, topic: str) -> bool:
+        """Whether to stop before `step`: all who step together, `topic`, do at the first step that none has begun."""
+        begun, stops = self._cluster.begun, self._cluster.stops
+        furthest = begun.get(topic, step - 1)
+        if self._cluster.stop and topic not in stops:
+            stops[topic] = max(step, furthest + 1)
+        if topic in stops and step >= stops[topic]:
+            return True
+        begun[topic] = max(step, furthest)
+        return False
+
     def stop_requested(self) -> bool:
         return self._cluster.stop
 
@@ -168,8 +181,12 @@ class _Sent(Work):
     def __init__(self, comm: "VirtualComm", channel: str, number: int, launch: float, free: float) -> None:
         self._comm, self._free = comm, free
         self._channel, self._number, self._launch = channel, number, launch
+        self._done = False
 
     def wait(self) -> None:
+        if self._done:
+            return
+        self._done = True
         start = self._comm.now()
         self._comm.pass_until(self._free)
         self._comm.timeline.add(self._channel, self._number, self._launch, start, self._comm.now())
@@ -324,11 +341,11 @@ class VirtualComm(Comm):
         return f"waits in {meeting.call[0]} of {self.name} for workers {some}"
 
     def pass_until(self, clock: float) -> None:
-        """Blocked until `clock`, or not at all when it is past, or aside."""
+        """Blocked until `clock`, if that is not past; aside no time passes."""
         worker = self._worker
         if not self.ledger.is_aside:
             worker.clock = max(worker.clock, clock)
-            self._cluster.turns.give_way(worker)
+        self._cluster.turns.give_way(worker)
 
     # -- point to point
 
@@ -340,9 +357,9 @@ class VirtualComm(Comm):
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
         _check_contiguous(tensor)
-        size = nbytes(tensor)
+        receiver, size = self._cluster.workers[self._peer(dst)], nbytes(tensor)
         self.ledger.count("send", size)
-        cluster, worker, receiver = self._cluster, self._worker, self._cluster.workers[self.ranks[dst]]
+        cluster, worker = self._cluster, self._worker
         channel, launch = self._channel(self.rank, dst), worker.clock
         number = self.timeline.number(channel)
         stream = self.name, self.rank
@@ -372,6 +389,7 @@ class VirtualComm(Comm):
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
+        self._peer(src)
         receive, stream = _Receiving(self, tensor, src), (self.name, src)
         if self._worker.inbox.get(stream):
             receive.message = self._worker.collect(stream)
@@ -429,14 +447,19 @@ class VirtualComm(Comm):
         return None
 
     def _take(self, message: _Message, tensor: Tensor, src: int, start: float) -> None:
-        worker, sent = self._worker, message.tensor
-        assert sent.numel() == tensor.numel() and sent.dtype == tensor.dtype, (
-            f"worker {worker.rank} expected {tuple(tensor.shape)} {tensor.dtype} and worker {self.ranks[src]} sent "
-            f"{tuple(sent.shape)} {sent.dtype}"
+        worker, sent, source = self._worker, message.tensor, self.ranks[src]
+        assert nbytes(sent) == nbytes(tensor) and sent.dtype == tensor.dtype, (
+            f"worker {worker.rank} expected {nbytes(tensor)} bytes of {tensor.dtype} and "
+            f"worker {source} sent {nbytes(sent)} of {sent.dtype}"
         )
         _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
-        self._cluster.log(worker, "recv", self.ranks[src], nbytes(tensor))
+        self._cluster.log(worker, "recv", source, nbytes(tensor))
         self.timeline.add(self._channel(src, self.rank), message.number, message.launch, start, worker.clock)
+
+    def _peer(self, rank: int) -> int:
+        """A worker of this group, numbered in the whole run."""
+        assert rank != self.rank, f"worker {rank} of {self.name} talks to itself"
+        return self.ranks[rank]
 
     def _channel(self, src: int, dst: int) -> str:
         return f"{self.name}:{src}>{dst}"
@@ -445,10 +468,8 @@ class VirtualComm(Comm):
 
     def shared(self, tensor: Tensor) -> Tensor:
         meeting = self._meet("shared", tensor, lambda given: given[0].cpu().contiguous().clone())
-        memory: Tensor = self.attend(meeting)
-        # the same bytes with a version counter of its own: autograd must not see the others' writes, as on processes
-        bytes_of = torch.from_numpy(memory.flatten().view(torch.uint8).numpy())
-        return bytes_of.view(memory.dtype).view(memory.shape)
+        # .data: a version counter of its own; autograd must not see the others' writes, as on processes
+        return self.attend(meeting).data
 
     def mutex(self) -> AbstractContextManager[None]:
         name = f"{self.name}#mutex{self._meetings}"

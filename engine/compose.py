@@ -111,6 +111,8 @@ def _choices(overrides: list[str]) -> list[str]:
 def _no_such_key(message: str, cause: BaseException | None, choices: list[str]) -> str:
     """`choices`: the overrides that compose what the key was looked for in."""
     key = message.partition("'")[2].partition("'")[0].removesuffix(".")
+    if "Could not override 'hardware/network" in message:
+        return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"
     if "Could not override" not in message:
         return f"{_first_line(cause or message)}"
     config = hydra_compose("config", overrides=choices)

@@ -43,6 +43,7 @@ GRACE = 2.0  # seconds after the first failure in which others may say what they
 ONE_PRESS = 0.3  # seconds within which two signals are one
 PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WORKER_FAILED = 4
 SECONDARY = "PeerLostError"  # a worker that lost its peer is not the cause
 
 
@@ -182,7 +183,7 @@ def launch(assignment: Assignment, layout: Layout, survives: bool, preload: tupl
         role = layout.role(ended.rank)
         if not survives or processes == 1 or role.kind == "server" or role.replica == 0:
             return False
-        if ended.exit_code != WorkerFailedError.exit_code:
+        if ended.exit_code != WORKER_FAILED:
             return False  # diverged, out of disk, ...: it would come to the others too
         mark_lost(store, ended.rank)
         reason = ended.message if ended.error in ("Killed", "Exited") else f"failed: {ended.error}: {ended.message}"
@@ -196,7 +197,6 @@ def launch(assignment: Assignment, layout: Layout, survives: bool, preload: tupl
             ended = crew.watch()
     finally:
         crew.kill()
-    del store  # it had to live until here: the workers meet in it
     failures = [worker for worker in ended if worker.failed]
     if failures:
         raise _explain(failures, layout, assignment)

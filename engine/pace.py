@@ -45,7 +45,7 @@ class ComputeModel:
     def __init__(self, flops: float, overhead: float, measured: bool) -> None:
         self._flops, self._overhead, self._measured = flops, overhead, measured
         self._parts: dict[int, nn.Module] = {}
-        self._costs: dict[tuple[int, Shape, torch.dtype], PassCost] = {}
+        self._costs: dict[tuple[int, Shape, torch.dtype, bool], PassCost] = {}
 
     def keep(self, part: int, module: nn.Module) -> None:
         """A copy to look at, before anybody hooks itself into `module`."""
@@ -54,9 +54,11 @@ class ComputeModel:
 
     def of(self, part: int, inputs: Tensor) -> PassCost:
         """Of a pass of `inputs` through a part that was kept."""
-        key = (part, tuple(inputs.shape), inputs.dtype)
+        key = (part, tuple(inputs.shape), inputs.dtype, inputs.requires_grad)
         if key not in self._costs:
-            self._costs[key] = self._look(self._parts[part], inputs)
+            # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
+            with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+                self._costs[key] = self._look(self._parts[part], inputs)
         return self._costs[key]
 
     def _look(self, module: nn.Module, inputs: Tensor) -> PassCost:
@@ -75,8 +77,8 @@ def count_flops(module: nn.Module, inputs: Tensor) -> tuple[float, float, dict[s
 
     A layer's share goes to the first of its parameters; where none has flops, shares go by entries.
     """
-    part = copy.deepcopy(module).to("meta")
-    x = inputs.detach().to("meta")
+    part = _without_data(module)
+    x = inputs.detach().to("meta").requires_grad_(inputs.requires_grad)
     with FlopCounterMode(display=False) as counter:
         outputs = part(x)
     forward = float(counter.get_total_flops())
@@ -102,15 +104,24 @@ def count_flops(module: nn.Module, inputs: Tensor) -> tuple[float, float, dict[s
     return forward, backward, {name: share / total for name, share in owned.items() if share}
 
 
+def _without_data(module: nn.Module) -> nn.Module:
+    """A copy on the meta device; tensors that are plain attributes of a layer go there too."""
+    part = copy.deepcopy(module).to("meta")
+    for layer in part.modules():
+        for name, value in vars(layer).items():
+            if isinstance(value, Tensor):
+                vars(layer)[name] = value.to("meta")
+    return part
+
+
 def measured_seconds(module: nn.Module, inputs: Tensor) -> float:
     """A forward and a backward pass on this machine, the median of several; kept in the user's cache, so that a run
     repeats on the same machine."""
-    told = f"{module!r} {[tuple(p.shape) for p in module.parameters()]} {tuple(inputs.shape)} {torch.__version__}"
+    shapes = [tuple(parameter.shape) for parameter in module.parameters()]
+    told = f"{module!r} {shapes} {tuple(inputs.shape)} {inputs.dtype} {inputs.requires_grad} {torch.__version__}"
     key = sha256(f"{told} {platform.node()} {platform.machine()}".encode()).hexdigest()[:24]
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "paceline" / "compute.json"
-    known: dict[str, float] = {}
-    with suppress(OSError, ValueError):
-        known = json.loads(cache.read_text())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compute.json"
+    known = _read(cache)
     if key not in known:
         known[key] = _time(module, inputs)
         with suppress(OSError):  # a cache that cannot be kept is measured again
@@ -121,17 +132,29 @@ def measured_seconds(module: nn.Module, inputs: Tensor) -> float:
     return known[key]
 
 
+def _read(cache: Path) -> dict[str, float]:
+    """What is not as we write it is measured again."""
+    try:
+        found = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return {}
+    entries = found.items() if isinstance(found, dict) else ()
+    return {key: seconds for key, seconds in entries if isinstance(seconds, float) and 0 < seconds < float("inf")}
+
+
 def _time(module: nn.Module, inputs: Tensor) -> float:
     part = copy.deepcopy(module)
-    x = inputs.detach().clone()
+    x = inputs.detach().clone().requires_grad_(inputs.requires_grad)
     seconds: list[float] = []
-    for _ in range(12):
-        start = time.perf_counter()
-        outputs = part(x)
-        if outputs.requires_grad:
-            outputs.float().sum().backward()
-        seconds.append(time.perf_counter() - start)
-        part.zero_grad()
+    with torch.random.fork_rng(devices=[]):  # dropout here must not change what is drawn in training
+        for _ in range(12):
+            start = time.perf_counter()
+            outputs = part(x)
+            if outputs.requires_grad:
+                outputs.float().sum().backward()
+            seconds.append(time.perf_counter() - start)
+            part.zero_grad()
+            x.grad = None
     return statistics.median(seconds[2:])
 
 
@@ -147,7 +170,8 @@ class ModelledPace:
     def attach(self, module: nn.Module) -> None:
         """Before a sync mode adds its own hooks: a gradient is ready when its time has passed."""
         self._model.keep(self._part, module)
-        module.register_forward_hook(self._after_forward)
+        # before, not after: computing a pass again for backward ends as soon as the last tensor it needs is there
+        module.register_forward_pre_hook(self._before_forward)
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_gradient(name))
@@ -161,7 +185,7 @@ class ModelledPace:
     def backward_begins(self) -> None:
         self._current = self._passes.popleft() if self._passes else None
 
-    def _after_forward(self, module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+    def _before_forward(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if not module.training:
             return
         cost = self._model.of(self._part, inputs[0])
@@ -186,7 +210,7 @@ class RealPace:
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     def attach(self, module: nn.Module) -> None:
-        pass
+        self._device = next(module.parameters()).device
 
     def backward_begins(self) -> None:
         pass
@@ -199,11 +223,16 @@ class RealPace:
         slower = self._stragglers.factor(self._comm.rank, step) - 1
         if slower > 0 and self._recent:
             self._comm.elapse(slower * statistics.median(self._recent))
-        start = self._comm.now()
+        start = self._now()
         yield
-        blocked = 0.0
+        end, blocked = self._now(), 0.0
         for op in reversed(self._comm.timeline.operations):
             if op.end < start:
                 break
             blocked += op.end - max(op.start, start)
-        self._recent.append(max(self._comm.now() - start - blocked, 0.0))
+        self._recent.append(max(end - start - blocked, 0.0))
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return self._comm.now()

@@ -2,7 +2,7 @@
 
 A factor is a pure function of (seed, worker, step): the same trace for the same seed, whoever asks in whatever order.
 On the virtual cluster it multiplies the modelled time. Real workers can only be slowed: there a factor below 1 counts
-as 1.
+as 1. The bounds of knobs keep factors finite.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from .errors import ConfigError
 
@@ -45,7 +45,7 @@ class Exponential(Stragglers):
 
 
 class LogNormal(Stragglers):
-    def __init__(self, seed: int, sigma: Annotated[float, Gt(0)] = 0.5) -> None:
+    def __init__(self, seed: int, sigma: Annotated[float, Gt(0), Le(10)] = 0.5) -> None:
         self._seed, self._sigma = seed, sigma
 
     def factor(self, worker: int, step: int) -> float:
@@ -53,7 +53,7 @@ class LogNormal(Stragglers):
 
 
 class Pareto(Stragglers):
-    def __init__(self, seed: int, alpha: Annotated[float, Gt(0)] = 2.5) -> None:
+    def __init__(self, seed: int, alpha: Annotated[float, Ge(0.1)] = 2.5) -> None:
         self._seed, self._alpha = seed, alpha
 
     def factor(self, worker: int, step: int) -> float:

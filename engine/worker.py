@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..comm.base import Comm
 from ..comm.errors import PeerLostError
+from ..comm.virtual import VirtualComm
 from ..strategies.base import load_state, payload
 from ..tasks.losses import cross_entropy, evaluate
 from ..tracking.run_directory import RunDirectory
@@ -92,7 +94,8 @@ class Worker:
         with self.world.ledger.aside():
             if status == "interrupted" and self.saved_at != done and self.saves:
                 self._save(done, job.meter)
-            spread = self._consensus_distance()
+            # others may still be in a round that this one left early
+            spread = self._consensus_distance() if status == "completed" else None
             self.sync.finish()
             self._judge_snapshots(job)
             if status == "completed":
@@ -134,6 +137,7 @@ class Worker:
             load_state(module, state["parameters"])
         optimizer = self.parts.make_optimizer(module.parameters())
         trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self.sync.steps_per_epoch = self.parts.deal().steps_per_epoch
         self.sync.prepare(trained, optimizer, of_part)
         if state is not None:
             self.sync.load_state_dict(state["sync"])
@@ -334,7 +338,7 @@ class Worker:
         board.post(f"{key}/{self.world.rank}", json.dumps([name, digest]))
         if self.is_chief:
             writers = range(self.layout.workers if each else self.layout.parts)
-            sums = [json.loads(board.read(f"{key}/{rank}", rank)) for rank in writers if rank not in self.world.lost()]
+            sums = self._read_of_living(key, writers)
             manifest = Manifest(done, meter.seconds, self.time_to_accuracy, dict(sums))
             checkpoint.commit(self.directory.checkpoints, manifest, self.experiment.checkpoint.keep)
             self.directory.append({"kind": "checkpoint", "step": done})
@@ -361,14 +365,18 @@ class Worker:
 
     def _all_reports(self) -> list[Report]:
         """Of all who are alive."""
-        reports: list[Report] = []
-        for rank in range(self.layout.world_size):
+        return [Report.from_json(plain) for plain in self._read_of_living("report", range(self.layout.world_size))]
+
+    def _read_of_living(self, key: str, ranks: range) -> list[Any]:
+        """What each of `ranks` posted, without those who died; where a death is the end of the run, it is one here."""
+        found: list[Any] = []
+        for rank in ranks:
             try:
-                reports.append(Report.from_json(json.loads(self.world.board.read(f"report/{rank}", rank))))
+                found.append(json.loads(self.world.board.read(f"{key}/{rank}", rank)))
             except PeerLostError:
                 if not self.sync.survives:
                     raise
-        return reports
+        return found
 
     def _memory(self, activations: int) -> dict[str, int]:
         return {
@@ -399,6 +407,7 @@ class Worker:
                 "batch_size": experiment.batch_size,
                 "seed": experiment.seed,
                 "modelled": self.parts.compute is not None,
+                "event_digest": self.world.digest() if isinstance(self.world, VirtualComm) else None,
                 **summarise(reports, layout),
                 "accuracy": self.last_evaluation.get("accuracy"),
                 "loss": self.last_evaluation.get("loss"),

@@ -113,6 +113,7 @@ class Sync(ABC):
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
     agrees: bool = True
     survives: bool = False
+    steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm

@@ -111,6 +111,11 @@ CHOICES = [choice for choices in groups().values() for choice in choices]
 COMPANIONS = {  # what a choice needs beside it
     ("model", "gpt"): ["data=text"],
     ("data", "text"): ["model=gpt"],
+    ("data", "sparse"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
+    ("data", "svmlight"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
+    ("model", "sparse_logistic_regression"): ["data=sparse", "optimizer.momentum=0"],
+    ("stragglers", "trace"): ["stragglers.path=factors.txt"],
+    **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},
 }
 
 
@@ -121,7 +126,11 @@ def test_every_algorithm_has_a_choice() -> None:
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: f"{choice.group}={choice.name}")
-def test_every_choice_builds_and_can_be_planned(choice: Choice) -> None:
+def test_every_choice_builds_and_can_be_planned(
+    choice: Choice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("factors.txt").write_text("1 2\n3 1\n")
     overrides = [f"{choice.group}={choice.name}", *COMPANIONS.get((choice.group, choice.name), [])]
     plan = engine.prepare(overrides).plan()
     assert plan.layout.workers >= 1 and all(part.parameters > 0 for part in plan.parts)

@@ -6,12 +6,12 @@
                           Distributed Deep Learning"; Ying et al. 2021, "Exponential Graph is Provably
                           Efficient for Decentralized Deep Training", for both exponential graphs)
     matching              pairs drawn at random, each to each other; of an odd number one sits out
-    random_out            sends to one other, drawn at random; any number send to it
+    one_peer_and_random   sends to that one and to another, drawn at random; any number send to it
 
 The exponential graphs are directed: i receives of i - 2^k. What is drawn follows from (seed, r), so that no message
 tells it.
 
-In all but random_out a worker receives of as many as it sends to. There a_ij = 1 / (1 + |of|), for j in `of` and j = i,
+In all but one_peer_and_random a worker receives of as many as it sends to. There a_ij = 1 / (1 + |of|), for j in `of` and j = i,
 is doubly stochastic: all degrees are alike, but for the one that sits out, which keeps a_ii = 1. Of two workers each is
 both of the ring's neighbours of the other, and is listed once: a_ij = 1/2 (Metropolis weights, Xiao and Boyd 2004).
 In any graph p_ji = 1 / (1 + |to|), for j in `to` and j = i, is column stochastic, which is what push-sum asks for.
@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-Topology = Literal["ring", "exponential", "one_peer_exponential", "matching", "random_out"]
+Topology = Literal["ring", "exponential", "one_peer_exponential", "matching", "one_peer_and_random"]
 
 
 class Neighbours(NamedTuple):
@@ -44,8 +44,8 @@ def neighbours(topology: Topology, worker: int, size: int, round: int, seed: int
             return _circulant(worker, size, [2 ** (round % _tau(size))])
         case "matching":
             return _matching(worker, size, np.random.default_rng((seed, round)))
-        case "random_out":
-            return _random_out(worker, size, np.random.default_rng((seed, round)))
+        case "one_peer_and_random":
+            return _one_peer_and_random(worker, size, 2 ** (round % _tau(size)), np.random.default_rng((seed, round)))
 
 
 def out_degree(topology: Topology, size: int) -> float:
@@ -53,11 +53,11 @@ def out_degree(topology: Topology, size: int) -> float:
     if size == 1:
         return 0.0
     match topology:
-        case "ring":
+        case "ring" | "one_peer_and_random":
             return min(2, size - 1)
         case "exponential":
             return _tau(size)
-        case "one_peer_exponential" | "random_out":
+        case "one_peer_exponential":
             return 1.0
         case "matching":
             return (size - size % 2) / size
@@ -80,6 +80,11 @@ def _matching(worker: int, size: int, rng: np.random.Generator) -> Neighbours:
     return Neighbours(pair, pair)
 
 
-def _random_out(worker: int, size: int, rng: np.random.Generator) -> Neighbours:
-    to = (np.arange(size) + 1 + rng.integers(size - 1, size=size)) % size  # anyone but oneself
-    return Neighbours([int(to[worker])], np.flatnonzero(to == worker).tolist())
+def _one_peer_and_random(worker: int, size: int, hop: int, rng: np.random.Generator) -> Neighbours:
+    fixed = _circulant(worker, size, [hop])
+    if size == 2:
+        return fixed
+    hops = rng.integers(1, size - 1, size=size)
+    hops += hops >= hop  # 1 ... size - 1 without `hop`
+    to = (np.arange(size) + hops) % size
+    return Neighbours([*fixed.to, int(to[worker])], [*fixed.of, *np.flatnonzero(to == worker).tolist()])

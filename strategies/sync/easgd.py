@@ -154,8 +154,8 @@ class EASGD(Sync):
         return dict(zip(self.parameters, views_of(self._centre, self._params), strict=True))
 
     def state_dict(self) -> State:
-        # own weights too: `prepare` makes all alike
-        return {**super().state_dict(), "t": self._t, "centre": self._centre, "weights": self._replica.weights}
+        own = self._replica.weights.clone()  # `prepare` makes all alike
+        return {**super().state_dict(), "t": self._t, "centre": self._centre, "weights": own}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
@@ -244,8 +244,8 @@ class RoundRobinEASGD(Sync):
         return centre
 
     def state_dict(self) -> State:
-        # own weights too: `prepare` makes all alike
-        return {**super().state_dict(), "t": self._t, "centre": self._centre, "weights": self._replica.weights}
+        own = self._replica.weights.clone()  # `prepare` makes all alike
+        return {**super().state_dict(), "t": self._t, "centre": self._centre, "weights": own}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
@@ -360,7 +360,7 @@ class AsyncEASGD(Sync):
 
     def state_dict(self) -> State:
         """Of replica 0; its weights too, as those saved are the centre."""
-        return {**super().state_dict(), "t": self._t, "weights": self._replica.weights}
+        return {**super().state_dict(), "t": self._t, "weights": self._replica.weights.clone()}
 
     def load_state_dict(self, state: State) -> None:
         self._t = state["t"]

@@ -71,7 +71,6 @@ class FedAvg(Sync):
     synchronous = False
     agrees = False
     survives = True
-    steps_per_epoch: int = 1  # set before `prepare`
 
     def __init__(
         self,

@@ -27,6 +27,9 @@ of some steps ago: its staleness is how many steps fewer its sender had done, wh
 received and mixed, and the mean over the living replicas, weighted by w, is the result: see `finish`. A resumed run
 starts all workers from replica 0's weights, with w = 1.
 
+A push is waited for when the next one is due, until it has left: with a model that the network's buffers do not hold,
+until its receiver looks for messages, before its next step.
+
 A worker that dies is pushed to no more, and what it has not sent whole is dropped; with `conserve` its w goes with it.
 
 Cost per step, S bytes of weights: a worker sends (S + 24) / period, the weights and a header.

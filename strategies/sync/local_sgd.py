@@ -184,7 +184,7 @@ class LocalSGD(Sync):
     def state_dict(self) -> State:
         return {
             **super().state_dict(),
-            "weights": self._weights,  # own ones: `prepare` makes all alike
+            "weights": self._weights.clone(),  # own ones: `prepare` makes all alike
             "t": self._t,
             "samples": [self._own, self._all],
             "outer": self._outer,

@@ -10,13 +10,15 @@ In step t a worker
     steps its own copy if it will not fetch next: w <- step(w, g),
     pushes a, and sets a <- 0, if n_push divides t + 1;
 
-the server applies each push at once, in full: w <- step(w, a). Its version is the number of its steps; the staleness of
-a push is the number of versions that came between its worker's last fetch and the push. One worker with
-n_push = n_fetch = 1 is serial SGD, bit for bit. P equal workers in turn have staleness P - 1.
+the server applies each push at once: w <- step(w, a), with rate eta p where p is the share of the worker's batch in all
+samples of a step (`rate=share`), so that P workers move the weights as far a step as one with the batch of all, or with
+rate eta (`rate=full`, as Dean et al. have it), so that they move them P times as far. Its version is the number of its
+steps; the staleness of a push is the number of versions that came between its worker's last fetch and the push. One
+worker with n_push = n_fetch = 1 is serial SGD, bit for bit. P equal workers in turn have staleness P - 1.
 
 *Stale synchronous* (Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server").
 A worker's clock is the number of its steps. At clock c it may go on only while the slowest is at c - s or later. So the
-weights that worker i computes its gradient G_i,t with are, for plain SGD with rate eta,
+weights that worker i computes its gradient g_i,t with are, for plain SGD and G_i,t = p_i,t g_i,t (or g_i,t, `full`),
 
     w_i,t = w_0 - eta ( sum_{k=0}^{t-s-1} sum_j G_j,k  +  sum_{k=t-s}^{t-1} G_i,k  +  sum_{(j,k) in S_i,t} G_j,k )
 
@@ -24,17 +26,17 @@ with S_i,t some updates of others, of clocks t-s to t+s-1. (Where this is printe
 t - s on count twice: it must end at t-s-1.) Here the server withholds the answer to a fetch until the worker may go on,
 and what a worker pushed that may not go on is applied at that moment: the clocks of what has been applied never lie
 more than s apart. A batch without samples moves the clock and nothing else. Workers that are done, or dead, hold nobody
-back. s = infinity is ASP. At s = 0 all gradients of a clock are of one version, and no other order of things is left:
-the server steps once with their mean over samples, as BSP does and whatever the optimizer. For s > 0 each push is a
-step of its own, as in ASP, so that P workers move the weights P times as far a clock as at s = 0 with the same rate.
+back. s = infinity is ASP. At s = 0 all gradients of a clock are of one version: the server steps once, with their mean
+over samples, which is BSP whatever the optimizer. For s > 0 each push is a step of its own, as in ASP, so that what an
+optimizer remembers (momentum, Adam) decays P times a clock, where in BSP it does once.
 
 *Synchronous*: as s = 0, and a push is answered with the new weights, so that workers agree after every step.
 
 *Several servers*: each has a contiguous run of whole parameters, balanced by bytes, with version, clocks and staleness
 of its own; workers talk to all of them. Without the *lock* (You, Buluc, Demmel 2017, "Scaling Deep Learning on GPU and
-Knights Landing Clusters": the master handles requests at once) all servers have the same weights in shared
-memory and step them as pushes come, with optimizer state of their own; worker r talks to server r mod servers. Updates
-may be lost where two servers write at once. Versions, and so staleness, are each server's own.
+Knights Landing Clusters": the master handles requests at once) all servers have the same weights in shared memory and
+step them as pushes come, with optimizer state of their own; worker r talks to server r mod servers. Updates may be lost
+where two servers write at once. Versions, and so staleness, are each server's own.
 
 Deviations from the papers: a is pushed when it holds n_push gradients, where Dean's first push holds one; replicas
 start alike; an asynchronous batch without samples is neither fetched for nor pushed. Ho's clock ticks where the worker
@@ -53,9 +55,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 from math import inf
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
@@ -68,11 +69,10 @@ from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.clocks import Clocks
 from ..exchange.flat import check_one_dtype, flatten
-from ..pipeline import balanced
+from ..exchange.shards import runs_of
 from ..state import from_tensor, to_tensor
 from .bsp import start_alike
 
-T = TypeVar("T", bound=Tensor)
 HEADER = 8  # bytes: one float64, which announces a push by its batch's share, or is one of these
 
 
@@ -94,6 +94,15 @@ class Place:
     accrued: Tensor
 
 
+@dataclass(frozen=True)
+class Push:
+    """What a server has received and not applied."""
+
+    worker: int
+    share: float
+    gradient: Tensor
+
+
 class ParameterServer(Sync):
     """Workers and, for each part of the model, one or several servers."""
 
@@ -103,14 +112,17 @@ class ParameterServer(Sync):
         staleness: Annotated[int, Ge(0)] | None = None,
         push: Annotated[int, Ge(1)] = 1,
         fetch: Annotated[int, Ge(1)] = 1,
+        rate: Literal["share", "full"] = "share",
         servers: Annotated[int, Ge(1)] = 1,
         lock: bool = True,
     ) -> None:
         """`staleness`: SSP's s, in steps; None for no bound. `push`, `fetch`: n_push and n_fetch, in steps.
 
-        `lock`: each server has weights of its own; else all have the same. Raises `LayoutError`.
+        `rate`: of an asynchronous push. `lock`: each server has weights of its own; else all have the same. Raises
+        `LayoutError`.
         """
         _check(mode, staleness, push, fetch, lock)
+        self.takes_share = rate == "share"
         self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
         self.synchronous = self.agrees = mode == "synchronous"
         self.survives = not self.synchronous
@@ -139,6 +151,7 @@ class ParameterServer(Sync):
             self._places = [Place(first + i, *piece) for i, piece in enumerate(pieces)]
         self._received = torch.empty_like(self._weights) if self._server >= 0 and self.bound == 0 else None
         self._header = torch.zeros(1, dtype=torch.float64)
+        self._share = 1.0  # of the last batch with samples
         self._t = 0
         self._staleness: Counter[int] = Counter()
 
@@ -155,13 +168,16 @@ class ParameterServer(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
+        self._is_empty = batch.size == 0
+        if self._is_empty:
+            return
         self._share = batch.share
-        if not self.synchronous and batch.size > 0 and self._t % self.n_fetch == 0:
+        if not self.synchronous and self._t % self.n_fetch == 0:
             # ready to receive from all before all have been told: a server that is blocked in a send takes no message
             _wait([*self._tell(Request.FETCH), *self._pull()])
 
     def update(self) -> None:
-        if self._share > 0:
+        if not self._is_empty:
             for accrued, parameter in zip(self._gradients, self._params, strict=True):
                 if parameter.grad is not None:
                     accrued.add_(parameter.grad)
@@ -169,15 +185,15 @@ class ParameterServer(Sync):
             if self._t % self.n_fetch != 0:
                 self.optimizer.step()
             if self._t % self.n_push == 0:
-                self._push(self._share)
+                self._push()
         elif self.bound < inf:
             _wait(self._tell(Request.SKIP))
         if self.synchronous:
             _wait(self._pull())
 
-    def _push(self, share: float) -> None:
+    def _push(self) -> None:
         # nothing is waited for in between: two servers may each be receiving from another worker
-        _wait([*self._tell(share), *(self.comm.isend(place.accrued, place.server) for place in self._places)])
+        _wait([*self._tell(self._share), *(self.comm.isend(place.accrued, place.server) for place in self._places)])
         self._accrued.zero_()
 
     def _pull(self) -> list[Work]:
@@ -185,7 +201,7 @@ class ParameterServer(Sync):
 
     def finish(self) -> None:
         if self._t % self.n_push != 0:
-            self._push(1.0)
+            self._push()
         _wait(self._tell(Request.DONE, self._all_servers))
         _wait(self._pull())
 
@@ -207,7 +223,7 @@ class ParameterServer(Sync):
         self._clocks = Clocks(self._workers)
         self._version, self._fetched = 0, [0] * self._workers
         self._sum_of_shares = 0.0  # at s = 0, of the gradients that have been added up
-        self._held: dict[int, list[tuple[int, Tensor]]] = defaultdict(list)  # clock -> pushes that may not be read yet
+        self._held: dict[int, list[Push]] = defaultdict(list)  # clock -> those that may not be read yet
         self._asking: dict[int, list[tuple[int, Request]]] = defaultdict(list)  # clock -> workers that wait there
         while self._clocks.going:
             before = self._clocks.slowest
@@ -250,24 +266,24 @@ class ParameterServer(Sync):
         elif clock < self._clocks.slowest + self.bound:
             self.comm.recv(self._accrued, worker)
             self._count_staleness(worker)
-            self._step()
+            self._step(share)
         else:
             gradient = torch.empty_like(self._accrued)
             self.comm.recv(gradient, worker)
-            self._held[clock].append((worker, gradient))
+            self._held[clock].append(Push(worker, share, gradient))
 
     def _apply_what_may_be_read(self) -> None:
         """The slowest has gone on: pushes of clocks below slowest + s."""
         if self._sum_of_shares > 0:
             self._accrued.div_(self._sum_of_shares)  # less than 1 where a worker has died
-            self._step()
+            self._step(1.0)
             self._accrued.zero_()
             self._sum_of_shares = 0.0
         for clock in sorted(clock for clock in self._held if clock < self._clocks.slowest + self.bound):
-            for worker, gradient in self._held.pop(clock):
-                self._accrued.copy_(gradient)
-                self._count_staleness(worker)
-                self._step()
+            for push in self._held.pop(clock):
+                self._accrued.copy_(push.gradient)
+                self._count_staleness(push.worker)
+                self._step(push.share)
 
     def _answer_those_who_may_go_on(self) -> None:
         """At clock c: if the slowest is at c - s or later."""
@@ -280,8 +296,14 @@ class ParameterServer(Sync):
                     self._fetched[worker] = self._version
                     self._send(self._weights, worker)
 
-    def _step(self) -> None:
+    def _step(self, share: float) -> None:
+        groups = self.optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group in groups if self.takes_share else []:
+            group["lr"] = group["lr"] * share
         self.optimizer.step()
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
         self._version += 1
 
     def _count_staleness(self, worker: int) -> None:
@@ -317,6 +339,7 @@ class ParameterServer(Sync):
         return {
             "servers": [self._receive_state(server) for server in self._all_servers],
             "t": self._t,
+            "share": self._share,
             "accrued": self._accrued.clone() if self._t % self.n_push != 0 else None,
             "optimizer": self.optimizer.state_dict(),
         }
@@ -338,7 +361,7 @@ class ParameterServer(Sync):
                 self._among_servers.barrier()  # nobody serves weights before server 0 has loaded them
         elif self.comm.rank == 0:
             self.optimizer.load_state_dict(state["optimizer"])
-            self._t = state["t"]
+            self._t, self._share = state["t"], state["share"]
             if state["accrued"] is not None:
                 self._accrued.copy_(state["accrued"])
 
@@ -361,20 +384,6 @@ class ParameterServer(Sync):
             server={"send": replicas * size / self.n_fetch / self.servers},
             buffers=size,
         )
-
-
-def runs_of(parameters: Sequence[T], servers: int) -> list[list[T]]:
-    """Contiguous runs of whole parameters, one for each server, the one of most bytes as light as can be.
-
-    Raises `LayoutError` when there are fewer parameters than servers.
-    """
-    if servers > len(parameters):
-        raise LayoutError(
-            f"sync.servers={servers}: each server takes whole parameters, and there are {len(parameters)}; "
-            f"choose sync.servers <= {len(parameters)}"
-        )
-    cuts = balanced([payload([parameter]) for parameter in parameters], servers)
-    return [list(parameters[a:b]) for a, b in pairwise([0, *cuts, len(parameters)])]
 
 
 def _check(mode: str, staleness: int | None, push: int, fetch: int, lock: bool) -> None:

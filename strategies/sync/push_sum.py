@@ -11,8 +11,9 @@ z_i = x_i / w_i, which is the model: gradients are taken at z_i and it is what i
 
 with a column stochastic p: a worker shares itself out in equal parts among those it sends to and itself, and need not
 know who else sends to them: see exchange/topology.py. So the sums of all x_i and of all w_i (which is n) are conserved,
-and under zero gradients every z_i goes to the mean of what all started from. On the one-peer exponential graph, where
-p is doubly stochastic, all w_i stay 1; on random_out they do not.
+and under zero gradients every z_i goes to the mean of what all started from. On the exponential graphs, where p is
+doubly stochastic, all w_i stay 1; on one_peer_and_random they do not. A gradient moves z_i by eta / w_i: a graph in
+which nobody need send to a worker lets its w_i become tiny, and training diverge; there, each has one sender at least.
 
 Deviations from the paper: `step` is any optimizer's, on x_i; weight decay thus shrinks x_i and not z_i, which differ by
 w_i. Nothing is overlapped with the gradient (the paper's tau is 0).
@@ -24,7 +25,7 @@ The consensus is sum_i x_i / sum_i w_i over the living replicas. One worker send
 for bit.
 
 Cost per step, S bytes of weights: a worker sends |to| (S + 8) / period (x and w): |to| is 1 on the one-peer exponential
-graph and on random_out, ceil(log2 n) on the exponential one.
+graph, 2 on one_peer_and_random (1 for n = 2), ceil(log2 n) on the exponential one.
 """
 
 from collections.abc import Sequence
@@ -53,11 +54,11 @@ class PushSum(Sync):
 
     def __init__(
         self,
-        topology: Literal["exponential", "one_peer_exponential", "random_out"] = "one_peer_exponential",
+        topology: Literal["exponential", "one_peer_exponential", "one_peer_and_random"] = "one_peer_exponential",
         period: Annotated[int, Ge(1)] = 1,
         seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
-        """`period`: steps between two rounds of mixing. `seed`: of what random_out draws."""
+        """`period`: steps between two rounds of mixing. `seed`: of what one_peer_and_random draws."""
         self.topology: Topology = topology
         self.period, self.seed = period, seed
 

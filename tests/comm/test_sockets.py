@@ -161,6 +161,28 @@ def test_receives_from_anyone_take_turns_among_senders_that_all_have_messages(cr
         assert sorted(heard[i : i + 3]) == [1, 2, 3], heard
 
 
+def test_receives_from_anyone_take_what_came_first_of_what_was_in_the_way(crew):
+    for sender in (2, 1):
+        send(crew[sender], 0, bytes([sender]))
+        send(crew[sender], 0, b"x", group=8)
+        receive(crew[0], sender, 1, group=8)
+    assert [receive(crew[0], (1, 2, 3), 1)[0] for _ in range(2)] == [2, 1]
+
+
+def test_a_small_message_does_not_overtake_a_large_one_that_is_still_leaving(crew):
+    large, count = bytes(range(256)) * (64 << 12), 0
+    crew[0]._timeout = 10
+    send(crew[1], 0, large)
+    received = []
+    reading = threading.Thread(target=lambda: received.append(receive(crew[0], 1, len(large))))
+    reading.start()
+    while reading.is_alive():  # whenever there is room, and whenever there is none
+        send(crew[1], 0, count.to_bytes(4))
+        count += 1
+    assert received == [large]
+    assert [int.from_bytes(receive(crew[0], 1, 4)) for _ in range(count)] == list(range(count))
+
+
 def test_what_nobody_asked_for_stays_with_its_sender(crew):
     """So that a server is not flooded: its memory holds what it has asked for."""
     large = bytes(64 << 20)
@@ -170,6 +192,13 @@ def test_what_nobody_asked_for_stays_with_its_sender(crew):
     assert not flood.done and not crew[0]._inbox
     assert receive(crew[0], 1, len(large)) == large
     crew[1].wait(flood)
+
+
+def test_of_several_that_could_be_received_from_anyone_one_is_read(crew):
+    for sender in (1, 2, 3):
+        send(crew[sender], 0, b"message")
+    assert receive(crew[0], (1, 2, 3), 7) == b"message"
+    assert not crew[0]._inbox
 
 
 def test_a_message_is_received_into_the_memory_that_waits_for_it(crew):
@@ -271,6 +300,21 @@ def test_half_a_message_kept_after_a_timeout_goes_with_its_dead_sender(crew):
     with pytest.raises(PeerGoneError):
         receive(crew[0], 1, 6)
     assert not crew[0]._inbox
+
+
+def test_half_a_message_that_was_in_the_way_goes_with_its_dead_sender(crew):
+    with half_a_message(crew), pytest.raises(TimeoutError):
+        receive(crew[0], 1, 6, group=8)
+    with pytest.raises(PeerGoneError):
+        receive(crew[0], 1, 6, group=8)
+    assert not crew[0]._inbox
+
+
+def test_a_receive_from_one_that_died_before_it_ever_spoke_is_told_at_once(crew):
+    crew.die(1)
+    crew[0]._timeout = 0
+    with pytest.raises(PeerGoneError, match="worker 1 has died"):
+        receive(crew[0], 1, 1)
 
 
 def test_receives_from_anyone_tell_each_death_once_and_go_on_until_nobody_is_left(crew):

@@ -17,7 +17,9 @@ import pytest
 from process_table import is_alive, until, workers_of
 from short_runs import START, Launcher, Start, Train, weights
 
+import paceline.conf
 from paceline.comm import RendezvousError
+from paceline.engine import prepare
 from paceline.engine.checkpoint import read_manifest, steps_of
 from paceline.engine.errors import CorruptCheckpointError, WorkerFailedError
 from paceline.engine.launch import ONE_PRESS
@@ -86,6 +88,48 @@ def test_a_killed_server_is_named(train: Train, root: Path) -> None:
     )
     assert error.exit_code == 4
     assert str(error).startswith("server 2, after step ") and "SIGKILL" in str(error)
+
+
+def surviving(says: bool) -> list[str]:
+    """The sync modes that go on when a worker dies, or those that do not."""
+    names = sorted(path.stem for path in Path(next(iter(paceline.conf.__path__)), "sync").glob("*.yaml"))
+    return [name for name in names if prepare([f"sync={name}", "hardware.workers=3"]).plan().survives == says]
+
+
+@pytest.mark.parametrize("sync", surviving(True))
+def test_the_others_go_on_when_a_worker_dies_and_say_so(
+    train: Train, root: Path, sync: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        harmed = pool.submit(harm, root / "victim", 1, signal.SIGKILL)
+        result = train(
+            "strategy=sabotage", "strategy.pause=0.02", f"sync={sync}", "hardware.workers=3", "steps=100", name="victim"
+        )
+        pids = harmed.result()
+    assert result.summary["status"] == "completed"
+    assert result.summary["lost"] == [1]
+    assert result.summary["accuracy"] is not None
+    assert "worker 1 was killed by SIGKILL; training goes on without it" in capfd.readouterr().err
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+@pytest.mark.parametrize("sync", surviving(False))
+def test_a_synchronous_run_ends_when_a_worker_dies(train: Train, root: Path, sync: str) -> None:
+    error = fails(
+        lambda: train(*LONG, f"sync={sync}", "hardware.workers=3", name="victim"),
+        lambda: harm(root / "victim", 1, signal.SIGKILL),
+    )
+    assert error.exit_code == 4
+    assert str(error).startswith("worker 1, after step ") and "SIGKILL" in str(error)
+
+
+def test_replica_0_cannot_be_done_without(train: Train, root: Path) -> None:
+    error = fails(
+        lambda: train(*LONG, "sync=asp", name="victim"),
+        lambda: harm(root / "victim", 0, signal.SIGKILL),
+    )
+    assert error.exit_code == 4
+    assert str(error).startswith("worker 0, after step ") and "SIGKILL" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What holds of every strategy with every sync mode, through whole runs on real processes and on the virtual cluster.
 
-Choices are found in conf/: whoever adds one is held to this. Every sync mode is tried under data_parallel, every strategy
-with bsp, a pipeline with a mode of each kind; all other pairs are marked slow.
+Choices are found in conf/: whoever adds one is held to this. Every sync mode is tried under data_parallel, every
+strategy with bsp, a pipeline with a mode of each kind; all other pairs are marked slow.
 """
 
 from itertools import product
@@ -61,6 +61,8 @@ NOT_SERIAL = {
     "easgd_momentum": "the centre pulls a lone worker too",
     "easgd_round_robin": "the centre pulls a lone worker too",
 }
+# Modes whose steps cost different amounts, so that they state none: their own tests count each phase
+NO_ONE_COST = {"post_local_sgd"}
 # What a mode takes to run on one replica
 ALONE = {"backup_workers": ["sync.backups=0"]}
 TRIED_WITH_PIPELINES = ("bsp", "asp", "local_sgd", "gossip")
@@ -230,6 +232,9 @@ def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(workers,
 def test_measured_bytes_are_the_stated_cost(strategy, sync):
     """Every batch is full, and steps are a multiple of whatever happens every few steps."""
     _, summary = finish(strategy, sync, 2, "data.limit=96", "steps=12")
+    if sync in NO_ONE_COST:
+        assert summary["predicted"]["bytes_per_step"] is None
+        return
     assert summary["wire"]["bytes_per_step"] == summary["predicted"]["bytes_per_step"] >= 0
     assert sum(summary["wire"]["by_primitive"].values()) == summary["wire"]["bytes_per_step"]
 
@@ -269,9 +274,11 @@ def test_a_virtual_run_repeats_bit_for_bit_weights_clock_and_events(sync):
 @every_sync
 def test_measured_bytes_are_the_stated_cost_on_the_virtual_cluster_too(sync):
     settings = [text for text in SETTINGS if not text.startswith("hardware.")]
-    result = run([f"sync={sync}", *settings, "hardware=virtual", "hardware.workers=2", "data.limit=96", "steps=12"])
+    two = ["hardware=virtual", "hardware.workers=2", "data.limit=96", "steps=12"]
+    result = run([f"sync={sync}", *settings, *two], quiet=True)
     assert result is not None
-    assert result.summary["wire"]["bytes_per_step"] == result.summary["predicted"]["bytes_per_step"]
+    stated = result.summary["predicted"]["bytes_per_step"]
+    assert result.summary["wire"]["bytes_per_step"] == stated if sync not in NO_ONE_COST else stated is None
 
 
 @pytest.mark.dist

@@ -27,6 +27,7 @@ from oracles import (
 from replicas import Life, Replica, copy, flat, live, saved_after, stacked
 from torch import Tensor
 
+from paceline import engine
 from paceline.strategies import LayoutError, Sync
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
@@ -412,8 +413,7 @@ def test_a_resumed_asynchronous_run_has_replica_0_as_it_was_and_the_others_at_th
 # -- what it costs
 
 
-@pytest.mark.parametrize("period", [1, 4])
-@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize(("replicas", "period"), [(1, 1), (2, 4), (3, 1), (3, 4)])
 @together
 def test_stated_cost_is_what_a_step_sends_and_holds(fabric, variant, replicas, period):
     steps = 12
@@ -432,8 +432,7 @@ def test_stated_cost_is_what_a_step_sends_and_holds(fabric, variant, replicas, p
     assert sent == pytest.approx(cost.worker[primitive] * steps * replicas, abs=replicas / 2)
 
 
-@pytest.mark.parametrize("period", [1, 4])
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize(("replicas", "period"), [(1, 4), (3, 1), (3, 4)])
 def test_stated_cost_is_what_replicas_and_server_send(fabric, replicas, period):
     steps, sync = 12, AsyncEASGD(period=period)
     cost = sync.cost(list(mlp().parameters()), replicas, None)
@@ -523,3 +522,17 @@ def test_a_pipeline_has_a_server_for_each_part(fabric):
     assert close(flat(stages[0]["weights"] | stages[1]["weights"]), whole)
     assert identical(first["weights"], stages[0]["weights"])
     assert identical(second["weights"], stages[1]["weights"])
+
+
+# -- whole runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["easgd", "easgd_round_robin", "easgd_async", "easgd_momentum"])
+def test_digits_are_learnt_within_two_points_of_serial_training(fork_server, tmp_path, choice):
+    settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1")
+    ways = ("strategy=single", "batch_size=64"), (f"sync={choice}", "hardware.workers=2")
+    alone, result = (engine.run([*way, *settings], root=tmp_path, quiet=True) for way in ways)
+    assert alone is not None and alone.accuracy is not None
+    assert result is not None and result.accuracy is not None
+    assert result.accuracy > alone.accuracy - 0.02

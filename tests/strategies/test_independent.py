@@ -20,6 +20,7 @@ from oracles import (
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
+from paceline import engine
 from paceline.strategies import LayoutError
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
@@ -154,3 +155,17 @@ def test_replicas_of_a_pipeline_average_part_by_part(fabric):
     assert distance(results[0]["weights"] | results[1]["weights"], whole[0]["weights"]) < ROUNDING
     for stage in (0, 1):
         assert identical(results[stage]["weights"], results[2 + stage]["weights"])
+
+
+# -- whole runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["independent"])
+def test_digits_are_learnt_within_two_points_of_serial_training(fork_server, tmp_path, choice):
+    settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1")
+    ways = ("strategy=single", "batch_size=64"), (f"sync={choice}", "hardware.workers=2")
+    alone, result = (engine.run([*way, *settings], root=tmp_path, quiet=True) for way in ways)
+    assert alone is not None and alone.accuracy is not None
+    assert result is not None and result.accuracy is not None
+    assert result.accuracy > alone.accuracy - 0.02

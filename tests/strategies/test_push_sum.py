@@ -13,7 +13,7 @@ from paceline.strategies.sync.push_sum import WEIGHT, PushSum
 
 pytestmark = pytest.mark.dist
 APART = [0, 1, 2, 3, 4]  # replicas that start apart
-TOPOLOGIES = ["exponential", "one_peer_exponential", "random_out"]
+TOPOLOGIES = ["exponential", "one_peer_exponential", "one_peer_and_random"]
 FLOAT = 4  # bytes
 
 
@@ -29,10 +29,13 @@ def matrix(topology: str, n: int, r: int, seed: int = 0) -> Tensor:
         case "one_peer_exponential":
             for i in range(n):
                 p[(i + 2 ** (r % tau)) % n, i] = 1
-        case "random_out":
-            drawn = np.random.default_rng((seed, r)).integers(n - 1, size=n)
+        case "one_peer_and_random":
+            fixed = 2 ** (r % tau)
+            others = [hop for hop in range(1, n) if hop != fixed]
+            drawn = np.random.default_rng((seed, r)).integers(1, n - 1, size=n) if others else [0] * n
             for i in range(n):
-                p[(i + 1 + drawn[i]) % n, i] = 1
+                for hop in [fixed, *([others[drawn[i] - 1]] if others else [])]:
+                    p[(i + hop) % n, i] = 1
     return p / p.sum(0)
 
 
@@ -83,9 +86,9 @@ def test_one_replica_is_serial_training_bit_for_bit_and_sends_nothing(fabric, to
     [
         ("exponential", 5, 1, momentum),
         ("one_peer_exponential", 4, 1, adam),
-        ("random_out", 3, 1, momentum),
-        ("random_out", 5, 1, adam),
-        ("random_out", 4, 2, momentum),
+        ("one_peer_and_random", 3, 1, momentum),
+        ("one_peer_and_random", 5, 1, adam),
+        ("one_peer_and_random", 4, 2, momentum),
     ],
 )
 def test_every_step_follows_the_papers_recursion(fabric, topology, n, period, optimizer):
@@ -103,7 +106,7 @@ def test_every_step_follows_the_papers_recursion(fabric, topology, n, period, op
 def test_gradients_at_x_instead_of_z_would_be_another_algorithm():
     """What the test above would find."""
     case = Case([[2] * 5] * 4)
-    right, wrong = (push_sum(case, APART, "random_out", at=at)[0][-1] for at in ("z", "x"))
+    right, wrong = (push_sum(case, APART, "one_peer_and_random", at=at)[0][-1] for at in ("z", "x"))
     assert float((right - wrong).abs().max()) > 1e3 * ROUNDING
 
 
@@ -121,7 +124,9 @@ def test_on_the_one_peer_graph_it_is_gossip_bit_for_bit(fabric, n):
 # -- what is conserved
 
 
-@pytest.mark.parametrize(("topology", "n"), [("random_out", 5), ("exponential", 5), ("random_out", 2)])
+@pytest.mark.parametrize(
+    ("topology", "n"), [("one_peer_and_random", 5), ("exponential", 5), ("one_peer_and_random", 2)]
+)
 def test_push_sum_weights_add_to_n_and_the_mass_stays_at_every_step(fabric, topology, n):
     case = Case([[0] * n] * 12)
     results = fabric(n, live, Life(PushSum(topology), case, seeds=APART))
@@ -135,15 +140,15 @@ def test_push_sum_weights_add_to_n_and_the_mass_stays_at_every_step(fabric, topo
         assert torch.equal(z, torch.stack([r["states"][t]["x"] for r in results]) / w[:, None])
         apart.append(float((z - rows.mean(0)).abs().max()))
     assert apart[-1] < 0.1 * apart[0] or apart[-1] < 1e-15  # all z go to the mean of what they started from
-    if topology == "random_out" and n > 2:
+    if topology == "one_peer_and_random" and n > 2:
         assert weights_w(results, 11).tolist() != [1.0] * n
     assert torch.allclose(flat(results[-1]["weights"]), rows.mean(0), rtol=0, atol=1e-14)
 
 
 def test_looking_at_the_consensus_changes_nothing(fabric):
     case = Case([[2] * 3] * 4)
-    looked = fabric(3, live, Life(PushSum("random_out", period=3), case, seeds=APART, looks=True))
-    apart = fabric(3, live, Life(PushSum("random_out", period=3), case, seeds=APART))
+    looked = fabric(3, live, Life(PushSum("one_peer_and_random", period=3), case, seeds=APART, looks=True))
+    apart = fabric(3, live, Life(PushSum("one_peer_and_random", period=3), case, seeds=APART))
     for t in range(4):
         assert torch.equal(stacked(looked, t), stacked(apart, t))
         w = weights_w(apart, t)[:, None]
@@ -156,13 +161,15 @@ def test_looking_at_the_consensus_changes_nothing(fabric):
 
 
 @pytest.mark.parametrize("period", [1, 3])
-@pytest.mark.parametrize(("topology", "n"), [("exponential", 5), ("one_peer_exponential", 3), ("random_out", 3)])
+@pytest.mark.parametrize(
+    ("topology", "n"), [("exponential", 5), ("one_peer_exponential", 3), ("one_peer_and_random", 3)]
+)
 def test_stated_cost_is_what_a_step_sends(fabric, topology, n, period):
     steps = 6
     sync = PushSum(topology, period)
     results = fabric(n, live, Life(sync, Case([[1] * n] * steps, model=mlp)))
     entries = sum(parameter.numel() for parameter in mlp().parameters())
-    degree = {"exponential": 3, "one_peer_exponential": 1, "random_out": 1}[topology]
+    degree = {"exponential": 3, "one_peer_exponential": 1, "one_peer_and_random": 2}[topology]
     cost = sync.cost(list(mlp().parameters()), n, None)
     for result in results:
         assert result["ledger"] == {"send": steps // period * degree * (FLOAT * entries + WEIGHT)}
@@ -177,9 +184,9 @@ def test_stated_cost_of_one_worker_is_nothing():
 
 def test_replicas_go_on_where_they_were_saved_inside_a_period(fabric):
     case = Case([[3] * 3] * 7, model=mlp)
-    straight = fabric(3, live, Life(PushSum("random_out", period=2, seed=1), case, seeds=APART))
+    straight = fabric(3, live, Life(PushSum("one_peer_and_random", period=2, seed=1), case, seeds=APART))
     resumed = fabric(
-        3, live, Life(PushSum("random_out", period=2, seed=1), case, saved=saved_after(straight, 5), start=5)
+        3, live, Life(PushSum("one_peer_and_random", period=2, seed=1), case, saved=saved_after(straight, 5), start=5)
     )
     assert weights_w(straight, 4).tolist() != [1.0] * 3
     for one, other in zip(straight, resumed, strict=True):
@@ -197,7 +204,9 @@ def test_several_dtypes_are_refused():
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize(("topology", "n"), [("one_peer_exponential", 2), ("exponential", 4), ("random_out", 4)])
+@pytest.mark.parametrize(
+    ("topology", "n"), [("one_peer_exponential", 2), ("exponential", 4), ("one_peer_and_random", 4)]
+)
 def test_the_living_go_on_without_a_dead_worker_and_come_together(workers, topology, n):
     """No gradients: the z of the living go to sum x / sum w of what the dead one left to them."""
     steps = 30
@@ -207,7 +216,9 @@ def test_the_living_go_on_without_a_dead_worker_and_come_together(workers, topol
     w, z = weights_w(living, steps - 1), stacked(living, steps - 1)
     mean = (w[:, None] * z).sum(0) / w.sum()
     assert bool((w > 0).all())
-    assert 0.0 < float(w.sum()) <= n
+    assert (
+        n / 16 < float(w.sum()) <= n
+    )  # what goes to the dead is lost, until one knows; halved 27 times it were nothing
     assert torch.allclose(z, mean, rtol=0, atol=1e-3)
     assert all(torch.allclose(flat(result["weights"]), mean, rtol=0, atol=ROUNDING) for result in living)
     assert living[0]["report"]["lost"] == [1]

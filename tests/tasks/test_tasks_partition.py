@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paceline.tasks.partition import ShuffledPartition
 
 partitions = st.builds(
-    Partition,
+    ShuffledPartition,
     samples=st.integers(1, 300),
     replicas=st.integers(1, 9),
     batch_size=st.integers(1, 40),

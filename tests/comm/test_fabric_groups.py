@@ -1,4 +1,4 @@
-"""Sub-groups, shared memory and barriers of the process fabric."""
+"""Sub-groups, shared memory and barriers of both fabrics."""
 
 from pathlib import Path
 
@@ -21,16 +21,16 @@ def split_by(comm, colors):
     return [group.rank, group.size, sum_of_world_ranks(group, comm.rank)]
 
 
-def test_split_groups_those_of_one_color_in_the_order_of_their_ranks(workers):
-    assert workers(5, split_by, [7, 0, 7, 0, 7]) == [[0, 3, 6.0], [0, 2, 4.0], [1, 3, 6.0], [1, 2, 4.0], [2, 3, 6.0]]
+def test_split_groups_those_of_one_color_in_the_order_of_their_ranks(fabric):
+    assert fabric(5, split_by, [7, 0, 7, 0, 7]) == [[0, 3, 6.0], [0, 2, 4.0], [1, 3, 6.0], [1, 2, 4.0], [2, 3, 6.0]]
 
 
-def test_split_with_none_gives_none_and_leaves_the_others_together(workers):
-    assert workers(4, split_by, [None, 1, None, 1]) == [None, [0, 2, 4.0], None, [1, 2, 4.0]]
+def test_split_with_none_gives_none_and_leaves_the_others_together(fabric):
+    assert fabric(4, split_by, [None, 1, None, 1]) == [None, [0, 2, 4.0], None, [1, 2, 4.0]]
 
 
-def test_split_may_leave_a_worker_alone(workers):
-    assert workers(3, split_by, [0, 0, 1]) == [[0, 2, 1.0], [1, 2, 1.0], [0, 1, 2.0]]
+def test_split_may_leave_a_worker_alone(fabric):
+    assert fabric(3, split_by, [0, 0, 1]) == [[0, 2, 1.0], [1, 2, 1.0], [0, 1, 2.0]]
 
 
 def split_as_the_engine_does(comm):
@@ -48,8 +48,8 @@ def split_as_the_engine_does(comm):
     }
 
 
-def test_servers_are_in_some_groups_only(workers):
-    results = workers(6, split_as_the_engine_does)
+def test_servers_are_in_some_groups_only(fabric):
+    results = fabric(6, split_as_the_engine_does)
     assert [r["replica"] for r in results] == [1.0, 1.0, 5.0, 5.0, None, None]
     assert [r["part"] for r in results] == [0.0 + 2 + 4, 1.0 + 3 + 5] * 3
     assert [r["part rank"] for r in results] == [0, 0, 1, 1, 2, 2]
@@ -69,8 +69,8 @@ def split_twice(comm):
     ]
 
 
-def test_groups_nest_and_overlap(workers):
-    assert workers(4, split_twice) == [[1, 0, 1, 2], [1, 1, 1, 4], [5, 2, 5, 2], [5, 3, 5, 4]]
+def test_groups_nest_and_overlap(fabric):
+    assert fabric(4, split_twice) == [[1, 0, 1, 2], [1, 1, 1, 4], [5, 2, 5, 2], [5, 3, 5, 4]]
 
 
 def talk_in_groups_at_once(comm):
@@ -81,8 +81,8 @@ def talk_in_groups_at_once(comm):
     return {"ledger": comm.ledger.snapshot(), "same": group.ledger is comm.ledger and group.board is comm.board}
 
 
-def test_groups_share_their_workers_ledger_and_board(workers):
-    results = workers(4, talk_in_groups_at_once)
+def test_groups_share_their_workers_ledger_and_board(fabric):
+    results = fabric(4, talk_in_groups_at_once)
     assert all(result["same"] for result in results)
     assert [result["ledger"]["all_reduce"] for result in results] == [4, 24, 4, 24]  # 2 (n-1)/n S, n = 2, S = 4
 
@@ -99,8 +99,8 @@ def share_and_write(comm):
     return {"start": start, "end": tensor, "own": mine, "named": len(named)}
 
 
-def test_shared_memory_starts_as_worker_zeros_and_shows_everyones_writes(workers):
-    for rank, result in enumerate(workers(3, share_and_write)):
+def test_shared_memory_starts_as_worker_zeros_and_shows_everyones_writes(fabric):
+    for rank, result in enumerate(fabric(3, share_and_write)):
         assert torch.equal(result["start"], torch.zeros(3, 4))
         assert torch.equal(result["end"], torch.tensor([10.0, 11.0, 12.0])[:, None].expand(3, 4))
         assert torch.equal(result["own"], torch.full((3, 4), float(rank)))  # the tensor given is not the shared one
@@ -114,9 +114,9 @@ def share_in_groups(comm):
     return tensors
 
 
-def test_groups_share_memory_of_their_own(workers):
-    firsts = [float(result[0][0]) for result in workers(4, share_in_groups)]
-    seconds = [float(result[1][0]) for result in workers(4, share_in_groups)]
+def test_groups_share_memory_of_their_own(fabric):
+    firsts = [float(result[0][0]) for result in fabric(4, share_in_groups)]
+    seconds = [float(result[1][0]) for result in fabric(4, share_in_groups)]
     assert firsts == [0, 0, 2, 2]
     assert seconds == [1, 1, 3, 3]
 
@@ -132,5 +132,5 @@ def cross_barrier(comm, rounds):
     return seen
 
 
-def test_nobody_leaves_a_barrier_before_all_have_come(workers):
-    assert all(seen == list(range(1, 21)) for seen in workers(3, cross_barrier, 20))
+def test_nobody_leaves_a_barrier_before_all_have_come(fabric):
+    assert all(seen == list(range(1, 21)) for seen in fabric(3, cross_barrier, 20))

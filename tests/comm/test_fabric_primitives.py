@@ -1,4 +1,4 @@
-"""Every primitive of the process fabric against the same computed by plain torch in one process."""
+"""Every primitive of both fabrics against the same computed by plain torch in one process."""
 
 import pytest
 import torch
@@ -34,10 +34,10 @@ def reduce_all(comm, op):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("op", ["sum", "max", "min"])
-def test_all_reduce_is_elementwise(workers, size, op):
+def test_all_reduce_is_elementwise(fabric, size, op):
     reduce = {"sum": lambda t: t.sum(0, dtype=t.dtype), "max": lambda t: t.amax(0), "min": lambda t: t.amin(0)}[op]
     expected = [reduce(torch.stack([whole_numbers(r, (7, 3), dtype) for r in range(size)])) for dtype in REDUCED]
-    for result in workers(size, reduce_all, op):
+    for result in fabric(size, reduce_all, op):
         assert all(same(a, b) for a, b in zip(result, expected, strict=True))
 
 
@@ -49,8 +49,8 @@ def reduce_fractions(comm, shape):
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (100_003,)], ids=str)
 @pytest.mark.parametrize("size", SIZES)
-def test_all_reduce_leaves_every_worker_with_the_same_bits(workers, size, shape):
-    results = [result["reduced"] for result in workers(size, reduce_fractions, shape)]
+def test_all_reduce_leaves_every_worker_with_the_same_bits(fabric, size, shape):
+    results = [result["reduced"] for result in fabric(size, reduce_fractions, shape)]
     assert all(torch.equal(result, results[0]) for result in results)
     inputs = torch.stack([fractions(rank, shape) for rank in range(size)]).double()
     # each of size - 1 float32 additions errs by at most half an ulp of a partial sum
@@ -67,8 +67,8 @@ def reduce_several_at_once(comm):
     return tensors
 
 
-def test_all_reduces_under_way_together_do_not_mix(workers):
-    for result in workers(3, reduce_several_at_once):
+def test_all_reduces_under_way_together_do_not_mix(fabric):
+    for result in fabric(3, reduce_several_at_once):
         for i, tensor in enumerate(result):
             assert torch.equal(tensor, torch.stack([whole_numbers(rank + i, (1000,)) for rank in range(3)]).sum(0))
 
@@ -81,10 +81,10 @@ def broadcast_from(comm, src):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_broadcast_gives_all_the_source_tensor(workers, size):
+def test_broadcast_gives_all_the_source_tensor(fabric, size):
     for src in {0, size - 1}:
         expected = [whole_numbers(src, (4, 5), dtype) for dtype in DTYPES]
-        for result in workers(size, broadcast_from, src):
+        for result in fabric(size, broadcast_from, src):
             assert all(same(a, b) for a, b in zip(result, expected, strict=True))
 
 
@@ -93,12 +93,12 @@ def gather(comm):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_all_gather_stacks_by_rank(workers, size):
+def test_all_gather_stacks_by_rank(fabric, size):
     def stacked(shape, dtype):
         return torch.stack([whole_numbers(rank, shape, dtype) for rank in range(size)])
 
     expected = [stacked(shape, dtype) for shape in SHAPES for dtype in DTYPES]
-    for result in workers(size, gather):
+    for result in fabric(size, gather):
         assert all(same(a, b) for a, b in zip(result, expected, strict=True))
 
 
@@ -107,9 +107,9 @@ def scatter(comm):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_reduce_scatter_gives_each_its_rows_of_the_sum(workers, size):
+def test_reduce_scatter_gives_each_its_rows_of_the_sum(fabric, size):
     total = torch.stack([whole_numbers(rank, (size * 3, 2)) for rank in range(size)]).sum(0)
-    for result, expected in zip(workers(size, scatter), total.chunk(size), strict=True):
+    for result, expected in zip(fabric(size, scatter), total.chunk(size), strict=True):
         assert torch.equal(result, expected)
 
 
@@ -118,10 +118,10 @@ def exchange(comm):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_all_to_all_transposes_chunks(workers, size):
+def test_all_to_all_transposes_chunks(fabric, size):
     inputs = torch.stack([whole_numbers(rank, (size * 2, 3)) for rank in range(size)])  # [from, to * 2, 3]
     expected = inputs.view(size, size, 2, 3).transpose(0, 1).reshape(size, size * 2, 3)
-    assert torch.equal(torch.stack(workers(size, exchange)), expected)
+    assert torch.equal(torch.stack(fabric(size, exchange)), expected)
 
 
 def all_of_a_transposed_tensor(comm):
@@ -133,11 +133,11 @@ def all_of_a_transposed_tensor(comm):
     }
 
 
-def test_out_of_place_primitives_take_tensors_of_any_strides(workers):
+def test_out_of_place_primitives_take_tensors_of_any_strides(fabric):
     size = 2
     inputs = torch.stack([whole_numbers(rank, (6, size * 2)).t() for rank in range(size)])
     exchanged = inputs.reshape(size, size, 2, 6).transpose(0, 1).reshape(size, size * 2, 6)
-    for rank, result in enumerate(workers(size, all_of_a_transposed_tensor)):
+    for rank, result in enumerate(fabric(size, all_of_a_transposed_tensor)):
         assert torch.equal(result["all_gather"], inputs)
         assert torch.equal(result["all_to_all"], exchanged[rank])
         assert torch.equal(result["reduce_scatter"], inputs.sum(0).chunk(size)[rank])
@@ -162,9 +162,9 @@ def reduce_in_place_across_strides(comm):
     return {"permuted": permuted, "whole": whole, "refused": refused}
 
 
-def test_in_place_primitives_take_permuted_tensors_and_refuse_those_with_holes(workers):
+def test_in_place_primitives_take_permuted_tensors_and_refuse_those_with_holes(fabric):
     total = torch.stack([whole_numbers(rank, (2, 3)).t() for rank in range(2)]).sum(0)
-    for result in workers(2, reduce_in_place_across_strides):
+    for result in fabric(2, reduce_in_place_across_strides):
         assert torch.equal(result["permuted"], total)
         assert len(result["refused"]) == 4
         assert torch.equal(result["whole"], torch.zeros(3, 4))  # nothing was written beside the tensor
@@ -184,16 +184,16 @@ def everything_alone(comm):
     }
 
 
-def test_one_worker_alone_talks_to_nobody(workers):
-    [result] = workers(1, everything_alone)
+def test_one_worker_alone_talks_to_nobody(fabric):
+    [result] = fabric(1, everything_alone)
     tensor = whole_numbers(3, (4, 2))
     assert torch.equal(result["all_gather"], tensor[None])
     assert all(torch.equal(result[name], tensor) for name in ("in place", "reduce_scatter", "all_to_all"))
     assert result["bytes"] == 0
 
 
-def test_results_do_not_alias_the_input_of_one_worker(workers):
-    [result] = workers(1, change_results_alone)
+def test_results_do_not_alias_the_input_of_one_worker(fabric):
+    [result] = fabric(1, change_results_alone)
     assert torch.equal(result, torch.zeros(2))
 
 
