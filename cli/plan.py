@@ -109,7 +109,7 @@ def _sent(plan: "Plan") -> str:
     from ..tracking.compare import human_bytes
 
     sent = plan.bytes_per_step()
-    return human_bytes(sent) if sent is not None else "as many bytes as the data say"
+    return human_bytes(sent) if sent is not None else "bytes that cannot be stated beforehand"
 
 
 def _title(plan: "Plan") -> str:
@@ -176,7 +176,7 @@ def _who(plan: "Plan") -> list[str]:
                 _abridged([str(rank) for rank in _ranks(plan, role, i)]),
                 _abridged(part.layers) if plan.layout.parts > 1 else "the whole model",
                 f"{part.parameters:,}",
-                human_bytes(sum(sent.values())) if sent is not None else "the data say",
+                human_bytes(sum(sent.values())) if sent is not None else "varies",
                 *memory,
             ]
         )

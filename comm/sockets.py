@@ -179,7 +179,7 @@ class Sockets:
     def send(self, group: int, peer: int, memory: memoryview) -> Send:
         """Let a message leave. Raises `PeerGoneError`."""
         connection, to = self._connection_to(peer), self._peers[peer]
-        if connection is None or connection.has_ended():
+        if connection is None or self._is_known_gone(peer) or connection.has_ended():
             raise self._gone(peer)
         sending = Send(peer, [memoryview(_HEADER.pack(group, len(memory))), memory])
         if to.last is None or to.last.done:
@@ -282,6 +282,10 @@ class Sockets:
         if not (self._board.lost or self._left):
             return
         self._accept()
+        if silent:  # who has died and yet holds a connection has left it to a process of its own
+            for peer in filter(self._is_known_gone, receive.sources):
+                for connection in list(self._peers[peer].connections):
+                    self._close(connection)
         gone = [peer for peer in receive.sources if self._is_gone(peer)]
         if receive.from_anyone:
             for peer in gone:
@@ -359,7 +363,7 @@ class Sockets:
         connections = self._peers[peer].connections
         if not connections:
             self._accept()
-        if not connections and peer not in self._left and peer not in self._board.lost:
+        if not connections and not self._is_known_gone(peer):
             self._call(peer)
         return connections[0] if connections else None
 
@@ -441,12 +445,15 @@ class Sockets:
 
     def _note_end(self, peer: int) -> None:
         """A connection to `peer` is at its end, or there is none to be had: it said goodbye, or it has died."""
-        if peer not in self._left and peer not in self._board.lost:
+        if not self._is_known_gone(peer):
             (self._left if self._board.has_left(peer) else self._board.lost).add(peer)
+
+    def _is_known_gone(self, peer: int) -> bool:
+        return peer in self._left or peer in self._board.lost
 
     def _is_gone(self, peer: int) -> bool:
         """Whether nothing more can come from `peer`."""
-        return (peer in self._left or peer in self._board.lost) and not self._peers[peer].connections
+        return self._is_known_gone(peer) and not self._peers[peer].connections
 
     def _gone(self, peer: int) -> PeerGoneError:
         self._note_end(peer)

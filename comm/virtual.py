@@ -124,11 +124,12 @@ class Cluster:
         self.stop = True
 
     def digest(self) -> str:
-        """A hash of all events so far: who did what with whom, when, and how many bytes."""
+        """A hash of training's events so far: who did what with whom, when, and how many bytes."""
         return self._log.hexdigest()
 
     def log(self, worker: _Worker, event: str, peer: int, size: int) -> None:
-        self._log.update(struct.pack("<dq8sqq", worker.clock, worker.rank, event.encode()[:8], peer, size))
+        if not worker.ledger.is_aside:
+            self._log.update(struct.pack("<dq8sqq", worker.clock, worker.rank, event.encode()[:8], peer, size))
 
 
 class VirtualBoard(Board):

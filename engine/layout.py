@@ -58,6 +58,12 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
                 f"servers leaves {available} workers"
             )
         workers = available
+    if sync.max_parts is not None and parts > sync.max_parts:
+        raise ConfigError(
+            f"sync={experiment.sync.name}: takes replicas of {sync.max_parts} part, and strategy="
+            f"{experiment.strategy.name} lays one over {parts} workers; strategy=data_parallel goes with it, and "
+            "sync=bsp with this strategy"
+        )
     if workers is None:
         workers = parts if parts > 1 else min(2, strategy.max_replicas or 2)
     replicas, rest = divmod(workers, parts)

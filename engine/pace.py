@@ -181,6 +181,7 @@ class ModelledPace:
         self._factor = self._stragglers.factor(self._comm.rank, step)
         yield
         self._passes.clear()
+        self._current = None
 
     def backward_begins(self) -> None:
         self._current = self._passes.popleft() if self._passes else None
@@ -195,6 +196,8 @@ class ModelledPace:
 
     def _after_gradient(self, name: str) -> Callable[[Tensor], None]:
         def elapse(_: Tensor) -> None:
+            if self._current is None:
+                self.backward_begins()  # nobody said so: a strategy with a single pass
             if self._current is not None and name in self._current.shares:
                 self._comm.elapse(self._current.backward * self._current.shares[name] * self._factor)
 

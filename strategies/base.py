@@ -109,6 +109,7 @@ class Sync(ABC):
     """
 
     servers: int = 0
+    max_parts: int | None = None  # that a replica may have; None for any number
     synchronous: bool = True
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
     agrees: bool = True

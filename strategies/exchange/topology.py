@@ -11,9 +11,10 @@
 The exponential graphs are directed: i receives of i - 2^k. What is drawn follows from (seed, r), so that no message
 tells it.
 
-In all but one_peer_and_random a worker receives of as many as it sends to. There a_ij = 1 / (1 + |of|), for j in `of` and j = i,
-is doubly stochastic: all degrees are alike, but for the one that sits out, which keeps a_ii = 1. Of two workers each is
-both of the ring's neighbours of the other, and is listed once: a_ij = 1/2 (Metropolis weights, Xiao and Boyd 2004).
+In all but one_peer_and_random a worker receives of as many as it sends to. There a_ij = 1 / (1 + |of|), for j in `of`
+and j = i, is doubly stochastic: all degrees are alike, but for the one that sits out, which keeps a_ii = 1. Of two
+workers each is both of the ring's neighbours of the other, and is listed once: a_ij = 1/2 (Metropolis weights, Xiao and
+Boyd 2004).
 In any graph p_ji = 1 / (1 + |to|), for j in `to` and j = i, is column stochastic, which is what push-sum asks for.
 """
 

@@ -52,7 +52,13 @@ def offered(script: Path, here: Path, environment: dict[str, str]):
 def test_what_follows_a_break_alone_is_inserted(offered) -> None:
     assert offered("paceline train strat") == ["strategy="]
     assert offered("paceline train model=c") == ["cnn"]
-    assert offered("paceline train model=") == ["cnn", "gpt", "logistic_regression", "mlp"]
+    assert offered("paceline train model=") == [
+        "cnn",
+        "gpt",
+        "logistic_regression",
+        "mlp",
+        "sparse_logistic_regression",
+    ]
     assert offered("paceline plan sync=bsp model=c") == ["cnn"]
 
 

@@ -45,7 +45,7 @@ def test_a_users_own_choices_stand_beside_ours(paceline, here: Path) -> None:
     (here / "conf" / "model").mkdir(parents=True)
     (here / "conf" / "model" / "mine.yaml").write_text("# @package _global_\n# My own model\n_target_: mine.Model\n")
     ended = paceline("list", "model", "--config-dir", "conf")
-    assert "  mine                 My own model\n" in ended.out and "* mlp" in ended.out
+    assert "  mine                        My own model\n" in ended.out and "* mlp" in ended.out
     assert "mine" not in paceline("list", "model").out
     assert paceline("list", "--config-dir", "nowhere").status == 2
 

@@ -338,6 +338,31 @@ def test_receives_from_anyone_tell_each_death_once_and_go_on_until_nobody_is_lef
         assert caught.value.rank == expected
 
 
+def test_the_launchers_word_counts_though_a_connection_is_open_once_what_was_left_is_read(crew):
+    """Processes that the dead had started may hold its connections."""
+    half_kept = half_a_message(crew)
+    send(crew[2], 0, b"two")
+    send(crew[2], 0, b"three")
+    assert receive(crew[0], 2, 3) == b"two"
+    crew[0]._timeout = 5
+    crew[0]._board.lost.update({1, 2})
+    assert receive(crew[0], 2, 5) == b"three"
+    for peer in (1, 2):
+        with pytest.raises(PeerGoneError, match=f"worker {peer} has died"):
+            send(crew[0], peer, b"x")
+        with pytest.raises(PeerGoneError, match=f"worker {peer} has died"):
+            receive(crew[0], peer, 6)
+    half_kept.close()
+    send(crew[3], 0, b"three")
+    told = []
+    for _ in range(2):
+        with pytest.raises(PeerGoneError) as caught:
+            receive(crew[0], (1, 2, 3), 5)
+        told.append(caught.value.rank)
+    assert told == [1, 2]
+    assert receive(crew[0], (1, 2, 3), 5) == b"three"
+
+
 def test_who_says_goodbye_has_not_died(crew):
     send(crew[1], 0, b"x")
     crew.leave(1)

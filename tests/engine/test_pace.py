@@ -305,6 +305,22 @@ def test_a_step_takes_what_its_passes_cost_and_uneven_batches_what_they_cost() -
     assert seconds[2] < seconds[1]
 
 
+def test_a_strategy_that_does_not_announce_its_only_backward_pass_takes_as_long() -> None:
+    def act(comm: VirtualComm) -> list[float]:
+        model = mlp(32)
+        of_worker = ModelledPace(comm, ComputeModel(1e6, 0.3, False), 0, NoStragglers())
+        of_worker.attach(model)
+        moments = []
+        for step, size in enumerate((4, 3)):
+            with of_worker.step(step):
+                model(images(size)).sum().backward()
+            moments.append(comm.now())
+        return moments
+
+    first, both = on_one_worker(act)
+    assert [first, both - first] == pytest.approx([expected(4, mlp(32)), expected(3, mlp(32))])
+
+
 def test_an_empty_batch_takes_no_time() -> None:
     assert on_one_worker(lambda comm: steps_of(comm, batches=(0, 4)))[0] == 0.0
 
@@ -476,3 +492,30 @@ def test_a_worker_is_slowed_by_what_it_computes_itself() -> None:
         assert clock.time == 3.0 + 3 * 2.0
         clock.time += 2.0
     assert clock.time == 11.0
+
+
+def test_on_a_gpu_a_pass_is_over_when_its_kernels_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launching them takes 1 s, and they another 2."""
+    clock, kernels = Clock(), [0.0]
+
+    def synchronize(device: torch.device) -> None:
+        clock.time += kernels.pop() if kernels else 0.0
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    of_worker = RealPace(clock, OneSlow(worker=1, factor=2.0))
+    of_worker.attach(OnGpu())
+    with of_worker.step(0):
+        clock.time += 1.0
+        kernels.append(2.0)
+    with of_worker.step(1):
+        assert clock.time == 3.0 + (2.0 - 1.0) * 3.0
+
+
+class OnGpu(nn.Module):
+    """Says that it is there."""
+
+    def parameters(self, recurse: bool = True) -> Any:
+        class Parameter:
+            device = torch.device("cuda")
+
+        yield Parameter()

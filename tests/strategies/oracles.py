@@ -154,7 +154,8 @@ class Plan:
     sync: Sync
     case: Case
     seeds: list[int] = field(default_factory=lambda: [0])  # of each replica's start; the last one repeats; servers 0
-    state: list[bytes] | None = None  # of each part, to go on from; bytes, as tensors would be shared by the workers
+    # Of each part, or of each worker, to go on from; bytes, as tensors would be shared by the workers
+    state: list[bytes] | None = None
     start: int = 0  # the first step
 
 
@@ -179,7 +180,10 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         else:
             strategy.prepare(model, F.cross_entropy, of_replica, sync.before_backward)
             module = strategy.module
-        state = from_bytes(plan.state[part]) if plan.state is not None else None
+        state = None
+        if plan.state is not None:
+            of_each = len(plan.state) > strategy.parts and not serves
+            state = from_bytes(plan.state[comm.rank if of_each else part])
         if state is not None:
             module.load_state_dict(state["weights"])
         optimizer = case.optimizer(module.parameters())
@@ -203,12 +207,14 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         trajectory.append(weights_of(module))
     with comm.ledger.aside():
         kept = sync.state_dict() if sync.synchronous or slot == 0 else None
+        before_finish = weights_of(module)
         sync.finish()
         whole = strategy.full_state(sync.consensus())
     return {
         "weights": weights_of(module),
         "whole": whole,
         "state": kept,
+        "before finish": before_finish,
         "losses": losses,
         "trajectory": trajectory,  # the weights after each step
         "report": sync.report(),

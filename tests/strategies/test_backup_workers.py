@@ -44,15 +44,15 @@ class Job:
     """Workers that mark, with a gradient of 1 at a rate of 1, who has computed which version.
 
     `seconds`: [worker][version]. `sizes`: [version][worker] samples; None: one each. `leaves`: worker -> the step
-    before which it is told to stop. `dies`: worker -> the version that it computes when SIGKILL comes. `gives_up`: a
-    straggler stops computing when, by everybody's `seconds`, the version is closed.
+    before which it is told to stop. `die`: workers that SIGKILL ends in their first step, which nobody leaves out.
+    `gives_up`: a straggler stops computing when, by everybody's `seconds`, the version is closed.
     """
 
     backups: int
     seconds: list[list[float]]
     sizes: list[list[int]] | None = None
     leaves: dict[int, int] = field(default_factory=dict)
-    dies: dict[int, int] = field(default_factory=dict)
+    die: tuple[int, ...] = ()
     gives_up: bool = False
 
     @property
@@ -92,7 +92,7 @@ def work(comm: Comm, job: Job) -> dict[str, Any]:
         sizes = [1] * job.workers if job.sizes is None else job.sizes[step]
         sync.begin(Batch(torch.empty(sizes[rank], 1), torch.empty(sizes[rank]), sum(sizes)))
         assert bool((model[0].detach()[:, step:] == 0).all()), "the weights are of this version"
-        if job.dies.get(rank) == step:
+        if rank in job.die:
             os.kill(os.getpid(), signal.SIGKILL)
         comm.elapse(job.takes(rank, step))
         if sizes[rank] > 0:
@@ -149,15 +149,42 @@ def test_a_version_is_the_mean_of_exactly_n_gradients_and_there_are_as_many_vers
     assert all(torch.equal(worker["final"], final) for worker in trained)
 
 
+def be_late(comm: Comm) -> dict[str, Any]:
+    """Of three workers the last ends its step when the first has begun the third version from then, and not before."""
+    versions, sync = 7, BackupWorkers(1)
+    of_workers = comm.split(0 if comm.rank < 3 else None)
+    model = nn.ParameterList([torch.zeros(3, versions)])
+    sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=1.0), comm)
+    if of_workers is None:
+        sync.serve()
+        return {"report": sync.report(), "used": model[0].detach() != 0}
+    token, steps, done = torch.zeros(1), [], 0
+    while (step := sync.next_step(done)) < versions:
+        sync.begin(Batch(torch.empty(1, 1), torch.empty(1), 3))
+        model[0].grad = torch.zeros_like(model[0])
+        model[0].grad[comm.rank, step] = 1.0
+        if comm.rank == 0 and step % 3 == 0:
+            if step > 0:
+                of_workers.send(token, 2)  # end your step
+            of_workers.recv(token, 2)  # until it has begun this version
+        if comm.rank == 2:
+            of_workers.send(token, 0)
+            of_workers.recv(token, 0)
+        sync.update()
+        steps.append(step)
+        done = step + 1
+    if comm.rank == 0:
+        of_workers.send(token, 2)
+    sync.finish()
+    return {"steps": steps}
+
+
 def test_the_first_n_are_used_and_the_late_ones_jump_to_the_newest_version(fabric):
-    """Worker 2 takes 3.3 of the others' steps; its gradients are dropped, and it goes on at their version."""
-    unit, versions = 0.15, 7
-    seconds = [[unit] * versions, [unit] * versions, [3.3 * unit] * versions]
-    zero, one, two, server = fabric(4, work, Job(1, seconds))
-    assert zero["steps"] == one["steps"] == list(range(versions))
+    zero, one, two, server = fabric(4, be_late)
+    assert zero["steps"] == one["steps"] == list(range(7))
     assert two["steps"] == [0, 3, 6]
-    assert torch.equal(server["final"] > 0, torch.tensor([[True], [True], [False]]).expand(3, versions))
-    assert server["report"] == {"staleness": {0: 2 * versions}, "dropped": 3, "lost": []}
+    assert torch.equal(server["used"], torch.tensor([[True], [True], [False]]).expand(3, 7))
+    assert server["report"] == {"staleness": {0: 14}, "dropped": 3, "lost": []}
 
 
 def test_who_is_among_the_first_changes_with_who_is_late(virtual_workers):
@@ -266,16 +293,16 @@ def test_nobody_waits_for_ever_for_those_who_were_told_to_stop(fabric, leaves):
 
 def test_it_goes_on_without_as_many_workers_as_there_are_backups(workers):
     assert BackupWorkers(1).survives
-    zero, _, two, server = workers(4, work, Job(1, [[0.005] * 6] * 3, dies={1: 2}), lost=[1])
+    zero, _, two, server = workers(4, work, Job(1, [[0.005] * 6] * 3, die=(1,)), lost=[1])
     assert zero["steps"][-1] == 5 and two["steps"][-1] == 5
     assert torch.equal((server["final"] > 0).sum(0), torch.full((6,), 2))
-    assert not bool((server["final"][1, 2:] > 0).any())
+    assert not bool((server["final"][1] > 0).any())
     assert server["report"]["lost"] == [1]
 
 
 def test_with_more_deaths_than_backups_it_ends_and_names_the_dead(workers):
     with pytest.raises(AssertionError, match=r"replicas 1, 2 died: 2 of 4 are left, and a step takes 3 gradients"):
-        workers(5, work, Job(1, [[0.005] * 6] * 4, dies={1: 2, 2: 2}), lost=[1, 2])
+        workers(5, work, Job(1, [[0.005] * 6] * 4, die=(1, 2)), lost=[1, 2])
 
 
 def test_without_backups_a_death_ends_the_run():

@@ -263,11 +263,47 @@ def count_up(comm: Comm, lock: str, steps: int, sparse: bool, apart: bool) -> di
 
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("lock", ["update", "step"])
-def test_under_a_lock_no_update_of_the_same_weight_is_lost(fabric, lock, sparse):
+def test_under_a_lock_no_update_of_the_same_weight_is_lost(workers, lock, sparse):
     steps = 2000
-    for result in fabric(2, count_up, lock, steps, sparse, False):
+    for result in workers(2, count_up, lock, steps, sparse, False):
         assert result["w"][3].tolist() == [2.0 * steps] * 2
         assert result["w"].sum() == 4 * steps
+
+
+class SlowWriter(torch.optim.SGD):
+    """Adds 1 to what it read a while ago, as a processor does to a weight, and lets others in between if it can."""
+
+    def __init__(self, w: nn.Parameter, comm: Comm) -> None:
+        super().__init__([w], lr=1.0)
+        self._w, self._comm = w, comm
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        read = self._w.clone()
+        self._comm.elapse(1e-3)
+        self._w.copy_(read + 1)
+
+
+def write_slowly(comm: Comm, lock: str) -> float:
+    w = nn.Parameter(torch.zeros(1))
+    sync = Hogwild(lock)
+    sync.prepare({"w": w}, SlowWriter(w, comm), comm)
+    for _ in range(6):
+        sync.begin(Batch(torch.empty(1), torch.empty(1), comm.size))
+        w.grad = torch.ones(1)
+        sync.update()
+    sync.finish()
+    return w.item()
+
+
+@pytest.mark.parametrize("lock", ["update", "step"])
+def test_under_a_lock_one_worker_at_a_time_writes(fabric, lock):
+    assert fabric(3, write_slowly, lock) == [18.0] * 3
+
+
+def test_without_a_lock_workers_that_write_to_a_weight_at_once_lose_updates(virtual_workers):
+    """So that the test above can fail; and it is what Hogwild! takes into account."""
+    assert virtual_workers(3, write_slowly, "none") == [6.0] * 3
 
 
 def test_without_a_lock_no_update_of_a_weight_of_ones_own_is_lost(workers):
