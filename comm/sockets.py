@@ -5,7 +5,8 @@ a wait that timed out leaves everything as it was, and the end of a connection n
 
 A message is a header (group, length) and its bytes. The thread that waits reads them: straight into the memory of the
 receive that wants them, or into the inbox when a message that nobody has asked for is in the way. What nobody waits
-for stays with its sender. What the kernel does not take at once is written by a thread, while the caller computes.
+for stays with its sender, unless this worker waits until it has sent something itself. What the kernel does not take at
+once is written by a thread, while the caller computes.
 Whoever connects must first say the secret that the listener published in the run's store.
 """
 

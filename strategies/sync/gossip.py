@@ -6,9 +6,9 @@ In every step each worker i takes a step of its own, W_i <- step(W_i, g_i(W_i)),
     W_i <- sum_j a_ij W_j
 
 with the doubly stochastic a of a communication graph: see exchange/topology.py. So mixing conserves the mean of all W_i
-and never raises their variance about it. A round leaves of it the factor lambda_2^2 at most, lambda_2 the
-second largest singular value of that round's a (on a ring of n > 2: 1/3 + 2/3 cos(2 pi / n)). Of
-n = 2^k workers, k rounds of the one-peer exponential graph make the exact mean.
+and never raises their variance about it: a round leaves lambda_2^2 of it at most, lambda_2 the second largest singular
+value of that round's a (on a ring of n > 2: 1/3 + 2/3 cos(2 pi / n)). Of n = 2^k workers, k rounds of the one-peer
+exponential graph make the exact mean.
 
 Deviations from the paper: it mixes while it computes the gradient, W_i <- sum_j a_ij W_j - eta g_i(W_i); here the step
 is mixed too (adapt, then combine), which takes any optimizer. Its state (momentum) stays a worker's own.
@@ -19,7 +19,7 @@ conserved, but for the very round in which j died after it had sent to some and 
 
 The consensus is the mean over the living replicas. One worker sends nothing and is serial training, bit for bit.
 
-Cost per step, S bytes of weights: a worker sends |to| S / period; |to| is 1 or 2 on a ring of 2 or more, ceil(log2 n)
+Cost per step, S bytes of weights: a worker sends |to| S / period; |to| is min(2, n - 1) on a ring, ceil(log2 n)
 on the exponential graph, 1 on the one-peer one, and (n - n mod 2) / n for a random matching (the mean over workers).
 """
 

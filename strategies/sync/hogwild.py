@@ -15,7 +15,9 @@ has for itself; then all weights are in every support.
 `lock="step"` makes a step, from reading the weights to having written them, one that no other worker's step overlaps: a
 serial order of all steps, without staleness, and without speed-up but for what lies between steps. It is what Hogwild!
 is to be compared with. `lock="update"` protects the writing alone, so that no update is lost, but weights are still
-read while others write: the weaker baseline. (The paper's own locking variant, AIG, locks one weight at a time.)
+read while others write: the weaker baseline. (The paper's own locking variant, AIG, locks one weight at a time.) Parts
+of a pipeline have locks of their own, and two replicas that each hold one whole step of a part wait for each other for
+ever: `lock="step"` is for replicas that are one worker each.
 
 Deviations from the paper: an addition to a weight is a load, a sum and a store, where the paper takes it to be atomic,
 so that of two at once to the same weight one may be lost; batches may hold several samples; each replica has its own
@@ -59,6 +61,7 @@ class Hogwild(Sync):
     def __init__(self, lock: Literal["none", "update", "step"] = "none") -> None:
         """`lock`: what only one worker does at a time."""
         self.lock = lock
+        self.max_parts = 1 if lock == "step" else None  # parts wait for each other within a step
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         """Raises `LayoutError` where no memory can be shared."""

@@ -147,7 +147,11 @@ def test_stated_traffic_within_a_replica_is_what_a_step_sends(workers, stages, m
 
 @pytest.mark.dist
 @pytest.mark.parametrize("sizes", [[[4, 4]] * 3, [[4, 4], [3, 2], [1, 0], [2, 2]]], ids=["even", "uneven"])
-@pytest.mark.parametrize("sync", [BSP(), BSP(bucket_mb=1e-4, first_bucket_mb=1e-4), BSP(find_unused=True)], ids=repr)
+@pytest.mark.parametrize(
+    "sync",
+    [BSP(), BSP(bucket_mb=1e-4, first_bucket_mb=1e-4), BSP(find_unused=True)],
+    ids=["default", "tiny buckets", "find unused"],
+)
 def test_two_replicas_of_two_stages_equal_serial_training(workers, sync, sizes):
     case = Case(sizes)
     results, whole = run(workers, gpipe(2, 3), case, sync)
