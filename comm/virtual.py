@@ -96,7 +96,7 @@ class Cluster:
         self.stop = False  # somebody asked to save and stop
         self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun
         self.stops: dict[str, int] = {}  # topic -> the step that they leave before
-        self.posted: dict[str, tuple[str, float]] = {}  # the board: key -> (value, when)
+        self.posted: dict[str, str] = {}  # the board
         self.readers: defaultdict[str, list[_Worker]] = defaultdict(list)
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self._log = hashlib.blake2b(digest_size=16)
@@ -139,21 +139,16 @@ class VirtualBoard(Board):
         self.rank, self._cluster, self._worker = worker.rank, cluster, worker
 
     def post(self, key: str, value: str) -> None:
-        clock = self._worker.clock
-        self._cluster.posted[key] = value, clock
+        self._cluster.posted[key] = value
         for reader in self._cluster.readers.pop(key, []):
-            self._cluster.turns.wake(reader, reader.clock if reader.ledger.is_aside else clock)
+            self._cluster.turns.wake(reader, reader.clock if reader.ledger.is_aside else self._worker.clock)
 
     def read(self, key: str, writer: int) -> str:
-        cluster, worker = self._cluster, self._worker
+        cluster = self._cluster
         while key not in cluster.posted:
-            cluster.readers[key].append(worker)
-            cluster.turns.sleep(worker, lambda: f"waits for '{key}' from worker {writer}")
-        value, clock = cluster.posted[key]
-        if not worker.ledger.is_aside:
-            worker.clock = max(worker.clock, clock)
-            cluster.turns.give_way(worker)
-        return value
+            cluster.readers[key].append(self._worker)
+            cluster.turns.sleep(self._worker, lambda: f"waits for '{key}' from worker {writer}")
+        return cluster.posted[key]
 
     def stops_before(self, step: int, topic: str) -> bool:
         """Whether to stop before `step`: all who step together, `topic`, do at the first step that none has begun."""

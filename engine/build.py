@@ -60,7 +60,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
                 f"sync={experiment.sync.name}: strategy={experiment.strategy.name} owns its update and takes sync=bsp "
                 "only; strategy=data_parallel and strategy=pipeline take any"
             )
-        if isinstance(experiment.hardware, VirtualHardware):
+        if strategy.needs_processes and isinstance(experiment.hardware, VirtualHardware):
             raise ConfigError(
                 f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups; "
                 "hardware=local runs it, and strategy=data_parallel runs here"

@@ -190,8 +190,7 @@ class ModelledPace:
         if not module.training:
             return
         cost = self._model.of(self._part, inputs[0])
-        if torch._C._current_graph_task_id() == -1:  # else it is computed again, within backward
-            self._passes.append(cost)
+        self._passes.append(cost)  # within backward it is computed again, and never asked for
         self._comm.elapse(cost.forward * self._factor)
 
     def _after_gradient(self, name: str) -> Callable[[Tensor], None]:

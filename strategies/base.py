@@ -55,6 +55,7 @@ class Strategy(ABC):
     parts: int = 1
     loss_part: int = 0  # the part that computes the loss; it also gathers `full_state`
     max_replicas: int | None = None
+    needs_processes: bool = False  # it talks to torch.distributed by itself
     module: nn.Module
 
     def own_sync(self) -> "Sync | None":

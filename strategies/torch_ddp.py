@@ -24,6 +24,8 @@ from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, payload
 class TorchDDP(Strategy):
     """A replica is one worker; torch owns the exchange of gradients."""
 
+    needs_processes = True
+
     def __init__(self, bucket_mb: Annotated[float, Gt(0)] = 25.0, find_unused: bool = False) -> None:
         self.bucket_mb, self.find_unused = bucket_mb, find_unused
 

@@ -169,7 +169,7 @@ def test_a_smaller_batch_costs_less_and_no_shape_is_looked_at_twice(monkeypatch:
     assert looked == [8, 3]
 
 
-def test_looking_at_a_pass_changes_nothing_around_it() -> None:
+def test_looking_at_a_pass_changes_nothing_around_it(cache: Path) -> None:
     """Neither the account of activations, nor what is drawn, nor the model."""
 
     class Dropping(nn.Module):
@@ -195,6 +195,7 @@ def test_looking_at_a_pass_changes_nothing_around_it() -> None:
     expected, peak = outcome(None)
     for measured in (False, True):
         found, found_peak = outcome(measured)
+        assert cache.exists() == measured
         assert torch.equal(found, expected) and found_peak == peak > 0
 
 
@@ -373,29 +374,28 @@ def test_backward_takes_its_time_layer_by_layer_before_the_gradient_is_ready() -
 def test_a_pipeline_costs_the_passes_of_its_micro_batches_and_another_forward_when_it_recomputes(
     recompute: bool, batch: int
 ) -> None:
-    """On links that take no time: stage by stage, the sum over micro-batches of what each stage computes."""
+    """All forward, then all backward; each stage's parameters are those of one layer, which has all of backward."""
 
-    def act(comm: VirtualComm) -> tuple[float, float, float]:
+    def act(comm: VirtualComm) -> tuple[list[float], list[float]]:
         strategy = Pipeline(stages=2, schedule="gpipe", micro_batches=4, cuts=[3], recompute=recompute)
         of_worker = ModelledPace(comm, ComputeModel(1e6, 0.3, False), comm.rank, NoStragglers())
         strategy.prepare(mlp(32), cross_entropy, comm, lambda roots, last: of_worker.backward_begins())
         of_worker.attach(strategy.module)
         computed, elapse = [], comm.elapse
         comm.elapse = lambda seconds: (computed.append(seconds), elapse(seconds))[1]
-        strategy.module.train()
         for step in range(2):
             with of_worker.step(step):
                 strategy.forward_backward(Batch(images(batch), torch.zeros(batch, dtype=torch.int64), batch))
-        sizes = strategy.micro_sizes(batch)
         stage = strategy.split(mlp(32))[comm.rank]
         inputs = images if comm.rank == 0 else lambda size: torch.zeros(size, 32, requires_grad=True)
-        counts = [count_flops(stage, inputs(size))[:2] for size in sizes]
-        forward = sum(flops / 1e6 + 0.1 for flops, _ in counts)
-        backward = sum(flops / 1e6 + 0.2 for _, flops in counts)
-        return sum(computed) / 2, forward, backward
+        flops = [count_flops(stage, inputs(size))[:2] for size in strategy.micro_sizes(batch)]
+        forward = [count / 1e6 + 0.1 for count, _ in flops]
+        backward = [count / 1e6 + 0.2 for _, count in flops]
+        again = [seconds for pair in zip(forward, backward, strict=True) for seconds in pair]
+        return computed, 2 * [*forward, *(again if recompute else backward)]
 
-    for seconds, forward, backward in Cluster(2, IDEAL).run(act):
-        assert seconds == pytest.approx(forward * (2 if recompute else 1) + backward)
+    for computed, passes in Cluster(2, IDEAL).run(act):
+        assert computed == pytest.approx(passes)
 
 
 def test_overlapping_buckets_are_worth_something_on_the_virtual_clock() -> None:

@@ -136,9 +136,10 @@ def test_a_step_takes_its_passes_and_its_ring_and_divides_into_them(virtual: Vir
     assert result.throughput == pytest.approx(32 / times["median"])
 
 
-def test_serial_training_takes_forward_and_backward(virtual: Virtual) -> None:
-    result = virtual("strategy=single", "hardware.workers=1", *SECOND)
-    assert step_time(result) == pytest.approx(1.0)
+@pytest.mark.parametrize("strategy", ["single", "data_parallel"])
+def test_one_worker_alone_takes_its_passes(virtual: Virtual, strategy: str) -> None:
+    result = virtual(f"strategy={strategy}", "hardware.workers=1", *SECOND)
+    assert step_time(result) == result.summary["step_time"]["compute"] == pytest.approx(1.0)
 
 
 def test_small_buckets_overlap_with_backward(virtual: Virtual) -> None:
