@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_table import until
 from short_runs import HERE, QUICK, Start, Train, weights
 
 from paceline import engine
@@ -285,6 +286,9 @@ def test_one_workers_exception_ends_the_run_and_the_next_one_is_sound(virtual: V
     assert virtual(name="next").summary["status"] == "completed"
 
 
+GONE = 2.0  # seconds after which nothing of a run may be alive
+
+
 def test_divergence_is_told_of_with_its_worker_and_step(virtual: Virtual) -> None:
     error = failure(lambda: virtual("optimizer.lr=1e30"))
     assert error.exit_code == 6
@@ -305,6 +309,6 @@ def test_a_stopped_run_ends_and_leaves_nothing_alive(
     to(launcher.process.pid, number)
     assert launcher.wait() == status
     assert launcher.last_line() == f"stopped by {number.name}; nothing was saved yet"
-    assert not launcher.alive()
+    until(lambda: not launcher.alive(), GONE, "everything to be gone")
     summary = launcher.run.read_summary()
     assert summary is not None and summary["status"] == "interrupted" and 5 <= summary["steps"] < 1_000_000
