@@ -50,7 +50,8 @@ class Plan:
 
     def peak_memory(self) -> dict[str, int]:
         """The largest worker, kind by kind."""
-        return {kind: max(part.memory[kind] for part in self.parts) for kind in self.parts[0].memory}
+        kinds = dict.fromkeys(kind for part in self.parts for kind in part.memory)
+        return {kind: max(part.memory.get(kind, 0) for part in self.parts) for kind in kinds}
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -129,19 +130,19 @@ def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | Non
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         stated = parts.sync.cost(trained, parts.layout.replicas, steps_per_epoch)
         cost = stated or Cost()
+        held = {
+            "parameters": payload(parameters),
+            "gradients": payload(trained),
+            "optimizer": _optimizer_state(parameters, parts.make_optimizer) if parts.sync.steps_on_workers else 0,
+            "activations": saved,
+            "buffers": cost.buffers + payload(list(module.buffers())),
+        }
+        held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
         plans.append(
             PartPlan(
                 layers=[name for name, _ in module.named_children()],
                 parameters=sum(parameter.numel() for parameter in parameters),
-                memory={
-                    "parameters": payload(parameters),
-                    "gradients": payload(trained),
-                    "optimizer": _optimizer_state(parameters, parts.make_optimizer)
-                    if parts.sync.steps_on_workers
-                    else 0,
-                    "activations": saved,
-                    "buffers": cost.buffers + payload(list(module.buffers())),
-                },
+                memory=dict(held),
                 worker=_add(traffic, cost.worker) if stated else None,
                 server=cost.server if stated else None,
             )

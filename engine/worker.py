@@ -122,7 +122,8 @@ class Worker:
         if self.is_chief:
             self.judged = self.parts.make_model().to(self.device)  # what is evaluated: the gathered state
         if of_replica is not None:
-            self.strategy.prepare(model.to(self.device), cross_entropy, of_replica, self._before_backward)
+            model = model if self.strategy.places else model.to(self.device)
+            self.strategy.prepare(model, cross_entropy, of_replica, self._before_backward)
             module = self.strategy.module
             self.pace.attach(module)
         else:
@@ -385,6 +386,8 @@ class Worker:
             "optimizer": memory.held(memory.optimizer_state(self.sync.optimizer)),
             "activations": activations,
             "buffers": memory.held(self.sync.buffers()),
+            **self.strategy.held(),
+            **self.sync.held(),
             "process_peak": memory.process_peak(),
         }
 

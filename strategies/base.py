@@ -12,6 +12,7 @@ from ..comm import Comm
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean over the samples
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
+Memory = Mapping[str, int]  # kind -> bytes on a worker's device; "host_" + kind: in its host's memory instead
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it; see state.py
 
 
@@ -56,6 +57,7 @@ class Strategy(ABC):
     loss_part: int = 0  # the part that computes the loss; it also gathers `full_state`
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
+    places: bool = False  # it brings the model to the device itself; until then that stays on the host
     module: nn.Module
 
     def own_sync(self) -> "Sync | None":
@@ -99,6 +101,14 @@ class Strategy(ABC):
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
         return [{} for _ in parts]
+
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""
+        return held
+
+    def held(self) -> Memory:
+        """Measured peak bytes of this worker, of the kinds that differ from the tensors of `module`."""
+        return {}
 
 
 class Sync(ABC):
@@ -173,6 +183,16 @@ class Sync(ABC):
     def buffers(self) -> list[Tensor]:
         """Communication buffers, for the memory account."""
         return []
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        """Stated peak bytes of a worker by kind, where `held` is what a whole part with these parameters takes."""
+        return held
+
+    def held(self) -> Memory:
+        """Measured peak bytes of this worker, of the kinds that differ: gradients of every parameter, the state of
+        `optimizer`, and `buffers`.
+        """
+        return {}
 
     def report(self) -> dict[str, Any]:
         """What else this worker measured (JSON).
