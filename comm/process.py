@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -143,7 +143,10 @@ class _Groups:
     device: torch.device
 
     def make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
-        store, patience = dist.PrefixStore(name, self.store), timedelta(seconds=self.timeout)
+        return self.over(dist.PrefixStore(name, self.store), rank, size, name)
+
+    def over(self, store: dist.Store, rank: int, size: int, name: str) -> dist.ProcessGroup:
+        patience = timedelta(seconds=self.timeout)
         group = dist.ProcessGroup(store, rank, size)
         kinds = dist.ProcessGroup.BackendType
         try:
@@ -172,6 +175,7 @@ class _Worker:
     groups: _Groups
     hosts: list[str]  # of every worker of the run
     origin: float  # of the clock
+    closing: list[Callable[[], None]] = field(default_factory=list)
 
 
 def _boot_id() -> str:
@@ -499,6 +503,19 @@ class ProcessComm(Comm):
         except PeerLostError as error:
             raise PeerLostError(str(error), self._rank_of(error.rank)) from None
 
+    @property
+    def device(self) -> torch.device:
+        return self._worker.groups.device
+
+    @property
+    def store(self) -> dist.Store:
+        """For groups that torch makes."""
+        return self._worker.groups.store
+
+    def make_group(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
+        """A group of torch's over `store`, with this fabric's backends and timeout."""
+        return self._worker.groups.over(store, rank, size, self.name)
+
     def lost(self) -> frozenset[int]:
         self._worker.sockets.look()
         return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._board.lost)
@@ -530,8 +547,13 @@ class ProcessComm(Comm):
         who = self._board.explain_timeout(self.ranks, what)
         return HangError(f"worker {self.board.rank} waited {self._worker.groups.timeout:g} s {what}: {who}")
 
+    def at_close(self, do: Callable[[], None]) -> None:
+        self._worker.closing.append(do)
+
     def close(self) -> None:
         """Leave the run; others do not take it for a death."""
+        while self._worker.closing:
+            self._worker.closing.pop()()
         self._worker.sockets.close()
         self._board.close()
 

@@ -1,0 +1,400 @@
+"""DeepSpeed's ZeRO and ZeRO-Offload: optimizer state, gradients and parameters of a replica are cut up over the replicas.
+
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC; arXiv 1910.02054);
+Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training" (USENIX ATC; arXiv 2101.06840).
+
+    stage   of K replicas, each holds ...             bytes in mixed precision, Psi parameters
+    0       everything                                (2 + 2 + 12) Psi
+    1       1/K of the optimizer state                (4 + 12/K) Psi
+    2       ... and of the gradients                  (2 + 14/K) Psi
+    3       ... and of the parameters                 16 Psi / K
+
+`offload=optimizer` keeps optimizer state on the host, where DeepSpeed's CPU Adam steps; `all` parameters too.
+
+All of this is DeepSpeed itself: its engine owns forward, backward and step. What is ours is the weight of an uneven
+batch (its engine takes the mean over replicas and micro-batches: loss * n_i K m / n, of m micro-batches), what is
+measured, and that state is saved whole, by parameter and in fp32, so that any strategy goes on from it. What travels is
+DeepSpeed's affair and has no stated cost; the ledger has what it was.
+"""
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
+
+from ..comm import Comm
+from ..comm.process import ProcessComm
+from ..comm.torch_world import torch_world
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
+from .errors import LayoutError
+from .sync.bsp import start_alike
+
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Zero(Strategy):
+    """A replica is one worker; DeepSpeed owns the update."""
+
+    needs_processes = True
+    places = True
+
+    def __init__(
+        self,
+        stage: Annotated[int, Ge(0)] = 2,
+        offload: Literal["none", "optimizer", "all"] = "none",
+        precision: Precision = "fp32",
+        micro_batches: Annotated[int, Ge(1)] = 1,
+        clip: Annotated[float, Gt(0)] | None = None,
+        recompute: bool = False,
+        config: str | None = None,
+    ) -> None:
+        """`micro_batches`: a batch is cut into so many, whose gradients are accumulated. `clip`: the largest norm of
+        the gradient. `recompute`: keep the inputs of layers only, and compute the rest again for backward.
+        `config`: a DeepSpeed JSON file; what it says beside the above is passed on. Raises `LayoutError`.
+        """
+        if stage > 3:
+            raise LayoutError(f"strategy.stage={stage}: must be 0, 1, 2 or 3")
+        if offload == "optimizer" and stage == 0:
+            raise LayoutError(
+                "strategy.offload=optimizer: stage 0 has nothing to offload; choose strategy.stage=1, 2 or 3"
+            )
+        if offload == "all" and stage != 3:
+            raise LayoutError(
+                f"strategy.offload=all: parameters are cut up at stage 3 only, this is strategy.stage={stage}; choose "
+                "strategy.stage=3 or strategy.offload=optimizer"
+            )
+        if precision == "fp16" and stage == 0:
+            raise LayoutError(
+                "strategy.precision=fp16: DeepSpeed keeps no fp32 weights to save at stage 0; choose strategy.stage=1 or "
+                "strategy.precision=bf16"
+            )
+        self.stage, self.offload, self.precision = stage, offload, precision
+        self.accumulated, self.clip, self.recompute = micro_batches, clip, recompute
+        self.settings = _merged(self._own_settings(), config)
+
+    def _own_settings(self) -> dict[str, Any]:
+        zero: dict[str, Any] = {"stage": self.stage}
+        if self.offload != "none":
+            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+        if self.offload == "all":
+            zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+        if self.stage == 3:
+            zero["stage3_param_persistence_threshold"] = 0  # cut up small parameters too, as the paper counts them
+        own: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": 1,  # DeepSpeed wants a number, and uses it for its own reports only
+            "gradient_accumulation_steps": self.accumulated,
+            "gradient_clipping": self.clip or 0.0,  # left out, it would be 1
+            "zero_optimization": zero,
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "steps_per_print": 2**31,
+        }
+        if self.precision != "fp32":
+            own[self.precision] = {"enabled": True}
+        return own
+
+    def own_sync(self) -> Sync:
+        return _ZeroUpdate(self)
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self.module, self._loss = model, loss
+        self.engine: Any = None  # DeepSpeed's, once the replicas have met
+        self.replicas = 1
+
+    def micro_sizes(self, batch_size: int) -> list[int]:
+        return [len(piece) for piece in torch.arange(batch_size).tensor_split(self.accumulated)]
+
+    def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
+        if self.precision != "fp32" and inputs.is_floating_point():
+            inputs = inputs.to(DTYPES[self.precision])
+        return _recomputed(part, inputs) if self.recompute else part(inputs)
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        total = torch.zeros(())
+        for inputs, targets in zip(
+            *(x.tensor_split(self.accumulated) for x in (batch.inputs, batch.targets)), strict=True
+        ):
+            outputs = self.engine(inputs)
+            if len(targets):
+                loss = self._loss(outputs.float(), targets)
+                total += loss.detach().cpu() * len(targets) / batch.size
+                weight = len(targets) * self.replicas * self.accumulated / batch.total
+                loss = loss if weight == 1 else loss * weight
+            else:  # every replica takes part in every backward pass
+                loss = outputs.float().sum() * 0
+            self.engine.backward(loss)
+            self.engine.step()  # at the last micro-batch
+        return total if batch.size else None
+
+
+class _ZeroUpdate(Sync):
+    """DeepSpeed's engine steps within forward_backward."""
+
+    def __init__(self, strategy: Zero) -> None:
+        self._strategy = strategy
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        assert isinstance(comm, ProcessComm)
+        strategy = self._strategy
+        self._weights: dict[str, Tensor] = {}  # in fp32, before DeepSpeed rounds them
+        if self._strategy.precision != "fp32":
+            self._weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        start_alike(parameters, comm)
+        torch_world(comm)
+        deepspeed = _import_deepspeed(comm)
+        if strategy.offload != "none":
+            self.optimizer = optimizer = _on_the_host(optimizer)
+        module = strategy.module
+        forward = _Forward(strategy, module)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            strategy.engine, *_ = deepspeed.initialize(
+                model=forward, optimizer=optimizer, config=strategy.settings, dist_init_required=False
+            )
+        strategy.replicas = comm.size
+        self._engine = strategy.engine
+
+    def begin(self, batch: Batch) -> None: ...
+
+    def update(self) -> None: ...
+
+    # -- state: whole, by parameter, in fp32, laid out as the optimizer's own state_dict would be
+
+    def consensus(self) -> dict[str, Tensor]:
+        return {name: self._whole(parameter, None) for name, parameter in self._strategy.module.named_parameters()}
+
+    def _whole(self, parameter: nn.Parameter, key: str | None) -> Tensor:
+        """All of a parameter's fp32 weights, or of what the optimizer keeps for it as `key`; every replica calls."""
+        from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        if parameter.requires_grad:
+            kept = safe_get_full_fp32_param(parameter) if key is None else safe_get_full_optimizer_state(parameter, key)
+            if kept is not None:
+                return kept.detach()
+        if key is not None:  # stage 0
+            return self.optimizer.state[parameter][key]
+        with GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
+            return parameter.detach().float().clone()
+
+    def state_dict(self) -> State:
+        flats = [flat for group in self.optimizer.param_groups for flat in group["params"]]
+        kept = next((self.optimizer.state[flat] for flat in flats if self.optimizer.state.get(flat)), {})
+        shaped = [key for key, value in kept.items() if isinstance(value, Tensor) and value.dim() > 0]
+        scalars = {key: value for key, value in kept.items() if key not in shaped}
+        knobs = {key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}
+        every = list(self._strategy.module.parameters())
+        state = {
+            i: {**scalars, **{key: self._whole(parameter, key).clone() for key in shaped}}
+            for i, parameter in enumerate(every)
+            if parameter.requires_grad and kept
+        }
+        scaler = getattr(self._engine.optimizer, "loss_scaler", None)
+        return {
+            "optimizer": {"state": state, "param_groups": [{**knobs, "params": list(range(len(every)))}]},
+            "scaler": {key: getattr(scaler, key) for key in _SCALER if hasattr(scaler, key)},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """`prepare` has made the parameters from the weights; here come fp32 ones, and what the optimizer keeps."""
+        kept = state["optimizer"]["state"]
+        for i, (name, parameter) in enumerate(self._strategy.module.named_parameters()):
+            if parameter.requires_grad:
+                if name in self._weights:
+                    self._keep(parameter, None, self._weights[name])
+                for key, value in kept.get(i, {}).items():
+                    self._keep(parameter, key, value)
+        scaler = getattr(self._engine.optimizer, "loss_scaler", None)
+        for key, value in state["scaler"].items():
+            setattr(scaler, key, value)
+
+    def _keep(self, parameter: nn.Parameter, key: str | None, whole: Any) -> None:
+        """This replica's piece of a parameter's fp32 weights (`key` None) or optimizer state, from all of it."""
+        flat, own, piece = self._place(parameter)
+        if key is None:
+            if flat is not parameter:
+                _cut(flat.detach(), own).copy_(_cut(whole, piece))
+            return
+        its = self.optimizer.state[flat]
+        if not (isinstance(whole, Tensor) and whole.dim() > 0):
+            its[key] = whole
+            return
+        if key not in its:
+            its[key] = torch.zeros_like(flat, memory_format=torch.contiguous_format).detach()
+        _cut(its[key], own).copy_(_cut(whole, piece))
+
+    def _place(self, parameter: nn.Parameter) -> tuple[Tensor, "_Cut", "_Cut"]:
+        """(The tensor that the optimizer steps for it, which entries of that are its, which of its own these are.)"""
+        zero = self._engine.optimizer
+        if hasattr(parameter, "ds_id"):
+            group, start, size = zero.grad_position[zero.get_param_id(parameter)]
+            first = size * self.comm.rank  # the last pieces may reach beyond its end
+            size = max(0, min(size, parameter.ds_numel - first))
+            return (
+                zero.fp32_partitioned_groups_flat[group],
+                _Cut(start, size),
+                _Cut(min(first, parameter.ds_numel), size),
+            )
+        mapping = getattr(parameter, "_hp_mapping", None)
+        if mapping is not None:
+            own, piece = mapping.hp_fragment_address, mapping.lp_fragment_address
+            flat = self.optimizer.param_groups[mapping.param_group_index]["params"][0]
+            return flat, _Cut(own.start, own.numel), _Cut(piece.start, piece.numel)
+        if self._strategy.stage > 0:  # all of it is other replicas'
+            return self.optimizer.param_groups[0]["params"][0], _Cut(0, 0), _Cut(0, 0)
+        return parameter, _Cut(0, parameter.numel()), _Cut(0, parameter.numel())
+
+    # -- measures
+
+    def held(self) -> Memory:
+        return {}
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        return held
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
+        return None
+
+
+class _Cut(NamedTuple):
+    start: int
+    size: int
+
+
+def _cut(tensor: Tensor, cut: _Cut) -> Tensor:
+    return tensor.view(-1).narrow(0, cut.start, cut.size)
+
+
+class _Forward(nn.Module):
+    """What DeepSpeed's engine calls."""
+
+    def __init__(self, strategy: Zero, module: nn.Module) -> None:
+        super().__init__()
+        self._strategy, self.module = strategy, module
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self._strategy.forward(self.module, inputs)
+
+
+def _recomputed(module: nn.Module, inputs: Tensor) -> Tensor:
+    for layer in module if isinstance(module, nn.Sequential) else [module]:
+        inputs = cast(Tensor, checkpoint(layer, inputs, use_reentrant=False))
+    return inputs
+
+
+# -- DeepSpeed's ways
+
+
+def _import_deepspeed(comm: ProcessComm) -> Any:
+    """DeepSpeed, told where it is: it looks in the environment, which its own launcher would have set."""
+    os.environ.update(RANK=str(comm.rank), WORLD_SIZE=str(comm.size))
+    if comm.device.type == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ["LOCAL_RANK"] = str(comm.device.index or 0) if comm.device.type == "cuda" else str(comm.rank)
+    deepspeed = quiet_import()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        deepspeed.init_distributed(dist_init_required=False, verbose=False)
+    return deepspeed
+
+
+def quiet_import() -> Any:
+    """DeepSpeed without its talk, and without its shared-memory operation, which takes a minute to compile and serves
+    inference alone.
+    """
+    warnings.filterwarnings("ignore", module="deepspeed")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    import deepspeed
+    import deepspeed.ops
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def _on_the_host(optimizer: Optimizer) -> Optimizer:
+    """DeepSpeed's CPU Adam in place of torch's; any other optimizer steps on the host as it is."""
+    if not isinstance(optimizer, torch.optim.Adam):
+        return optimizer
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    group = optimizer.param_groups[0]
+    if group["amsgrad"] or group["maximize"]:
+        raise LayoutError(
+            "optimizer.amsgrad, optimizer.maximize: DeepSpeed's CPU Adam has neither; choose strategy.offload=none"
+        )
+    return DeepSpeedCPUAdam(
+        group["params"],
+        lr=group["lr"],
+        betas=group["betas"],
+        eps=group["eps"],
+        weight_decay=group["weight_decay"],
+        adamw_mode=group["decoupled_weight_decay"],
+    )
+
+
+# -- a user's own DeepSpeed configuration
+
+
+def _merged(own: dict[str, Any], path: str | None) -> dict[str, Any]:
+    """Our settings and those of a user's file. Raises `LayoutError` where they contradict each other."""
+    if path is None:
+        return own
+    try:
+        theirs = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise LayoutError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
+    if not isinstance(theirs, dict):
+        raise LayoutError(f"strategy.config={path}: must be a JSON object, is a {type(theirs).__name__}")
+    for key, instead in _ELSEWHERE.items():
+        if theirs.get(key, "auto") != "auto":
+            raise LayoutError(f"strategy.config={path}: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")
+    return _joined(own, theirs, path, "")
+
+
+def _joined(own: dict[str, Any], theirs: dict[str, Any], path: str, at: str) -> dict[str, Any]:
+    joined = dict(own)
+    for key, value in theirs.items():
+        where = f"{at}{key}"
+        if value == "auto":
+            continue
+        if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
+            joined[key] = _joined(own.get(key, {}), value, path, f"{where}.")
+        elif where in _KNOBS and own.get(key, _KNOBS[where][1]) != value:
+            knob, otherwise = _KNOBS[where]
+            raise LayoutError(
+                f"strategy.config={path}: {where} is {json.dumps(value)} there and {json.dumps(own.get(key, otherwise))} "
+                f"by {knob}; make them agree, or leave it out there"
+            )
+        else:
+            joined[key] = value
+    return joined
+
+
+_ELSEWHERE = {
+    "optimizer": "the optimizer is chosen by optimizer=...",
+    "scheduler": "there are no schedules of DeepSpeed's here",
+    "train_batch_size": "batch_size=... says how many samples a replica takes in a step",
+    "train_micro_batch_size_per_gpu": "batch_size=... says how many samples a replica takes in a step",
+}
+_KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file -> (whose it is, when that is not there)
+    "zero_optimization.stage": ("strategy.stage", None),
+    "zero_optimization.offload_optimizer.device": ("strategy.offload", "none"),
+    "zero_optimization.offload_param.device": ("strategy.offload", "none"),
+    "gradient_accumulation_steps": ("strategy.micro_batches", None),
+    "gradient_clipping": ("strategy.clip", None),
+    "bf16.enabled": ("strategy.precision=bf16", False),
+    "fp16.enabled": ("strategy.precision=fp16", False),
+}
+_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
