@@ -58,11 +58,11 @@ class _Saved:
 def activations(module: nn.Module) -> Iterator[ActivationPeak]:
     """Account for what the forward passes of `module` save for backward."""
     account = ActivationPeak()
-    parameters = {parameter.untyped_storage()._cdata for parameter in module.parameters()}
 
     def pack(tensor: Tensor) -> Tensor | _Saved:
-        is_parameter = tensor.untyped_storage()._cdata in parameters
-        return tensor if is_parameter else _Saved(tensor, account)
+        base = tensor if tensor._base is None else tensor._base
+        # not by its storage: one that is cut up has another whenever it is whole
+        return tensor if isinstance(base, nn.Parameter) else _Saved(tensor, account)
 
     def unpack(saved: Tensor | _Saved) -> Tensor:
         return saved.tensor if isinstance(saved, _Saved) else saved

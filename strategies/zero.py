@@ -29,17 +29,20 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, payload
 from .errors import LayoutError
 from .sync.bsp import start_alike
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+BUCKET = 500_000_000  # entries; DeepSpeed's default
 
 
 class Zero(Strategy):
@@ -81,6 +84,7 @@ class Zero(Strategy):
         self.stage, self.offload, self.precision = stage, offload, precision
         self.accumulated, self.clip, self.recompute = micro_batches, clip, recompute
         self.settings = _merged(self._own_settings(), config)
+        self.bucket: int = self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET)
 
     def _own_settings(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.stage}
@@ -109,6 +113,7 @@ class Zero(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
+        self.account = _Account(self)
         self.replicas = 1
 
     def micro_sizes(self, batch_size: int) -> list[int]:
@@ -134,6 +139,7 @@ class Zero(Strategy):
                 loss = outputs.float().sum() * 0
             self.engine.backward(loss)
             self.engine.step()  # at the last micro-batch
+        self.account.end()
         return total if batch.size else None
 
 
@@ -157,10 +163,16 @@ class _ZeroUpdate(Sync):
             self.optimizer = optimizer = _on_the_host(optimizer)
         module = strategy.module
         forward = _Forward(strategy, module)
+        strategy.account.watch()
+        bucket = min(strategy.bucket, sum(parameter.numel() for parameter in parameters.values()))
+        zero = {**strategy.settings["zero_optimization"], "reduce_bucket_size": bucket}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             strategy.engine, *_ = deepspeed.initialize(
-                model=forward, optimizer=optimizer, config=strategy.settings, dist_init_required=False
+                model=forward,
+                optimizer=optimizer,
+                config={**strategy.settings, "zero_optimization": zero},
+                dist_init_required=False,
             )
         strategy.replicas = comm.size
         self._engine = strategy.engine
@@ -189,8 +201,7 @@ class _ZeroUpdate(Sync):
             return parameter.detach().float().clone()
 
     def state_dict(self) -> State:
-        flats = [flat for group in self.optimizer.param_groups for flat in group["params"]]
-        kept = next((self.optimizer.state[flat] for flat in flats if self.optimizer.state.get(flat)), {})
+        kept = next((kept for kept in self.optimizer.state.values() if kept), {})
         shaped = [key for key, value in kept.items() if isinstance(value, Tensor) and value.dim() > 0]
         scalars = {key: value for key, value in kept.items() if key not in shaped}
         knobs = {key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}
@@ -258,13 +269,97 @@ class _ZeroUpdate(Sync):
     # -- measures
 
     def held(self) -> Memory:
-        return {}
+        return self._strategy.account.peak
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
-        return held
+        return _stated(self._strategy, held, parameters, replicas)
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
         return None
+
+
+def _stated(strategy: Zero, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+    """Psi parameters in `width` bytes, K replicas: the table above, at the precision that there is, and beside it
+
+    - from stage 1 on a copy of the weights in fp32 for the optimizer, in fp32 training too;
+    - from stage 1 on a bucket that gradients travel in, and before it fills (stage 2 and 3) the gradients themselves;
+    - with offload, gradients in fp32 on the host (at stage 3 twice).
+    """
+    width, psi = DTYPES[strategy.precision].itemsize, sum(parameter.numel() for parameter in parameters)
+    pieces = sum(-(-parameter.numel() // replicas) for parameter in parameters)  # stage 3 cuts each parameter
+    share = {0: psi, 1: -(-psi // replicas), 2: -(-psi // replicas), 3: pieces}[strategy.stage]
+    bucket = min(strategy.bucket, psi) if strategy.stage > 0 else 0
+    offloads = strategy.offload != "none"
+    gradients = {0: psi, 1: psi, 2: min(psi, bucket + share), 3: bucket + share}[strategy.stage]
+    if offloads and strategy.stage > 1:
+        gradients = bucket
+    stated = {
+        **held,
+        "parameters": width * (share if strategy.stage == 3 else psi),
+        "gradients": width * gradients,
+        "optimizer": held["optimizer"] * share // psi + (4 * share if strategy.stage > 0 else 0),
+        "buffers": held["buffers"] + width * bucket,
+    }
+    if offloads:
+        stated["host_gradients"] = 4 * share * (2 if strategy.stage == 3 else 1)
+    return _on_host(strategy, stated)
+
+
+def _on_host(strategy: Zero, memory: Memory) -> Memory:
+    kinds = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "parameters")}[strategy.offload]
+    moved = {f"host_{kind}": memory[kind] for kind in kinds}
+    return {**memory, **dict.fromkeys(kinds, 0), **moved}
+
+
+class _Account:
+    """The most bytes that DeepSpeed's tensors take in the first step, by kind."""
+
+    def __init__(self, strategy: Zero) -> None:
+        self._strategy = strategy
+        self.peak: dict[str, int] = {}
+
+    def watch(self) -> None:
+        """Look whenever a gradient is there; before DeepSpeed, which takes it away, has its own hooks."""
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(lambda _: self.look())
+            for parameter in self._strategy.module.parameters()
+            if parameter.requires_grad
+        ]
+
+    def end(self) -> None:
+        """The first step is over."""
+        if self._hooks:
+            self.look()
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def look(self) -> None:
+        engine, parameters = self._strategy.engine, list(self._strategy.module.parameters())
+        zero, state = engine.optimizer, engine.basic_optimizer.state
+        copies = _tensors(zero, "single_partition_of_fp32_groups") + _tensors(zero, "fp32_partitioned_groups_flat")
+        buckets = getattr(zero, "ipg_buckets", {}).values()
+        offloads = self._strategy.offload != "none"
+        partition = _tensors(zero, "grad_partitions_flat_buffer")
+        kinds = {
+            "parameters": [getattr(parameter, "ds_tensor", parameter) for parameter in parameters],
+            "optimizer": [*copies, *(leaf for leaf in tree_leaves(list(state.values())) if isinstance(leaf, Tensor))],
+            "gradients": [
+                *(parameter.grad for parameter in parameters if parameter.grad is not None),
+                *_tensors(zero, "averaged_gradients"),
+                *([] if offloads else partition),
+            ],
+            "buffers": [tensor for bucket in buckets for tensor in _tensors(bucket, "buffer")],
+        }
+        if offloads:
+            kinds["host_gradients"] = [*(c.grad for c in copies if c.grad is not None), *partition]
+        now = _on_host(self._strategy, {kind: payload(tensors) for kind, tensors in kinds.items()})
+        self.peak = {kind: max(size, self.peak.get(kind, 0)) for kind, size in now.items()}
+
+
+def _tensors(owner: Any, name: str) -> list[Tensor]:
+    """All tensors in an attribute of DeepSpeed's, which is a tensor, or lists or dicts of tensors, or not there."""
+    found = getattr(owner, name, None)
+    return [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
 
 
 class _Cut(NamedTuple):
