@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class AttentionOf(TorchFunctionMode):
     """On the meta device, attention as `device` would compute it.
 
     torch has fused attention for each real device and none for meta, where it falls back on plain products and keeps
-    the whole matrix of scores for backward: a tenth more than the default GPT keeps on a CPU, far more in long contexts.
+    the whole matrix of scores for backward: a tenth more than the default GPT keeps on a CPU, more in long contexts.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -125,7 +125,7 @@ class _Attention:
         return plain and (device.type == "cuda" or (device.type == "cpu" and self.dropout == 0))
 
     def fused(self, device: torch.device) -> Tensor:
-        """On CUDA the memory-efficient kernel's meta version; the flash kernel's, for half precision, keeps the same."""
+        """On CUDA the memory-efficient kernel's meta version; flash, for half precision, keeps the same."""
         aten = torch.ops.aten
         if device.type == "cpu":
             kernel = aten._scaled_dot_product_flash_attention_for_cpu
@@ -136,5 +136,26 @@ class _Attention:
 
 def process_peak() -> int:
     """The most resident memory that this process has had, in bytes."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return _resident("VmHWM")
+
+
+def process_now() -> int:
+    """The resident memory that this process has, in bytes."""
+    return _resident("VmRSS")
+
+
+def _resident(entry: str) -> int:
+    found = re.search(rf"{entry}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else 0
+
+
+def other(kinds: Mapping[str, int], device: torch.device, before: int) -> int:
+    """Bytes at the peak that are of none of the `kinds`: temporaries, the copy that is evaluated, data.
+
+    On CUDA of the allocator's peak on the device; on the CPU of what this process grew by since it had `before`
+    resident bytes. Kinds peak at different moments, so their sum may be more than there ever was: then 0.
+    """
+    if device.type == "cuda":
+        held = sum(size for kind, size in kinds.items() if not kind.startswith("host_"))
+        return max(torch.cuda.max_memory_allocated(device) - held, 0)
+    return max(process_peak() - before - sum(kinds.values()), 0)

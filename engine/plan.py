@@ -23,7 +23,9 @@ class PartPlan:
 
     layers: list[str]
     parameters: int  # entries
-    memory: dict[str, int]  # by kind
+    memory: dict[str, int]  # of a worker, by kind
+    server_memory: dict[str, int]  # at most, if the sync mode has servers
+    held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
     worker: Traffic | None  # None: it takes the data to know
     server: Traffic | None
 
@@ -92,9 +94,15 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
 
 
 def choose_device(experiment: Experiment, layout: Layout) -> torch.device:
-    """Raises `ConfigError` when CUDA is asked for and there are too few devices."""
+    """That of the machine that `hardware` describes, else of this one.
+
+    Raises `ConfigError` when CUDA is asked for and there are too few devices here.
+    """
     if experiment.hardware.fabric == "virtual":
         return torch.device("cpu")
+    machine = experiment.hardware.machine
+    if machine is not None:
+        return torch.device("cuda" if machine.devices and experiment.hardware.device != "cpu" else "cpu")
     asked, gpus = experiment.hardware.device, torch.cuda.device_count()
     enough = gpus >= layout.world_size
     if asked == "cuda" and not enough:
@@ -133,10 +141,12 @@ def _part_plans(
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         stated = parts.sync.cost(trained, parts.layout.replicas, steps_per_epoch)
         cost = stated or Cost()
+        state = _optimizer_state(parameters, parts.make_optimizer)
+        server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
         held = {
             "parameters": payload(parameters),
             "gradients": payload(trained),
-            "optimizer": _optimizer_state(parameters, parts.make_optimizer) if parts.sync.steps_on_workers else 0,
+            "optimizer": state if parts.sync.steps_on_workers else 0,
             "activations": saved,
             "buffers": cost.buffers + payload(list(module.buffers())),
         }
@@ -146,6 +156,8 @@ def _part_plans(
                 layers=[name for name, _ in module.named_children()],
                 parameters=sum(parameter.numel() for parameter in parameters),
                 memory=dict(held),
+                server_memory={**server, "buffers": payload(parameters)},
+                held_in_parameters=payload(parameters),
                 worker=_add(traffic, cost.worker) if stated else None,
                 server=cost.server if stated else None,
             )
