@@ -118,7 +118,8 @@ def _notes(fit: "Fit") -> str:
 
     where = "a device and of the host" if fit.capacity.device is not None else "the host"
     return (
-        f"kept back of {where}: {PROCESS / 2**30:g} GiB a process (CUDA context, libraries) and {SHARE:.0%} (allocator, "
-        "system)\ndevice and host: the kinds, and what else there is once activations are gone (the copy of the model "
-        "that is evaluated,\nthe optimizer's temporaries); on the host the whole model, too, while it is set up"
+        f"kept back of {where}: {PROCESS / 2**30:g} GiB a process (CUDA context, libraries) and {SHARE:.0%} "
+        "(allocator, system)\n"
+        "device and host: the kinds, and what else there is once activations are gone (the copy of the model that is\n"
+        "evaluated, the optimizer's temporaries); on the host the whole model, too, while it is set up"
     )

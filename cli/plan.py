@@ -45,7 +45,7 @@ def plan(
 
     if fit:
         names = [choice.name for choice in group_of("strategy", config_dir)]
-        found = engine.fit(overrides or [], names, config_dir, allow_module or [])
+        found = engine.find_fit(overrides or [], names, config_dir, allow_module or [])
         text, raw = fit_for_people(found), raw_fit(found)
     else:
         planned = engine.prepare(overrides or [], config_dir, allow_module or []).plan()

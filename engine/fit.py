@@ -84,7 +84,7 @@ class Fit:
     strategies: list[Verdict]  # for the chosen model and batch_size
 
 
-def find_fit(
+def search(
     overrides: Sequence[str],
     strategies: Sequence[str],
     config_dir: Path | None = None,

@@ -177,18 +177,29 @@ def _check_outputs(experiment: Experiment, outputs: Tensor, targets: Tensor, cla
 def _activations(
     experiment: Experiment, parts: Parts, modules: list[nn.Module], inputs: Tensor, targets: Tensor
 ) -> list[int]:
-    """Bytes that each part's forward passes keep for backward."""
+    """Bytes that each part's forward passes keep for backward.
+
+    Of several micro-batches of one size two are walked: each after the first adds what the second does.
+    """
     sizes = parts.strategy.micro_sizes(len(inputs))
-    flowing = list(inputs.split(sizes))
+    walked = [i for i, size in enumerate(sizes) if size not in sizes[:i] or sizes[:i].count(size) == 1]
+    alike = [sum(size == sizes[i] for size in sizes) - 1 if sizes[i] in sizes[:i] else 1 for i in walked]
+    flowing = [inputs.split(sizes)[i] for i in walked]
+    wanted = [targets.split(sizes)[i] for i in walked]
     peaks: list[int] = []
     for i, module in enumerate(modules):
+        peak = before = 0
+        kept: list[Tensor] = []
+        outputs: list[Tensor] = []
         with memory.activations(module) as account:
-            outputs = [parts.strategy.forward(module, x) for x in flowing]
-            if i == parts.strategy.loss_part:
-                _check_outputs(experiment, outputs[0], targets, parts.data.spec.classes)
-                kept = [cross_entropy(o, t) for o, t in zip(outputs, targets.split(sizes), strict=True)]
-                del kept
-        peaks.append(account.peak)
+            for x, y, times in zip(flowing, wanted, alike, strict=True):
+                outputs.append(parts.strategy.forward(module, x))
+                if i == parts.strategy.loss_part:
+                    _check_outputs(experiment, outputs[0], targets, parts.data.spec.classes)
+                    kept.append(cross_entropy(outputs[-1], y))
+                peak += times * (account.peak - before)
+                before = account.peak
+        peaks.append(peak)
         flowing = [output.detach().requires_grad_() for output in outputs]
     return peaks
 

@@ -110,7 +110,7 @@ def prepare(
     return prepared
 
 
-def fit(
+def find_fit(
     overrides: Sequence[str] = (),
     strategies: Sequence[str] = (),
     config_dir: Path | str | None = None,
@@ -118,10 +118,10 @@ def fit(
 ) -> "Fit":
     """What the hardware's memory holds; see engine/fit.py. `strategies`: the names of the choices to try, too."""
     prepared = prepare(overrides, config_dir, allow_modules)
-    from .fit import find_fit
+    from .fit import search
 
     directory = Path(config_dir) if config_dir else None
-    return find_fit(overrides, strategies, directory, prepared.allowed, started_processes())
+    return search(overrides, strategies, directory, prepared.allowed, started_processes())
 
 
 def _trace_file(file: Path) -> Path:
