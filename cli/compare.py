@@ -29,6 +29,9 @@ def compare(
         str | None,
         typer.Option(metavar="RUN", help="Add speed-ups against this run.", autocompletion=complete_run),
     ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show each kind of memory, of the largest worker, instead of the rest.")
+    ] = False,
 ) -> None:
     """Set runs side by side.
 
@@ -39,6 +42,7 @@ def compare(
     paceline compare                                every run under runs/
     paceline compare bsp asp --baseline bsp         two runs, with speed-ups against one
     paceline compare --sort accuracy | head -5      the best four
+    paceline compare --memory                       where the memory went
     paceline compare --format markdown >> README.md
     """
     from ..engine import ROOT
@@ -63,4 +67,4 @@ def compare(
     table = tables.rows(directories, reference)
     if sort is not None:
         table = tables.sort(table, sort, reverse)
-    show(tables.render(table, format, terminal_width() if format == "table" else None))
+    show(tables.render(table, format, terminal_width() if format == "table" else None, memory))

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from .choices import group_of
+from .fit import fit_for_people, raw_fit
 from .options import AllowModule, ConfigDir, Overrides
 from .output import aligned, show
 
@@ -20,6 +22,12 @@ def plan(
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Annotated[Format, typer.Option(help="json and yaml hold raw values: bytes, and bytes a step.")] = "table",
+    fit: Annotated[
+        bool,
+        typer.Option(
+            "--fit", help="The largest GPT, the largest batch and the strategies that fit into the hardware's memory."
+        ),
+    ] = False,
 ) -> None:
     """Show what would run; nothing is trained.
 
@@ -29,23 +37,30 @@ def plan(
     paceline plan                                            the defaults
     paceline plan strategy=pipeline hardware.workers=4       who holds which layers
     paceline plan sync=asp --format json | jq .bytes_per_step
+    paceline plan --fit hardware=h200 model=gpt_1b data=text
 
     The same checks, for a script: paceline train ... --dry-run
     """
     from .. import engine
 
-    planned = engine.prepare(overrides or [], config_dir, allow_module or []).plan()
+    if fit:
+        names = [choice.name for choice in group_of("strategy", config_dir)]
+        found = engine.find_fit(overrides or [], names, config_dir, allow_module or [])
+        text, raw = fit_for_people(found), raw_fit(found)
+    else:
+        planned = engine.prepare(overrides or [], config_dir, allow_module or []).plan()
+        text, raw = _for_people(planned), _raw(planned)
     match format:
         case "table":
-            show(_for_people(planned))
+            show(text)
         case "json":
             import json
 
-            show(json.dumps(_raw(planned), indent=2))
+            show(json.dumps(raw, indent=2))
         case "yaml":
             import yaml
 
-            show(yaml.safe_dump(_raw(planned), sort_keys=False))
+            show(yaml.safe_dump(raw, sort_keys=False))
 
 
 def _raw(plan: "Plan") -> dict[str, Any]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .session import Prepared, Result, prepare, run
+    from .session import Prepared, Result, find_fit, prepare, run
 
-__all__ = ["ROOT", "Prepared", "Result", "prepare", "run"]
+__all__ = ["ROOT", "Prepared", "Result", "find_fit", "prepare", "run"]
 
 ROOT = Path("runs")  # where run directories are made, relative to where the command is given
 

@@ -108,6 +108,14 @@ def _choices(overrides: list[str]) -> list[str]:
     return [text for text, override in zip(overrides, parsed, strict=True) if override.key_or_group in GROUPS]
 
 
+def instead(overrides: list[str], choices: dict[str, str]) -> list[str]:
+    """The overrides with other `choices` in these groups; what was set of the former ones goes."""
+    parsed = [(text, OverridesParser.create().parse_override(text).get_key_element()) for text in overrides]
+    groups = {path: path.lstrip("+~").partition("@")[0].split(".")[0] for _, path in parsed}
+    kept = [text for text, path in parsed if groups[path] not in choices]
+    return [*kept, *(f"{group}={name}" for group, name in choices.items())]
+
+
 def _no_such_key(message: str, cause: BaseException | None, choices: list[str]) -> str:
     """`choices`: the overrides that compose what the key was looked for in."""
     key = message.partition("'")[2].partition("'")[0].removesuffix(".")

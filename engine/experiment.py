@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import ConfigError
 
@@ -36,6 +36,35 @@ class Choice(_Frozen):
 Workers = Annotated[int, Ge(1), Le(4096)]
 
 
+class LinkModel(_Frozen):
+    latency: Annotated[float, Ge(0)]
+    bandwidth: Annotated[float, Gt(0)]
+
+
+class Machine(_Frozen):
+    """One host: how much it holds, how fast it is, what it costs.
+
+    Bytes, flops a second that training sustains, bytes a second one way, US dollars.
+    """
+
+    devices: Natural  # accelerators, for one worker each; 0: workers compute on the CPU, in the host's memory
+    device_memory: Natural  # of each
+    host_memory: Positive
+    flops: dict[Literal["float32", "bfloat16"], Annotated[float, Gt(0)]]  # of a device, or of the CPU
+    host_link: Annotated[float, Gt(0)] | None  # bandwidth between a device and its host
+    link: LinkModel | None  # between devices
+    price_per_hour: Annotated[float, Gt(0)] | None  # None: it is not rented
+
+    @model_validator(mode="after")
+    def _devices_have_memory(self) -> "Machine":
+        if bool(self.devices) != bool(self.device_memory):
+            raise ValueError(
+                f"devices={self.devices} with device_memory={self.device_memory}: a machine has devices with memory, "
+                "or 0 of both"
+            )
+        return self
+
+
 class LocalHardware(_Frozen):
     """Real processes."""
 
@@ -45,11 +74,7 @@ class LocalHardware(_Frozen):
     threads: Annotated[int, Ge(1), Le(1024)] | None
     timeout: Annotated[float, Gt(0), Le(604_800)]  # a week
     port: Annotated[int, Ge(0), Le(65535)]
-
-
-class LinkModel(_Frozen):
-    latency: Annotated[float, Ge(0)]
-    bandwidth: Annotated[float, Gt(0)]
+    machine: Machine | None = None  # None: this one
 
 
 class VirtualHardware(_Frozen):
@@ -65,6 +90,7 @@ class VirtualHardware(_Frozen):
     compute: Literal["modelled", "measured"]
     flops: Annotated[float, Gt(0)]
     overhead: Annotated[float, Ge(0)]
+    machine: Machine | None = None  # None: each worker has what it needs
 
     @property
     def device(self) -> Literal["cpu"]:

@@ -2,13 +2,16 @@
 
 import re
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 
 def held(tensors: Iterable[Tensor]) -> int:
@@ -71,7 +74,88 @@ def activations(module: nn.Module) -> Iterator[ActivationPeak]:
         yield account
 
 
+class AttentionOf(TorchFunctionMode):
+    """On the meta device, attention as `device` would compute it.
+
+    torch has fused attention for each real device and none for meta, where it falls back on plain products and keeps
+    the whole matrix of scores for backward: a tenth more than the default GPT keeps on a CPU, more in long contexts.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            attention = _Attention(*args, **kwargs)
+            if attention.query.is_meta and attention.is_fused(self._device):
+                return attention.fused(self._device)
+        return func(*args, **kwargs)
+
+
+class _Attention:
+    """A call of torch's scaled_dot_product_attention, with its signature."""
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> None:
+        self.query, self.inputs = query, (query, key, value)
+        self.mask, self.dropout, self.causal, self.scale, self.grouped = (
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale,
+            enable_gqa,
+        )
+
+    def is_fused(self, device: torch.device) -> bool:
+        """Of the cases that torch fuses (sdp_utils), the plain one; on the CPU its kernel knows no dropout."""
+        plain = self.mask is None and not self.grouped and all(tensor.dim() == 4 for tensor in self.inputs)
+        return plain and (device.type == "cuda" or (device.type == "cpu" and self.dropout == 0))
+
+    def fused(self, device: torch.device) -> Tensor:
+        """On CUDA the memory-efficient kernel's meta version; flash, for half precision, keeps the same."""
+        aten = torch.ops.aten
+        if device.type == "cpu":
+            kernel = aten._scaled_dot_product_flash_attention_for_cpu
+            return kernel(*self.inputs, self.dropout, self.causal, scale=self.scale)[0]
+        kernel = aten._scaled_dot_product_efficient_attention
+        return kernel(*self.inputs, None, True, self.dropout, self.causal, scale=self.scale)[0]
+
+
 def process_peak() -> int:
     """The most resident memory that this process has had, in bytes."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return _resident("VmHWM")
+
+
+def process_now() -> int:
+    """The resident memory that this process has, in bytes."""
+    return _resident("VmRSS")
+
+
+def _resident(entry: str) -> int:
+    found = re.search(rf"{entry}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else 0
+
+
+def other(kinds: Mapping[str, int], device: torch.device, before: int) -> int:
+    """Bytes at the peak that are of none of the `kinds`: temporaries, the copy that is evaluated, data.
+
+    On CUDA of the allocator's peak on the device; on the CPU of what this process grew by since it had `before`
+    resident bytes. Kinds peak at different moments, so their sum may be more than there ever was: then 0.
+    """
+    if device.type == "cuda":
+        held = sum(size for kind, size in kinds.items() if not kind.startswith("host_"))
+        return max(torch.cuda.max_memory_allocated(device) - held, 0)
+    return max(process_peak() - before - sum(kinds.values()), 0)

@@ -23,7 +23,9 @@ class PartPlan:
 
     layers: list[str]
     parameters: int  # entries
-    memory: dict[str, int]  # by kind
+    memory: dict[str, int]  # of a worker, by kind
+    server_memory: dict[str, int]  # at most, if the sync mode has servers
+    held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
     worker: Traffic | None  # None: it takes the data to know
     server: Traffic | None
 
@@ -86,15 +88,21 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts, steps_per_epoch),
+        _part_plans(experiment, parts, steps_per_epoch, device),
         parts.sync.survives,
     )
 
 
 def choose_device(experiment: Experiment, layout: Layout) -> torch.device:
-    """Raises `ConfigError` when CUDA is asked for and there are too few devices."""
+    """That of the machine that `hardware` describes, else of this one.
+
+    Raises `ConfigError` when CUDA is asked for and there are too few devices here.
+    """
     if experiment.hardware.fabric == "virtual":
         return torch.device("cpu")
+    machine = experiment.hardware.machine
+    if machine is not None:
+        return torch.device("cuda" if machine.devices and experiment.hardware.device != "cpu" else "cpu")
     asked, gpus = experiment.hardware.device, torch.cuda.device_count()
     enough = gpus >= layout.world_size
     if asked == "cuda" and not enough:
@@ -108,7 +116,9 @@ def share_of_cores(layout: Layout) -> int:
     return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
 
 
-def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | None) -> list[PartPlan]:
+def _part_plans(
+    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, device: torch.device
+) -> list[PartPlan]:
     with torch.device("meta"):
         model = parts.make_model()
         modules = parts.strategy.split(model)
@@ -117,7 +127,8 @@ def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | Non
     inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
     targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
     try:
-        activations = _activations(experiment, parts, modules, inputs, targets)
+        with memory.AttentionOf(device):
+            activations = _activations(experiment, parts, modules, inputs, targets)
     except (RuntimeError, IndexError) as error:  # torch's word on shapes
         raise ConfigError(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
@@ -130,10 +141,12 @@ def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | Non
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         stated = parts.sync.cost(trained, parts.layout.replicas, steps_per_epoch)
         cost = stated or Cost()
+        state = _optimizer_state(parameters, parts.make_optimizer)
+        server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
         held = {
             "parameters": payload(parameters),
             "gradients": payload(trained),
-            "optimizer": _optimizer_state(parameters, parts.make_optimizer) if parts.sync.steps_on_workers else 0,
+            "optimizer": state if parts.sync.steps_on_workers else 0,
             "activations": saved,
             "buffers": cost.buffers + payload(list(module.buffers())),
         }
@@ -143,6 +156,8 @@ def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | Non
                 layers=[name for name, _ in module.named_children()],
                 parameters=sum(parameter.numel() for parameter in parameters),
                 memory=dict(held),
+                server_memory={**server, "buffers": payload(parameters)},
+                held_in_parameters=payload(parameters),
                 worker=_add(traffic, cost.worker) if stated else None,
                 server=cost.server if stated else None,
             )
@@ -162,18 +177,29 @@ def _check_outputs(experiment: Experiment, outputs: Tensor, targets: Tensor, cla
 def _activations(
     experiment: Experiment, parts: Parts, modules: list[nn.Module], inputs: Tensor, targets: Tensor
 ) -> list[int]:
-    """Bytes that each part's forward passes keep for backward."""
+    """Bytes that each part's forward passes keep for backward.
+
+    Of several micro-batches of one size two are walked: each after the first adds what the second does.
+    """
     sizes = parts.strategy.micro_sizes(len(inputs))
-    flowing = list(inputs.split(sizes))
+    walked = [i for i, size in enumerate(sizes) if size not in sizes[:i] or sizes[:i].count(size) == 1]
+    alike = [sum(size == sizes[i] for size in sizes) - 1 if sizes[i] in sizes[:i] else 1 for i in walked]
+    flowing = [inputs.split(sizes)[i] for i in walked]
+    wanted = [targets.split(sizes)[i] for i in walked]
     peaks: list[int] = []
     for i, module in enumerate(modules):
+        peak = before = 0
+        kept: list[Tensor] = []
+        outputs: list[Tensor] = []
         with memory.activations(module) as account:
-            outputs = [parts.strategy.forward(module, x) for x in flowing]
-            if i == parts.strategy.loss_part:
-                _check_outputs(experiment, outputs[0], targets, parts.data.spec.classes)
-                kept = [cross_entropy(o, t) for o, t in zip(outputs, targets.split(sizes), strict=True)]
-                del kept
-        peaks.append(account.peak)
+            for x, y, times in zip(flowing, wanted, alike, strict=True):
+                outputs.append(parts.strategy.forward(module, x))
+                if i == parts.strategy.loss_part:
+                    _check_outputs(experiment, outputs[0], targets, parts.data.spec.classes)
+                    kept.append(cross_entropy(outputs[-1], y))
+                peak += times * (account.peak - before)
+                before = account.peak
+        peaks.append(peak)
         flowing = [output.detach().requires_grad_() for output in outputs]
     return peaks
 

@@ -29,6 +29,7 @@ from .experiment import Experiment, from_yaml
 
 if TYPE_CHECKING:
     from ..tasks.base import Data
+    from .fit import Fit
     from .plan import Plan
 
 
@@ -109,6 +110,20 @@ def prepare(
     return prepared
 
 
+def find_fit(
+    overrides: Sequence[str] = (),
+    strategies: Sequence[str] = (),
+    config_dir: Path | str | None = None,
+    allow_modules: Sequence[str] = (),
+) -> "Fit":
+    """What the hardware's memory holds; see engine/fit.py. `strategies`: the names of the choices to try, too."""
+    prepared = prepare(overrides, config_dir, allow_modules)
+    from .fit import search
+
+    directory = Path(config_dir) if config_dir else None
+    return search(overrides, strategies, directory, prepared.allowed, started_processes())
+
+
 def _trace_file(file: Path) -> Path:
     """Where to write the trace; workers have another current directory. Raises `ConfigError` or `MachineError`."""
     path = file.resolve()
@@ -177,6 +192,7 @@ def run(
     plan = prepared.plan()
     if prepared.checkpoint is not None:
         _can_go_on(prepared.checkpoint, plan)
+    _check_machine(prepared, plan)
     data = _have_data(prepared)
     if started_processes() is not None:
         from .torchrun import run_as_worker
@@ -198,6 +214,28 @@ def run(
     finally:
         mirror.close()
     return result_of(directory)
+
+
+def _check_machine(prepared: Prepared, plan: "Plan") -> None:
+    """A run needs the machine that its hardware describes. Raises `ConfigError` or `MachineError`."""
+    import torch
+
+    machine = prepared.experiment.hardware.machine
+    if machine is None or plan.device.type != "cuda":
+        return
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", plan.layout.world_size))
+    if here > machine.devices:
+        raise ConfigError(
+            f"hardware.workers={plan.layout.workers}: makes {here} workers and servers on one host, and "
+            f"hardware.machine has {machine.devices} devices, one for each; fewer workers, or torchrun on more hosts"
+        )
+    sizes = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
+    if len(sizes) < here or min(sizes) < 0.95 * machine.device_memory:
+        found = f"{len(sizes)} of {min(sizes) / 2**30:.1f} GiB" if sizes else "none"
+        raise MachineError(
+            f"hardware.machine: says {machine.devices} CUDA devices of {machine.device_memory / 2**30:.1f} GiB, and "
+            f"this host has {found}; hardware=local takes this machine as it is, paceline plan needs none"
+        )
 
 
 def _check_virtual(prepared: Prepared) -> None:

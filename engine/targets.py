@@ -11,8 +11,9 @@ import inspect
 import json
 import re
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from annotated_types import Ge, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
@@ -109,6 +110,19 @@ def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspec
         )
         if name not in knobs and name not in given and not optional:
             raise ConfigError(f"{group}.{name}: is missing; {cls.__name__} needs it")
+
+
+def values_of(cls: type, knob: str) -> list[Any]:
+    """The values that a knob may take, by its type: those of a Literal, false and true, a short range; else []."""
+    hint = get_type_hints(cls.__init__, include_extras=True).get(knob)
+    if hint is bool:
+        return [False, True]
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    rules = {type(rule): rule for rule in get_args(hint)[1:]} if get_origin(hint) is Annotated else {}
+    if Ge in rules and Le in rules and rules[Le].le - rules[Ge].ge < 8:
+        return list(range(rules[Ge].ge, rules[Le].le + 1))
+    return []
 
 
 def _check_type(path: str, value: Any, hint: Any) -> None:

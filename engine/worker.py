@@ -79,6 +79,7 @@ class Worker:
         self.saved_at: int | None = None
         self.last_evaluation: dict[str, float] = {}
         self.snapshots: list[Snapshot] = []
+        self.resident = memory.process_now()  # before anything of the run is there
 
     def run(self) -> None:
         with self.world.ledger.aside():
@@ -120,7 +121,7 @@ class Worker:
         torch.manual_seed(experiment.seed)
         model = self.parts.make_model()
         if self.is_chief:
-            self.judged = self.parts.make_model().to(self.device)  # what is evaluated: the gathered state
+            self.judged = self.parts.make_model()  # what is evaluated: the gathered state; on the host until then
         if of_replica is not None:
             model = model if self.strategy.places else model.to(self.device)
             self.strategy.prepare(model, cross_entropy, of_replica, self._before_backward)
@@ -282,8 +283,10 @@ class Worker:
         self.snapshots.clear()
 
     def _judge(self, snapshot: Snapshot, job: Job, spread: float | None) -> None:
-        load_state(self.judged, snapshot.state)
-        result = evaluate(self.judged, self.test, device=self.device)
+        judged = self.judged.to(self.device)
+        load_state(judged, snapshot.state)
+        result = evaluate(judged, self.test, self._evaluated_at_once(), self.device)
+        self.judged = judged.to("cpu")  # its place on the device is training's
         if self.time_to_accuracy is None and result.accuracy >= self.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
         self.last_evaluation = {"accuracy": result.accuracy, "loss": result.loss}
@@ -298,6 +301,10 @@ class Worker:
                 "time": snapshot.seconds,
             }
         )
+
+    def _evaluated_at_once(self) -> int:
+        """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""
+        return min(512, self.experiment.batch_size) if self.parts.data.spec.target_shape else 512
 
     def _consensus_distance(self) -> float | None:
         """How far replicas are from their mean: sqrt(mean_i |w_i - mean|^2), on the chief; None elsewhere.
@@ -380,7 +387,7 @@ class Worker:
         return found
 
     def _memory(self, activations: int) -> dict[str, int]:
-        return {
+        kinds = {
             "parameters": memory.held(self.module.parameters()),
             "gradients": payload(list(self.sync.parameters.values())),
             "optimizer": memory.held(memory.optimizer_state(self.sync.optimizer)),
@@ -388,8 +395,10 @@ class Worker:
             "buffers": memory.held(self.sync.buffers()),
             **self.strategy.held(),
             **self.sync.held(),
-            "process_peak": memory.process_peak(),
         }
+        if self.parts.compute is None:  # the virtual cluster's workers share a process
+            kinds["other"] = memory.other(kinds, self.device, self.resident)
+        return {**kinds, "process_peak": memory.process_peak()}
 
     def _summarise(self, reports: list[Report], meter: Meter, done: int, status: str) -> None:
         experiment, layout = self.experiment, self.layout

@@ -16,6 +16,7 @@ Cost per step: stage i sends its output forward, and the gradient of its input b
 sum over micro-batches of |output_i| + |input_i| (the first stage has no input gradient, the last sends no output).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -77,7 +78,7 @@ class Pipeline(Strategy):
         if sum(len(list(stage.parameters())) for stage in stages) > len(list(model.parameters())):
             raise LayoutError(
                 f"strategy.cuts={cuts}: two stages would share a parameter (tied weights) by a copy each; "
-                "cut elsewhere, or choose strategy=data_parallel"
+                "untie them, cut elsewhere, or choose strategy=data_parallel"
             )
         return stages
 
@@ -163,10 +164,10 @@ class Pipeline(Strategy):
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         sent = [0] * len(parts)
-        for x in inputs.split(self.micro_sizes(len(inputs))):
-            for i, activation in enumerate(activations(parts[:-1], x)):
-                sent[i] += payload([activation])  # forward
-                sent[i + 1] += payload([activation])  # its gradient, backward
+        for size, times in Counter(self.micro_sizes(len(inputs))).items():
+            for i, activation in enumerate(activations(parts[:-1], inputs[:size])):
+                sent[i] += times * payload([activation])  # forward
+                sent[i + 1] += times * payload([activation])  # its gradient, backward
         return [{"send": bytes_sent} for bytes_sent in sent]
 
 

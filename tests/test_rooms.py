@@ -109,12 +109,12 @@ ALGORITHMS = {
 }
 CHOICES = [choice for choices in groups().values() for choice in choices]
 COMPANIONS = {  # what a choice needs beside it
-    ("model", "gpt"): ["data=text"],
     ("data", "text"): ["model=gpt"],
     ("data", "sparse"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("data", "svmlight"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("model", "sparse_logistic_regression"): ["data=sparse", "optimizer.momentum=0"],
     ("stragglers", "trace"): ["stragglers.path=factors.txt"],
+    **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},
     **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},
 }
 

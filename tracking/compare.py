@@ -14,6 +14,8 @@ from .run_directory import Record, RunDirectory
 
 FORMATS = ("table", "markdown", "csv", "json")
 GAP = 2  # blanks between columns
+DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host
 Row = dict[str, Any]
 Summary = dict[str, Any]
 
@@ -51,8 +53,8 @@ def sort(table: list[Row], column: str, reverse: bool = False) -> list[Row]:
     return sorted(known, key=lambda row: row[chosen.key], reverse=chosen.larger_first != reverse) + unknown
 
 
-def render(table: list[Row], format: str = "table", width: int | None = None) -> str:
-    """The rows as text that ends with a newline.
+def render(table: list[Row], format: str = "table", width: int | None = None, memory: bool = False) -> str:
+    """The rows as text that ends with a newline. `memory`: for people, the kinds of memory instead of the rest.
 
     `table` is for people: with a `width` (a terminal's columns) tables that fit it, below each other where
     they must; without one plain aligned text. `markdown` is for a README. `csv` and `json` hold raw values,
@@ -61,9 +63,9 @@ def render(table: list[Row], format: str = "table", width: int | None = None) ->
     """
     match format:
         case "table":
-            return _plain(table) if width is None else _rich(table, width)
+            return _plain(table, memory) if width is None else _rich(table, width, memory)
         case "markdown":
-            return _markdown(table)
+            return _markdown(table, memory)
         case "csv":
             return _csv(table)
         case "json":
@@ -91,6 +93,10 @@ def _fixed(digits: int) -> Callable[[float], str]:
 
 def _milliseconds(value: float) -> str:
     return f"{value:,.1f}" if value >= 1 else f"{value:.3f}"
+
+
+def _mebibytes(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
 
 
 def _significant(value: float) -> str:
@@ -123,6 +129,7 @@ COLUMNS = (
     Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
     Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
+    *(Column(f"{kind}_mib", f"{kind.replace('_', ' ')} MiB", _mebibytes, short=kind) for kind in MEMORY_KINDS),
     Column("bytes_per_step", "sent/step", human_bytes, short="bytes"),
     Column("messages", "messages", _fixed(0)),
     Column("staleness_mean", "staleness", _fixed(2), short="staleness"),
@@ -138,11 +145,14 @@ COLUMNS = (
 )
 # Told by the run's label, or by the table's purpose: a comparison holds model and data fixed.
 _NOT_FOR_PEOPLE = ("status", "modelled", "model", "data", "messages", "staleness_max", "loss")
+_OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
+_MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
 
 
 def _row(summary: Summary) -> Row:
     """Raises ValueError where a value is of another type."""
     step, staleness, wire = (_section(summary, key) for key in ("step_time", "staleness", "wire"))
+    memory = _section(summary, "memory")
     peaks = [_number(_section(summary, kind).get("process_peak")) for kind in ("memory", "server_memory")]
     return {
         "run": _text(summary.get("name")),
@@ -161,6 +171,7 @@ def _row(summary: Summary) -> Row:
         "communication_ms": _scaled(step.get("communication"), 1e3),
         "waiting_ms": _scaled(step.get("waiting"), 1e3),
         "peak_memory_mib": _scaled(max((peak for peak in peaks if peak is not None), default=None), 1 / 2**20),
+        **{f"{kind}_mib": _scaled(memory.get(kind), 1 / 2**20) for kind in MEMORY_KINDS},
         "bytes_per_step": _number(wire.get("bytes_per_step")),
         "messages": _number(wire.get("messages")),
         "staleness_mean": _number(staleness.get("mean")),
@@ -316,13 +327,14 @@ def _nearest(name: str, names: list[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
 
 
-def _for_people(table: list[Row]) -> tuple[list[Column], list[list[str]]]:
+def _for_people(table: list[Row], memory: bool) -> tuple[list[Column], list[list[str]]]:
     """The columns in which anything is known that is not as usual, and each row's cells."""
+    if memory:
+        view = [column for key in _MEMORY_VIEW for column in COLUMNS if column.key == key]
+    else:
+        view = [column for column in COLUMNS if column.key not in (*_NOT_FOR_PEOPLE, *_OF_KINDS)]
     columns = [
-        column
-        for column in COLUMNS
-        if column.key not in _NOT_FOR_PEOPLE
-        and (not table or any(row.get(column.key) not in (None, column.usual) for row in table))
+        column for column in view if not table or any(row.get(column.key) not in (None, column.usual) for row in table)
     ]
     return columns, [[_cell(row, column) for column in columns] for row in table]
 
@@ -336,8 +348,8 @@ def _cell(row: Row, column: Column) -> str:
     return "-" if value is None else column.text(value)
 
 
-def _plain(table: list[Row]) -> str:
-    columns, cells = _for_people(table)
+def _plain(table: list[Row], memory: bool) -> str:
+    columns, cells = _for_people(table, memory)
     lines = [_titles(columns), *cells]
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     aligned = [
@@ -350,13 +362,13 @@ def _plain(table: list[Row]) -> str:
     return "".join("  ".join(line).rstrip() + "\n" for line in aligned)
 
 
-def _rich(table: list[Row], width: int) -> str:
+def _rich(table: list[Row], width: int, memory: bool) -> str:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    columns, cells = _for_people(table)
+    columns, cells = _for_people(table, memory)
     text = io.StringIO()
     console = Console(file=text, width=width, force_terminal=True)
     for number, band in enumerate(_bands(columns, cells, width)):
@@ -392,8 +404,8 @@ def _titles(columns: list[Column]) -> list[str]:
     return [column.title for column in columns]
 
 
-def _markdown(table: list[Row]) -> str:
-    columns, cells = _for_people(table)
+def _markdown(table: list[Row], memory: bool) -> str:
+    columns, cells = _for_people(table, memory)
     rule = ["---:" if column.is_number else "---" for column in columns]
     lines = [_titles(columns), rule, *cells]
     return "".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |\n" for line in lines)

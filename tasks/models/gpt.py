@@ -1,8 +1,17 @@
-"""A small GPT.
+"""A GPT, from a hundred thousand parameters to tens of billions.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (pre-norm blocks, GELU,
 residual projections initialised at 0.02 / sqrt(2 n_layer)).
-Deviates: the head is not tied to the embedding, because a pipeline's first and last stage share no memory.
+Deviates: unless `tied` is set, the head is not tied to the embedding, because a pipeline's first and last stage share
+no memory.
+
+Parameters, for a vocabulary of V tokens, a context of C, L layers of width w:
+
+    V w + C w + L (12 w^2 + 13 w) + 2 w, and the head's V w unless `tied`
+
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv 1604.06174): with `recompute` a block keeps
+its input alone, [n, t, w], and computes the rest again for backward: a third more flops, and what one block keeps is
+there for as long as backward is in it.
 """
 
 from collections import OrderedDict
@@ -12,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..base import DataSpec
 from ..errors import TaskConfigError
@@ -61,8 +71,9 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); [n, t, width] -> [n, t, width]."""
 
-    def __init__(self, width: int, n_head: int, dropout: float) -> None:
+    def __init__(self, width: int, n_head: int, dropout: float, recompute: bool) -> None:
         super().__init__()
+        self.recompute = recompute
         self.norm1 = nn.LayerNorm(width)
         self.attention = Attention(width, n_head, dropout)
         self.norm2 = nn.LayerNorm(width)
@@ -76,36 +87,53 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        if not (self.recompute and self.training):
+            return self._compute(x)
+        output = checkpoint(self._compute, x, use_reentrant=False)
+        assert isinstance(output, Tensor)
+        return output
+
+    def _compute(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
 
 class GPT(nn.Sequential):
-    """[n, t] int64 -> [n, t, classes], t up to the data's context.
+    """[n, t] int64 -> [n, t, vocabulary], t up to the context.
 
-    Raises TaskConfigError for data that are not tokens, and where the heads do not divide the width.
+    `vocabulary` and `context`: None takes the data's; more than the data have is allowed. `tied`: the head's matrix is
+    the embedding's. `recompute`: keep only what enters each block.
+
+    Raises TaskConfigError for data that are not tokens, for a vocabulary or context smaller than the data's, and where
+    the heads do not divide the width.
     """
 
     def __init__(
         self,
         spec: DataSpec,
+        vocabulary: Count | None = None,
+        context: Count | None = None,
         n_layer: Count = 4,
         n_head: Count = 4,
         width: Count = 128,
         dropout: Probability = 0.0,
+        tied: bool = False,
+        recompute: bool = False,
     ) -> None:
         need_tokens("gpt", spec)
+        vocabulary = _at_least("vocabulary", vocabulary, spec.classes, "tokens")
+        context = _at_least("context", context, spec.input_shape[0], "tokens a window")
         if width % n_head:
             raise TaskConfigError(f"model.n_head={n_head} does not divide model.width={width}.")
-        stages: OrderedDict[str, nn.Module] = OrderedDict(
-            embedding=Embedding(spec.classes, spec.input_shape[0], width, dropout)
-        )
+        stages: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(vocabulary, context, width, dropout))
         for number in range(1, n_layer + 1):
-            stages[f"block{number}"] = Block(width, n_head, dropout)
+            stages[f"block{number}"] = Block(width, n_head, dropout, recompute)
         stages["norm"] = nn.LayerNorm(width)
-        stages["head"] = nn.Linear(width, spec.classes, bias=False)
+        stages["head"] = nn.Linear(width, vocabulary, bias=False)
         super().__init__(stages)
         self._initialise(n_layer)
+        if tied:
+            self.get_submodule("head").weight = self.get_submodule("embedding.token").weight
 
     def _initialise(self, n_layer: int) -> None:
         for name, parameter in self.named_parameters():
@@ -115,3 +143,10 @@ class GPT(nn.Sequential):
                 # Each of the 2 n_layer projections adds to the residual stream: keep its variance.
                 shrink = (2 * n_layer) ** -0.5 if "project" in name else 1.0
                 nn.init.normal_(parameter, std=0.02 * shrink)
+
+
+def _at_least(knob: str, chosen: int | None, needed: int, what: str) -> int:
+    """`chosen`, or what the data need. Raises TaskConfigError when it is less."""
+    if chosen is not None and chosen < needed:
+        raise TaskConfigError(f"model.{knob}={chosen}: these data have {needed} {what}; null takes just these.")
+    return needed if chosen is None else chosen

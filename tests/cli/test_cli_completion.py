@@ -55,6 +55,12 @@ def test_what_follows_a_break_alone_is_inserted(offered) -> None:
     assert offered("paceline train model=") == [
         "cnn",
         "gpt",
+        "gpt_100m",
+        "gpt_10b",
+        "gpt_1b",
+        "gpt_20b",
+        "gpt_400m",
+        "gpt_4b",
         "logistic_regression",
         "mlp",
         "sparse_logistic_regression",

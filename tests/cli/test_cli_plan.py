@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from paceline.cli.choices import group_of
+
 PIPELINE = ("strategy=pipeline", "sync=asp", "hardware.workers=4", "model.hidden=[32,16]")
 
 
@@ -78,3 +80,59 @@ def test_a_dry_run_says_so_in_one_line(paceline) -> None:
 def test_both_refuse_what_a_run_would_refuse(command: list[str], paceline) -> None:
     ended = paceline(*command, "strategy=pipeline", "strategy.stages=9")
     assert ended.status == 2 and ended.out == "" and "Traceback" not in ended.err
+
+
+# -- --fit
+
+SMALL = (
+    (
+        "hardware.machine={devices:2,device_memory:4e9,host_memory:32e9,flops:{float32:1e12},host_link:null,link:null,"
+        "price_per_hour:null}"
+    )
+    .replace("4e9", "4000000000")
+    .replace("32e9", "32000000000")
+)
+
+
+def test_fit_prints_a_gpt_that_can_be_planned_as_it_is_typed(paceline) -> None:
+    found = json.loads(paceline("plan", "--fit", SMALL, "optimizer=adam", "model.hidden=[8]", "--format", "json").out)
+    typed = found["largest_model"]["overrides"].split()
+    assert "optimizer=adam" in typed and "model.hidden=[8]" not in typed
+    plan = json.loads(paceline("plan", *typed, "--format", "json").out)
+    assert plan["memory"] == found["largest_model"]["memory"]
+    assert sum(who["parameters"] for who in plan["who"]) == found["largest_model"]["parameters"]
+
+
+def test_fit_tells_the_same_in_every_format(paceline) -> None:
+    arguments = ("plan", "--fit", SMALL, "model=gpt_100m", "data=text")
+    raw = json.loads(paceline(*arguments, "--format", "json").out)
+    assert yaml.safe_load(paceline(*arguments, "--format", "yaml").out) == raw
+    table = paceline(*arguments).out
+    assert raw["largest_model"]["overrides"] in table
+    assert f"batch_size={raw['largest_batch_size']} for model=gpt_100m" in table
+    rows = {line.rstrip().rpartition("  ")[0] for line in table.splitlines()}
+    for row in raw["strategies"]:
+        (line,) = (line for line in rows if line.startswith(f"{row['strategy']}  "))
+        assert row["fits"] == (" yes " in line)
+        assert set(row["memory"]) == {"parameters", "gradients", "optimizer", "activations", "buffers"}
+    assert {row["strategy"].split()[0] for row in raw["strategies"]} == {choice.name for choice in group_of("strategy")}
+
+
+def test_fit_says_by_how_much_a_model_does_not_fit(paceline) -> None:
+    ended = paceline("plan", "--fit", SMALL, "model=gpt_4b", "data=text", "strategy=pipeline")
+    assert ended.status == 0 and " GiB too much for a device" in ended.out
+    assert "largest batch  none: one sample of model=gpt_4b does not fit" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["hardware=virtual"], "hardware.machine=null"),
+        (["hardware=h200", "strategy=pipeline"], "hardware.workers=1"),
+        (["hardware=h20"], "did you mean h200"),
+    ],
+    ids=" ".join,
+)
+def test_fit_refuses_what_cannot_be_laid_out_or_has_no_size(overrides: list[str], words: str, paceline) -> None:
+    ended = paceline("plan", "--fit", *overrides)
+    assert (ended.status, ended.out) == (2, "") and words in ended.last

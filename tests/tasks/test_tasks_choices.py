@@ -1,6 +1,7 @@
 """Every YAML of the groups model and data against the constructor that it names."""
 
 import inspect
+import re
 from importlib import import_module
 from importlib.resources import files
 from typing import Any, get_type_hints
@@ -50,9 +51,15 @@ def test_there_are_choices() -> None:
 
 @choices
 def test_a_choice_names_every_knob_of_its_class_with_the_same_default(group: str, name: str) -> None:
+    """A variant of a choice (gpt_1b of gpt) names them all too, with values of its own."""
     target, knobs = read(group, name)
     parameters = {k: p for k, p in inspect.signature(target).parameters.items() if k != "spec"}
-    assert {k: plain(p.default) for k, p in parameters.items()} == knobs
+    assert list(parameters) == list(knobs)
+    is_variant = any(
+        name.startswith(f"{other}_") for of, other in CHOICES if of == group and read(of, other)[0] is target
+    )
+    if not is_variant:
+        assert {k: plain(p.default) for k, p in parameters.items()} == knobs
 
 
 @choices
@@ -64,9 +71,46 @@ def test_a_choice_builds_what_its_group_demands(group: str, name: str) -> None:
         assert target(**values).spec.classes > 1
     else:
         image = DataSpec((1, 8, 8), torch.float32, (), 10, None, None)
-        specs = {"gpt": Text().spec, "sparse_logistic_regression": Sparse().spec}
-        model = target(specs.get(name, image), **values)
+        specs = {"GPT": Text().spec, "SparseLogisticRegression": Sparse().spec}
+        with torch.device("meta"):
+            model = target(specs.get(target.__name__, image), **values)
         assert isinstance(model, nn.Sequential)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt", 867_072),
+        ("gpt_100m", 114_220_800),
+        ("gpt_400m", 406_286_336),
+        ("gpt_1b", 1_013_686_272),
+        ("gpt_4b", 3_937_087_488),
+        ("gpt_10b", 10_082_140_160),
+        ("gpt_20b", 20_558_708_736),
+    ],
+)
+def test_a_gpt_has_the_parameters_that_its_formula_and_its_description_say(name: str, parameters: int) -> None:
+    """V w + C w + L (12 w^2 + 13 w) + 2 w + V w, in three digits or fewer in the first line."""
+    target, knobs = read("model", name)
+    with torch.device("meta"):
+        model = target(Text().spec, **knobs)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    v, c = knobs["vocabulary"] or 256, knobs["context"] or 64
+    w, layers = knobs["width"], knobs["n_layer"]
+    assert parameters == v * w + c * w + layers * (12 * w * w + 13 * w) + 2 * w + v * w
+    described = re.search(r"([\d.]+) (million|billion) parameters", text_of("model", name).splitlines()[0])
+    assert described is not None
+    unit = {"million": 1e6, "billion": 1e9}[described[2]]
+    digits = len(described[1].partition(".")[2])
+    assert float(described[1]) == round(parameters / unit, digits)
+    if name != "gpt":
+        assert f"{layers} layers of width {w}" in text_of("model", name)
+
+
+def test_every_gpt_is_counted() -> None:
+    """The table above leaves none out."""
+    (counted,) = (mark for mark in test_a_gpt_has_the_parameters_that_its_formula_and_its_description_say.pytestmark)
+    assert {name for name, _ in counted.args[1]} == {name for group, name in CHOICES if name.startswith("gpt")}
 
 
 @choices
@@ -84,6 +128,8 @@ def test_the_first_line_describes_the_choice(group: str, name: str) -> None:
         ("model", "cnn", "kernel", 0),
         ("model", "gpt", "n_layer", 0),
         ("model", "gpt", "dropout", 1.0),
+        ("model", "gpt", "vocabulary", 0),
+        ("model", "gpt", "context", 0),
         ("model", "gpt", "width", "wide"),
         ("data", "digits", "limit", 0),
         ("data", "text", "context", 0),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.engine import memory
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses import cross_entropy
@@ -113,6 +114,46 @@ def test_parameter_counts_are_the_textbook_ones() -> None:
     assert count(GPT(TEXT, n_layer=3, n_head=2, width=w)) == 268 * w + 3 * (12 * w**2 + 13 * w) + 2 * w + 256 * w
 
 
+def test_a_tied_gpt_has_one_matrix_for_embedding_and_head_and_trains_it_from_both() -> None:
+    torch.manual_seed(0)
+    tied, untied, data = GPT(TEXT, tied=True), GPT(TEXT), batch(TEXT)
+    assert sum(p.numel() for p in untied.parameters()) - sum(p.numel() for p in tied.parameters()) == 256 * 128
+    untied.load_state_dict(tied.state_dict())
+    assert torch.equal(tied(data.inputs), untied(data.inputs))
+    for model in (tied, untied):
+        cross_entropy(model(data.inputs), data.targets).backward()
+    both = untied.get_parameter("embedding.token.weight").grad, untied.get_parameter("head.weight").grad
+    assert both[0] is not None and both[1] is not None
+    torch.testing.assert_close(tied.get_parameter("head.weight").grad, both[0] + both[1])
+
+
+def test_a_gpt_with_more_vocabulary_and_context_than_the_data_learns_them() -> None:
+    model, data = GPT(TEXT, vocabulary=300, context=20), batch(TEXT)
+    assert model(data.inputs).shape == (3, 12, 300)
+    assert model.get_parameter("embedding.position.weight").shape == (20, 128)
+    cross_entropy(model(data.inputs), data.targets).backward()
+    gradient = model.get_parameter("embedding.position.weight").grad
+    assert gradient is not None and gradient[:12].abs().sum(1).min() > 0 and not gradient[12:].any()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputing_changes_no_bit_and_keeps_only_what_enters_a_block(dropout: float) -> None:
+    torch.manual_seed(0)
+    data = batch(TEXT)
+    kept, again = GPT(TEXT, dropout=dropout), GPT(TEXT, dropout=dropout, recompute=True)
+    again.load_state_dict(kept.state_dict())
+    accounts = []
+    for model in (kept, again):
+        torch.manual_seed(1)
+        with memory.activations(model) as account:
+            cross_entropy(model(data.inputs), data.targets).backward()
+        accounts.append(account.peak)
+    for one, other in zip(kept.parameters(), again.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None and torch.equal(one.grad, other.grad)
+    entering = 3 * 12 * 128 * 4  # [n, t, width]
+    assert 4 * entering < accounts[1] < accounts[0] / 3
+
+
 def test_mlp_without_hidden_layers_is_logistic_regression() -> None:
     mlp, logistic = MLP(DIGITS, hidden=[]), LogisticRegression(DIGITS)
     mlp.load_state_dict(logistic.state_dict())
@@ -169,6 +210,8 @@ def test_gpt_drops_out_in_training_only() -> None:
         (lambda: CNN(DIGITS, kernel=4), "model.kernel=4"),
         (lambda: GPT(DIGITS), "data=text"),
         (lambda: GPT(TEXT, n_head=3, width=8), "model.n_head=3"),
+        (lambda: GPT(TEXT, vocabulary=255), r"model\.vocabulary=255: these data have 256 tokens; null"),
+        (lambda: GPT(TEXT, context=11), r"model\.context=11: these data have 12 tokens a window; null"),
     ],
 )
 def test_a_model_that_does_not_fit_is_bad_configuration(build: Callable[[], nn.Module], names: str) -> None:

@@ -23,7 +23,7 @@ def summary(name="base", **changes) -> dict:
         "modelled": False,
         "throughput": 1000.0,
         "step_time": {"median": 0.012, "compute": 0.009, "communication": 0.002, "waiting": 0.0005},
-        "memory": {"parameters": 4, "process_peak": 300 * 2**20},
+        "memory": {"parameters": 2**20, "host_optimizer": 2**21, "other": 3 * 2**20, "process_peak": 300 * 2**20},
         "wire": {"bytes_per_step": 1536, "by_primitive": {"all_reduce": 1536}, "total": 15360, "messages": 20},
         "dropped": 0,
         "lost": [],
@@ -64,6 +64,17 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "communication_ms": 2.0,
         "waiting_ms": 0.5,
         "peak_memory_mib": 300.0,
+        "parameters_mib": 1.0,
+        "gradients_mib": None,
+        "optimizer_mib": None,
+        "activations_mib": None,
+        "buffers_mib": None,
+        "host_parameters_mib": None,
+        "host_gradients_mib": None,
+        "host_optimizer_mib": 2.0,
+        "host_activations_mib": None,
+        "host_buffers_mib": None,
+        "other_mib": 3.0,
         "bytes_per_step": 1536,
         "messages": 20,
         "staleness_mean": None,
@@ -80,6 +91,18 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
 def test_every_key_of_a_row_is_a_column_in_the_columns_order():
     (row,) = rows([summary()], baseline="base")
     assert list(row) == [column.key for column in COLUMNS]
+
+
+def test_the_memory_view_has_a_column_for_each_kind_that_any_run_has_and_the_usual_one_none():
+    table = rows([summary(), summary("other", memory={"parameters": 2**18, "buffers": 0, "process_peak": 2**28})])
+    lines = render(table, "markdown", memory=True).splitlines()
+    assert cells(lines[0])[4:] == ["parameters MiB", "buffers MiB", "host optimizer MiB", "other MiB", "peak MiB"]
+    assert cells(lines[2])[4:] == ["1.00", "-", "2.00", "3.00", "300"]
+    assert cells(lines[3])[4:] == ["0.25", "0.00", "-", "-", "256"]
+    for width in (None, 40):
+        assert "host optimizer" in render(table, width=width, memory=True)
+        assert "optimizer" not in render(table, width=width)
+    assert "MiB" in render(table) and "parameters" not in render(table, "markdown")
 
 
 def test_speed_ups_are_ratios_to_the_baseline_and_one_for_itself():

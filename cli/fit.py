@@ -1,0 +1,125 @@
+"""What `paceline plan --fit` shows."""
+
+from typing import TYPE_CHECKING, Any
+
+from .output import aligned
+
+if TYPE_CHECKING:
+    from ..engine.fit import Capacity, Fit, Verdict
+
+
+def raw_fit(fit: "Fit") -> dict[str, Any]:
+    """Everything, in plain values: bytes, entries of parameters."""
+    capacity = fit.capacity
+    return {
+        "machine": capacity.machine.model_dump(),
+        "capacity": {"device": capacity.device, "host": capacity.host, "workers_per_host": capacity.per_host},
+        "largest_model": {"overrides": fit.overrides, "parameters": fit.parameters} | _raw(fit.model)
+        if fit.model
+        else None,
+        "largest_batch_size": fit.batch_size or None,
+        "chosen": _raw(fit.chosen),
+        "strategies": [_raw(verdict) for verdict in fit.strategies],
+    }
+
+
+def _raw(verdict: "Verdict") -> dict[str, Any]:
+    plan, need = verdict.plan, verdict.need
+    return {
+        "strategy": verdict.strategy,
+        "fits": verdict.fits,
+        "why": verdict.why or None,
+        "memory": plan.peak_memory() if plan else None,
+        "need": {"device": need.device, "host": need.host} if need else None,
+    }
+
+
+# -- for people
+
+
+def fit_for_people(fit: "Fit") -> str:
+    return "\n\n".join(
+        [
+            _machine(fit.capacity),
+            "\n".join([*aligned([_model(fit), _batch(fit)], numbers_from=2)]),
+            "\n".join([_title(fit), *_strategies(fit)]),
+            _notes(fit),
+        ]
+    )
+
+
+def _machine(capacity: "Capacity") -> str:
+    from ..tracking.compare import human_bytes
+
+    machine = capacity.machine
+    host = f"{human_bytes(machine.host_memory)} of host memory, {human_bytes(capacity.host)} to fill"
+    workers = f"{capacity.per_host} worker{'' if capacity.per_host == 1 else 's'} and servers a host"
+    if capacity.device is None:
+        return f"machine: CPU, {host}; {workers}"
+    devices = f"{machine.devices} device{'' if machine.devices == 1 else 's'} of {human_bytes(machine.device_memory)}"
+    return f"machine: {devices}, {human_bytes(capacity.device)} of each to fill; {host}; {workers}"
+
+
+def _model(fit: "Fit") -> list[str]:
+    if fit.model is None:
+        return ["largest GPT", "none of the family: the smallest does not fit either"]
+    return ["largest GPT", f"{_entries(fit.parameters)} parameters: {fit.overrides}"]
+
+
+def _entries(number: int) -> str:
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if number >= unit:
+            return f"{number / unit:.3g} {name}"
+    return f"{number:,}"
+
+
+def _batch(fit: "Fit") -> list[str]:
+    from ..engine.fit import MOST_SAMPLES
+
+    assert fit.chosen.plan is not None
+    model = fit.chosen.plan.experiment.model.name
+    if fit.batch_size == 0:
+        return ["largest batch", f"none: one sample of model={model} does not fit"]
+    more = " or more" if fit.batch_size == MOST_SAMPLES else ""
+    return ["largest batch", f"batch_size={fit.batch_size}{more} for model={model}"]
+
+
+def _title(fit: "Fit") -> str:
+    plan = fit.chosen.plan
+    assert plan is not None
+    experiment = plan.experiment
+    parameters = _entries(sum(part.parameters for part in plan.parts))
+    return (
+        f"model={experiment.model.name} ({parameters} parameters), batch_size={experiment.batch_size}, "
+        f"sync={experiment.sync.name}, the largest worker and what it needs at its peak:"
+    )
+
+
+def _strategies(fit: "Fit") -> list[str]:
+    from ..tracking.compare import human_bytes
+
+    kinds = dict.fromkeys(kind for row in fit.strategies if row.plan for kind in row.plan.peak_memory())
+    on_device = fit.capacity.device is not None
+    head = ["strategy", "fits", *kinds, *(["device"] if on_device else []), "host"]
+    table, refused = [head], []
+    for row in fit.strategies:
+        if row.plan is None or row.need is None:
+            refused.append(f"{row.strategy}: refused, {row.why}")
+            continue
+        memory = row.plan.peak_memory()
+        needs = [*([row.need.device] if on_device else []), row.need.host]
+        cells = [human_bytes(memory[kind]) if kind in memory else "-" for kind in kinds]
+        table.append([row.strategy, row.why or "yes", *cells, *map(human_bytes, needs)])
+    return [*aligned(table, numbers_from=2), *refused]
+
+
+def _notes(fit: "Fit") -> str:
+    from ..engine.fit import PROCESS, SHARE
+
+    where = "a device and of the host" if fit.capacity.device is not None else "the host"
+    return (
+        f"kept back of {where}: {PROCESS / 2**30:g} GiB a process (CUDA context, libraries) and {SHARE:.0%} "
+        "(allocator, system)\n"
+        "device and host: the kinds, and what else there is once activations are gone (the copy of the model that is\n"
+        "evaluated, the optimizer's temporaries); on the host the whole model, too, while it is set up"
+    )

@@ -1,0 +1,152 @@
+"""The kinds of memory that plan states are those that a run measures; `other` is what is left of its peak."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import paceline.conf
+from paceline import engine
+from paceline.engine import memory
+from paceline.engine.build import assemble
+from paceline.strategies.errors import LayoutError
+
+CONF = Path(next(iter(paceline.conf.__path__)))
+STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
+MIB = 2**20
+MODELS = {
+    "mlp": ["model=mlp", "data=digits"],
+    "cnn": ["model=cnn", "data=digits"],
+    "gpt": ["model=gpt", "data=text", "model.n_layer=2", "model.width=64"],
+    "gpt with dropout": ["model=gpt", "data=text", "model.n_layer=2", "model.width=64", "model.dropout=0.1"],
+    "tied gpt": ["model=gpt", "data=text", "model.n_layer=2", "model.width=64", "model.tied=true"],
+    "gpt that recomputes": ["model=gpt", "data=text", "model.n_layer=2", "model.width=64", "model.recompute=true"],
+}
+SETTINGS = [
+    "tracking=none",
+    "optimizer=adam",
+    "data.limit=64",
+    "batch_size=16",
+    "steps=2",
+    "checkpoint.every=0",
+    "hardware.threads=1",
+    "hardware.device=cpu",
+]
+
+
+def measured(tmp_path: Path, *overrides: str) -> tuple[dict[str, int], dict[str, int]]:
+    """(what a run measured, what was predicted of it), bytes by kind."""
+    result = engine.run([*SETTINGS, *overrides], root=tmp_path, quiet=True)
+    assert result is not None
+    return result.summary["memory"], result.summary["predicted"]["memory"]
+
+
+def count(strategy: str) -> str:
+    most = assemble(engine.prepare([f"strategy={strategy}"]).experiment, ()).strategy.max_replicas
+    return f"hardware.workers={1 if most == 1 else 2}"
+
+
+def can_tie(strategy: str) -> bool:
+    """A strategy that cuts the model would copy what embedding and head share."""
+    return assemble(engine.prepare([f"strategy={strategy}"]).experiment, ()).strategy.parts == 1
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_kinds_of_memory_are_as_predicted(strategy: str, model: str, tmp_path: Path, fork_server: None) -> None:
+    if model == "tied gpt" and not can_tie(strategy):
+        with pytest.raises(LayoutError, match=r"share a parameter \(tied weights\).*untie them") as caught:
+            measured(tmp_path, f"strategy={strategy}", *MODELS[model])
+        assert caught.value.exit_code == 2
+        return
+    found, stated = measured(tmp_path, f"strategy={strategy}", count(strategy), *MODELS[model])
+    for kind, size in stated.items():
+        tolerance = 0.15 if kind.endswith("activations") else 0.05
+        assert found[kind] == pytest.approx(size, rel=tolerance), kind
+    assert found.keys() - stated.keys() == {"other", "process_peak"}
+    assert sum(size for kind, size in found.items() if kind != "process_peak") <= 1.01 * found["process_peak"]
+
+
+@pytest.mark.dist
+def test_servers_hold_no_more_than_predicted(tmp_path: Path, fork_server: None) -> None:
+    overrides = [*SETTINGS, "sync=asp", "hardware.workers=2"]
+    result = engine.run(overrides, root=tmp_path, quiet=True)
+    assert result is not None
+    found = result.summary["server_memory"]
+    stated = engine.prepare(overrides).plan().parts[0].server_memory
+    assert found["optimizer"] == stated["optimizer"] > 0
+    assert all(found[kind] <= stated[kind] for kind in ("parameters", "gradients", "buffers"))
+
+
+def test_the_virtual_clusters_workers_share_a_process_and_have_no_other(tmp_path: Path, fork_server: None) -> None:
+    result = engine.run(["tracking=none", "hardware=virtual", "data.limit=64", "steps=2"], root=tmp_path, quiet=True)
+    assert result is not None and "other" not in result.summary["memory"]
+
+
+# -- attention on the meta device
+
+
+def kept(attend: Any, device: str) -> int:
+    query, key, value = (torch.randn(2, 4, 64, 16, device=device, requires_grad=True) for _ in range(3))
+    with memory.activations(nn.Module()) as account:
+        output = attend(query, key, value)
+        assert output.shape == query.shape
+    return account.peak
+
+
+def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def test_attention_keeps_on_meta_what_it_keeps_on_the_cpu() -> None:
+    real = kept(plain, "cpu")
+    with memory.AttentionOf(torch.device("cpu")):
+        assert kept(plain, "meta") == real
+    assert kept(plain, "meta") > 1.5 * real  # the matrix of scores; or this would not be needed
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_with_dropout_or_a_mask_is_not_fused_on_the_cpu(causal: bool) -> None:
+    def dropping(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=causal)
+
+    with memory.AttentionOf(torch.device("cpu")):
+        assert kept(dropping, "meta") == pytest.approx(kept(dropping, "cpu"), rel=0.01)
+
+
+def test_attention_on_cuda_is_fused_with_dropout_too() -> None:
+    def dropping(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=True)
+
+    with memory.AttentionOf(torch.device("cuda")):
+        # query, key, value, output, the log-sum-exp of each row, the state of the generator
+        assert kept(dropping, "meta") == pytest.approx((4 * 16 + 1) * 2 * 4 * 64 * 4, abs=64)
+
+
+# -- other
+
+
+def grow(comm: Any) -> tuple[int, int]:
+    before = memory.process_now()
+    held = torch.ones(16 * MIB)  # 64 MiB
+    temporary = held * 2
+    del temporary
+    cpu = torch.device("cpu")
+    return memory.other({"parameters": 64 * MIB}, cpu, before), memory.other({"parameters": 256 * MIB}, cpu, before)
+
+
+def test_other_is_what_a_process_grew_by_and_no_kind_holds(workers) -> None:
+    ((some, none),) = workers(1, grow)
+    assert some == pytest.approx(64 * MIB, rel=0.25)  # the temporary
+    assert none == 0
+
+
+def test_on_cuda_other_is_the_allocators_peak_without_the_kinds_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 1000)
+    cuda = torch.device("cuda")
+    assert memory.other({"parameters": 300, "host_optimizer": 5000}, cuda, 0) == 700
+    assert memory.other({"parameters": 3000}, cuda, 0) == 0
