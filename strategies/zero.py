@@ -110,6 +110,9 @@ class Zero(Strategy):
     def own_sync(self) -> Sync:
         return _ZeroUpdate(self)
 
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        return [model.to(DTYPES[self.precision])]
+
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
@@ -297,7 +300,7 @@ def _stated(strategy: Zero, held: Memory, parameters: Sequence[Tensor], replicas
         **held,
         "parameters": width * (share if strategy.stage == 3 else psi),
         "gradients": width * gradients,
-        "optimizer": held["optimizer"] * share // psi + (4 * share if strategy.stage > 0 else 0),
+        "optimizer": held["optimizer"] * 4 // width * share // psi + (4 * share if strategy.stage > 0 else 0),
         "buffers": held["buffers"] + width * bucket,
     }
     if offloads:
