@@ -118,6 +118,7 @@ def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | Non
     targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
     try:
         activations = _activations(experiment, parts, modules, inputs, targets)
+        parts.strategy.foresee(modules, inputs, targets, cross_entropy)
     except (RuntimeError, IndexError) as error:  # torch's word on shapes
         raise ConfigError(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "

@@ -380,16 +380,19 @@ class Worker:
         return found
 
     def _memory(self, activations: int) -> dict[str, int]:
-        return {
+        of_sync = {
             "parameters": memory.held(self.module.parameters()),
             "gradients": payload(list(self.sync.parameters.values())),
             "optimizer": memory.held(memory.optimizer_state(self.sync.optimizer)),
             "activations": activations,
             "buffers": memory.held(self.sync.buffers()),
-            **self.strategy.held(),
-            **self.sync.held(),
-            "process_peak": memory.process_peak(),
         }
+        if self.strategy.on_host:
+            on_host = {f"host_{kind}": size for kind, size in {**of_sync, **self.sync.held()}.items()}
+            held = {**on_host, **self.strategy.held()}
+        else:
+            held = {**of_sync, **self.strategy.held(), **self.sync.held()}
+        return {**held, "process_peak": memory.process_peak()}
 
     def _summarise(self, reports: list[Report], meter: Meter, done: int, status: str) -> None:
         experiment, layout = self.experiment, self.layout
