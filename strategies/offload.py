@@ -8,9 +8,10 @@ known from a virtual iteration.
     phase i         forward of layer i:   fetch W_i;       x_{i+1} = f_i(x_i; W_i);  A_i -> host, drop W_i
     phase 2n-1-i    backward of layer i:  fetch W_i, A_i;  g_i, dx_i;                g_i -> host, drop W_i, A_i
 
-`prefetch` = k fetches for the k phases that follow where the pool has room, and gives what leaves k phases to do so. The
-virtual iteration is the same code on the meta device, with nothing fetched ahead: its highest phase is the smallest
-pool that works, and its phases say where there is room ahead. Training with a pool equals training without, bit for bit.
+`prefetch` = k fetches for the k phases that follow where the pool has room, and gives what leaves k phases to do so.
+The virtual iteration is the same code on the meta device, with nothing fetched ahead: its highest phase is the smallest
+pool that works, and its phases say where there is room ahead. Training with a pool equals training without it, bit for
+bit.
 
 Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training" (arXiv 2101.06840): gradients go to the host
 as they come out of backward; the optimizer's state and its update are there. `delayed_update` is their one-step delayed
@@ -40,7 +41,7 @@ from torch.optim import Optimizer
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, payload
 from .errors import LayoutError
-from .exchange.pool import Copier, Pool, copier_for, megabytes
+from .exchange.pool import Pool, copier_for, megabytes
 from .exchange.swap import Swap
 from .sync.bsp import BSP
 
@@ -72,7 +73,7 @@ class Offload(Strategy):
         if delayed_update:
             self.owns_update = "with strategy.delayed_update=true steps behind a synchronous mean of gradients"
         self._demands: dict[object, list[int]] = {}  # by the shape of a batch
-        self._pool, self._host = Pool(self.cap), Pool()  # the highest of this worker's steps
+        self._pool, self._host = Pool(), Pool()  # the fullest of this worker's steps
 
     def own_sync(self) -> Sync | None:
         return DelayedUpdate() if self.delayed_update else None
@@ -97,9 +98,7 @@ class Offload(Strategy):
         key = tuple(inputs.shape), inputs.dtype, tuple(targets.shape)
         if key not in self._demands:
             self._demands[key] = self._rehearse(self._twin, inputs.to("meta"), targets.to("meta"), self._loss)
-        with copier_for(inputs.device) as copier:
-            swap = self._swap(self._layers, copier, inputs.device, self._demands[key])
-            return _step(self._layers, swap, inputs, targets, self._loss, self._before_backward)
+        return self._step(self._layers, self._demands[key], inputs, targets, self._loss, self._before_backward)
 
     # -- what it takes
 
@@ -107,22 +106,32 @@ class Offload(Strategy):
         """Raises `LayoutError` where the pool is too small, or a layer's output is not one tensor."""
         (layers,) = parts
         assert isinstance(layers, Layers)
-        self._pool, self._host = Pool(self.cap), Pool()
-        with copier_for(inputs.device) as copier:
-            swap = self._swap(layers, copier, inputs.device, self._rehearse(layers, inputs, targets, loss))
-            _step(layers, swap, inputs, targets, loss, lambda roots, last: None)
+        demand = self._rehearse(layers, inputs, targets, loss)
+        self._step(layers, demand, inputs, targets, loss, lambda roots, last: None)
         layers.zero_grad()
 
-    def _swap(self, layers: "Layers", copier: Copier, device: torch.device, demand: list[int]) -> Swap:
-        return Swap(
-            list(layers), self._pool, self._host, copier, device, self.activations, ahead=self.prefetch, demand=demand
-        )
+    def _step(
+        self,
+        layers: "Layers",
+        demand: list[int],
+        inputs: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        before_backward: BeforeBackward,
+    ) -> Tensor:
+        device, pool, host = inputs.device, Pool(self.cap), Pool()
+        with copier_for(device) as copier:
+            swap = Swap(list(layers), pool, host, copier, device, self.activations, self.prefetch, demand)
+            mean = step(layers, swap, inputs, targets, loss, before_backward)
+        self._pool = max(self._pool, pool, key=lambda pool: pool.peak)
+        self._host = max(self._host, host, key=lambda pool: pool.peak)
+        return mean
 
     def _rehearse(self, layers: "Layers", inputs: Tensor, targets: Tensor, loss: Loss) -> list[int]:
         """Each phase's bytes on the device with nothing ahead, from a step on the meta device."""
         with copier_for(inputs.device) as copier, torch.random.fork_rng(devices=[]):
             swap = Swap(list(layers), Pool(), Pool(), copier, inputs.device, self.activations)
-            _step(layers, swap, inputs, targets, loss, lambda roots, last: None)
+            step(layers, swap, inputs, targets, loss, lambda roots, last: None)
         layers.zero_grad()
         most = max(swap.demand)
         if self.cap is not None and self.cap < most:
@@ -164,7 +173,7 @@ def _layers_of(model: nn.Module) -> Layers:
     return layers
 
 
-def _step(
+def step(
     layers: Layers, swap: Swap, inputs: Tensor, targets: Tensor, loss: Loss, before_backward: BeforeBackward
 ) -> Tensor:
     """Leave the gradients of a batch's mean loss on the host; returns that loss."""

@@ -7,7 +7,7 @@ device nothing is copied: a rehearsal, which says what a run will take.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -105,7 +105,7 @@ class _Thread(Copier):
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def copy(self, source: Tensor, target: Tensor) -> Copy:
-        return _ThreadCopy(self._executor.submit(copy_now, source.detach(), target.detach()))
+        return _ThreadCopy(self._executor, source.detach(), target.detach())
 
 
 def copy_now(source: Tensor, target: Tensor) -> None:
@@ -114,8 +114,15 @@ def copy_now(source: Tensor, target: Tensor) -> None:
 
 
 class _ThreadCopy(Copy):
-    def __init__(self, future: "Future[None]") -> None:
-        self._future = future
+    def __init__(self, executor: ThreadPoolExecutor, source: Tensor, target: Tensor) -> None:
+        self._pair: tuple[Tensor, Tensor] | None = source, target
+        self._future = executor.submit(self._run)
+
+    def _run(self) -> None:
+        assert self._pair is not None
+        source, target = self._pair
+        self._pair = None  # when it is over nobody here has them any more
+        copy_now(source, target)
 
     def wait(self) -> None:
         self._future.result()

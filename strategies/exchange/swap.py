@@ -111,7 +111,7 @@ class Swap:
     def start(self, *given: Tensor) -> None:
         """A step with these tensors, which the caller keeps on the device."""
         for tensor in given:
-            self._record(tensor).stays = True
+            self._record(tensor, payload([tensor])).stays = True
 
     def run(self, i: int, x: Tensor) -> Tensor:
         """What layer i makes of x."""
@@ -125,7 +125,6 @@ class Swap:
         frozen = [not parameter.requires_grad for parameter in layer.parameters()]
         x, *weights = _Enter.apply(self, i, frozen, x, self._tokens[i], *[fetched[name] for name in names])
         given = {**fetched, **dict(zip(names, weights, strict=True))}
-        buffers = {name: (given[name], given[name]._version) for name, _ in layer.named_buffers()}
         with self.saving(i):
             y = functional_call(layer, given, (x,))
         if not isinstance(y, Tensor):
@@ -133,9 +132,8 @@ class Swap:
                 f"strategy=offload hands one tensor from layer to layer, and layer {i} ({type(layer).__name__}) puts "
                 f"out a {type(y).__name__}; strategy=data_parallel takes any module"
             )
-        for name, (before, version) in buffers.items():
-            if given[name] is not before or given[name]._version != version:  # running statistics
-                layer.get_buffer(name).data.copy_(given[name].detach())
+        for name, buffer in layer.named_buffers():  # running statistics; not every write is seen in their version
+            buffer.data.copy_(given[name].detach())
         if y.requires_grad:
             self._backward.append(i)
         else:
@@ -185,13 +183,14 @@ class Swap:
                 )
         return torch.empty(0, dtype=saved.dtype, device=self._device).set_(whole.untyped_storage(), *saved.place)
 
-    def _record(self, tensor: Tensor) -> Record:
-        """Of the storage behind it, which is taken if it is new."""
+    def _record(self, tensor: Tensor, size: int | None = None) -> Record:
+        """Of the storage behind it, which is taken if it is new. `size`: of what is counted, where that is not all."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._records:
-            self._take("activations", storage.nbytes())
+            size = storage.nbytes() if size is None else size
+            self._take("activations", size)
             flat = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
-            self._records[storage._cdata] = Record(tensor.detach(), flat, storage.nbytes())
+            self._records[storage._cdata] = Record(tensor.detach(), flat, size)
         return self._records[storage._cdata]
 
     # -- backward
