@@ -86,7 +86,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts, steps_per_epoch),
+        _part_plans(experiment, parts, steps_per_epoch, device),
         parts.sync.survives,
     )
 
@@ -108,7 +108,9 @@ def share_of_cores(layout: Layout) -> int:
     return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
 
 
-def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | None) -> list[PartPlan]:
+def _part_plans(
+    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, device: torch.device
+) -> list[PartPlan]:
     with torch.device("meta"):
         model = parts.make_model()
         modules = parts.strategy.split(model)
@@ -118,7 +120,7 @@ def _part_plans(experiment: Experiment, parts: Parts, steps_per_epoch: int | Non
     targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
     try:
         activations = _activations(experiment, parts, modules, inputs, targets)
-        parts.strategy.foresee(modules, inputs, targets, cross_entropy)
+        parts.strategy.foresee(modules, inputs, targets, cross_entropy, device)
     except (RuntimeError, IndexError) as error:  # torch's word on shapes
         raise ConfigError(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -104,8 +105,13 @@ class Strategy(ABC):
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
         return [{} for _ in parts]
 
-    def foresee(self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss) -> None:
-        """Look at a replica's batch, all of it on the meta device, before `memory` is asked. Raises `LayoutError`."""
+    def foresee(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> None:
+        """Look at a replica's batch before `memory` is asked; all is on the meta device yet. Raises `LayoutError`.
+
+        `device`: that it will be trained on.
+        """
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""

@@ -9,9 +9,9 @@ known from a virtual iteration.
     phase 2n-1-i    backward of layer i:  fetch W_i, A_i;  g_i, dx_i;                g_i -> host, drop W_i, A_i
 
 `prefetch` = k fetches for the k phases that follow where the pool has room, and gives what leaves k phases to do so.
-The virtual iteration is the same code on the meta device, with nothing fetched ahead: its highest phase is the smallest
-pool that works, and its phases say where there is room ahead. Training with a pool equals training without it, bit for
-bit.
+The virtual iteration is the same code on tensors without data, with nothing fetched ahead: its highest phase is the
+smallest pool that works, and its phases say where there is room ahead. Training with a pool equals training without it,
+bit for bit.
 
 Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training" (arXiv 2101.06840): gradients go to the host
 as they come out of backward; the optimizer's state and its update are there. `delayed_update` is their one-step delayed
@@ -29,19 +29,20 @@ update), the optimizer's state, and A.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, payload
 from .errors import LayoutError
-from .exchange.pool import Pool, copier_for, megabytes
+from .exchange.pool import Copier, NoCopier, Pool, copier_for, megabytes
 from .exchange.swap import Swap
 from .sync.bsp import BSP
 
@@ -88,60 +89,58 @@ class Offload(Strategy):
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module = self._layers = _layers_of(model)
-        self._twin = on_meta(self._layers)
+        self._twin = without_data(self._layers, "meta")  # now: others will hang hooks on the module
         self._loss, self._before_backward = loss, before_backward
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
             return None
-        inputs, targets = batch.inputs, batch.targets
-        key = tuple(inputs.shape), inputs.dtype, tuple(targets.shape)
-        if key not in self._demands:
-            self._demands[key] = self._rehearse(self._twin, inputs.to("meta"), targets.to("meta"), self._loss)
-        return self._step(self._layers, self._demands[key], inputs, targets, self._loss, self._before_backward)
+        inputs, targets, device = batch.inputs, batch.targets, batch.inputs.device
+        shape = tuple(inputs.shape), inputs.dtype, tuple(targets.shape)
+        if shape not in self._demands:
+            self._demands[shape] = self._demand(self._twin, inputs, targets, self._loss, device)
+        with copier_for(device) as copier:
+            swap = self._swap(self._layers, copier, device, self._demands[shape])
+            loss = step(self._layers, swap, inputs, targets, self._loss, self._before_backward)
+        self._note(swap)
+        return loss
+
+    def _swap(self, layers: "Layers", copier: Copier, device: torch.device, demand: list[int]) -> Swap:
+        return Swap(list(layers), Pool(self.cap), Pool(), copier, device, self.activations, self.prefetch, demand)
+
+    def _note(self, swap: Swap) -> None:
+        self._pool = max(self._pool, swap.pool, key=lambda pool: pool.peak)
+        self._host = max(self._host, swap.host, key=lambda pool: pool.peak)
 
     # -- what it takes
 
-    def foresee(self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss) -> None:
-        """Raises `LayoutError` where the pool is too small, or a layer's output is not one tensor."""
+    def foresee(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> None:
+        """Raises `LayoutError` where the pool is too small, or a layer cannot be swapped."""
         (layers,) = parts
         assert isinstance(layers, Layers)
-        demand = self._rehearse(layers, inputs, targets, loss)
-        self._step(layers, demand, inputs, targets, loss, lambda roots, last: None)
-        layers.zero_grad()
+        demand = self._demand(layers, inputs, targets, loss, device)
+        self._note(
+            rehearse(layers, inputs, targets, loss, device, lambda twin: self._swap(twin, NoCopier(), device, demand))
+        )
 
-    def _step(
-        self,
-        layers: "Layers",
-        demand: list[int],
-        inputs: Tensor,
-        targets: Tensor,
-        loss: Loss,
-        before_backward: BeforeBackward,
-    ) -> Tensor:
-        device, pool, host = inputs.device, Pool(self.cap), Pool()
-        with copier_for(device) as copier:
-            swap = Swap(list(layers), pool, host, copier, device, self.activations, self.prefetch, demand)
-            mean = step(layers, swap, inputs, targets, loss, before_backward)
-        self._pool = max(self._pool, pool, key=lambda pool: pool.peak)
-        self._host = max(self._host, host, key=lambda pool: pool.peak)
-        return mean
+    def _demand(self, layers: "Layers", inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device) -> list[int]:
+        """Each phase's bytes on the device with nothing ahead."""
 
-    def _rehearse(self, layers: "Layers", inputs: Tensor, targets: Tensor, loss: Loss) -> list[int]:
-        """Each phase's bytes on the device with nothing ahead, from a step on the meta device."""
-        with copier_for(inputs.device) as copier, torch.random.fork_rng(devices=[]):
-            swap = Swap(list(layers), Pool(), Pool(), copier, inputs.device, self.activations)
-            step(layers, swap, inputs, targets, loss, lambda roots, last: None)
-        layers.zero_grad()
-        most = max(swap.demand)
+        def alone(twin: Layers) -> Swap:
+            return Swap(list(twin), Pool(), Pool(), NoCopier(), device, self.activations)
+
+        demand = rehearse(layers, inputs, targets, loss, device, alone).demand
+        most = max(demand)
         if self.cap is not None and self.cap < most:
-            phase = swap.demand.index(most)
+            phase = demand.index(most)
             name = list(layers._modules)[min(phase, 2 * len(layers) - 1 - phase)]
             raise LayoutError(
                 f"strategy.pool_mb={self.pool_mb}: a batch of {len(inputs)} takes more in layer {name}; "
                 f"choose strategy.pool_mb >= {megabytes(most)}, or a smaller batch_size"
             )
-        return swap.demand
+        return demand
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         on_host = {f"host_{kind}": size for kind, size in held.items()}
@@ -189,14 +188,30 @@ def step(
     return mean.detach()
 
 
-def on_meta(layers: Layers) -> Layers:
-    """A copy without data; tensors that are plain attributes of a layer have none either."""
+def rehearse(
+    layers: Layers, inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device, make: Callable[[Layers], Swap]
+) -> Swap:
+    """The virtual iteration: a step with tensors that have no data, but behave as those on the device and the host.
+
+    (On the meta device itself, attention saves more than where it is fused.)
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        twin = without_data(layers, "cpu")
+        x, y = (torch.empty(t.shape, dtype=t.dtype, device=device) for t in (inputs, targets))
+        swap = make(twin)
+        step(twin, swap, x, y, loss, lambda roots, last: None)
+    return swap
+
+
+def without_data(layers: Layers, device: str) -> Layers:
+    """A copy whose tensors are empty; those that are plain attributes of a layer too."""
     memo: dict[int, Any] = {}
     for parameter in layers.parameters():
-        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
     attributes = [t for layer in layers.modules() for t in vars(layer).values() if isinstance(t, Tensor)]
     for tensor in (*layers.buffers(), *attributes):
-        memo[id(tensor)] = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     return copy.deepcopy(layers, memo)
 
 

@@ -1,8 +1,7 @@
 """A device's memory as a pool of bytes with a cap, and what copies between it and the host in the background.
 
 On a CPU the "device" is the pool alone: what is in it are tensors of their own, copied by a thread, so that whoever
-uses it runs the same way there. On CUDA copies go over a stream of their own, from and to pinned memory. On the meta
-device nothing is copied: a rehearsal, which says what a run will take.
+uses it runs the same way there. On CUDA copies go over a stream of their own, from and to pinned memory.
 """
 
 from abc import ABC, abstractmethod
@@ -86,12 +85,7 @@ class Copier(ABC):
 
 
 def copier_for(device: torch.device) -> Copier:
-    match device.type:
-        case "meta":
-            return _Rehearsal()
-        case "cuda":
-            return _Stream(device)
-    return _Thread()
+    return _Stream(device) if device.type == "cuda" else _Thread()
 
 
 class _Thread(Copier):
@@ -170,12 +164,11 @@ class _StreamCopy(Copy):
         self._event.synchronize()
 
 
-class _Rehearsal(Copier):
+class NoCopier(Copier):
+    """For a rehearsal with tensors that have no data."""
+
     def copy(self, source: Tensor, target: Tensor) -> Copy:
         return _NoCopy()
-
-    def host_bytes(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8, device="meta")
 
 
 class _NoCopy(Copy):
