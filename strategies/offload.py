@@ -62,15 +62,10 @@ class Offload(Strategy):
     ) -> None:
         """`pool_mb`: MiB of the device for what is fetched and computed; None for as many as it takes.
 
-        `activations`: swap them too, not parameters alone. `prefetch`: layers to fetch ahead.
+        `activations`: swap them too, not parameters alone. `prefetch`: k, in layers. `delayed_update`: with sync=bsp.
         """
-        self.cap = None if pool_mb is None else int(pool_mb * 2**20)
-        self.pool_mb, self.activations, self.prefetch, self.delayed_update = (
-            pool_mb,
-            activations,
-            prefetch,
-            delayed_update,
-        )
+        self.pool_mb, self.cap = pool_mb, None if pool_mb is None else int(pool_mb * 2**20)
+        self.activations, self.prefetch, self.delayed_update = activations, prefetch, delayed_update
         if delayed_update:
             self.owns_update = "with strategy.delayed_update=true steps behind a synchronous mean of gradients"
         self._demands: dict[object, list[int]] = {}  # by the shape of a batch

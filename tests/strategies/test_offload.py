@@ -654,6 +654,34 @@ def test_the_delayed_update_refuses_other_sync_modes_and_says_why():
         engine.prepare(["strategy=offload", "strategy.delayed_update=true", "sync=asp"]).plan()
 
 
+# -- CUDA
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_on_cuda_gradients_are_those_without_a_pool_bit_for_bit_and_take_less_of_the_device(prefetch):
+    def make() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.Tanh())])
+
+    inputs, targets = torch.randn(64, 512).cuda(), torch.randint(512, (64,)).cuda()
+
+    def gradients_and_peak(strategy, on_device: bool) -> tuple[list[Tensor], int]:
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        strategy.prepare(make().cuda() if on_device else make(), F.cross_entropy, None, ignore)
+        strategy.forward_backward(Batch(inputs, targets, 64))
+        torch.cuda.synchronize()
+        gradients = [parameter.grad.cpu() for parameter in strategy.module.parameters()]
+        return gradients, torch.cuda.max_memory_allocated() - before
+
+    expected, whole = gradients_and_peak(DataParallel(), on_device=True)
+    found, pooled = gradients_and_peak(Offload(prefetch=prefetch), on_device=False)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert 0 < pooled < whole / 2
+
+
 # -- whole runs
 
 SETTINGS = ["strategy=offload", "tracking=none", "hardware.workers=1", "hardware.device=cpu", "hardware.threads=1"]
