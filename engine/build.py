@@ -57,8 +57,8 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
             return strategy, sync
         if experiment.sync.name != BSP_ONLY:
             raise ConfigError(
-                f"sync={experiment.sync.name}: strategy={experiment.strategy.name} owns its update and takes sync=bsp "
-                "only; strategy=data_parallel and strategy=pipeline take any"
+                f"sync={experiment.sync.name}: strategy={experiment.strategy.name} {strategy.owns_update} and takes "
+                "sync=bsp only; strategy=data_parallel and strategy=pipeline take any"
             )
         if strategy.needs_processes and isinstance(experiment.hardware, VirtualHardware):
             raise ConfigError(

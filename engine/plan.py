@@ -129,6 +129,7 @@ def _part_plans(
     try:
         with memory.AttentionOf(device):
             activations = _activations(experiment, parts, modules, inputs, targets)
+        parts.strategy.foresee(modules, inputs, targets, cross_entropy, device)
     except (RuntimeError, IndexError) as error:  # torch's word on shapes
         raise ConfigError(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "

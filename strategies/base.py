@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -58,6 +59,8 @@ class Strategy(ABC):
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
     places: bool = False  # it brings the model to the device itself; until then that stays on the host
+    on_host: bool = False  # what a sync mode has (parameters, gradients, optimizer, buffers) is in the host's memory
+    owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     module: nn.Module
 
     def own_sync(self) -> "Sync | None":
@@ -101,6 +104,14 @@ class Strategy(ABC):
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
         return [{} for _ in parts]
+
+    def foresee(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> None:
+        """Look at a replica's batch before `memory` is asked; all is on the meta device yet. Raises `LayoutError`.
+
+        `device`: that it will be trained on.
+        """
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""

@@ -1,0 +1,320 @@
+"""Training a model that does not fit on its device: parameters, gradients, optimizer and activations live on the host.
+
+Cui, Zhang, Ganger, Gibbons, Xing 2016, "GeePS: Scalable deep learning on distributed GPUs with a GPU-specialized
+parameter server" (EuroSys): the device's memory is a pool of a fixed size. A layer's parameters, and in backward its
+activations, are fetched into it in the background before their use and let go of after it; what will be used when is
+known from a virtual iteration.
+
+    phase i         forward of layer i:   fetch W_i;       x_{i+1} = f_i(x_i; W_i);  A_i -> host, drop W_i
+    phase 2n-1-i    backward of layer i:  fetch W_i, A_i;  g_i, dx_i;                g_i -> host, drop W_i, A_i
+
+`prefetch` = k fetches for the k phases that follow where the pool has room, and gives what leaves k phases to do so.
+The virtual iteration is the same code on tensors without data, with nothing fetched ahead: its highest phase is the
+smallest pool that works, and its phases say where there is room ahead. Training with a pool equals training without it,
+bit for bit.
+
+Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training" (arXiv 2101.06840): gradients go to the host
+as they come out of backward; the optimizer's state and its update are there. `delayed_update` is their one-step delayed
+parameter update (section 5.2): the update runs on the host while the device takes the next step,
+
+    w_{t+1} = w_t - U(g_t(w_{t-1})),     w_{-1} = w_0,     evaluated and saved: w_t.
+
+Deviations. GeePS: nothing is chosen to stay on the device for good; the pool is an account of what torch allocates, not
+an allocator of its own. ZeRO-Offload: the delay begins with the first step, not after some; 32 bits throughout. Not in
+the account: what an operation or a layer computes and drops again, forward or backward.
+
+Cost per step: nothing between workers. Of W bytes of parameters and A of activations, at most 2 W + A go to the device,
+and W + A to the host. Memory: `pool_mb` on the device; on the host W and its gradients (each twice with a delayed
+update), the optimizer's state, and A.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import Optimizer
+
+from ..comm import Comm
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, payload
+from .errors import LayoutError
+from .exchange.pool import Copier, NoCopier, Pool, copier_for, megabytes
+from .exchange.swap import Swap
+from .sync.bsp import BSP
+
+
+class Offload(Strategy):
+    """A replica is one worker. A model is an `nn.Sequential`; its layers are what is fetched and let go of."""
+
+    places = True
+    on_host = True
+
+    def __init__(
+        self,
+        pool_mb: Annotated[float, Gt(0)] | None = None,
+        activations: bool = True,
+        prefetch: Annotated[int, Ge(0)] = 1,
+        delayed_update: bool = False,
+    ) -> None:
+        """`pool_mb`: MiB of the device for what is fetched and computed; None for as many as it takes.
+
+        `activations`: swap them too, not parameters alone. `prefetch`: k, in layers. `delayed_update`: with sync=bsp.
+        """
+        self.pool_mb, self.cap = pool_mb, None if pool_mb is None else int(pool_mb * 2**20)
+        self.activations, self.prefetch, self.delayed_update = activations, prefetch, delayed_update
+        if delayed_update:
+            self.owns_update = "with strategy.delayed_update=true steps behind a synchronous mean of gradients"
+        self._demands: dict[object, list[int]] = {}  # by the shape of a batch
+        self._pool, self._host = Pool(), Pool()  # the fullest of this worker's steps
+
+    def own_sync(self) -> Sync | None:
+        return DelayedUpdate() if self.delayed_update else None
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+            raise LayoutError(
+                f"strategy=offload fetches the layers of an nn.Sequential one by one, and {type(model).__name__} is "
+                "none; strategy=data_parallel takes any module"
+            )
+        return [_layers_of(model)]
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self.module = self._layers = _layers_of(model)
+        self._twin = without_data(self._layers, "meta")  # now: others will hang hooks on the module
+        self._loss, self._before_backward = loss, before_backward
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        if batch.size == 0:
+            return None
+        inputs, targets, device = batch.inputs, batch.targets, batch.inputs.device
+        shape = tuple(inputs.shape), inputs.dtype, tuple(targets.shape)
+        if shape not in self._demands:
+            self._demands[shape] = self._demand(self._twin, inputs, targets, self._loss, device)
+        with copier_for(device) as copier:
+            swap = self._swap(self._layers, copier, device, self._demands[shape])
+            loss = step(self._layers, swap, inputs, targets, self._loss, self._before_backward)
+        self._note(swap)
+        return loss
+
+    def _swap(self, layers: "Layers", copier: Copier, device: torch.device, demand: list[int]) -> Swap:
+        return Swap(list(layers), Pool(self.cap), Pool(), copier, device, self.activations, self.prefetch, demand)
+
+    def _note(self, swap: Swap) -> None:
+        self._pool = max(self._pool, swap.pool, key=lambda pool: pool.peak)
+        self._host = max(self._host, swap.host, key=lambda pool: pool.peak)
+
+    # -- what it takes
+
+    def foresee(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> None:
+        """Raises `LayoutError` where the pool is too small, or a layer cannot be swapped."""
+        (layers,) = parts
+        assert isinstance(layers, Layers)
+        demand = self._demand(layers, inputs, targets, loss, device)
+        self._note(
+            rehearse(layers, inputs, targets, loss, device, lambda twin: self._swap(twin, NoCopier(), device, demand))
+        )
+
+    def _demand(self, layers: "Layers", inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device) -> list[int]:
+        """Each phase's bytes on the device with nothing ahead."""
+
+        def alone(twin: Layers) -> Swap:
+            return Swap(list(twin), Pool(), Pool(), NoCopier(), device, self.activations)
+
+        demand = rehearse(layers, inputs, targets, loss, device, alone).demand
+        most = max(demand)
+        if self.cap is not None and self.cap < most:
+            phase = demand.index(most)
+            name = list(layers._modules)[min(phase, 2 * len(layers) - 1 - phase)]
+            raise LayoutError(
+                f"strategy.pool_mb={self.pool_mb}: a batch of {len(inputs)} takes more in layer {name}; "
+                f"choose strategy.pool_mb >= {megabytes(most)}, or a smaller batch_size"
+            )
+        return demand
+
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        on_host = {f"host_{kind}": size for kind, size in held.items()}
+        return {**self._on_device(), **on_host, "host_activations": self._host.peak}
+
+    def held(self) -> Memory:
+        return {**self._on_device(), "host_activations": self._host.peak}
+
+    def _on_device(self) -> Memory:
+        return {kind: self._pool.peaks.get(kind, 0) for kind in ("parameters", "gradients", "activations")}
+
+
+class Layers(nn.Sequential):
+    """The layers of a model under their names; with a `swap`, each is on its device for as long as it is needed."""
+
+    def forward(self, input: Tensor, swap: Swap | None = None) -> Tensor:
+        if swap is None:
+            return super().forward(input)
+        for i in range(len(self)):
+            input = swap.run(i, input)
+            swap.leave(i, input)
+        return input
+
+
+def _layers_of(model: nn.Module) -> Layers:
+    layers = Layers()
+    for name, layer in model._modules.items():  # not named_children: it leaves out a layer that comes again
+        layers.add_module(name, layer if layer is not None else nn.Identity())
+    return layers
+
+
+def step(
+    layers: Layers, swap: Swap, inputs: Tensor, targets: Tensor, loss: Loss, before_backward: BeforeBackward
+) -> Tensor:
+    """Leave the gradients of a batch's mean loss on the host; returns that loss."""
+    swap.start(inputs, targets)
+    outputs = layers(inputs, swap)
+    with swap.saving(len(layers) - 1):
+        mean = loss(outputs, targets)
+    del outputs
+    before_backward([mean], True)
+    swap.turn()
+    mean.backward()
+    swap.finish()
+    return mean.detach()
+
+
+def rehearse(
+    layers: Layers, inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device, make: Callable[[Layers], Swap]
+) -> Swap:
+    """The virtual iteration: a step with tensors that have no data, but behave as those on the device and the host.
+
+    (On the meta device itself, attention saves more than where it is fused.)
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        twin = without_data(layers, "cpu")
+        x, y = (torch.empty(t.shape, dtype=t.dtype, device=device) for t in (inputs, targets))
+        swap = make(twin)
+        step(twin, swap, x, y, loss, lambda roots, last: None)
+    return swap
+
+
+def without_data(layers: Layers, device: str) -> Layers:
+    """A copy whose tensors are empty; those that are plain attributes of a layer too."""
+    memo: dict[int, Any] = {}
+    for parameter in layers.parameters():
+        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
+    attributes = [t for layer in layers.modules() for t in vars(layer).values() if isinstance(t, Tensor)]
+    for tensor in (*layers.buffers(), *attributes):
+        memo[id(tensor)] = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    return copy.deepcopy(layers, memo)
+
+
+class DelayedUpdate(Sync):
+    """BSP, whose optimizer steps in the background while the next gradients are computed from the weights before it.
+
+    Only BSP: others send weights, or step elsewhere, and would have to know of two versions of them.
+    """
+
+    def __init__(self) -> None:
+        self._bsp = BSP()
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._delayed = DelayedOptimizer(optimizer, list(parameters.values()))
+        self._bsp.prepare(parameters, self._delayed, comm)
+        self._delayed.start()
+
+    def begin(self, batch: Batch) -> None:
+        self._bsp.begin(batch)
+
+    def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
+        self._bsp.before_backward(roots, last)
+
+    def update(self) -> None:
+        self._bsp.update()
+
+    def finish(self) -> None:
+        self._delayed.catch_up()
+
+    def consensus(self) -> dict[str, Tensor]:
+        return dict(zip(self.parameters, self._delayed.newest(), strict=True))
+
+    def state_dict(self) -> State:
+        """The weights saved beside it are the newest; here are those that the next gradient is computed from."""
+        self._delayed.settle()
+        return {**super().state_dict(), "before": [v.detach().clone() for v in self.parameters.values()]}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        for v, saved in zip(self.parameters.values(), state["before"], strict=True):
+            v.data.copy_(saved)
+
+    def buffers(self) -> list[Tensor]:
+        return self._bsp.buffers()
+
+    def report(self) -> dict[str, Any]:
+        return self._bsp.report()
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+        return self._bsp.cost(parameters, replicas, steps_per_epoch)
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        """Two versions of the weights, and of the gradients those that the update reads and those that come."""
+        more = payload(parameters)
+        return {**held, "parameters": held["parameters"] + more, "gradients": held["gradients"] + more}
+
+    def held(self) -> Memory:
+        return self._delayed.held()
+
+
+class DelayedOptimizer(Optimizer):
+    """Its step takes the parameters' gradients along and returns; `optimizer` takes the step meanwhile, on copies w.
+
+    The parameters v have the weights of the step before: v_{t+1} = w_t.
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+        self._optimizer, self._v = optimizer, parameters
+        copies = {v: nn.Parameter(v.detach().clone()) for v in parameters}
+        self._w = [copies[v] for v in parameters]
+        for group in optimizer.param_groups:
+            group["params"] = [copies.get(v, v) for v in group["params"]]
+        self._job: Future[Any] | None = None
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """w <- v: both are w_0."""
+        for v, w in zip(self._v, self._w, strict=True):
+            w.copy_(v)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        self.catch_up()  # v <- w_t
+        for v, w in zip(self._v, self._w, strict=True):
+            w.grad = None if v.grad is None else v.grad.detach().clone()  # v's are the next backward's to write
+        executor = ThreadPoolExecutor(1, thread_name_prefix="delayed-update")
+        self._job = executor.submit(self._optimizer.step)  # w_{t+1} = w_t - U(g_t(w_{t-1}))
+        executor.shutdown(wait=False)  # the thread ends with the step
+
+    def settle(self) -> None:
+        """Wait for the step under way. Raises what it raised."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.result()
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        self.settle()
+        for v, w in zip(self._v, self._w, strict=True):
+            v.copy_(w)
+
+    def newest(self) -> list[Tensor]:
+        self.settle()
+        return [w.detach() for w in self._w]
+
+    def held(self) -> Memory:
+        """As in `DelayedUpdate.memory`."""
+        size = payload(self._w)
+        return {"parameters": payload(self._v) + size, "gradients": payload(self._v) + size}
