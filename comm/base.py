@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from .board import Board
@@ -46,13 +47,30 @@ class Comm(ABC):
     def broadcast(self, tensor: Tensor, src: int) -> Work:
         """Fill `tensor` with that of worker `src`, in place."""
 
-    @abstractmethod
     def all_gather(self, tensor: Tensor) -> Tensor:
         """[...] on each worker -> [size, ...] on all."""
+        gathered = tensor.new_empty(self.size, *tensor.shape)
+        gathered[self.rank] = tensor.detach()
+        self.iall_gather(gathered).wait()
+        return gathered
 
     @abstractmethod
+    def iall_gather(self, tensor: Tensor) -> Work:
+        """[size, ...], of which each worker has filled its own row -> all rows, in place."""
+
     def reduce_scatter(self, tensor: Tensor) -> Tensor:
         """[size * k, ...] on each worker -> this worker's [k, ...] of the sum."""
+        tensor = tensor.detach().contiguous()
+        out = tensor.new_empty(len(tensor) // self.size, *tensor.shape[1:])
+        self.ireduce_scatter(tensor, out, torch.empty_like(tensor)).wait()
+        return out
+
+    @abstractmethod
+    def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
+        """As `reduce_scatter`, of a contiguous tensor into `out`, which may be a part of `tensor`.
+
+        `scratch`: like `tensor`, for what arrives meanwhile.
+        """
 
     @abstractmethod
     def all_to_all(self, tensor: Tensor) -> Tensor:

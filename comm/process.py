@@ -228,6 +228,33 @@ class _Done(Work):
     def wait(self) -> None: ...
 
 
+class _Sum(Work):
+    """Rows that arrive, and are summed then."""
+
+    def __init__(self, arriving: Work, rows: Tensor, out: Tensor) -> None:
+        self._arriving, self._rows, self._out = arriving, rows, out
+        self._done = False
+
+    def wait(self) -> None:
+        if self._done:
+            return
+        self._arriving.wait()
+        self._done = True
+        # not torch.sum: over so few rows it takes 2.8 ms where this takes 0.4 (2 x 1.5 M entries)
+        torch.add(self._rows[0], self._rows[1], out=self._out)
+        for row in self._rows[2:]:
+            self._out.add_(row)
+
+
+class _All(Work):
+    def __init__(self, works: list[Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
 class _Transfer(Work):
     """A message of ours under way. After a `HangError` one may wait again."""
 
@@ -273,34 +300,37 @@ class ProcessComm(Comm):
         _check_dense(tensor)
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
-        return self._collective("broadcast", lambda group: group.broadcast([tensor], _broadcast_options(src)))
+        return self._broadcast("broadcast", tensor, src)
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(tensor), self.size))
-        gathered = tensor.new_empty(self.size, *tensor.shape)
-        if self.size == 1:
-            return gathered.copy_(tensor)
-        flat = gathered.view(-1)
-        self._collective("all_gather", lambda group: group._allgather_base(flat, tensor.contiguous().view(-1))).wait()
-        return gathered
+    def _broadcast(self, primitive: str, tensor: Tensor, src: int) -> Work:
+        return self._collective(primitive, lambda group: group.broadcast([tensor], _broadcast_options(src)))
 
-    def reduce_scatter(self, tensor: Tensor) -> Tensor:
+    def iall_gather(self, tensor: Tensor) -> Work:
+        _check_contiguous(tensor)
+        mine = tensor[self.rank].view(-1)
+        self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
+        if self.size == 2 and not tensor.is_cuda:
+            # the same bytes, without the copies that gloo's all-gather makes: 5 ms where that takes 10 (2 x 5.8 MB)
+            return _All([self._broadcast("all_gather", row, src) for src, row in enumerate(tensor)])
+        return self._collective("all_gather", lambda group: group._allgather_base(tensor.view(-1), mine))
+
+    def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
+        _check_contiguous(tensor)
+        _check_contiguous(scratch)
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
         if self.size == 1:
-            return tensor.clone()
+            out.copy_(tensor)
+            return _Done()
         # gloo's own reduce_scatter is an all-reduce inside, at twice the bytes (seen in /proc/self/io)
-        received = self._exchange("reduce_scatter", tensor)
-        return received.view(self.size, -1, *tensor.shape[1:]).sum(0)
+        arriving = self._collective("reduce_scatter", lambda group: group.alltoall_base(scratch, tensor, [], []))
+        return _Sum(arriving, scratch.view(self.size, *out.shape), out)
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
         self.ledger.count("all_to_all", wire.all_to_all_bytes(nbytes(tensor), self.size))
         if self.size == 1:
             return tensor.clone()
-        return self._exchange("all_to_all", tensor)
-
-    def _exchange(self, primitive: str, tensor: Tensor) -> Tensor:
         received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        self._collective(primitive, lambda group: group.alltoall_base(received, tensor.contiguous(), [], [])).wait()
+        self._collective("all_to_all", lambda group: group.alltoall_base(received, tensor.contiguous(), [], [])).wait()
         return received
 
     def barrier(self) -> None:

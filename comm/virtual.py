@@ -204,14 +204,18 @@ class _Receiving(Work):
 
 
 class _Collective(Work):
-    def __init__(self, comm: "VirtualComm", meeting: _Meeting, tensor: Tensor) -> None:
-        self._comm, self._meeting, self._tensor = comm, meeting, tensor
+    """`part`: what of the meeting's result goes into `tensor`."""
+
+    def __init__(
+        self, comm: "VirtualComm", meeting: _Meeting, tensor: Tensor, part: Callable[[Tensor], Tensor] = lambda all: all
+    ) -> None:
+        self._comm, self._meeting, self._tensor, self._part = comm, meeting, tensor, part
         self._done = False
 
     def wait(self) -> None:
         if not self._done:
             self._done = True
-            _write(self._tensor, self._comm.attend(self._meeting))
+            _write(self._tensor, self._part(self._comm.attend(self._meeting)))
 
 
 class VirtualComm(Comm):
@@ -259,24 +263,33 @@ class VirtualComm(Comm):
         meeting = self._meet("broadcast", tensor, lambda given: given[src].clone(), takes, f"from {src}")
         return _Collective(self, meeting, tensor)
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(tensor), self.size))
-        return self.attend(self._meet("all_gather", tensor, torch.stack, self._cluster.fabric.all_gather)).clone()
+    def iall_gather(self, tensor: Tensor) -> Work:
+        _check_contiguous(tensor)
+        mine = tensor[self.rank]
+        self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
+        meeting = self._meet("all_gather", mine, torch.stack, self._cluster.fabric.all_gather)
+        return _Collective(self, meeting, tensor)
 
-    def reduce_scatter(self, tensor: Tensor) -> Tensor:
+    def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
+        _check_contiguous(tensor)
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
-        return self._exchange("reduce_scatter", tensor).sum(0, dtype=tensor.dtype)
+        meeting = self._scatter("reduce_scatter", tensor)
+        return _Collective(self, meeting, out, lambda rows: self._own(rows).sum(0, dtype=out.dtype))
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
         self.ledger.count("all_to_all", wire.all_to_all_bytes(nbytes(tensor), self.size))
-        return self._exchange("all_to_all", tensor).flatten(0, 1)
+        return self._own(self.attend(self._scatter("all_to_all", tensor))).flatten(0, 1).clone()
 
-    def _exchange(self, primitive: str, tensor: Tensor) -> Tensor:
-        """[size * k, ...] on each worker -> [size, k, ...]: this worker's chunk of each."""
-        each, rest = divmod(len(tensor), self.size)
+    def _scatter(self, primitive: str, tensor: Tensor) -> _Meeting:
+        """[size * k, ...] on each worker -> [size, size * k, ...]."""
+        rest = len(tensor) % self.size
         assert rest == 0, f"{len(tensor)} rows cannot be dealt to {self.size} workers"
-        everything = self.attend(self._meet(primitive, tensor, torch.stack, self._cluster.fabric.scatter))
-        return everything[:, self.rank * each : (self.rank + 1) * each].clone()
+        return self._meet(primitive, tensor, torch.stack, self._cluster.fabric.scatter)
+
+    def _own(self, everything: Tensor) -> Tensor:
+        """[size, size * k, ...] -> [size, k, ...]: this worker's chunk of each."""
+        each = everything.shape[1] // self.size
+        return everything[:, self.rank * each : (self.rank + 1) * each]
 
     def barrier(self) -> None:
         self.attend(

@@ -1,6 +1,7 @@
 """The objects that an experiment names."""
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +61,12 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
                 f"sync={experiment.sync.name}: strategy={experiment.strategy.name} {strategy.owns_update} and takes "
                 "sync=bsp only; strategy=data_parallel and strategy=pipeline take any"
             )
+        for name, value in experiment.sync.knobs.items():
+            if value != inspect.signature(type(sync)).parameters[name].default:
+                raise ConfigError(
+                    f"sync.{name}={value}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs "
+                    "do nothing there; strategy=data_parallel takes them"
+                )
         if strategy.needs_processes and isinstance(experiment.hardware, VirtualHardware):
             raise ConfigError(
                 f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups; "
@@ -86,7 +93,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     for part in parts:
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
-        make_optimizer(part.parameters())
+        sync.check_optimizer(make_optimizer(part.parameters()))
     load = cache(data.load)
 
     @cache

@@ -136,6 +136,7 @@ def _part_plans(
             f"{list(inputs.shape)}: {str(error).splitlines()[0]}"
         ) from error
     within = parts.strategy.cost(modules, inputs)
+    parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
     plans: list[PartPlan] = []
     for module, traffic, saved in zip(modules, within, activations, strict=True):
         parameters = list(module.parameters())

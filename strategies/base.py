@@ -137,9 +137,16 @@ class Sync(ABC):
     agrees: bool = True
     survives: bool = False
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
+    backward_passes: int = 1  # of a step; the engine sets it before `memory`
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer that this mode cannot step with; its parameters may be on the meta device.
+
+        Raises `LayoutError`.
+        """
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         """Take over these parameters, which all want gradients, and their optimizer.

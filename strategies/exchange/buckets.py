@@ -20,6 +20,9 @@ class Bucket:
     views: dict[int, Tensor]
     missing: set[int] = field(default_factory=set)
 
+    def view(self, i: int) -> Tensor:
+        return self.views[i]
+
 
 def assign(sizes: Sequence[int], capacity: int, first: int) -> list[list[int]]:
     """Indices by bucket: parameters of `sizes` bytes in reverse order, a bucket closed once it holds its capacity.
@@ -37,16 +40,19 @@ def assign(sizes: Sequence[int], capacity: int, first: int) -> list[list[int]]:
     return buckets
 
 
-def allocate(parameters: Sequence[Tensor], capacity: int, first: int) -> list[Bucket]:
-    """Buckets with memory behind them; parameters of different dtypes never share one."""
-    buckets: list[Bucket] = []
+def grouped(parameters: Sequence[Tensor], capacity: int, first: int) -> list[list[int]]:
+    """Indices by bucket, as `assign` has them; parameters of different dtypes never share a bucket."""
+    buckets: list[list[int]] = []
     for dtype in dict.fromkeys(parameter.dtype for parameter in reversed(parameters)):
         of_dtype = [i for i, parameter in enumerate(parameters) if parameter.dtype == dtype]
         sizes = [parameters[i].numel() * dtype.itemsize for i in of_dtype]
-        for members in assign(sizes, capacity, first):
-            indices = [of_dtype[j] for j in members]
-            buckets.append(_bucket(indices, [parameters[i] for i in indices]))
+        buckets += [[of_dtype[j] for j in members] for members in assign(sizes, capacity, first)]
     return buckets
+
+
+def allocate(parameters: Sequence[Tensor], capacity: int, first: int) -> list[Bucket]:
+    """Buckets with memory behind them."""
+    return [_bucket(indices, [parameters[i] for i in indices]) for indices in grouped(parameters, capacity, first)]
 
 
 def _bucket(indices: list[int], tensors: list[Tensor]) -> Bucket:

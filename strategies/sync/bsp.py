@@ -14,12 +14,15 @@ Deviations from the paper: gradients are scaled as they enter their bucket, not 
 weighted; the reduced bucket *is* the gradient that the optimizer sees, which saves copying it back; the bitmap of used
 parameters travels only with `find_unused`.
 
+With `shard` replicas share out optimizer state, and gradients; the all-reduce becomes a reduce-scatter and an
+all-gather (exchange/sharding.py).
+
 Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S; with `find_unused` S grows by four
 bytes a parameter tensor.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Gt
@@ -27,8 +30,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, Sync, payload
+from ..base import Batch, Cost, Memory, State, Sync, payload
 from ..exchange.buckets import Bucket, allocate
+from ..exchange.elementwise import check_elementwise
+from ..exchange.reducer import Reducer
+from ..exchange.sharding import Layout, Sharding, lay_out
 
 
 class NaiveBSP(Sync):
@@ -64,89 +70,107 @@ class BSP(Sync):
         bucket_mb: Annotated[float, Gt(0)] = 25.0,
         first_bucket_mb: Annotated[float, Gt(0)] = 1.0,
         find_unused: bool = False,
+        shard: Literal["none", "optimizer", "gradients"] = "none",
     ) -> None:
         """`find_unused`: walk the graph before backward, so that the bucket of an unused parameter need not wait for
         the end of backward, and leave alone what no replica used (no weight decay, no momentum: as in serial training).
+        `shard`: what replicas share out instead of each holding it whole; see exchange/sharding.py.
         """
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
-        self.find_unused = find_unused
+        self.find_unused, self.shard = find_unused, shard
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        if self.shard != "none":
+            check_elementwise(optimizer, self.shard)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         start_alike(parameters, comm)
         self._params = list(parameters.values())
         self._buckets: list[Bucket] = []
-        self._armed = False
+        self._works: list[Work] = []
+        self._shards: Sharding | None = None
+        self._reducer: Reducer[Any] | None = None
         if comm.size == 1:
             return
-        self._buckets = allocate(self._params, self.capacity, self.first)
-        self._bucket_of = {i: bucket for bucket in self._buckets for i in bucket.parameters}
-        self._used = torch.zeros(len(self._params), dtype=torch.int32, device=self._params[0].device)
-        for i, parameter in enumerate(self._params):
-            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self._gradient_is_ready(i))
+        if self.shard == "none":
+            self._buckets = allocate(self._params, self.capacity, self.first)
+            self._reducer = Reducer(parameters, self._buckets, self._all_reduce, self.find_unused)
+        else:
+            self.check_optimizer(optimizer)
+            frees = self.shard == "gradients"
+            self._shards = Sharding(self._params, optimizer, comm, self.capacity, self.first, frees)
+            self._reducer = Reducer(
+                parameters, self._shards.buckets, self._shards.reduce_scatter, self.find_unused, frees=True
+            )
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share = batch.share
-        self._works: list[Work] = []
-        if self._buckets:
-            self._used.zero_()
-        for bucket in self._buckets:
-            bucket.missing = set(bucket.parameters)
+        if self._reducer is not None:
+            self._reducer.begin(batch.share)
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
-        self._armed = last  # earlier backward passes only accumulate (no_sync)
-        if last and self.find_unused and self._buckets:
-            reached = leaves(roots)
-            for i, parameter in enumerate(self._params):
-                if parameter not in reached:
-                    self._mark_ready(i)
+        if self._reducer is not None:
+            self._reducer.before_backward(roots, last)
 
-    def _gradient_is_ready(self, i: int) -> None:
-        if self._armed:
-            self._mark_ready(i)
-
-    def _mark_ready(self, i: int) -> None:
-        bucket, gradient = self._bucket_of[i], self._params[i].grad
-        if gradient is None:
-            bucket.views[i].zero_()
-        else:
-            torch.mul(gradient, self._share, out=bucket.views[i])
-            self._used[i] = 1
-        bucket.missing.discard(i)
-        # in order, whatever order they fill in: every worker must launch the same sequence
-        while len(self._works) < len(self._buckets) and not self._buckets[len(self._works)].missing:
-            self._works.append(self.comm.all_reduce(self._buckets[len(self._works)].flat))
+    def _all_reduce(self, bucket: Bucket) -> None:
+        self._works.append(self.comm.all_reduce(bucket.flat))
 
     def update(self) -> None:
-        self._armed = False
-        if self._buckets:
-            for bucket in self._buckets:
-                for i in sorted(bucket.missing, reverse=True):
-                    self._mark_ready(i)  # backward never reached it, or there was none: an empty batch
+        if self._reducer is not None:
+            self._reducer.finish()
             if self.find_unused:
-                self._works.append(self.comm.all_reduce(self._used))
+                self._works.append(self.comm.all_reduce(self._reducer.used))
             for work in self._works:
                 work.wait()
+            self._works.clear()
+            unused = {i for i, used in enumerate(self._reducer.used.tolist()) if not used} if self.find_unused else {}
+            if self._shards is not None:
+                self._shards.land(unused)
             for bucket in self._buckets:
                 for i in bucket.parameters:
-                    unused = self.find_unused and not self._used[i]
-                    self._params[i].grad = None if unused else bucket.views[i]
+                    self._params[i].grad = None if i in unused else bucket.views[i]
         self.optimizer.step()
+        if self._shards is not None:
+            self._shards.all_gather()
+
+    def state_dict(self) -> State:
+        return super().state_dict() if self._shards is None else self._shards.optimizer.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        if self._shards is None:
+            super().load_state_dict(state)
+        else:
+            self._shards.optimizer.load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
-        return [bucket.flat for bucket in self._buckets]
+        return [bucket.flat for bucket in self._buckets] if self._shards is None else self._shards.buffers()
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        if self.shard == "none" or replicas == 1:
+            return held
+        return self._layout(parameters, replicas).memory(held, parameters, self.backward_passes)
+
+    def held(self) -> Memory:
+        if self._shards is None or self._reducer is None:
+            return {}
+        return {"gradients": self._shards.gradient_bytes() + self._reducer.peak}
 
     def report(self) -> dict[str, Any]:
-        return {"buckets": len(self._buckets)}
+        return {"buckets": len(self._buckets) if self._shards is None else len(self._shards.buckets)}
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
-        entries = 4 * len(parameters) if self.find_unused else 0
+        entries = 2 * (replicas - 1) / replicas * 4 * len(parameters) if self.find_unused else 0
         size = payload(parameters)
-        return Cost(
-            worker={"all_reduce": 2 * (replicas - 1) / replicas * (size + entries)},
-            buffers=size if replicas > 1 else 0,
-        )
+        if self.shard == "none" or replicas == 1:
+            ring = 2 * (replicas - 1) / replicas * size
+            return Cost(worker={"all_reduce": ring + entries}, buffers=size if replicas > 1 else 0)
+        layout = self._layout(parameters, replicas)
+        found = {"all_reduce": entries} if self.find_unused else {}
+        return Cost(worker={**layout.traffic(), **found}, buffers=layout.buffers())
+
+    def _layout(self, parameters: Sequence[Tensor], replicas: int) -> Layout:
+        return lay_out(parameters, replicas, self.capacity, self.first, frees=self.shard == "gradients")
 
 
 def start_alike(parameters: dict[str, nn.Parameter], comm: Comm) -> None:
@@ -154,20 +178,3 @@ def start_alike(parameters: dict[str, nn.Parameter], comm: Comm) -> None:
     with torch.no_grad():
         for parameter in parameters.values():
             comm.broadcast(parameter.detach(), src=0).wait()
-
-
-def leaves(roots: Sequence[Tensor]) -> set[Tensor]:
-    """The leaf tensors that a backward pass from `roots` reaches."""
-    found: set[Tensor] = set()
-    seen: set[object] = set()
-    stack = [root.grad_fn for root in roots if root.grad_fn is not None]
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        leaf = getattr(node, "variable", None)  # only AccumulateGrad nodes have one
-        if leaf is not None:
-            found.add(leaf)
-        stack.extend(following for following, _ in node.next_functions if following is not None)
-    return found

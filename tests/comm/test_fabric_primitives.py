@@ -113,6 +113,41 @@ def test_reduce_scatter_gives_each_its_rows_of_the_sum(fabric, size):
         assert torch.equal(result, expected)
 
 
+def scatter_and_gather_several_at_once(comm):
+    """Each sum into its own rows of what is sent, then gathered again into the same tensor."""
+    tensors = [whole_numbers(comm.rank + i, (comm.size * (i + 1), 50)) for i in range(6)]
+    works = [comm.ireduce_scatter(t, t.chunk(comm.size)[comm.rank], torch.empty_like(t)) for t in tensors]
+    for work in reversed(works):
+        work.wait()
+        work.wait()  # a second wait does nothing
+    works = [comm.iall_gather(tensor.view(comm.size, -1)) for tensor in tensors]
+    for work in reversed(works):
+        work.wait()
+        work.wait()
+    return {"tensors": tensors, "bytes": comm.ledger.snapshot()}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_scatters_and_gathers_under_way_together_do_not_mix_and_work_in_place(fabric, size):
+    expected = [
+        torch.stack([whole_numbers(rank + i, (size * (i + 1), 50)) for rank in range(size)]).sum(0) for i in range(6)
+    ]
+    for result in fabric(size, scatter_and_gather_several_at_once):
+        assert all(torch.equal(a, b) for a, b in zip(result["tensors"], expected, strict=True))
+        others = (size - 1) * 4 * 50 * sum(range(1, 7))
+        assert result["bytes"] == {"reduce_scatter": others, "all_gather": others}
+
+
+def scatter_whole_numbers(comm):
+    return comm.reduce_scatter(whole_numbers(comm.rank, (comm.size * 3, 2), torch.int32))
+
+
+def test_reduce_scatter_keeps_the_dtype_of_whole_numbers(fabric):
+    total = torch.stack([whole_numbers(rank, (6, 2), torch.int32) for rank in range(2)]).sum(0, dtype=torch.int32)
+    for result, expected in zip(fabric(2, scatter_whole_numbers), total.chunk(2), strict=True):
+        assert same(result, expected)
+
+
 def exchange(comm):
     return comm.all_to_all(whole_numbers(comm.rank, (comm.size * 2, 3)))
 

@@ -120,8 +120,11 @@ class TestPlan:
 
     @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
     def test_fused_kernels_are_planned_like_the_others(self, optimizer: str) -> None:
-        fused = engine.prepare([f"optimizer={optimizer}", "+optimizer.fused=true"]).plan()
-        assert fused.peak_memory() == engine.prepare([f"optimizer={optimizer}"]).plan().peak_memory()
+        fused = engine.prepare([f"optimizer={optimizer}", "++optimizer.fused=true"]).plan()
+        assert (
+            fused.peak_memory()
+            == engine.prepare([f"optimizer={optimizer}", "++optimizer.fused=null"]).plan().peak_memory()
+        )
 
     @pytest.mark.parametrize("optimizer", ["LBFGS", "SparseAdam"])
     def test_an_optimizer_that_cannot_step_on_dense_gradients_is_refused(self, optimizer: str) -> None:

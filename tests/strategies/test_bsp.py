@@ -26,7 +26,8 @@ from oracles import (
 from paceline.comm.ledger import all_reduce_bytes
 from paceline.strategies.base import Batch
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.sync.bsp import BSP, NaiveBSP, leaves
+from paceline.strategies.exchange.reducer import leaves
+from paceline.strategies.sync.bsp import BSP, NaiveBSP
 from paceline.strategies.torch_ddp import TorchDDP
 
 pytestmark = pytest.mark.dist
