@@ -16,8 +16,10 @@ from .ddp import bsp_against_ddp
 from .fedavg import fedavg_against_flower
 from .harness import harness_against_bare_loop
 from .hogwild import hogwild_against_locks
+from .local_sgd import local_sgd_against_torch
 from .measure import Outcome
 from .start import start_times
+from .virtual import virtual_speed
 
 RESULTS = Path(__file__).with_name("results.json")
 
@@ -29,8 +31,8 @@ def main(
     """Time paceline against what a user would pick instead."""
     rounds = 4 if quick else 12
     outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
-    outcomes += hogwild_against_locks(rounds)
-    outcomes += fedavg_against_flower(1 if quick else 3)
+    outcomes += hogwild_against_locks(rounds) + local_sgd_against_torch(rounds)
+    outcomes += fedavg_against_flower(1 if quick else 3) + virtual_speed(1)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")
     Console(width=None if sys.stdout.isatty() else 150).print(_table(outcomes))

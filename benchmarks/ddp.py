@@ -3,18 +3,14 @@
 Both train the same model on the same batch in the same two processes, in turn.
 """
 
-import json
-import multiprocessing
 import statistics
 import time
-from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.comm.process import ProcessComm, connect, serve_store
+from paceline.comm.process import ProcessComm
 from paceline.strategies.base import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
@@ -23,7 +19,7 @@ from paceline.tasks.losses import cross_entropy
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.mlp import MLP
 
-from .measure import Outcome, alternate
+from .measure import Outcome, alternate, in_processes
 
 IMAGES = DataSpec((1, 28, 28), torch.float32, (), 10, 60_000, 10_000)
 MODELS = {
@@ -33,25 +29,13 @@ MODELS = {
 
 
 def bsp_against_ddp(rounds: int) -> list[Outcome]:
-    store, port = serve_store(0, 60.0)
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe(duplex=False) for _ in range(2)]
-    processes = [context.Process(target=_worker, args=(rank, port, rounds, pipes[rank][1])) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0, "a benchmark worker failed; its traceback is above"
-    del store
-    return [Outcome(**plain) for plain in json.loads(pipes[0][0].recv_bytes())]
+    return in_processes(2, _measure, rounds)
 
 
-def _worker(rank: int, port: int, rounds: int, out: Connection) -> None:
-    torch.set_num_threads(1)
-    comm = connect("127.0.0.1", port, rank, 2, 60.0, torch.device("cpu"))
-    outcomes: list[dict[str, Any]] = []
+def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
+    outcomes: list[Outcome] = []
     for name, (make, batch_size, steps) in MODELS.items():
-        torch.manual_seed(rank)
+        torch.manual_seed(comm.rank)
         inputs, targets = torch.randn(batch_size, 1, 28, 28), torch.randint(10, (batch_size,))
         ours = Ours(make(), comm, inputs, targets)
         peer = Peer(make(), comm, inputs, targets)
@@ -63,10 +47,8 @@ def _worker(rank: int, port: int, rounds: int, out: Connection) -> None:
             "<= 1.05",
             rounds,
         )
-        outcomes.append(outcome.as_json())
-    if rank == 0:
-        out.send_bytes(json.dumps(outcomes).encode())
-    comm.close()
+        outcomes.append(outcome)
+    return outcomes
 
 
 class Ours:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -80,8 +81,26 @@ def _points(grid: Iterable[tuple[Row, Sequence[str]]]) -> list[Point]:
     return [Point(labels, tuple(overrides)) for labels, overrides in grid]
 
 
+SYNCS = sorted(path.stem for path in (Path(__file__).parent.parent / "conf" / "sync").glob("*.yaml"))
+RATES = {
+    "hogwild": 0.002,  # 64 writers, each steps in full
+    "hogwild_locked": 0.002,
+    "independent": 0.01,  # the mean of models that went far apart is a poor one
+}
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 STUDIES: dict[str, Study] = {
+    "digits_64": Study(
+        _points(
+            ({"sync": sync}, [f"sync={sync}", *([f"optimizer.lr={RATES[sync]}"] if sync in RATES else [])])
+            for sync in SYNCS
+        ),
+        measured,
+        [
+            Picture("sync", "accuracy", "", "Accuracy at the end, 64 workers", False),
+            Picture("sync", "seconds_to_accuracy", "", "Modelled time to 95 %, s", False, True),
+            Picture("sync", "bytes_per_step", "", "Bytes a worker sends in a step", False),
+        ],
+    ),
     "stragglers_scaling": Study(
         _points(
             ({"sync": name, "workers": n}, [*sync, f"hardware.workers={n}"])
@@ -95,12 +114,12 @@ STUDIES: dict[str, Study] = {
         ],
     ),
     "backup_workers": Study(
-        _points(({"backups": b}, [f"sync.backups={b}"]) for b in (0, 1, 2, 3, 4, 6, 8, 12, 16)),
+        _points(({"backups": b}, [f"sync.backups={b}"]) for b in (0, 1, 2, 4, 8, 12, 16, 20, 24, 26, 28, 30)),
         measured,
         [
             Picture("backups", "step_ms", "", "Modelled step time, ms", log_x=False),
-            Picture("backups", "epochs_to_accuracy", "", "Epochs of steps to 93 %", log_x=False),
-            Picture("backups", "seconds_to_accuracy", "", "Modelled time to 93 %, s", log_x=False),
+            Picture("backups", "epochs_to_accuracy", "", "Epochs of steps to 95 %", log_x=False),
+            Picture("backups", "seconds_to_accuracy", "", "Modelled time to 95 %, s", log_x=False),
         ],
     ),
     "local_sgd_period": Study(
@@ -122,7 +141,7 @@ STUDIES: dict[str, Study] = {
                 "EASGD": ["sync=easgd_async", "sync.period={tau}"],
                 "Downpour": ["sync=asp", "sync.push={tau}", "sync.fetch={tau}"],
             }.items()
-            for tau in (1, 4, 16, 64)
+            for tau in (1, 4, 16, 64, 256)
         ),
         measured,
         [
@@ -228,13 +247,17 @@ def draw(path: Path, pictures: list[Picture], rows: list[Row], labels: list[str]
     figure, axes = pyplot.subplots(1, len(pictures), figsize=(4.6 * len(pictures), 3.6), squeeze=False)
     for axis, picture in zip(axes[0], pictures, strict=True):
         lines = dict.fromkeys(row.get(picture.line, "") for row in rows)
-        for line, marker in zip(lines, "osD^vPX*", strict=False):
+        for line, marker in zip(lines, cycle("osD^vPX*"), strict=False):
             mine = [row for row in rows if row.get(picture.line, "") == line]
             _plot_line(axis, picture, mine, str(line), marker, labels)
         axis.set_title(picture.title, fontsize=10)
         axis.set_xlabel(picture.x.replace("_", " "))
+        if isinstance(rows[0][picture.x], str):
+            axis.tick_params(axis="x", labelrotation=90, labelsize=8)
         if picture.log_x:
             axis.set_xscale("log", base=2)
+        elif not isinstance(rows[0][picture.x], str):
+            axis.locator_params(axis="x", nbins=6)
         if picture.log_y:
             axis.set_yscale("log")
         axis.grid(alpha=0.3)
@@ -257,7 +280,10 @@ def _plot_line(axis: Any, picture: Picture, rows: list[Row], name: str, marker: 
         xs, means, lows, highs = zip(*points, strict=True)
         below = [mean - low for mean, low in zip(means, lows, strict=True)]
         above = [high - mean for mean, high in zip(means, highs, strict=True)]
-        axis.errorbar(xs, means, yerr=[below, above], marker=marker, capsize=3, label=name, linewidth=1.2)
+        line = "none" if isinstance(xs[0], str) else "-"
+        axis.errorbar(
+            xs, means, yerr=[below, above], marker=marker, capsize=3, label=name, linewidth=1.2, linestyle=line
+        )
 
 
 def main(

@@ -7,7 +7,6 @@ Flower runs in a Python of its own: the one that FLWR_PYTHON names, or a virtual
 """
 
 import json
-import multiprocessing
 import os
 import statistics
 import subprocess
@@ -16,17 +15,16 @@ import tempfile
 import time
 import venv
 from itertools import pairwise
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from paceline.comm.process import connect, serve_store
+from paceline.comm.process import ProcessComm
 from paceline.strategies.base import Batch
 from paceline.strategies.sync.fedavg import FedAvg
 
-from .measure import Outcome, alternate
+from .measure import Outcome, alternate, in_processes
 
 CLIENTS, ENTRIES = 10, 100_000  # float32: 400 KB
 OUR_ROUNDS, FLOWERS_ROUNDS = 200, 30
@@ -79,38 +77,23 @@ def _flowers(python: str) -> float:
 
 
 def _ours() -> float:
-    store, port = serve_store(0, 60.0)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    ours, theirs = context.Pipe(duplex=False)
-    processes = [context.Process(target=_worker, args=(rank, port, theirs)) for rank in range(CLIENTS + 1)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0, "a benchmark worker failed; its traceback is above"
-    del store
-    return statistics.median(json.loads(ours.recv_bytes())) * 1e3
+    return in_processes(CLIENTS + 1, _measure, OUR_ROUNDS)[0].ours
 
 
-def _worker(rank: int, port: int, out: Connection) -> None:
-    torch.set_num_threads(1)
-    comm = connect("127.0.0.1", port, rank, CLIENTS + 1, 60.0, torch.device("cpu"))
+def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     model = nn.Linear(ENTRIES, 1, bias=False)
     sync = FedAvg()  # a step an epoch, an epoch a round
     sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.1), comm)
-    if rank == CLIENTS:
+    if comm.rank == CLIENTS:
         sync.serve()
-    else:
-        batch = Batch(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), CLIENTS)
-        opened: list[float] = []
-        for step in range(OUR_ROUNDS):
-            sync.next_step(step)
-            sync.begin(batch)
-            opened.append(time.perf_counter())
-            sync.update()
-        sync.finish()
-        if rank == 0:
-            warm = opened[OUR_ROUNDS // 10 :]
-            out.send_bytes(json.dumps([end - start for start, end in pairwise(warm)]).encode())
-    comm.close()
+        return []
+    batch = Batch(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64), CLIENTS)
+    opened: list[float] = []
+    for step in range(rounds):
+        sync.next_step(step)
+        sync.begin(batch)
+        opened.append(time.perf_counter())
+        sync.update()
+    sync.finish()
+    warm = opened[rounds // 10 :]
+    return [Outcome("", statistics.median(end - start for start, end in pairwise(warm)) * 1e3)]

@@ -4,15 +4,12 @@ All variants train the same model on the same samples in the same two processes,
 Strategy do of a step: begin, forward, backward, update; batches are cut beforehand.
 """
 
-import json
-import multiprocessing
 from collections.abc import Callable
 from itertools import cycle
-from multiprocessing.connection import Connection
 
 import torch
 
-from paceline.comm.process import ProcessComm, connect, serve_store
+from paceline.comm.process import ProcessComm
 from paceline.strategies.base import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.hogwild import Hogwild
@@ -20,7 +17,7 @@ from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.losses import cross_entropy
 from paceline.tasks.models.sparse_logistic_regression import SparseLogisticRegression
 
-from .measure import Outcome, alternate
+from .measure import Outcome, alternate, in_processes
 
 SAMPLES = 4000
 SECONDS = 0.4  # that a block lasts
@@ -28,39 +25,24 @@ AHEAD = 0.002  # seconds for both to be ready for a block
 
 
 def hogwild_against_locks(rounds: int) -> list[Outcome]:
-    store, port = serve_store(0, 60.0)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    processes = [context.Process(target=_worker, args=(rank, port, rounds, theirs)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0, "a benchmark worker failed; its traceback is above"
-    del store
-    return [Outcome(**plain) for plain in json.loads(ours.recv_bytes())]
+    return in_processes(2, _measure, rounds)
 
 
-def _worker(rank: int, port: int, rounds: int, out: Connection) -> None:
-    torch.set_num_threads(1)
-    comm = connect("127.0.0.1", port, rank, 2, 60.0, torch.device("cpu"))
+def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     data = Sparse(samples=SAMPLES)
     train, _ = data.load()
     samples = zip(train.inputs.split(1), train.targets.split(1), strict=True)
-    batches = [Batch(inputs, targets, 2) for inputs, targets in samples][rank::2]
+    batches = [Batch(inputs, targets, 2) for inputs, targets in samples][comm.rank :: 2]
     free, written, whole = (Trained(data, Hogwild(lock), comm, batches) for lock in ("none", "update", "step"))
     peers: list[tuple[str, str, Callable[[], float]]] = [
         ("2 processes, whole steps locked", "<= 0.556, which is 1.8 times the updates", lambda: _block(whole, comm, 2)),
         ("2 processes, writing locked", "", lambda: _block(written, comm, 2)),
         ("1 process", "", lambda: _block(free, comm, 1)),
     ]
-    outcomes = [
+    return [
         alternate("hogwild update, 2 processes", lambda: _block(free, comm, 2), peer, name, target, rounds)
         for name, target, peer in peers
     ]
-    if rank == 0:
-        out.send_bytes(json.dumps([outcome.as_json() for outcome in outcomes]).encode())
-    comm.close()
 
 
 class Trained:

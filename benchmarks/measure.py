@@ -1,10 +1,17 @@
 """Timing two things in turn, so that a machine whose speed drifts slows both alike."""
 
+import json
+import multiprocessing
 import statistics
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+
+import torch
+
+from paceline.comm.process import ProcessComm, connect, serve_store
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,39 @@ def alternate(
     ratios = [x / y for x, y in zip(a, b, strict=True)]
     middle = statistics.median
     return Outcome(name, middle(a), middle(b), peer_name, middle(ratios), min(ratios), max(ratios), target)
+
+
+def in_processes(workers: int, measure: Callable[[ProcessComm, int], list[Outcome]], rounds: int) -> list[Outcome]:
+    """What worker 0's `measure(comm, rounds)` gives, called in so many processes of one thread each."""
+    store, port = serve_store(0, 60.0)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([measure.__module__])
+    ours, theirs = context.Pipe(duplex=False)
+    everyone = [(rank, workers, port, measure, rounds, theirs) for rank in range(workers)]
+    processes = [context.Process(target=_worker, args=mine) for mine in everyone]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0, "a benchmark worker failed; its traceback is above"
+    del store
+    return [Outcome(**plain) for plain in json.loads(ours.recv_bytes())]
+
+
+def _worker(
+    rank: int,
+    workers: int,
+    port: int,
+    measure: Callable[[ProcessComm, int], list[Outcome]],
+    rounds: int,
+    out: Connection,
+) -> None:
+    torch.set_num_threads(1)
+    comm = connect("127.0.0.1", port, rank, workers, 60.0, torch.device("cpu"))
+    outcomes = measure(comm, rounds)
+    if rank == 0:
+        out.send_bytes(json.dumps([outcome.as_json() for outcome in outcomes]).encode())
+    comm.close()
 
 
 def process_milliseconds(command: list[str], runs: int) -> float:
