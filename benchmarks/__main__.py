@@ -18,6 +18,7 @@ from .harness import harness_against_bare_loop
 from .hogwild import hogwild_against_locks
 from .local_sgd import local_sgd_against_torch
 from .measure import Outcome
+from .sharding import sharding_against_torch
 from .start import start_times
 from .virtual import virtual_speed
 
@@ -31,7 +32,7 @@ def main(
     """Time paceline against what a user would pick instead."""
     rounds = 4 if quick else 12
     outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
-    outcomes += hogwild_against_locks(rounds) + local_sgd_against_torch(rounds)
+    outcomes += hogwild_against_locks(rounds) + local_sgd_against_torch(rounds) + sharding_against_torch(rounds)
     outcomes += fedavg_against_flower(1 if quick else 3) + virtual_speed(1)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -75,12 +76,13 @@ class Peer:
     """With `ddp`, what torch's documentation of PostLocalSGDOptimizer writes."""
 
     def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor, ddp: bool) -> None:
-        alone, replicas = comm.split(comm.rank), comm.split(0)
-        assert alone is not None and replicas is not None
+        replicas = comm.split(0)
+        assert replicas is not None
+        alone = comm.make_group(dist.PrefixStore(f"alone/{comm.rank}", comm.store), rank=0, size=1)
         self.inputs, self.targets, self.model = inputs, targets, model
         if ddp:
             self.model = DistributedDataParallel(model, process_group=replicas.group)
-            state = PostLocalSGDState(replicas.group, alone.group, start_localSGD_iter=0)
+            state = PostLocalSGDState(replicas.group, alone, start_localSGD_iter=0)
             self.model.register_comm_hook(state, post_localSGD_hook)
         averager = PeriodicModelAverager(period=PERIOD, warmup_steps=0, process_group=replicas.group)
         self.optimizer = PostLocalSGDOptimizer(torch.optim.SGD(self.model.parameters(), lr=LR), averager)

@@ -162,6 +162,14 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
     return wanted
 
 
+def make_ready(prepared: Prepared, quiet: bool) -> None:
+    """What the strategy needs of this host and takes long, once."""
+    from .build import assemble
+
+    strategy = assemble(prepared.experiment, prepared.allowed, started_processes()).strategy
+    strategy.make_ready(lambda text: None if quiet else print(text, file=sys.stderr, flush=True))
+
+
 def _can_go_on(checkpoint: Path, plan: "Plan") -> None:
     """Before any process starts. Raises `CorruptCheckpointError` or `ConfigError`."""
     from .checkpoint import read_manifest
@@ -201,6 +209,7 @@ def run(
     from .launch import launch
     from .worker import Assignment
 
+    make_ready(prepared, quiet)
     directory = open_directory(prepared, Path(root))
     mirror = start_mirror(prepared, directory, quiet)
     try:

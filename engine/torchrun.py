@@ -11,7 +11,7 @@ from .build import assemble
 from .errors import InterruptedRunError
 from .launch import what_is_saved
 from .plan import Plan
-from .session import Prepared, Result, open_directory, result_of, start_mirror
+from .session import Prepared, Result, make_ready, open_directory, result_of, start_mirror
 from .worker import Assignment, prepare_process, work
 
 
@@ -24,6 +24,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     experiment, chief = prepared.experiment, plan.layout.chief
     rank = int(os.environ["RANK"])
     parts = assemble(experiment, prepared.allowed, plan.layout.world_size)
+    make_ready(prepared, quiet or rank != chief)
     device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", rank)))
     comm = connect_env(experiment.hardware.timeout, device)
     for number in (signal.SIGTERM, signal.SIGINT):

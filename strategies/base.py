@@ -71,6 +71,9 @@ class Strategy(ABC):
         """The parts of `model`, in order; it works on the meta device too. Raises `LayoutError`."""
         return [model]
 
+    def make_ready(self, say: Callable[[str], None]) -> None:
+        """On each host before workers start: what takes long, once, and is kept. Raises `MissingToolError`."""
+
     @abstractmethod
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         """Keep this worker's part of `model`. `comm` spans the parts of this replica.

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO and ZeRO-Offload: optimizer state, gradients and parameters of a replica are cut up over the replicas.
+"""DeepSpeed's ZeRO and ZeRO-Offload: optimizer state, gradients and parameters are cut up over the replicas.
 
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC; arXiv 1910.02054);
 Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training" (USENIX ATC; arXiv 2101.06840).
@@ -13,15 +13,22 @@ Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training" (USE
 
 All of this is DeepSpeed itself: its engine owns forward, backward and step. What is ours is the weight of an uneven
 batch (its engine takes the mean over replicas and micro-batches: loss * n_i K m / n, of m micro-batches), what is
-measured, and that state is saved whole, by parameter and in fp32, so that any strategy goes on from it. What travels is
-DeepSpeed's affair and has no stated cost; the ledger has what it was.
+measured, and that state is saved whole, by parameter and in fp32, so that any strategy goes on from it.
+
+Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S (at stage 2 for each micro-batch; from
+stage 1 on a flag beside it), and from stage 1 on all_gather (K-1)/K S, padded. At stage 3, what is fetched when is the
+affair of DeepSpeed's prefetcher: there is no stated cost.
 """
 
-import json
+import fcntl
 import logging
 import os
+import shutil
+import subprocess
+import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -36,12 +43,20 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, payload
-from .errors import LayoutError
+from .errors import LayoutError, MissingToolError
+from .exchange.deepspeed_settings import merged
 from .sync.bsp import start_alike
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+_SCALER = (
+    "cur_scale",
+    "cur_iter",
+    "last_overflow_iter",
+    "cur_hysteresis",
+)  # what fp16 training keeps of its loss scale
+OP = "cpu_adam"
 BUCKET = 500_000_000  # entries; DeepSpeed's default
 
 
@@ -78,12 +93,12 @@ class Zero(Strategy):
             )
         if precision == "fp16" and stage == 0:
             raise LayoutError(
-                "strategy.precision=fp16: DeepSpeed keeps no fp32 weights to save at stage 0; choose strategy.stage=1 or "
-                "strategy.precision=bf16"
+                "strategy.precision=fp16: DeepSpeed keeps no fp32 weights to save at stage 0; "
+                "choose strategy.stage=1 or strategy.precision=bf16"
             )
         self.stage, self.offload, self.precision = stage, offload, precision
-        self.accumulated, self.clip, self.recompute = micro_batches, clip, recompute
-        self.settings = _merged(self._own_settings(), config)
+        self.accumulated, self.clip, self.recompute, self.config = micro_batches, clip, recompute, config
+        self.settings = merged(self._own_settings(), config)
         self.bucket: int = self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET)
 
     def _own_settings(self) -> dict[str, Any]:
@@ -109,6 +124,10 @@ class Zero(Strategy):
 
     def own_sync(self) -> Sync:
         return _ZeroUpdate(self)
+
+    def make_ready(self, say: Callable[[str], None]) -> None:
+        if self.offload != "none":
+            build_ops(say)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         return [model.to(DTYPES[self.precision])]
@@ -278,7 +297,22 @@ class _ZeroUpdate(Sync):
         return _stated(self._strategy, held, parameters, replicas)
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
-        return None
+        strategy = self._strategy
+        if strategy.stage == 3 or strategy.config is not None:
+            return None
+        width, psi = DTYPES[strategy.precision].itemsize, sum(parameter.numel() for parameter in parameters)
+        ring = 2 * (replicas - 1) / replicas
+        if strategy.stage == 0:
+            return Cost(worker={"all_reduce": ring * width * psi})
+        passes = strategy.accumulated if strategy.stage == 2 else 1
+        overflow = 4 if strategy.precision == "fp32" else 1
+        piece = -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters to 2 K entries
+        return Cost(
+            worker={
+                "all_reduce": ring * (passes * width * psi + overflow),
+                "all_gather": (replicas - 1) * width * piece,
+            }
+        )
 
 
 def _stated(strategy: Zero, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
@@ -407,10 +441,49 @@ def _import_deepspeed(comm: ProcessComm) -> Any:
     return deepspeed
 
 
+def build_ops(say: Callable[[str], None]) -> None:
+    """Compile DeepSpeed's CPU Adam unless that was done; torch keeps what it compiles. Raises `MissingToolError`."""
+    from torch.utils.cpp_extension import _get_build_directory, get_cxx_compiler
+
+    folder = Path(_get_build_directory(OP, verbose=False))
+    with (folder.parent / f"{OP}.paceline.lock").open("w") as lock:  # one of us at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / f"{OP}.so").exists():
+            return
+        compiler = get_cxx_compiler()
+        if shutil.which(compiler) is None:
+            raise MissingToolError(
+                f"strategy.offload: DeepSpeed compiles its CPU Adam, and there is no {compiler} here; "
+                "on Debian: apt-get install g++"
+            )
+        say("compiling DeepSpeed's CPU Adam for this machine, once: one to two minutes")
+        (folder / "lock").unlink(missing_ok=True)  # of one that was stopped; torch would wait for it for ever
+        start = time.perf_counter()
+        command = "from paceline.strategies.zero import load_ops; load_ops()"
+        ended = subprocess.run(
+            [sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        if ended.returncode != 0:
+            said = "\n".join(ended.stdout.strip().splitlines()[-15:])
+            raise MissingToolError(f"DeepSpeed's CPU Adam cannot be compiled here:\n{said}")
+        say(f"compiled in {time.perf_counter() - start:.0f} s; kept in {folder}")
+
+
+def load_ops() -> None:
+    """Have DeepSpeed compile and load its CPU Adam."""
+    quiet_import()
+    from deepspeed.ops.op_builder.cpu import CPUAdamBuilder
+
+    CPUAdamBuilder().load(verbose=False)
+
+
 def quiet_import() -> Any:
     """DeepSpeed without its talk, and without its shared-memory operation, which takes a minute to compile and serves
     inference alone.
     """
+    tools = str(Path(sys.executable).parent)  # ninja, which torch looks for on PATH
+    if tools not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
     warnings.filterwarnings("ignore", module="deepspeed")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     import deepspeed
@@ -440,59 +513,3 @@ def _on_the_host(optimizer: Optimizer) -> Optimizer:
         weight_decay=group["weight_decay"],
         adamw_mode=group["decoupled_weight_decay"],
     )
-
-
-# -- a user's own DeepSpeed configuration
-
-
-def _merged(own: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """Our settings and those of a user's file. Raises `LayoutError` where they contradict each other."""
-    if path is None:
-        return own
-    try:
-        theirs = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
-        raise LayoutError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
-    if not isinstance(theirs, dict):
-        raise LayoutError(f"strategy.config={path}: must be a JSON object, is a {type(theirs).__name__}")
-    for key, instead in _ELSEWHERE.items():
-        if theirs.get(key, "auto") != "auto":
-            raise LayoutError(f"strategy.config={path}: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")
-    return _joined(own, theirs, path, "")
-
-
-def _joined(own: dict[str, Any], theirs: dict[str, Any], path: str, at: str) -> dict[str, Any]:
-    joined = dict(own)
-    for key, value in theirs.items():
-        where = f"{at}{key}"
-        if value == "auto":
-            continue
-        if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
-            joined[key] = _joined(own.get(key, {}), value, path, f"{where}.")
-        elif where in _KNOBS and own.get(key, _KNOBS[where][1]) != value:
-            knob, otherwise = _KNOBS[where]
-            raise LayoutError(
-                f"strategy.config={path}: {where} is {json.dumps(value)} there and {json.dumps(own.get(key, otherwise))} "
-                f"by {knob}; make them agree, or leave it out there"
-            )
-        else:
-            joined[key] = value
-    return joined
-
-
-_ELSEWHERE = {
-    "optimizer": "the optimizer is chosen by optimizer=...",
-    "scheduler": "there are no schedules of DeepSpeed's here",
-    "train_batch_size": "batch_size=... says how many samples a replica takes in a step",
-    "train_micro_batch_size_per_gpu": "batch_size=... says how many samples a replica takes in a step",
-}
-_KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file -> (whose it is, when that is not there)
-    "zero_optimization.stage": ("strategy.stage", None),
-    "zero_optimization.offload_optimizer.device": ("strategy.offload", "none"),
-    "zero_optimization.offload_param.device": ("strategy.offload", "none"),
-    "gradient_accumulation_steps": ("strategy.micro_batches", None),
-    "gradient_clipping": ("strategy.clip", None),
-    "bf16.enabled": ("strategy.precision=bf16", False),
-    "fp16.enabled": ("strategy.precision=fp16", False),
-}
-_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")

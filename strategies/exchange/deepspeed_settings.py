@@ -1,0 +1,59 @@
+"""A user's own DeepSpeed configuration beside ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import LayoutError
+
+_ELSEWHERE = {
+    "optimizer": "the optimizer is chosen by optimizer=...",
+    "scheduler": "there are no schedules of DeepSpeed's here",
+    "train_batch_size": "batch_size=... says how many samples a replica takes in a step",
+    "train_micro_batch_size_per_gpu": "batch_size=... says how many samples a replica takes in a step",
+}
+_KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file -> (whose it is, when that is not there)
+    "zero_optimization.stage": ("strategy.stage", None),
+    "zero_optimization.offload_optimizer.device": ("strategy.offload", "none"),
+    "zero_optimization.offload_param.device": ("strategy.offload", "none"),
+    "gradient_accumulation_steps": ("strategy.micro_batches", None),
+    "gradient_clipping": ("strategy.clip", None),
+    "bf16.enabled": ("strategy.precision=bf16", False),
+    "fp16.enabled": ("strategy.precision=fp16", False),
+}
+
+
+def merged(own: dict[str, Any], path: str | None) -> dict[str, Any]:
+    """Our settings and those of a user's file. Raises `LayoutError` where they contradict each other."""
+    if path is None:
+        return own
+    try:
+        theirs = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise LayoutError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
+    if not isinstance(theirs, dict):
+        raise LayoutError(f"strategy.config={path}: must be a JSON object, is a {type(theirs).__name__}")
+    for key, instead in _ELSEWHERE.items():
+        if theirs.get(key, "auto") != "auto":
+            raise LayoutError(f"strategy.config={path}: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")
+    return _joined(own, theirs, path, "")
+
+
+def _joined(own: dict[str, Any], theirs: dict[str, Any], path: str, at: str) -> dict[str, Any]:
+    joined = dict(own)
+    for key, value in theirs.items():
+        where = f"{at}{key}"
+        if value == "auto":
+            continue
+        if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
+            joined[key] = _joined(own.get(key, {}), value, path, f"{where}.")
+        elif where in _KNOBS and own.get(key, _KNOBS[where][1]) != value:
+            knob, otherwise = _KNOBS[where]
+            ours = json.dumps(own.get(key, otherwise))
+            raise LayoutError(
+                f"strategy.config={path}: {where} is {json.dumps(value)} there and {ours} by {knob}; "
+                "make them agree, or leave it out there"
+            )
+        else:
+            joined[key] = value
+    return joined

@@ -1,0 +1,207 @@
+"""strategy=zero: DeepSpeed itself, at each stage and offload, against plain data parallel."""
+
+import json
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+
+from paceline import engine
+from paceline.engine import prepare
+from paceline.strategies import zero
+from paceline.strategies.errors import LayoutError, MissingToolError
+from paceline.strategies.zero import Zero
+
+EVERYWHERE = ["tracking=none", "model.hidden=[16,12]", "optimizer=adam", "hardware.threads=1", "hardware.workers=2"]
+FIFTY = ["steps=50", "epochs=10", "batch_size=13", "evaluate.every=100", "checkpoint.every=0"]
+# Adam divides by the root of v: where a gradient is nearly zero, another order of summation is another sign of it
+ROUNDING = 2e-5
+
+slow = pytest.mark.slow
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to compile CPU Adam with")
+STAGES = [
+    ["strategy.stage=0"],
+    pytest.param(["strategy.stage=1"], marks=slow),
+    ["strategy.stage=2"],
+    ["strategy.stage=3"],
+    pytest.param(["strategy.stage=2", "strategy.micro_batches=3"], marks=slow),
+    pytest.param(["strategy.stage=3", "strategy.micro_batches=3", "strategy.recompute=true"], marks=slow),
+    pytest.param(["strategy.stage=1", "strategy.offload=optimizer"], marks=[slow, needs_compiler]),
+    pytest.param(["strategy.stage=2", "strategy.offload=optimizer"], marks=[slow, needs_compiler]),
+    pytest.param(["strategy.stage=3", "strategy.offload=optimizer"], marks=[slow, needs_compiler]),
+    pytest.param(["strategy.stage=3", "strategy.offload=all"], marks=[slow, needs_compiler]),
+]
+pytestmark = pytest.mark.timeout(300)
+
+
+def trained(root, *overrides, **how):
+    result = engine.run([*EVERYWHERE, *overrides], root=root, quiet=True, **how)
+    return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
+
+
+def distance(a, b):
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.fixture(scope="module")
+def plain(fork_server, tmp_path_factory):
+    """Data parallel training, by its overrides; each once."""
+    kept = {}
+
+    def train(*overrides):
+        if overrides not in kept:
+            kept[overrides] = trained(tmp_path_factory.mktemp("plain"), "strategy=data_parallel", *overrides)
+        return kept[overrides]
+
+    return train
+
+
+@pytest.mark.parametrize("how", STAGES)
+def test_fifty_steps_equal_plain_data_parallel(plain, tmp_path, how):
+    weights, summary = trained(tmp_path, "strategy=zero", *how, *FIFTY)
+    reference, its = plain(*FIFTY)
+    assert distance(weights, reference) < ROUNDING
+    assert summary["accuracy"] == pytest.approx(its["accuracy"], abs=0.006)
+
+
+@slow
+def test_bf16_stays_near_fp32(plain, tmp_path):
+    """bf16 has 8 bits of mantissa: after 50 steps a loss within 2 %, and weights within 50 times the rate."""
+    weights, summary = trained(tmp_path, "strategy=zero", "strategy.precision=bf16", *FIFTY)
+    reference, its = plain(*FIFTY)
+    assert summary["loss"] == pytest.approx(its["loss"], rel=0.02)
+    assert distance(weights, reference) < 0.05
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+def test_uneven_and_empty_batches_weigh_by_their_samples(plain, tmp_path):
+    """Of 1,437 samples the last step of an epoch gives 237 to one replica and none to the other."""
+    uneven = ["batch_size=600", "epochs=2", "checkpoint.every=0"]
+    weights, _ = trained(tmp_path, "strategy=zero", "strategy.stage=3", "strategy.micro_batches=2", *uneven)
+    assert distance(weights, plain(*uneven)[0]) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["strategy.stage=3"],
+        pytest.param(["strategy.stage=1", "strategy.precision=bf16"], marks=slow),
+        pytest.param(["strategy.stage=3", "strategy.precision=bf16"], marks=slow),
+        pytest.param(["strategy.stage=0"], marks=slow),
+    ],
+)
+def test_resumed_is_uninterrupted_bit_for_bit(fork_server, tmp_path, how):
+    steps = ["strategy=zero", *how, "hardware.workers=3", "batch_size=100"]
+    whole, _ = trained(tmp_path, *steps, "epochs=3", name="whole")
+    trained(tmp_path, *steps, "epochs=2", name="cut")
+    result = engine.run(["epochs=3"], root=tmp_path, quiet=True, resume="cut")
+    assert result.summary["resumed_at"] == 10
+    assert distance(safetensors.torch.load_file(result.path / "model.safetensors"), whole) == 0
+
+
+@slow
+@needs_compiler
+def test_resumed_with_offload_is_uninterrupted_within_rounding(fork_server, tmp_path):
+    """DeepSpeed's CPU Adam keeps powers of beta as running products, which a resumed run computes at once."""
+    steps = ["strategy=zero", "strategy.stage=3", "strategy.offload=all", "hardware.workers=3", "batch_size=100"]
+    whole, _ = trained(tmp_path, *steps, "epochs=3", name="whole")
+    trained(tmp_path, *steps, "epochs=2", name="cut")
+    result = engine.run(["epochs=3"], root=tmp_path, quiet=True, resume="cut")
+    assert distance(safetensors.torch.load_file(result.path / "model.safetensors"), whole) < 1e-6
+
+
+def predicted(*overrides, workers=4):
+    return prepare([*EVERYWHERE, "strategy=zero", f"hardware.workers={workers}", *overrides]).plan().peak_memory()
+
+
+@pytest.mark.parametrize("width, precision", [(4, "fp32"), (2, "bf16")])
+def test_bytes_of_model_states_follow_the_table(width, precision):
+    psi, k = (64 + 1) * 16 + (16 + 1) * 12 + (12 + 1) * 10, 4
+    held = [predicted(f"strategy.stage={stage}", f"strategy.precision={precision}", workers=k) for stage in range(4)]
+    for stage, parameters in enumerate((psi, psi, psi, psi / k)):
+        assert held[stage]["parameters"] == pytest.approx(width * parameters, rel=0.02)  # what is cut up is padded
+    for stage in (1, 2, 3):  # m, v and a copy of the weights, in fp32
+        assert held[stage]["optimizer"] == pytest.approx(12 * psi / k, rel=0.02)
+
+
+def test_offload_moves_its_kinds_to_the_host():
+    held = predicted("strategy.stage=3", "strategy.offload=all")
+    assert held["parameters"] == held["optimizer"] == 0
+    assert held["host_parameters"] > 0 and held["host_optimizer"] > 0
+
+
+@pytest.mark.parametrize(
+    "overrides, key",
+    [
+        (["strategy.stage=4"], "strategy.stage=4"),
+        (["strategy.stage=0", "strategy.offload=optimizer"], "strategy.offload=optimizer"),
+        (["strategy.stage=2", "strategy.offload=all"], "strategy.stage=3"),
+        (["strategy.stage=0", "strategy.precision=fp16"], "strategy.precision=fp16"),
+        (["sync=asp"], "takes sync=bsp only"),
+        (["hardware=virtual"], "hardware=local"),
+        (["strategy.config=nowhere.json"], "cannot be read as JSON"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(overrides, key):
+    with pytest.raises(ValueError, match=key) as refused:
+        prepare(["strategy=zero", *overrides]).plan()
+    assert refused.value.exit_code == 2
+
+
+def settings_with(tmp_path, theirs, **knobs):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps(theirs))
+    return Zero(config=str(file), **knobs).settings
+
+
+def test_a_users_settings_are_merged_in(tmp_path):
+    theirs = {
+        "zero_optimization": {"stage": 3, "overlap_comm": True},
+        "wall_clock_breakdown": True,
+        "bf16": {"enabled": "auto"},
+    }
+    settings = settings_with(tmp_path, theirs, stage=3)
+    assert settings["zero_optimization"]["overlap_comm"] is True
+    assert settings["wall_clock_breakdown"] is True
+    assert settings["gradient_clipping"] == 0.0  # DeepSpeed's own default would be 1
+
+
+@pytest.mark.parametrize(
+    "theirs, says",
+    [
+        ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3 there and 2 by strategy.stage"),
+        ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0 there and 0.0 by strategy.clip"),
+        ({"bf16": {"enabled": True}}, "bf16.enabled is true there and false by strategy.precision=bf16"),
+        ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, '"cpu" there and "none" by strategy.offload'),
+        ({"gradient_accumulation_steps": 4}, "4 there and 1 by strategy.micro_batches"),
+        ({"train_batch_size": 64}, "batch_size="),
+        ({"optimizer": {"type": "Adam"}}, "optimizer="),
+        ([], "must be a JSON object"),
+    ],
+)
+def test_a_contradiction_is_refused_with_both_values(tmp_path, theirs, says):
+    with pytest.raises(LayoutError) as refused:
+        settings_with(tmp_path, theirs)
+    assert says in str(refused.value)
+
+
+def test_a_missing_compiler_is_named_with_its_package(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(MissingToolError, match="apt-get install g\\+\\+") as missing:
+        zero.build_ops(lambda _: None)
+    assert missing.value.exit_code == 3
+
+
+@slow
+@needs_compiler
+def test_ops_are_compiled_once_and_it_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    (tmp_path / zero.OP).mkdir()
+    (tmp_path / zero.OP / "lock").touch()  # of a compilation that was killed
+    said = []
+    zero.build_ops(said.append)
+    zero.build_ops(said.append)
+    assert len(said) == 2 and "compiling" in said[0] and "compiled" in said[1]
