@@ -10,7 +10,9 @@ from torch import nn
 from paceline.comm.process import ProcessComm, connect, serve_store
 from paceline.engine.loop import Job, train
 from paceline.engine.meters import Meter
+from paceline.engine.pace import RealPace
 from paceline.engine.stop import StopAgreement
+from paceline.engine.stragglers import NoStragglers
 from paceline.strategies.single import Single
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.losses import cross_entropy
@@ -63,7 +65,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
     sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.01), comm)
     meter = Meter(comm, 0, torch.device("cpu"), False)
 
-    def record(done: int, loss: float | None) -> None:
+    def record(_: int, done: int, loss: float | None) -> None:
         run.append({"kind": "step", "step": done, "loss": loss, "step_time": meter.last, "time": meter.seconds})
 
     job = Job(
@@ -79,6 +81,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
         steps=steps,
         meter=meter,
         stop=StopAgreement(comm.board, 0, 0, f"bench {time.perf_counter()}", 0),
+        pace=RealPace(comm, NoStragglers()),
         after_step=record,
     )
     start = time.perf_counter()
