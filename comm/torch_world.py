@@ -6,6 +6,9 @@ ledger, when it is blocked is in the timeline, and a timeout or a death is named
 gloo's reduce_scatter is an all-reduce inside (seen in /proc/self/io), and is counted as what it sends.
 """
 
+# torch calls these by position, and its stubs name and count the parameters otherwise than its callers do
+# pyright: reportIncompatibleMethodOverride=false
+
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from fractions import Fraction
@@ -14,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
 
 from . import ledger as wire
 from .base import nbytes
@@ -91,12 +95,12 @@ class _CountedGroup(dist.ProcessGroup):
         return self._launch("reduce", size, lambda: self._inner.reduce(tensors, opts))
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         size = wire.all_gather_bytes(_payload(inputs), self.size())
         return self._launch("all_gather", size, lambda: self._inner.allgather(outputs, inputs, opts))
 
     def _allgather_base(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         size = wire.all_gather_bytes(nbytes(input), self.size())
         return self._launch("all_gather", size, lambda: self._inner._allgather_base(output, input, opts))
 

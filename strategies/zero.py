@@ -272,12 +272,13 @@ class _ZeroUpdate(Sync):
         zero = self._engine.optimizer
         if hasattr(parameter, "ds_id"):
             group, start, size = zero.grad_position[zero.get_param_id(parameter)]
+            entries: int = cast(Any, parameter).ds_numel
             first = size * self.comm.rank  # the last pieces may reach beyond its end
-            size = max(0, min(size, parameter.ds_numel - first))
+            size = max(0, min(size, entries - first))
             return (
                 zero.fp32_partitioned_groups_flat[group],
                 _Cut(start, size),
-                _Cut(min(first, parameter.ds_numel), size),
+                _Cut(min(first, entries), size),
             )
         mapping = getattr(parameter, "_hp_mapping", None)
         if mapping is not None:
