@@ -51,7 +51,7 @@ class _CountedGroup(dist.ProcessGroup):
     """Calls the fabric's group, having written down what it sends. What it does not know, it refuses."""
 
     def __init__(self, comm: ProcessComm, options: Any) -> None:
-        super().__init__(options.group_rank, options.group_size)
+        super().__init__(options.group_rank, options.group_size)  # pyright: ignore[reportCallIssue] stubs lack it
         self._comm, self._store = comm, options.store
         ranks = options.global_ranks_in_group or range(comm.size)
         self._channel = f"{comm.name}/torch/{','.join(map(str, ranks))}#"
