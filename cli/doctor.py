@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from .output import show
+from .output import note, show
 
 IMPOSSIBLE = 3
 MIB, GIB = 2**20, 2**30
@@ -32,13 +33,24 @@ class Check:
     needed: bool = False  # no training without it
 
 
-def doctor() -> None:
+def doctor(
+    build_ops: Annotated[
+        bool,
+        typer.Option(
+            "--build-ops", help="First compile what DeepSpeed needs for strategy.offload, one to two minutes."
+        ),
+    ] = False,
+) -> None:
     """Tell what works on this machine.
 
-    Fabrics, devices, DeepSpeed, W&B and data. Nothing is built or downloaded.
+    Fabrics, devices, DeepSpeed, W&B and data. Nothing is downloaded, and nothing built unless asked for.
 
     Ends with exit status 0 when training is possible here, with 3 otherwise.
     """
+    if build_ops:
+        from ..strategies.zero import build_ops as build
+
+        build(note)
     findings = {check.name: _find(check) for check in [*CHECKS, *_data_checks()]}
     width = max(map(len, findings))
     for name, finding in findings.items():

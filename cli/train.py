@@ -42,6 +42,9 @@ def train(
             show_default=False,
         ),
     ] = None,
+    trust_checkpoint: Annotated[
+        bool, typer.Option("--trust-checkpoint", help="Unpickle the DeepSpeed checkpoint that weights=DIR names.")
+    ] = False,
 ) -> None:
     """Train a model; print the result row.
 
@@ -61,9 +64,20 @@ def train(
 
     chosen, allowed = overrides or [], allow_module or []
     if dry_run:
-        show(_checked(engine.prepare(chosen, config_dir, allowed, name, resume, trace=trace)))
+        prepared = engine.prepare(
+            chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
+        )
+        show(_checked(prepared))
         return
-    result = engine.run(chosen, config_dir=config_dir, allow_modules=allowed, name=name, resume=resume, trace=trace)
+    result = engine.run(
+        chosen,
+        config_dir=config_dir,
+        allow_modules=allowed,
+        name=name,
+        resume=resume,
+        trace=trace,
+        trust_checkpoint=trust_checkpoint,
+    )
     if result is not None:  # None: torchrun's workers that are not the chief
         _print_result(result, trace)
 

@@ -133,6 +133,7 @@ class Experiment(_Frozen):
     hardware: Hardware
     tracking: dict[str, Any]
     name: str | None
+    weights: str | None = None  # see weights.py
     seed: Annotated[int, Ge(0), Le(2**63 - 1)]  # torch's generators take no more
     epochs: Positive
     steps: Positive | None

@@ -28,6 +28,8 @@ from .errors import ConfigError, DivergedError, MachineError
 from .experiment import Experiment, from_yaml
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ..tasks.base import Data
     from .fit import Fit
     from .plan import Plan
@@ -67,7 +69,22 @@ class Prepared:
     def plan(self) -> "Plan":
         from .plan import make_plan
 
-        return make_plan(self.experiment, self.allowed, started_processes())
+        plan = make_plan(self.experiment, self.allowed, started_processes())
+        if self.experiment.weights is not None and self.directory is None:
+            from .weights import check
+
+            check(self.experiment.weights, meta_model(self), self.experiment.model.name)
+        return plan
+
+
+def meta_model(prepared: Prepared) -> "nn.Module":
+    """The whole model, without memory."""
+    import torch
+
+    from .build import assemble
+
+    with torch.device("meta"):
+        return assemble(prepared.experiment, prepared.allowed, started_processes()).make_model()
 
 
 def started_processes() -> int | None:
@@ -85,6 +102,7 @@ def prepare(
     resume: str | None = None,
     root: Path | str = ROOT,
     trace: Path | str | None = None,
+    trust_checkpoint: bool = False,
 ) -> Prepared:
     """Compose and check the configuration. Raises `ConfigError` and other errors with an `exit_code`."""
     directory = chosen = None
@@ -100,6 +118,10 @@ def prepare(
         experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
         if name is not None:
             experiment = experiment.model_copy(update={"name": name})
+    if experiment.weights is not None and resume is None:
+        from .weights import resolved
+
+        experiment = resolved(experiment, trust_checkpoint)
     if experiment.name is not None:
         check_name(experiment.name)
     check_tracking(experiment.tracking)
@@ -189,14 +211,16 @@ def run(
     root: Path | str = ROOT,
     quiet: bool = False,
     trace: Path | str | None = None,
+    trust_checkpoint: bool = False,
 ) -> Result | None:
     """Train, as `paceline train` does; returns the result (None on torchrun's workers that are not the chief).
 
     `root`: where run directories are made. `quiet`: no progress on stderr. `trace`: a file to write every worker's
-    compute, communication and waiting to at the end, for ui.perfetto.dev. Raises errors with an `exit_code` (README,
+    compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed
+    checkpoint that `weights` names. Raises errors with an `exit_code` (README,
     "How it fails").
     """
-    prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace)
+    prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
     plan = prepared.plan()
     if prepared.checkpoint is not None:
         _can_go_on(prepared.checkpoint, plan)
@@ -276,6 +300,10 @@ def open_directory(prepared: Prepared, root: Path) -> RunDirectory:
     if directory is None:
         directory = RunDirectory.create(root, experiment.name or _new_name(experiment, root))
         directory.write_environment(environment())
+        if experiment.weights is not None:
+            from .weights import convert
+
+            convert(experiment, directory.path, meta_model(prepared))
     else:
         directory.summary.unlink(missing_ok=True)  # of the run's earlier life
     # a resumed run's too: the next time it goes on with what was changed this time

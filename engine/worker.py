@@ -16,7 +16,7 @@ from ..comm.virtual import VirtualComm
 from ..strategies.base import load_state, payload
 from ..tasks.losses import cross_entropy, evaluate
 from ..tracking.run_directory import RunDirectory
-from . import checkpoint, memory
+from . import checkpoint, memory, weights
 from .build import Parts
 from .checkpoint import Manifest
 from .experiment import Experiment
@@ -120,6 +120,8 @@ class Worker:
         self.of_replica: Comm | None = of_replica
         torch.manual_seed(experiment.seed)
         model = self.parts.make_model()
+        if experiment.weights is not None and self.assignment.resume is None:
+            load_state(model, weights.load(experiment.weights, self.assignment.run))
         if self.is_chief:
             self.judged = self.parts.make_model()  # what is evaluated: the gathered state; on the host until then
         if of_replica is not None:

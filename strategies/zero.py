@@ -442,6 +442,16 @@ def _import_deepspeed(comm: ProcessComm) -> Any:
     return deepspeed
 
 
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The fp32 weights in a checkpoint that DeepSpeed wrote, by the model's own names. It is unpickled: trust it."""
+    quiet_import()
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    state = get_fp32_state_dict_from_zero_checkpoint(str(path))
+    wrapped = all(name.startswith("module.") for name in state)  # as torch's and our own wrappers call what they wrap
+    return {name.removeprefix("module.") if wrapped else name: tensor.float() for name, tensor in state.items()}
+
+
 def build_ops(say: Callable[[str], None]) -> None:
     """Compile DeepSpeed's CPU Adam unless that was done; torch keeps what it compiles. Raises `MissingToolError`."""
     from torch.utils.cpp_extension import _get_build_directory, get_cxx_compiler

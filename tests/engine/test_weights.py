@@ -1,0 +1,107 @@
+"""Weights to begin with: any strategy's, from a safetensors file; DeepSpeed's own, once they are trusted."""
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from paceline import engine
+from paceline.engine.errors import ConfigError, CorruptCheckpointError
+
+SMALL = ["tracking=none", "model.hidden=[16,12]", "hardware.threads=1", "hardware.workers=2", "checkpoint.every=0"]
+STILL = ["steps=1", "optimizer.lr=1e-30"]  # trains nothing: what comes out is what went in
+
+
+def weights_of(result):
+    return safetensors.torch.load_file(result.path / "model.safetensors")
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def trained(fork_server, tmp_path_factory):
+    return engine.run([*SMALL, "steps=20"], root=tmp_path_factory.mktemp("trained"), quiet=True)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["strategy=single", "hardware.workers=1"],
+        ["strategy=pipeline"],
+        ["sync=asp"],
+        ["strategy=zero", "strategy.stage=3"],
+        pytest.param(["strategy=zero", "strategy.stage=2", "strategy.precision=bf16"], marks=pytest.mark.slow),
+        ["hardware=virtual"],
+    ],
+)
+def test_a_run_begins_with_anothers_weights(trained, tmp_path, how):
+    small = [key for key in SMALL if not (key.startswith("hardware.threads") and "hardware=virtual" in how)]
+    file = trained.path / "model.safetensors"
+    result = engine.run([*small, *STILL, *how, f"weights={file}"], root=tmp_path, quiet=True)
+    assert equal(weights_of(result), weights_of(trained))
+    assert result.accuracy == trained.accuracy
+
+
+def test_what_zero_made_is_taken_by_others(fork_server, tmp_path):
+    made = engine.run([*SMALL, "steps=5", "strategy=zero", "strategy.stage=3"], root=tmp_path, quiet=True)
+    file = made.path / "model.safetensors"
+    taken = engine.run([*SMALL, *STILL, f"weights={file}"], root=tmp_path, quiet=True)
+    assert equal(weights_of(taken), weights_of(made))
+
+
+def planned(*overrides, **how):
+    return engine.prepare([*SMALL, *overrides], **how).plan()
+
+
+def test_a_file_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="weights=nowhere: there is no such file"):
+        planned("weights=nowhere")
+
+
+def test_weights_of_another_model_are_refused_with_both_shapes(trained):
+    with pytest.raises(ConfigError, match=r"has \[16\] as hidden1.bias, where model=mlp has \[8\]"):
+        planned(f"weights={trained.path / 'model.safetensors'}", "model.hidden=[8,12]")
+
+
+def test_a_damaged_file_is_corrupt(tmp_path):
+    file = tmp_path / "half.safetensors"
+    file.write_bytes(b"\x10\x00\x00")
+    with pytest.raises(CorruptCheckpointError, match="not a whole safetensors file"):
+        planned(f"weights={file}")
+
+
+def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="a file named latest"):
+        planned(f"weights={tmp_path}")
+
+
+def save_by_deepspeed(comm, folder):
+    """What a user's own DeepSpeed script leaves behind."""
+    from paceline.comm.torch_world import torch_world
+    from paceline.strategies.zero import _import_deepspeed
+    from paceline.tasks.data.digits import Digits
+    from paceline.tasks.models.mlp import MLP
+
+    torch_world(comm)
+    deepspeed = _import_deepspeed(comm)
+    torch.manual_seed(7)
+    model = MLP(Digits().spec, [16, 12])
+    settings = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5000}}
+    optimizer = torch.optim.Adam(model.parameters())
+    model_engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings, dist_init_required=False)
+    inputs = torch.randn(4, 1, 8, 8)
+    model_engine.backward(nn.functional.cross_entropy(model_engine(inputs), torch.arange(4)))
+    model_engine.step()
+    model_engine.save_checkpoint(folder)
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def test_deepspeeds_own_pickles_are_read_once_they_are_trusted(workers, tmp_path):
+    folder = tmp_path / "theirs"
+    saved = workers(2, save_by_deepspeed, str(folder))[0]
+    with pytest.raises(ConfigError, match="--trust-checkpoint"):
+        planned(f"weights={folder}")
+    result = engine.run([*SMALL, *STILL, f"weights={folder}"], root=tmp_path, quiet=True, trust_checkpoint=True)
+    assert equal(weights_of(result), saved)
