@@ -115,6 +115,8 @@ def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspec
 def values_of(cls: type, knob: str) -> list[Any]:
     """The values that a knob may take, by its type: those of a Literal, false and true, a short range; else []."""
     hint = get_type_hints(cls.__init__, include_extras=True).get(knob)
+    if get_origin(hint) in (Union, UnionType):  # ... | None, which leaves the choice to the class
+        (hint,) = [member for member in get_args(hint) if member is not type(None)][:1]
     if hint is bool:
         return [False, True]
     if get_origin(hint) is Literal:

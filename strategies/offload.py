@@ -115,6 +115,8 @@ class Offload(Strategy):
         """Raises `LayoutError` where the pool is too small, or a layer cannot be swapped."""
         (layers,) = parts
         assert isinstance(layers, Layers)
+        if device.type == "cuda" and not torch.cuda.is_available():
+            device = torch.device("cpu")  # a machine that is planned for from here: torch aborts without its own CUDA
         demand = self._demand(layers, inputs, targets, loss, device)
         self._note(
             rehearse(layers, inputs, targets, loss, device, lambda twin: self._swap(twin, NoCopier(), device, demand))

@@ -68,7 +68,7 @@ class Zero(Strategy):
 
     def __init__(
         self,
-        stage: Annotated[int, Ge(0)] = 2,
+        stage: Literal[0, 1, 2, 3] | None = None,
         offload: Literal["none", "optimizer", "all"] = "none",
         precision: Precision = "fp32",
         micro_batches: Annotated[int, Ge(1)] = 1,
@@ -76,12 +76,13 @@ class Zero(Strategy):
         recompute: bool = False,
         config: str | None = None,
     ) -> None:
-        """`micro_batches`: a batch is cut into so many, whose gradients are accumulated. `clip`: the largest norm of
-        the gradient. `recompute`: keep the inputs of layers only, and compute the rest again for backward.
-        `config`: a DeepSpeed JSON file; what it says beside the above is passed on. Raises `LayoutError`.
+        """`stage`: None is 3 with offload=all, else 2. `micro_batches`: a batch is cut into so many, whose gradients are
+        accumulated. `clip`: the largest norm of the gradient. `recompute`: keep the inputs of layers only, and compute
+        the rest again for backward. `config`: a DeepSpeed JSON file; what it says beside the above is passed on. Raises
+        `LayoutError`.
         """
-        if stage > 3:
-            raise LayoutError(f"strategy.stage={stage}: must be 0, 1, 2 or 3")
+        if stage is None:
+            stage = 3 if offload == "all" else 2
         if offload == "optimizer" and stage == 0:
             raise LayoutError(
                 "strategy.offload=optimizer: stage 0 has nothing to offload; choose strategy.stage=1, 2 or 3"

@@ -135,7 +135,7 @@ def test_offload_moves_its_kinds_to_the_host():
 @pytest.mark.parametrize(
     "overrides, key",
     [
-        (["strategy.stage=4"], "strategy.stage=4"),
+        (["strategy.stage=4"], "strategy.stage=4: must be 0, 1, 2 or 3"),
         (["strategy.stage=0", "strategy.offload=optimizer"], "strategy.offload=optimizer"),
         (["strategy.stage=2", "strategy.offload=all"], "strategy.stage=3"),
         (["strategy.stage=0", "strategy.precision=fp16"], "strategy.precision=fp16"),
