@@ -76,7 +76,7 @@ class Zero(Strategy):
         recompute: bool = False,
         config: str | None = None,
     ) -> None:
-        """`stage`: None is 3 with offload=all, else 2. `micro_batches`: a batch is cut into so many, and their gradients
+        """`stage`: None is 3 with offload=all, else 2. `micro_batches`: a batch is cut into so many, with gradients
         accumulated. `clip`: the largest norm of the gradient. `recompute`: keep the inputs of layers only and compute
         the rest again for backward. `config`: a DeepSpeed JSON file; what it says beside the above is passed on. Raises
         `LayoutError`.
