@@ -85,6 +85,7 @@ SYNCS = sorted(path.stem for path in (Path(__file__).parent.parent / "conf" / "s
 RATES = {
     "hogwild": 0.002,  # 64 writers, each steps in full
     "hogwild_locked": 0.002,
+    "easgd_round_robin": 0.01,  # who meets the centre once in 64 steps goes far
     "independent": 0.01,  # the mean of models that went far apart is a poor one
 }
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -296,7 +297,10 @@ def main(
     unknown = [name for name in names or [] if name not in STUDIES]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]}: there is no such study; there are {', '.join(STUDIES)}")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"{out}: cannot be made ({error.strerror})", param_hint="--out") from None
     for name in names or STUDIES:
         rows = run_study(name, seeds, jobs)
         write_csv(out / f"{name}.csv", rows)

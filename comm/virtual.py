@@ -476,6 +476,9 @@ class VirtualComm(Comm):
     # -- the rest
 
     def shared(self, tensor: Tensor) -> Tensor:
+        fabric = self._cluster.fabric  # of one worker a host, whoever shares memory is taken for one host's cores
+        if fabric.network.workers_per_host > 1 and len({fabric.host(rank) for rank in self.ranks}) > 1:
+            raise FabricError(f"shared memory cannot be had: the workers of {self.name} are on several hosts")
         meeting = self._meet("shared", tensor, lambda given: given[0].cpu().contiguous().clone())
         # .data: a version counter of its own; autograd must not see the others' writes, as on processes
         return self.attend(meeting).data

@@ -33,6 +33,7 @@ from ..comm.board import mark_lost
 from ..comm.network import Link, Network
 from ..comm.process import connect, serve_store
 from ..comm.virtual import Cluster
+from ..tracking.run_directory import RunDirectory
 from .build import Parts, assemble
 from .errors import InterruptedRunError, WorkerFailedError
 from .experiment import VirtualHardware, from_yaml, to_yaml
@@ -190,7 +191,7 @@ def launch(assignment: Assignment, layout: Layout, survives: bool, preload: tupl
         print(f"worker {ended.rank} {reason}; training goes on without it", file=sys.stderr, flush=True)
         return True
 
-    crew = Crew(may_go_on)
+    crew = Crew(may_go_on, saves=not isinstance(experiment.hardware, VirtualHardware))
     try:
         crew.start(processes, told, preload)
         with _signals(crew):
@@ -200,16 +201,22 @@ def launch(assignment: Assignment, layout: Layout, survives: bool, preload: tupl
     failures = [worker for worker in ended if worker.failed]
     if failures:
         raise _explain(failures, layout, assignment)
-    if crew.stop_signal:
+    if crew.stop_signal and not _is_complete(assignment.run):  # the signal may come in the last step, or later
         name = signal.Signals(crew.stop_signal).name
         raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment)}", 128 + crew.stop_signal)
+
+
+def _is_complete(run: Path) -> bool:
+    summary = RunDirectory(run).read_summary()
+    return summary is not None and summary["status"] == "completed"
 
 
 class Crew:
     """The worker processes of one run."""
 
-    def __init__(self, may_go_on: Callable[[Ended], bool]) -> None:
-        """`may_go_on`: asked about each worker that failed, whether it is the end of the run."""
+    def __init__(self, may_go_on: Callable[[Ended], bool], saves: bool) -> None:
+        """`may_go_on`: asked about each worker that failed, whether it is the end of the run. `saves`: checkpoints."""
+        self._saves = saves
         self.stop_signal, self._stopped_at = 0, 0.0
         self._may_go_on = may_go_on
         self._processes: list[ForkServerProcess] = []
@@ -271,10 +278,11 @@ class Crew:
             return  # `timeout` and some shells signal the process and then its group
         if self.stop_signal:
             self.kill()
-            print("killed; the last checkpoint is kept", file=sys.stderr, flush=True)
+            print("killed" + ("; the last checkpoint is kept" if self._saves else ""), file=sys.stderr, flush=True)
             os._exit(128 + number)
         self.stop_signal, self._stopped_at = number, time.monotonic()
-        print("\nstopping after this step, saving; once more to leave at once", file=sys.stderr, flush=True)
+        saving = ", saving" if self._saves else ""
+        print(f"\nstopping after this step{saving}; once more to leave at once", file=sys.stderr, flush=True)
         for process in self._processes:
             if process.is_alive():
                 process.terminate()
@@ -338,6 +346,8 @@ def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> W
 
 def what_is_saved(assignment: Assignment) -> str:
     """The end of a sentence: what there is to go on from, and the command for it."""
+    if isinstance(assignment.experiment.hardware, VirtualHardware):
+        return "a virtual cluster saves nothing, the same command repeats the run"
     saved = last_checkpoint(assignment.run)
     if saved is None:
         return "nothing was saved yet"

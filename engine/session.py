@@ -113,6 +113,7 @@ def prepare(
         run_name, _, step = resume.partition("@")
         directory = RunDirectory.open(root, run_name)
         experiment = override_stored(_stored(directory), list(overrides))
+        _check_virtual(experiment, resumes=True)
         chosen = _checkpoint(directory, step)
     else:
         experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
@@ -128,7 +129,7 @@ def prepare(
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
     prepared = Prepared(experiment, tuple(allow_modules), directory, chosen, trace_file)
-    _check_virtual(prepared)
+    _check_virtual(experiment, resumes=False)
     return prepared
 
 
@@ -271,12 +272,11 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
         )
 
 
-def _check_virtual(prepared: Prepared) -> None:
+def _check_virtual(experiment: Experiment, resumes: bool) -> None:
     """Raises `ConfigError`."""
-    experiment = prepared.experiment
     if experiment.hardware.fabric != "virtual":
         return
-    if prepared.directory is not None or experiment.checkpoint.every_steps is not None:
+    if resumes or experiment.checkpoint.every_steps is not None:
         raise ConfigError(
             "hardware=virtual: a virtual cluster keeps no checkpoints, as the same command repeats the run bit for "
             "bit; leave out --resume and checkpoint.every_steps"

@@ -91,6 +91,10 @@ def _fixed(digits: int) -> Callable[[float], str]:
     return lambda value: f"{value:,.{digits}f}"
 
 
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.3g}"  # modelled runs take milliseconds
+
+
 def _milliseconds(value: float) -> str:
     return f"{value:,.1f}" if value >= 1 else f"{value:.3f}"
 
@@ -139,7 +143,7 @@ COLUMNS = (
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("loss", "loss", _fixed(4)),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
-    Column("time_to_accuracy_s", "to acc. s", _fixed(1), short="time_to_accuracy"),
+    Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy"),
     Column("speedup_throughput", "speed-up", lambda value: f"{value:.2f}x", True, "speedup"),
     Column("speedup_time_to_accuracy", "speed-up to acc.", lambda value: f"{value:.2f}x", True),
 )

@@ -308,7 +308,9 @@ def test_a_stopped_run_ends_and_leaves_nothing_alive(
     launcher.until(lambda: launcher.steps() >= 5, "five steps")
     to(launcher.process.pid, number)
     assert launcher.wait() == status
-    assert launcher.last_line() == f"stopped by {number.name}; nothing was saved yet"
+    assert launcher.last_line() == (
+        f"stopped by {number.name}; a virtual cluster saves nothing, the same command repeats the run"
+    )
     until(lambda: not launcher.alive(), GONE, "everything to be gone")
     summary = launcher.run.read_summary()
     assert summary is not None and summary["status"] == "interrupted" and 5 <= summary["steps"] < 1_000_000

@@ -19,6 +19,7 @@ from worker_processes import WorkerError
 
 from paceline import engine
 from paceline.comm import Comm, PeerLostError
+from paceline.engine.errors import WorkerFailedError
 from paceline.strategies import Batch, LayoutError
 from paceline.strategies.sync.hogwild import Hogwild
 from paceline.tasks.base import DataSpec
@@ -537,6 +538,13 @@ def prepare_elsewhere(comm: Comm, lock: str) -> None:
 @pytest.mark.parametrize("lock", ["none", "step"])
 def test_workers_on_several_hosts_are_refused(workers, lock):
     workers(2, prepare_elsewhere, lock)
+
+
+def test_virtual_workers_on_several_hosts_are_refused(tmp_path):
+    hosts = ["hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=2", "tracking=none"]
+    with pytest.raises(WorkerFailedError, match=r"several hosts.*sync=asp") as caught:
+        engine.run(["sync=hogwild", *hosts], root=tmp_path, quiet=True)
+    assert caught.value.exit_code == 2
 
 
 def prepare_odd(comm: Comm) -> None:
