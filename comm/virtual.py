@@ -26,6 +26,7 @@ from torch import Tensor
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
 from .board import Board
+from .errors import FabricError
 from .ledger import Ledger
 from .network import Fabric, Network
 from .timeline import Timeline
