@@ -1,6 +1,7 @@
 """Fixtures of all rooms."""
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,10 @@ from worker_processes import run_workers, start_fork_server
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.strategies.state import from_bytes, to_bytes
+
+# MKL's products of a matrix and one vector depend, on some CPUs, on where in memory the matrix begins; weights that are
+# views of one flat tensor then train to other last bits than weights of their own. This makes it one result for all.
+os.environ["MKL_CBWR"] = "COMPATIBLE"
 
 settings.register_profile("paceline", deadline=None, database=None)
 settings.load_profile("paceline")

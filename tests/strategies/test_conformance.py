@@ -68,6 +68,8 @@ NOT_SERIAL = {
 NO_ONE_COST = {"post_local_sgd"}
 # What a mode takes to run on one replica
 ALONE = {"backup_workers": ["sync.backups=0"]}
+# Strategies that step in fp32 whatever the weights are, and how far from serial training in fp64 they may then be
+STEPS_IN_FP32 = {"zero": 1e-6}
 TRIED_WITH_PIPELINES = ("bsp", "asp", "local_sgd", "gossip")
 
 ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
@@ -228,7 +230,8 @@ def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(workers,
     plan = Plan(parts.strategy, parts.sync, case)
     results = workers(workers_of(plan), train, plan)
     whole = {name: w for part in results[: parts.strategy.parts] for name, w in part["weights"].items()}
-    assert distance(whole, serial(case)) < 1e-12  # float64: the order of sums
+    # in float64 only the order of sums differs
+    assert distance(whole, serial(case)) < STEPS_IN_FP32.get(strategy, 1e-12)
 
 
 @pytest.mark.dist
