@@ -448,7 +448,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     quiet_import()
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    state = get_fp32_state_dict_from_zero_checkpoint(str(path))
+    state = cast("dict[str, Tensor]", get_fp32_state_dict_from_zero_checkpoint(str(path)))
     wrapped = all(name.startswith("module.") for name in state)  # as torch's and our own wrappers call what they wrap
     return {name.removeprefix("module.") if wrapped else name: tensor.float() for name, tensor in state.items()}
 
