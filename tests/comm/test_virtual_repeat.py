@@ -18,15 +18,15 @@ from paceline.comm.virtual import Cluster, VirtualComm
 
 NETWORK = Network(Link(2.5e-5, 1.17e9), Link(2e-6, 2.5e11), workers_per_host=2, hosts_per_rack=2, oversubscription=2.0)
 WORKERS = 6
-DIGEST = "75c1b7967603ba2a91a55c0cebf44d1c"
+DIGEST = "60ae082b7f9250d59d9e36dcc6194991"
 
 
 def a_bit_of_everything(comm: VirtualComm) -> list[float]:
     """Asynchronous additions at a server, under a lock and in groups; additions only: no machine differs in those."""
     values = torch.arange(300, dtype=torch.float32)
-    weights, mutex = comm.shared(torch.zeros(300)), comm.mutex()
-    group = comm.split(comm.rank % 2)
-    assert group is not None
+    group, host = comm.split(comm.rank % 2), comm.split(comm.rank // NETWORK.workers_per_host)
+    assert group is not None and host is not None
+    weights, mutex = host.shared(torch.zeros(300)), host.mutex()
     for step in range(5):
         comm.elapse(0.001 * (1 + (7 * comm.rank + 3 * step) % 5))
         with mutex:
@@ -114,9 +114,9 @@ def every_primitive(comm) -> dict[str, Any]:
     comm.reduce_scatter(even)
     comm.all_to_all(even)
     comm.barrier()
-    comm.shared(odd)
     group = comm.split(comm.rank // 2)
     group.all_reduce(odd).wait()
+    group.shared(odd)
     if comm.size > 1:
         work = comm.irecv(odd, (comm.rank - 1) % comm.size)
         comm.send(odd, (comm.rank + 1) % comm.size)
