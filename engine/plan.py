@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..strategies import Cost
-from ..strategies.base import Traffic, payload
+from ..strategies import Cost, Strategy
+from ..strategies.base import Traffic, payload, state_of
 from ..tasks.losses import cross_entropy
 from . import memory
 from .build import MakeOptimizer, Parts, assemble
@@ -39,6 +39,8 @@ class Plan:
     steps_per_epoch: int | None  # None: only known once the data are there
     steps: int | None
     parts: list[PartPlan]
+    strategy: Strategy
+    shapes: dict[str, list[int]]  # of the whole model's tensors
     survives: bool  # the others go on when a worker dies
 
     def bytes_per_step(self) -> float | None:
@@ -81,6 +83,9 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     if steps_per_epoch is not None:
         steps = min(steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
     device = choose_device(experiment, layout)
+    with torch.device("meta"):
+        model = parts.make_model()
+    shapes = {name: list(tensor.shape) for name, tensor in state_of(model).items()}
     return Plan(
         experiment,
         layout,
@@ -88,7 +93,9 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts, steps_per_epoch, device),
+        _part_plans(experiment, parts, model, steps_per_epoch, device),
+        parts.strategy,
+        shapes,
         parts.sync.survives,
     )
 
@@ -117,10 +124,10 @@ def share_of_cores(layout: Layout) -> int:
 
 
 def _part_plans(
-    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, device: torch.device
+    experiment: Experiment, parts: Parts, model: nn.Module, steps_per_epoch: int | None, device: torch.device
 ) -> list[PartPlan]:
+    """`model`: on the meta device."""
     with torch.device("meta"):
-        model = parts.make_model()
         modules = parts.strategy.split(model)
     model.train()
     spec, size = parts.data.spec, experiment.batch_size

@@ -28,8 +28,6 @@ from .errors import ConfigError, DivergedError, MachineError
 from .experiment import Experiment, from_yaml
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ..tasks.base import Data
     from .fit import Fit
     from .plan import Plan
@@ -73,18 +71,8 @@ class Prepared:
         if self.experiment.weights is not None and self.directory is None:
             from .weights import check
 
-            check(self.experiment.weights, meta_model(self), self.experiment.model.name)
+            check(self.experiment.weights, plan.shapes, self.experiment.model.name)
         return plan
-
-
-def meta_model(prepared: Prepared) -> "nn.Module":
-    """The whole model, without memory."""
-    import torch
-
-    from .build import assemble
-
-    with torch.device("meta"):
-        return assemble(prepared.experiment, prepared.allowed, started_processes()).make_model()
 
 
 def started_processes() -> int | None:
@@ -185,12 +173,9 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
     return wanted
 
 
-def make_ready(prepared: Prepared, quiet: bool) -> None:
+def make_ready(plan: "Plan", quiet: bool) -> None:
     """What the strategy needs of this host and takes long, once."""
-    from .build import assemble
-
-    strategy = assemble(prepared.experiment, prepared.allowed, started_processes()).strategy
-    strategy.make_ready(lambda text: None if quiet else print(text, file=sys.stderr, flush=True))
+    plan.strategy.make_ready(lambda text: None if quiet else print(text, file=sys.stderr, flush=True))
 
 
 def _can_go_on(checkpoint: Path, plan: "Plan") -> None:
@@ -218,8 +203,7 @@ def run(
 
     `root`: where run directories are made. `quiet`: no progress on stderr. `trace`: a file to write every worker's
     compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed
-    checkpoint that `weights` names. Raises errors with an `exit_code` (README,
-    "How it fails").
+    checkpoint that `weights` names. Raises errors with an `exit_code` (README, "How it fails").
     """
     prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
     plan = prepared.plan()
@@ -234,8 +218,8 @@ def run(
     from .launch import launch
     from .worker import Assignment
 
-    make_ready(prepared, quiet)
-    directory = open_directory(prepared, Path(root))
+    make_ready(plan, quiet)
+    directory = open_directory(prepared, plan, Path(root))
     mirror = start_mirror(prepared, directory, quiet)
     try:
         assignment = Assignment(
@@ -294,7 +278,7 @@ def _note_the_end(directory: RunDirectory, error: Exception) -> None:
         directory.append({"kind": "end", "status": status, "reason": str(error)})
 
 
-def open_directory(prepared: Prepared, root: Path) -> RunDirectory:
+def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory:
     """The run's directory, made and described, or that of the run to resume."""
     experiment, directory = prepared.experiment, prepared.directory
     if directory is None:
@@ -303,7 +287,7 @@ def open_directory(prepared: Prepared, root: Path) -> RunDirectory:
         if experiment.weights is not None:
             from .weights import convert
 
-            convert(experiment, directory.path, meta_model(prepared))
+            convert(experiment, directory.path, plan.shapes)
     else:
         directory.summary.unlink(missing_ok=True)  # of the run's earlier life
     # a resumed run's too: the next time it goes on with what was changed this time

@@ -24,7 +24,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     experiment, chief = prepared.experiment, plan.layout.chief
     rank = int(os.environ["RANK"])
     parts = assemble(experiment, prepared.allowed, plan.layout.world_size)
-    make_ready(prepared, quiet or rank != chief)
+    make_ready(plan, quiet or rank != chief)
     device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", rank)))
     comm = connect_env(experiment.hardware.timeout, device)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -34,7 +34,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
         work(Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint), parts, comm, device)
         comm.close()
         return None
-    directory = open_directory(prepared, root)
+    directory = open_directory(prepared, plan, root)
     comm.board.post("run", str(directory.path))
     layout = plan.layout
     servers = layout.servers * layout.parts

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..strategies.base import state_of
 from .errors import ConfigError, CorruptCheckpointError
 from .experiment import Experiment
 
@@ -38,8 +37,8 @@ def resolved(experiment: Experiment, trusts: bool) -> Experiment:
     return experiment.model_copy(update={"weights": str(path)})
 
 
-def check(weights: str, model: nn.Module, name: str) -> None:
-    """Whether a file has just the tensors of `model`. Raises `ConfigError` or `CorruptCheckpointError`."""
+def check(weights: str, shapes: dict[str, list[int]], model: str) -> None:
+    """Whether a file has just tensors of these `shapes`. Raises `ConfigError` or `CorruptCheckpointError`."""
     path = Path(weights)
     if path.is_dir():  # only known once it has been read
         return
@@ -48,18 +47,17 @@ def check(weights: str, model: nn.Module, name: str) -> None:
             theirs = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
     except (OSError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
-    _check_shapes(path, theirs, model, name)
+    _check_shapes(path, theirs, shapes, model)
 
 
-def _check_shapes(path: Path, theirs: dict[str, list[int]], model: nn.Module, name: str) -> None:
-    mine = {key: list(tensor.shape) for key, tensor in state_of(model).items()}
+def _check_shapes(path: Path, theirs: dict[str, list[int]], mine: dict[str, list[int]], model: str) -> None:
     for key in sorted(mine.keys() | theirs.keys()):
         if theirs.get(key) != mine.get(key):
             has, wants = theirs.get(key, "nothing"), mine.get(key, "nothing")
-            raise ConfigError(f"weights={path}: has {has} as {key}, where model={name} has {wants}")
+            raise ConfigError(f"weights={path}: has {has} as {key}, where model={model} has {wants}")
 
 
-def convert(experiment: Experiment, run: Path, model: nn.Module) -> None:
+def convert(experiment: Experiment, run: Path, shapes: dict[str, list[int]]) -> None:
     """Read a trusted DeepSpeed checkpoint into the run's directory."""
     if experiment.weights is None or not Path(experiment.weights).is_dir():
         return
@@ -71,8 +69,8 @@ def convert(experiment: Experiment, run: Path, model: nn.Module) -> None:
         state = read_checkpoint(path)
     except Exception as error:  # whatever unpickling runs into
         raise CorruptCheckpointError(f"{path} cannot be read as a DeepSpeed checkpoint: {error}") from error
-    shapes = {key: list(tensor.shape) for key, tensor in state.items()}
-    _check_shapes(path, shapes, model, experiment.model.name)
+    theirs = {key: list(tensor.shape) for key, tensor in state.items()}
+    _check_shapes(path, theirs, shapes, experiment.model.name)
     export(run / CONVERTED, state)
 
 

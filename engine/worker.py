@@ -389,18 +389,14 @@ class Worker:
         return found
 
     def _memory(self, activations: int) -> dict[str, int]:
-        of_sync = {
+        held = {
             "parameters": memory.held(self.module.parameters()),
             "gradients": payload(list(self.sync.parameters.values())),
             "optimizer": memory.held(memory.optimizer_state(self.sync.optimizer)),
             "activations": activations,
-            "buffers": memory.held(self.sync.buffers()),
+            "buffers": memory.held([*self.sync.buffers(), *self.module.buffers()]),
         }
-        if self.strategy.on_host:
-            on_host = {f"host_{kind}": size for kind, size in {**of_sync, **self.sync.held()}.items()}
-            kinds = {**on_host, **self.strategy.held()}
-        else:
-            kinds = {**of_sync, **self.strategy.held(), **self.sync.held()}
+        kinds = dict(self.strategy.measured(self.sync.measured(held)))
         if self.parts.compute is None:  # the virtual cluster's workers share a process
             kinds["other"] = memory.other(kinds, self.device, self.resident)
         return {**kinds, "process_peak": memory.process_peak()}

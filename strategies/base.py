@@ -59,7 +59,6 @@ class Strategy(ABC):
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
     places: bool = False  # it brings the model to the device itself; until then that stays on the host
-    on_host: bool = False  # what a sync mode has (parameters, gradients, optimizer, buffers) is in the host's memory
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     module: nn.Module
 
@@ -120,9 +119,9 @@ class Strategy(ABC):
         """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""
         return held
 
-    def held(self) -> Memory:
-        """Measured peak bytes of this worker, of the kinds that differ from the tensors of `module`."""
-        return {}
+    def measured(self, held: Memory) -> Memory:
+        """Measured peak bytes of this worker by kind, where `held` is what the sync mode says that its tensors take."""
+        return held
 
 
 class Sync(ABC):
@@ -209,11 +208,11 @@ class Sync(ABC):
         """Stated peak bytes of a worker by kind, where `held` is what a whole part with these parameters takes."""
         return held
 
-    def held(self) -> Memory:
-        """Measured peak bytes of this worker, of the kinds that differ: gradients of every parameter, the state of
-        `optimizer`, and `buffers`.
+    def measured(self, held: Memory) -> Memory:
+        """Measured peak bytes of this worker by kind, where `held` counts the part's parameters, a gradient for each
+        that is trained, the state of `optimizer`, activations, and `buffers`.
         """
-        return {}
+        return held
 
     def report(self) -> dict[str, Any]:
         """What else this worker measured (JSON).

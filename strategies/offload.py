@@ -51,7 +51,6 @@ class Offload(Strategy):
     """A replica is one worker. A model is an `nn.Sequential`; its layers are what is fetched and let go of."""
 
     places = True
-    on_host = True
 
     def __init__(
         self,
@@ -140,14 +139,13 @@ class Offload(Strategy):
         return demand
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
+        return self.measured(held)
+
+    def measured(self, held: Memory) -> Memory:
+        """What the pool had at its fullest, in training or in the virtual iteration; all else is on the host."""
+        on_device = {kind: self._pool.peaks.get(kind, 0) for kind in ("parameters", "gradients", "activations")}
         on_host = {f"host_{kind}": size for kind, size in held.items()}
-        return {**self._on_device(), **on_host, "host_activations": self._host.peak}
-
-    def held(self) -> Memory:
-        return {**self._on_device(), "host_activations": self._host.peak}
-
-    def _on_device(self) -> Memory:
-        return {kind: self._pool.peaks.get(kind, 0) for kind in ("parameters", "gradients", "activations")}
+        return {**on_device, **on_host, "host_activations": self._host.peak}
 
 
 class Layers(nn.Sequential):
@@ -266,8 +264,8 @@ class DelayedUpdate(Sync):
         more = payload(parameters)
         return {**held, "parameters": held["parameters"] + more, "gradients": held["gradients"] + more}
 
-    def held(self) -> Memory:
-        return self._delayed.held()
+    def measured(self, held: Memory) -> Memory:
+        return {**held, **self._delayed.held()}
 
 
 class DelayedOptimizer(Optimizer):

@@ -16,8 +16,8 @@ batch (its engine takes the mean over replicas and micro-batches: loss * n_i K m
 measured, and that state is saved whole, by parameter and in fp32, so that any strategy goes on from it.
 
 Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S (at stage 2 for each micro-batch; from
-stage 1 on a flag beside it), and from stage 1 on all_gather (K-1)/K S, padded. At stage 3, what is fetched when is the
-affair of DeepSpeed's prefetcher: there is no stated cost.
+stage 1 on the norm beside it, and in less than fp32 a flag), and from stage 1 on all_gather (K-1)/K S, padded. At stage
+3, what is fetched when is the affair of DeepSpeed's prefetcher: there is no stated cost.
 """
 
 import fcntl
@@ -36,27 +36,23 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, payload
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
 from .errors import LayoutError, MissingToolError
+from .exchange.deepspeed_memory import Account, stated
 from .exchange.deepspeed_settings import merged
 from .sync.bsp import start_alike
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-_SCALER = (
-    "cur_scale",
-    "cur_iter",
-    "last_overflow_iter",
-    "cur_hysteresis",
-)  # what fp16 training keeps of its loss scale
-OP = "cpu_adam"
+# what fp16 training keeps of its loss scale
+_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
+OP = "cpu_adam"  # as DeepSpeed calls it
 BUCKET = 500_000_000  # entries; DeepSpeed's default
 
 
@@ -91,11 +87,6 @@ class Zero(Strategy):
             raise LayoutError(
                 f"strategy.offload=all: parameters are cut up at stage 3 only, this is strategy.stage={stage}; choose "
                 "strategy.stage=3 or strategy.offload=optimizer"
-            )
-        if precision == "fp16" and stage == 0:
-            raise LayoutError(
-                "strategy.precision=fp16: DeepSpeed keeps no fp32 weights to save at stage 0; "
-                "choose strategy.stage=1 or strategy.precision=bf16"
             )
         self.stage, self.offload, self.precision = stage, offload, precision
         self.accumulated, self.clip, self.recompute, self.config = micro_batches, clip, recompute, config
@@ -136,7 +127,7 @@ class Zero(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
-        self.account = _Account(self)
+        self.account = Account(model, self.offload)
         self.replicas = 1
 
     def micro_sizes(self, batch_size: int) -> list[int]:
@@ -162,7 +153,7 @@ class Zero(Strategy):
                 loss = outputs.float().sum() * 0
             self.engine.backward(loss)
             self.engine.step()  # at the last micro-batch
-        self.account.end()
+        self.account.end_step()
         return total if batch.size else None
 
 
@@ -176,17 +167,14 @@ class _ZeroUpdate(Sync):
         super().prepare(parameters, optimizer, comm)
         assert isinstance(comm, ProcessComm)
         strategy = self._strategy
-        self._weights: dict[str, Tensor] = {}  # in fp32, before DeepSpeed rounds them
-        if self._strategy.precision != "fp32":
-            self._weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         start_alike(parameters, comm)
+        weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         torch_world(comm)
         deepspeed = _import_deepspeed(comm)
         if strategy.offload != "none":
             self.optimizer = optimizer = _on_the_host(optimizer)
-        module = strategy.module
-        forward = _Forward(strategy, module)
-        strategy.account.watch()
+        forward = _Forward(strategy, strategy.module)
+        strategy.account.watch(lambda: strategy.engine)  # before DeepSpeed has its own hooks
         bucket = min(strategy.bucket, sum(parameter.numel() for parameter in parameters.values()))
         zero = {**strategy.settings["zero_optimization"], "reduce_bucket_size": bucket}
         with warnings.catch_warnings():
@@ -199,6 +187,8 @@ class _ZeroUpdate(Sync):
             )
         strategy.replicas = comm.size
         self._engine = strategy.engine
+        for name, parameter in parameters.items():
+            self._keep(parameter, None, weights[name])  # DeepSpeed copies them from what it has rounded already
 
     def begin(self, batch: Batch) -> None: ...
 
@@ -218,8 +208,9 @@ class _ZeroUpdate(Sync):
             kept = safe_get_full_fp32_param(parameter) if key is None else safe_get_full_optimizer_state(parameter, key)
             if kept is not None:
                 return kept.detach()
-        if key is not None:  # stage 0
-            return self.optimizer.state[parameter][key]
+            flat, own, _ = self._place(parameter)  # stage 0: all of it is here
+            held = flat if key is None else self.optimizer.state[flat][key]
+            return _cut(held.detach(), own).view_as(parameter)
         with GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
             return parameter.detach().float().clone()
 
@@ -241,14 +232,10 @@ class _ZeroUpdate(Sync):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """`prepare` has made the parameters from the weights; here come fp32 ones, and what the optimizer keeps."""
         kept = state["optimizer"]["state"]
-        for i, (name, parameter) in enumerate(self._strategy.module.named_parameters()):
-            if parameter.requires_grad:
-                if name in self._weights:
-                    self._keep(parameter, None, self._weights[name])
-                for key, value in kept.get(i, {}).items():
-                    self._keep(parameter, key, value)
+        for i, parameter in enumerate(self._strategy.module.parameters()):
+            for key, value in kept.get(i, {}).items():
+                self._keep(parameter, key, value)
         scaler = getattr(self._engine.optimizer, "loss_scaler", None)
         for key, value in state["scaler"].items():
             setattr(scaler, key, value)
@@ -288,15 +275,21 @@ class _ZeroUpdate(Sync):
             return flat, _Cut(own.start, own.numel), _Cut(piece.start, piece.numel)
         if self._strategy.stage > 0:  # all of it is other replicas'
             return self.optimizer.param_groups[0]["params"][0], _Cut(0, 0), _Cut(0, 0)
-        return parameter, _Cut(0, parameter.numel()), _Cut(0, parameter.numel())
+        whole = _Cut(0, parameter.numel())
+        if self._strategy.precision == "fp32":
+            return parameter, whole, whole
+        trained = next(i for i, trained in enumerate(zero.fp16_groups[0]) if trained is parameter)
+        return zero.fp32_groups[0][trained], whole, whole
 
     # -- measures
 
-    def held(self) -> Memory:
-        return self._strategy.account.peak
+    def measured(self, held: Memory) -> Memory:
+        return {**held, **self._strategy.account.peak}
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
-        return _stated(self._strategy, held, parameters, replicas)
+        strategy = self._strategy
+        width = DTYPES[strategy.precision].itemsize
+        return stated(strategy.stage, strategy.offload, width, strategy.bucket, held, parameters, replicas)
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
         strategy = self._strategy
@@ -304,101 +297,19 @@ class _ZeroUpdate(Sync):
             return None
         width, psi = DTYPES[strategy.precision].itemsize, sum(parameter.numel() for parameter in parameters)
         ring = 2 * (replicas - 1) / replicas
+        norm = 4  # of the gradient, in fp32
         if strategy.stage == 0:
-            return Cost(worker={"all_reduce": ring * width * psi})
+            clips = strategy.clip is not None and strategy.precision == "fp32"
+            return Cost(worker={"all_reduce": ring * (width * psi + (norm if clips else 0))})
         passes = strategy.accumulated if strategy.stage == 2 else 1
-        overflow = 4 if strategy.precision == "fp32" else 1
+        overflow = 0 if strategy.precision == "fp32" else 1
         piece = -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters to 2 K entries
         return Cost(
             worker={
-                "all_reduce": ring * (passes * width * psi + overflow),
+                "all_reduce": ring * (passes * width * psi + norm + overflow),
                 "all_gather": (replicas - 1) * width * piece,
             }
         )
-
-
-def _stated(strategy: Zero, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
-    """Psi parameters in `width` bytes, K replicas: the table above, at the precision that there is, and beside it
-
-    - from stage 1 on a copy of the weights in fp32 for the optimizer, in fp32 training too;
-    - from stage 1 on a bucket that gradients travel in, and before it fills (stage 2 and 3) the gradients themselves;
-    - with offload, gradients in fp32 on the host (at stage 3 twice).
-    """
-    width, psi = DTYPES[strategy.precision].itemsize, sum(parameter.numel() for parameter in parameters)
-    pieces = sum(-(-parameter.numel() // replicas) for parameter in parameters)  # stage 3 cuts each parameter
-    share = {0: psi, 1: -(-psi // replicas), 2: -(-psi // replicas), 3: pieces}[strategy.stage]
-    bucket = min(strategy.bucket, psi) if strategy.stage > 0 else 0
-    offloads = strategy.offload != "none"
-    gradients = {0: psi, 1: psi, 2: min(psi, bucket + share), 3: bucket + share}[strategy.stage]
-    if offloads and strategy.stage > 1:
-        gradients = bucket
-    stated = {
-        **held,
-        "parameters": width * (share if strategy.stage == 3 else psi),
-        "gradients": width * gradients,
-        "optimizer": held["optimizer"] * 4 // width * share // psi + (4 * share if strategy.stage > 0 else 0),
-        "buffers": held["buffers"] + width * bucket,
-    }
-    if offloads:
-        stated["host_gradients"] = 4 * share * (2 if strategy.stage == 3 else 1)
-    return _on_host(strategy, stated)
-
-
-def _on_host(strategy: Zero, memory: Memory) -> Memory:
-    kinds = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "parameters")}[strategy.offload]
-    moved = {f"host_{kind}": memory[kind] for kind in kinds}
-    return {**memory, **dict.fromkeys(kinds, 0), **moved}
-
-
-class _Account:
-    """The most bytes that DeepSpeed's tensors take in the first step, by kind."""
-
-    def __init__(self, strategy: Zero) -> None:
-        self._strategy = strategy
-        self.peak: dict[str, int] = {}
-
-    def watch(self) -> None:
-        """Look whenever a gradient is there; before DeepSpeed, which takes it away, has its own hooks."""
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda _: self.look())
-            for parameter in self._strategy.module.parameters()
-            if parameter.requires_grad
-        ]
-
-    def end(self) -> None:
-        """The first step is over."""
-        if self._hooks:
-            self.look()
-        while self._hooks:
-            self._hooks.pop().remove()
-
-    def look(self) -> None:
-        engine, parameters = self._strategy.engine, list(self._strategy.module.parameters())
-        zero, state = engine.optimizer, engine.basic_optimizer.state
-        copies = _tensors(zero, "single_partition_of_fp32_groups") + _tensors(zero, "fp32_partitioned_groups_flat")
-        buckets = getattr(zero, "ipg_buckets", {}).values()
-        offloads = self._strategy.offload != "none"
-        partition = _tensors(zero, "grad_partitions_flat_buffer")
-        kinds = {
-            "parameters": [getattr(parameter, "ds_tensor", parameter) for parameter in parameters],
-            "optimizer": [*copies, *(leaf for leaf in tree_leaves(list(state.values())) if isinstance(leaf, Tensor))],
-            "gradients": [
-                *(parameter.grad for parameter in parameters if parameter.grad is not None),
-                *_tensors(zero, "averaged_gradients"),
-                *([] if offloads else partition),
-            ],
-            "buffers": [tensor for bucket in buckets for tensor in _tensors(bucket, "buffer")],
-        }
-        if offloads:
-            kinds["host_gradients"] = [*(c.grad for c in copies if c.grad is not None), *partition]
-        now = _on_host(self._strategy, {kind: payload(tensors) for kind, tensors in kinds.items()})
-        self.peak = {kind: max(size, self.peak.get(kind, 0)) for kind, size in now.items()}
-
-
-def _tensors(owner: Any, name: str) -> list[Tensor]:
-    """All tensors in an attribute of DeepSpeed's, which is a tensor, or lists or dicts of tensors, or not there."""
-    found = getattr(owner, name, None)
-    return [leaf for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
 
 
 class _Cut(NamedTuple):

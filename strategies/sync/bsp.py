@@ -151,10 +151,10 @@ class BSP(Sync):
             return held
         return self._layout(parameters, replicas).memory(held, parameters, self.backward_passes)
 
-    def held(self) -> Memory:
+    def measured(self, held: Memory) -> Memory:
         if self._shards is None or self._reducer is None:
-            return {}
-        return {"gradients": self._shards.gradient_bytes() + self._reducer.peak}
+            return held
+        return {**held, "gradients": self._shards.gradient_bytes() + self._reducer.peak}
 
     def report(self) -> dict[str, Any]:
         return {"buckets": len(self._buckets) if self._shards is None else len(self._shards.buckets)}

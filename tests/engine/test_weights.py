@@ -32,7 +32,9 @@ def trained(fork_server, tmp_path_factory):
         ["strategy=pipeline"],
         ["sync=asp"],
         ["strategy=zero", "strategy.stage=3"],
-        pytest.param(["strategy=zero", "strategy.stage=2", "strategy.precision=bf16"], marks=pytest.mark.slow),
+        ["strategy=zero", "strategy.stage=2", "strategy.precision=bf16"],
+        pytest.param(["strategy=zero", "strategy.stage=3", "strategy.precision=bf16"], marks=pytest.mark.slow),
+        pytest.param(["strategy=zero", "strategy.stage=0", "strategy.precision=bf16"], marks=pytest.mark.slow),
         ["hardware=virtual"],
     ],
 )

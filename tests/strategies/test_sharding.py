@@ -352,7 +352,7 @@ def memory_held(comm, shard, passes):
         "optimizer": sum(v.untyped_storage().nbytes() for v in state),
         "buffers": payload(sync.buffers()),
         "left": left,
-        **sync.held(),
+        **sync.measured({}),
     }
 
 

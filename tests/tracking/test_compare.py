@@ -366,6 +366,11 @@ def test_a_modelled_run_without_a_summary_is_labelled_too(tmp_path):
     assert markdown_cell([row], 0, "run") == "virtual (modelled, unfinished)"
 
 
+@pytest.mark.parametrize(("seconds", "shown"), [(48.24, "48.2"), (1.0, "1.0"), (0.0278, "0.0278"), (0.9, "0.9")])
+def test_a_modelled_time_to_accuracy_of_milliseconds_is_not_rounded_away(seconds, shown):
+    assert markdown_cell(rows([summary(time_to_accuracy=seconds)]), 0, "to acc. s") == shown
+
+
 def test_a_column_in_which_nothing_is_known_is_left_out_for_people():
     table = rows([summary(time_to_accuracy=None)])
     assert "to acc. s" not in render(table, "markdown")
