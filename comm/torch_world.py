@@ -62,6 +62,12 @@ class _CountedGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return BACKEND
 
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
     def get_group_store(self) -> dist.Store:
         return self._store
 

@@ -108,9 +108,8 @@ class Cluster:
         Raises what the first worker to fail raised, or `HangError` on a deadlock; no thread is left then.
         """
         results: list[Any] = [None] * self.size
-        threads = (
-            torch.get_num_threads()
-        )  # a new thread begins with the default, one a core: that gives other last bits
+        # a new thread begins with the default, one a core, and so gives other last bits
+        threads = torch.get_num_threads()
 
         def life(worker: _Worker) -> None:
             torch.set_num_threads(threads)

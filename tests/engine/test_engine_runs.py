@@ -135,6 +135,8 @@ def test_the_callers_signal_handlers_are_put_back(train: Train) -> None:
     [
         ("strategy=pipeline", "optimizer=adam"),
         ("strategy=torch_ddp", "optimizer=adam"),
+        ("strategy=zero", "strategy.stage=3", "optimizer=adam"),
+        pytest.param(("strategy=torch_fsdp", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("optimizer=sgd",), marks=pytest.mark.slow),
         pytest.param(("strategy=single", "optimizer=adamw"), marks=pytest.mark.slow),
         pytest.param(("strategy=pipeline", "hardware.workers=4"), marks=pytest.mark.slow),

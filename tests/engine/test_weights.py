@@ -32,6 +32,7 @@ def trained(fork_server, tmp_path_factory):
         ["strategy=pipeline"],
         ["sync=asp"],
         ["strategy=zero", "strategy.stage=3"],
+        ["strategy=torch_fsdp"],
         ["strategy=zero", "strategy.stage=2", "strategy.precision=bf16"],
         pytest.param(["strategy=zero", "strategy.stage=3", "strategy.precision=bf16"], marks=pytest.mark.slow),
         pytest.param(["strategy=zero", "strategy.stage=0", "strategy.precision=bf16"], marks=pytest.mark.slow),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from paceline.comm import Comm
 from paceline.strategies import Batch, Strategy, Sync
@@ -116,7 +117,9 @@ class Case:
 
 
 def weights_of(model: nn.Module) -> Weights:
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    """Whole, also where each worker holds some rows: then all of them call."""
+    kept = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return {name: w.full_tensor() if isinstance(w, DTensor) else w.clone() for name, w in kept.items()}
 
 
 # -- oracles

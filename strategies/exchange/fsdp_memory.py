@@ -1,0 +1,122 @@
+"""What torch's FSDP2 holds, by kind: stated from the sizes of what is gathered at once, measured from its tensors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+from ..base import Memory, payload
+
+Group = Sequence[Tensor]  # parameters that are gathered at once
+
+
+def padded(parameters: Group, replicas: int) -> int:
+    """Bytes once the rows are a multiple of the replicas."""
+    return sum(
+        -(-len(parameter) // replicas) * replicas * parameter[0].numel() * parameter.element_size()
+        for parameter in parameters
+    )
+
+
+def stated(root: Group, blocks: Sequence[Group], reshard: bool, held: Memory, replicas: int) -> Memory:
+    """Of K replicas, 1/K of parameters, gradients and optimizer state, and for a while whole
+
+    - parameters, of the block at work and of what is in no block, with what the gathering of one block more (of the
+      block itself in the forward pass, of the one before it in the backward pass) leaves behind: buffers;
+    - gradients, of the block at work and, in a buffer, of the block after it, which are being summed.
+
+    Without `reshard`, blocks stay whole from their forward pass to their backward pass.
+    """
+    if replicas == 1:
+        return held
+    whole = [padded(block, replicas) for block in blocks]
+    trained = [[parameter for parameter in block if parameter.requires_grad] for block in blocks]
+    summed = [padded(block, replicas) for block in trained]
+    root_whole = padded(root, replicas)
+    root_trained = [parameter for parameter in root if parameter.requires_grad]
+    kept = sum(summed) + padded(root_trained, replicas)
+    buffers = [2 * root_whole]
+    gradients = [kept // replicas, sum(summed) // replicas + payload(root_trained)]
+    for i, block in enumerate(trained):
+        at_work = root_whole + (whole[i] if reshard else sum(whole[: i + 1]))
+        ahead = whole[i - 1] if reshard and i > 0 else 0
+        behind = summed[i + 1] if i + 1 < len(blocks) else 0
+        buffers += [at_work + whole[i], at_work + ahead + behind]
+        gradients.append(sum(summed[i + 1 :]) // replicas + payload(block))
+    every = [*root, *(parameter for block in blocks for parameter in block)]
+    share = padded(every, replicas) // replicas
+    return {
+        **held,
+        "parameters": share,
+        "gradients": max(gradients),
+        "optimizer": held["optimizer"] * share // max(payload(every), 1),
+        "buffers": held["buffers"] + max(buffers),
+    }
+
+
+class Account:
+    """The most bytes that FSDP's tensors take in the first step, by kind.
+
+    Looked at when a block's forward pass is over and when a gradient is there.
+    """
+
+    def __init__(self, module: nn.Module, blocks: Sequence[nn.Module]) -> None:
+        """Before `fully_shard`, which cuts a block up again in a hook of its own."""
+        self._module = module
+        self.peak: dict[str, int] = {}
+        self._hooks = [block.register_forward_hook(self._after_forward) for block in [*blocks, module]]
+        self._watched: set[int] = set()
+
+    def end_step(self) -> None:
+        """Gradients are there, and nothing is whole."""
+        if self._hooks:
+            self._look()
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _after_forward(self, *_: Any) -> None:
+        for group in self._groups():
+            for kept in group.fsdp_params:
+                whole = getattr(kept, "_unsharded_param", None)
+                if whole is not None and whole.requires_grad and id(whole) not in self._watched:
+                    self._watched.add(id(whole))
+                    self._hooks.append(whole.register_post_accumulate_grad_hook(lambda _: self._look()))
+        self._look()
+
+    def _groups(self) -> list[Any]:
+        sharded = [module for module in self._module.modules() if isinstance(module, FSDPModule)]
+        return [group for module in sharded for group in module._get_fsdp_state()._fsdp_param_groups]
+
+    def _look(self) -> None:
+        groups = self._groups()
+        kept = [parameter for group in groups for parameter in group.fsdp_params]
+        whole = [parameter._unsharded_param for parameter in kept if hasattr(parameter, "_unsharded_param")]
+        under_way = groups[0].comm_ctx
+        gathered = [under_way.all_gather_state, *(group._all_gather_result for group in groups)]
+        buffers = [
+            *self._module.buffers(),
+            *(output for parameter in kept for output in parameter.all_gather_outputs),
+            *(leaf for leaf in tree_leaves([gathered, under_way.reduce_scatter_states]) if isinstance(leaf, Tensor)),
+        ]
+        kinds = {
+            "parameters": [parameter._sharded_param_data for parameter in kept],
+            "gradients": [
+                tensor.grad
+                for tensor in [*(parameter.sharded_param for parameter in kept), *whole]
+                if tensor.grad is not None
+            ],
+            "buffers": buffers,
+        }
+        now = {kind: held_bytes(tensors) for kind, tensors in kinds.items()}
+        self.peak = {kind: max(size, self.peak.get(kind, 0)) for kind, size in now.items()}
+
+
+def held_bytes(tensors: Sequence[Any]) -> int:
+    """Bytes of the distinct storages here: one that is freed has none, whatever its tensor's shape."""
+    own = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
+    own = [tensor for tensor in own if isinstance(tensor, Tensor)]
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in own}
+    return sum(storage.nbytes() for storage in storages.values())

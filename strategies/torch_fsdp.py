@@ -1,0 +1,195 @@
+"""torch's own FSDP2: the reference that a user would pick instead of strategy=zero strategy.stage=3.
+
+Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (VLDB; arXiv 2304.11277), in
+torch's second version, `fully_shard`: of the rows of every parameter each of K replicas keeps 1/K, and of its gradient
+and optimizer state too. A block of the model (an entry of its list of modules) is gathered whole for its forward pass,
+and again, ahead of time, for its backward pass; what is in no block, or in two, is gathered once a step.
+
+Uneven batches are weighted through the loss, as FSDP averages over replicas: loss_j * K n_j / sum_i n_i.
+
+Cost per step and worker, of S bytes of parameters in blocks and R in none (rows padded to a multiple of K):
+all_gather (K-1)/K (2 S + R), without `reshard` (K-1)/K (S + R); reduce_scatter (K-1)/K (S + R) of gradients, which gloo
+does by an all-reduce and so sends twice.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from ..comm import Comm
+from ..comm.process import ProcessComm
+from ..comm.torch_world import torch_world
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
+from .errors import LayoutError
+from .exchange.fsdp_memory import Account, held_bytes, padded, stated
+from .sync.bsp import start_alike
+
+Group = list[nn.Parameter]  # what is gathered at once
+
+
+class TorchFSDP(Strategy):
+    """A replica is one worker; torch owns the sharding and the exchange."""
+
+    needs_processes = True
+    places = True
+
+    def __init__(self, reshard: bool = True) -> None:
+        """`reshard`: a block is cut up again after its forward pass; else it stays whole until its backward pass."""
+        self.reshard = reshard
+
+    def own_sync(self) -> Sync:
+        return _FSDPUpdate(self)
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 0:
+                raise LayoutError(
+                    f"strategy=torch_fsdp: parameter {name} is one number, FSDP2 cuts up rows; give it the shape [1]"
+                )
+        dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
+        if len(dtypes) > 1:
+            raise LayoutError(
+                f"strategy=torch_fsdp: FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}"
+            )
+        return [model]
+
+    def foresee(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> None:
+        self.root, self.blocks = grouped(parts[0])
+        self.sends_twice = device.type == "cpu"
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self.module, self._loss = model, loss
+        self.replicas = 1
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        outputs = self.module(batch.inputs)
+        if batch.size == 0:  # every replica takes part in every exchange
+            (outputs.sum() * 0).backward()
+            return None
+        loss = self._loss(outputs, batch.targets)
+        weight = batch.share * self.replicas
+        (loss if weight == 1 else loss * weight).backward()
+        return loss.detach()
+
+
+def block_modules(model: nn.Module) -> list[nn.Module]:
+    """Entries of the model's outermost lists of modules that are there once and share no parameter with another."""
+    entries = [entry for entry in _entries(model) if next(entry.parameters(), None) is not None]
+    uses = Counter(parameter for entry in entries for parameter in entry.parameters())
+    return [entry for entry in entries if all(uses[parameter] == 1 for parameter in entry.parameters())]
+
+
+def _entries(module: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(module, nn.ModuleList | nn.Sequential):
+        yield from module
+    else:
+        for child in module.children():
+            yield from _entries(child)
+
+
+def grouped(model: nn.Module) -> tuple[Group, list[Group]]:
+    """(The parameters in no block, those of each block)."""
+    blocks = [list(block.parameters()) for block in block_modules(model)]
+    inside = set(chain.from_iterable(blocks))
+    return [parameter for parameter in model.parameters() if parameter not in inside], blocks
+
+
+class _FSDPUpdate(Sync):
+    def __init__(self, strategy: TorchFSDP) -> None:
+        self._strategy = strategy
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        assert isinstance(comm, ProcessComm)
+        strategy, module = self._strategy, self._strategy.module
+        start_alike(parameters, comm)
+        self.account: Account | None = None
+        if comm.size == 1:
+            module.to(comm.device)
+            super().prepare(parameters, optimizer, comm)
+            return
+        torch_world(comm)
+        mesh = init_device_mesh(comm.device.type, (comm.size,))
+        names = {parameter: name for name, parameter in module.named_parameters()}
+        blocks = block_modules(module)
+        self.account = Account(module, blocks)  # before FSDP has hooks of its own
+        for block in blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=strategy.reshard)
+        fully_shard(module, mesh=mesh, reshard_after_forward=False)
+        cut_up = dict(module.named_parameters())
+        for group in optimizer.param_groups:
+            group["params"] = [cut_up[names[parameter]] for parameter in group["params"]]
+        strategy.replicas = comm.size
+        super().prepare({name: cut_up[name] for name in parameters}, optimizer, comm)
+
+    def update(self) -> None:
+        if self.account is not None:
+            self.account.end_step()
+        self.optimizer.step()
+
+    # -- state: whole, by parameter
+
+    def consensus(self) -> dict[str, Tensor]:
+        return {name: _whole(parameter.detach()) for name, parameter in self._strategy.module.named_parameters()}
+
+    def state_dict(self) -> State:
+        state = self.optimizer.state_dict()
+        whole = {i: {key: _whole(value) for key, value in its.items()} for i, its in state["state"].items()}
+        return {"optimizer": {**state, "state": whole}}
+
+    def load_state_dict(self, state: State) -> None:
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        kept = {
+            i: {key: _cut_up_like(parameters[i], value) for key, value in its.items()}
+            for i, its in state["optimizer"]["state"].items()
+        }
+        self.optimizer.load_state_dict({**state["optimizer"], "state": kept})
+
+    # -- measures
+
+    def measured(self, held: Memory) -> Memory:
+        if self.account is None:
+            return held
+        state = held_bytes([leaf for its in self.optimizer.state.values() for leaf in its.values()])
+        return {**held, **self.account.peak, "optimizer": state}
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        strategy = self._strategy
+        return stated(strategy.root, strategy.blocks, strategy.reshard, held, replicas)
+
+    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+        strategy = self._strategy
+        every = list(chain(strategy.root, *strategy.blocks))
+        gathered = padded(every, replicas) + (
+            padded(list(chain(*strategy.blocks)), replicas) if strategy.reshard else 0
+        )
+        reduced = padded([parameter for parameter in every if parameter.requires_grad], replicas)
+        others = (replicas - 1) / replicas
+        twice = 2 if strategy.sends_twice else 1
+        return Cost(worker={"all_gather": others * gathered, "reduce_scatter": twice * others * reduced})
+
+
+def _whole(value: Any) -> Any:
+    """A tensor of which replicas hold pieces, gathered: every replica calls."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _cut_up_like(parameter: nn.Parameter, whole: Any) -> Any:
+    """This replica's rows of a whole tensor, where it is one of the parameter's shape."""
+    if not (isinstance(parameter, DTensor) and isinstance(whole, Tensor) and whole.shape == parameter.shape):
+        return whole
+    mesh, placements = parameter.device_mesh, parameter.placements
+    pieces = whole.to(mesh.device_type).chunk(mesh.size())
+    own = pieces[mesh.get_local_rank()] if mesh.get_local_rank() < len(pieces) else whole[:0]
+    return DTensor.from_local(
+        own.clone(), mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )

@@ -1,0 +1,119 @@
+"""strategy=torch_fsdp: torch's FSDP2, against plain data parallel."""
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from paceline import engine
+from paceline.engine.errors import ConfigError
+from paceline.strategies.errors import LayoutError
+from paceline.strategies.torch_fsdp import TorchFSDP, block_modules, grouped
+
+EVERYWHERE = ["tracking=none", "optimizer=adam", "hardware.threads=1", "checkpoint.every=0", "evaluate.every=100"]
+MLP = ["model.hidden=[17,12]"]  # 17 rows divide by neither 2 nor 3
+CNN = ["model=cnn", "model.hidden=[9,7]", "batch_size=12"]
+GPT = [
+    "model=gpt",
+    "data=text",
+    "model.n_layer=2",
+    "model.n_head=2",
+    "model.width=16",
+    "model.dropout=0",
+    "batch_size=4",
+]
+ROUNDING = 1e-6
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+slow = pytest.mark.slow
+
+
+@pytest.fixture
+def trained(fork_server, tmp_path):
+    def train(*overrides):
+        result = engine.run([*EVERYWHERE, *overrides], root=tmp_path, quiet=True)
+        return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
+
+    return train
+
+
+def distance(a, b):
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        [*MLP, "hardware.workers=3"],
+        [*GPT, "hardware.workers=2", "model.tied=true"],
+        pytest.param([*MLP, "strategy.reshard=false", "hardware.workers=2"], marks=slow),
+        pytest.param([*CNN, "hardware.workers=2"], marks=slow),
+        pytest.param([*GPT, "hardware.workers=3"], marks=slow),
+    ],
+)
+def test_fifty_steps_equal_plain_data_parallel(trained, how):
+    plain = [text for text in how if not text.startswith("strategy.")]
+    fifty = ["steps=50", "epochs=50"]
+    weights, summary = trained("strategy=torch_fsdp", *how, *fifty)
+    reference, its = trained("strategy=data_parallel", *plain, *fifty)
+    assert distance(weights, reference) < ROUNDING
+    assert summary["loss"] == pytest.approx(its["loss"], rel=1e-5)
+
+
+def test_uneven_and_empty_batches_weigh_by_their_samples(trained):
+    """Of 1,437 samples the last step of an epoch gives 237 to one replica and none to the other."""
+    uneven = [*MLP, "batch_size=600", "epochs=2", "hardware.workers=2"]
+    assert distance(trained("strategy=torch_fsdp", *uneven)[0], trained(*uneven)[0]) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        [*MLP, "hardware.workers=3"],
+        [*GPT, "hardware.workers=2", "model.tied=true"],
+        [*CNN, "hardware.workers=2", "strategy.reshard=false"],
+        pytest.param([*GPT, "hardware.workers=3", "strategy.reshard=false"], marks=slow),
+        pytest.param([*CNN, "hardware.workers=3"], marks=slow),
+        pytest.param([*MLP, "hardware.workers=1"], marks=slow),
+    ],
+)
+def test_bytes_on_the_wire_and_memory_are_the_stated_ones(trained, how):
+    _, summary = trained("strategy=torch_fsdp", *how, "steps=4", "epochs=4")
+    stated, measured = summary["predicted"]["memory"], summary["memory"]
+    assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"], rel=1e-12)
+    for kind in ("parameters", "gradients", "buffers"):
+        assert measured[kind] == stated[kind], kind
+    assert measured["optimizer"] == pytest.approx(stated["optimizer"], rel=0.05)
+    assert measured["activations"] == pytest.approx(stated["activations"], rel=0.15)
+
+
+def test_blocks_are_entries_that_are_there_once_and_share_nothing():
+    shared, twice = nn.Linear(2, 2), nn.Linear(2, 2)
+    tied = nn.Linear(2, 2)
+    tied.weight = shared.weight
+    inner = nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.ReLU(), twice, shared, tied, twice])
+    model = nn.Module()
+    model.first, model.layers = nn.Linear(2, 3), inner
+    assert block_modules(model) == [inner[0]]
+    root, blocks = grouped(model)
+    assert blocks == [list(inner[0].parameters())]
+    assert [len(parameter) for parameter in root] == [3, 3, 2, 2, 2, 2, 2]
+
+
+def test_a_parameter_that_is_one_number_is_refused():
+    model = nn.Linear(2, 2)
+    model.scale = nn.Parameter(torch.ones(()))
+    with pytest.raises(LayoutError, match=r"strategy=torch_fsdp: parameter scale .*shape \[1\]") as caught:
+        TorchFSDP().split(model)
+    assert caught.value.exit_code == 2
+
+
+def test_parameters_of_two_dtypes_are_refused():
+    with pytest.raises(LayoutError, match=r"one dtype.*torch.float32, torch.float64"):
+        TorchFSDP().split(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
+
+
+def test_a_sync_mode_is_refused(trained):
+    with pytest.raises(ConfigError, match=r"sync=asp.*strategy=torch_fsdp"):
+        trained("strategy=torch_fsdp", "sync=asp")
