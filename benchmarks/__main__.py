@@ -12,15 +12,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .cuda import cuda_speed
 from .ddp import bsp_against_ddp
 from .fedavg import fedavg_against_flower
 from .harness import harness_against_bare_loop
 from .hogwild import hogwild_against_locks
 from .local_sgd import local_sgd_against_torch
 from .measure import Outcome
+from .memory import memory_table
 from .sharding import sharding_against_torch
 from .start import start_times
 from .virtual import virtual_speed
+from .zero import zero_against_deepspeed
 
 RESULTS = Path(__file__).with_name("results.json")
 
@@ -33,11 +36,14 @@ def main(
     rounds = 4 if quick else 12
     outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
     outcomes += hogwild_against_locks(rounds) + local_sgd_against_torch(rounds) + sharding_against_torch(rounds)
-    outcomes += fedavg_against_flower(1 if quick else 3) + virtual_speed(1)
+    outcomes += zero_against_deepspeed(2 if quick else 8)
+    outcomes += fedavg_against_flower(1 if quick else 3) + virtual_speed(1 if quick else 3)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")
     Console(width=None if sys.stdout.isatty() else 150).print(_table(outcomes))
     print(f"medians; the ratio is the median over rounds, ours and the peer in turn; written to {json_file}")
+    if not quick:
+        print(f"\npeak memory, 2 workers, GPT of 114 M parameters:\n{memory_table()}\n{cuda_speed()}")
 
 
 def _table(outcomes: list[Outcome]) -> Table:

@@ -1,0 +1,70 @@
+"""What a user of DeepSpeed alone writes: GPT on the shipped text, two workers. Prints the median step as JSON, in ms.
+
+Run by zero.py under torchrun: STAGE OFFLOAD STEPS BATCH.
+"""
+
+import json
+import os
+import statistics
+import sys
+import time
+
+import deepspeed
+import torch
+import torch.distributed as dist
+
+from paceline.engine import prepare
+from paceline.engine.build import assemble
+from paceline.strategies.zero import quiet_import
+from paceline.tasks.losses import cross_entropy
+
+stage, offload, steps, batch = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+quiet_import()  # leaves out an operation that takes a minute to compile
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+parts = assemble(prepare(["model=gpt", "data=text"]).experiment, ())
+torch.manual_seed(0)
+model = parts.make_model()
+split, _ = parts.data.load()
+zero: dict[str, object] = {"stage": stage, "reduce_bucket_size": sum(p.numel() for p in model.parameters())}
+if offload != "none":
+    zero["offload_optimizer"] = {"device": "cpu"}
+if offload == "all":
+    zero["offload_param"] = {"device": "cpu"}
+if stage == 3:
+    zero["stage3_param_persistence_threshold"] = 0
+optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
+if offload != "none":
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    optimizer = DeepSpeedCPUAdam(model.parameters(), lr=0.001, adamw_mode=False)
+engine, *_ = deepspeed.initialize(
+    model=model,
+    optimizer=optimizer,
+    dist_init_required=False,
+    config={
+        "train_micro_batch_size_per_gpu": batch,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 2**31,
+    },
+)
+generator = torch.Generator().manual_seed(0)
+times: list[float] = []
+for _ in range(steps):
+    dist.barrier()
+    start = time.perf_counter()
+    taken = torch.randint(len(split), (size, batch), generator=generator)[rank]
+    loss = cross_entropy(engine(split.inputs[taken]), split.targets[taken])
+    engine.backward(loss)
+    engine.step()
+    loss.item()
+    times.append(time.perf_counter() - start)
+if rank == 0:
+    print(json.dumps(statistics.median(times[steps // 4 :]) * 1e3), flush=True)
+dist.barrier()
+os._exit(0)
