@@ -75,6 +75,13 @@ def test_bf16_stays_near_fp32(plain, tmp_path):
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
+def test_gradients_are_not_clipped_unless_asked(plain, tmp_path):
+    """DeepSpeed's own default is a norm of 1; these begin at 3."""
+    steep = ["model.hidden=[]", "optimizer=sgd", "optimizer.lr=0.1", "steps=5", "batch_size=13"]
+    weights, _ = trained(tmp_path, "strategy=zero", *steep)
+    assert distance(weights, plain(*steep)[0]) < ROUNDING
+
+
 def test_uneven_and_empty_batches_weigh_by_their_samples(plain, tmp_path):
     """Of 1,437 samples the last step of an epoch gives 237 to one replica and none to the other."""
     uneven = ["batch_size=600", "epochs=2", "checkpoint.every=0"]
