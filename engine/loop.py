@@ -46,7 +46,7 @@ def train(job: Job) -> int:
         if job.stop.before(step, job.meter.last):
             return done
         seed_step(job, step)
-        account = memory.activations(job.strategy.module) if job.activations == 0 else nullcontext()
+        account = memory.activations() if job.activations == 0 else nullcontext()
         with job.meter.step(job.partition.size(step, job.replica)), account as activations:
             batch = take(job, step)
             job.sync.begin(batch)

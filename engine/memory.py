@@ -4,14 +4,18 @@ import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 
 def held(tensors: Iterable[Tensor]) -> int:
@@ -25,23 +29,28 @@ def optimizer_state(optimizer: Optimizer) -> list[Tensor]:
 
 
 class ActivationPeak:
-    """The most bytes that autograd kept for backward at any one time; parameters are not activations."""
+    """The most bytes that autograd kept for backward at any one time; parameters are not activations.
+
+    `recomputes`: torch's activation checkpointing was met, so the peak may be in backward.
+    """
 
     def __init__(self) -> None:
         self.peak = 0
+        self.recomputes = False
         self._bytes = 0
         self._users: dict[int, int] = {}
 
-    def add(self, tensor: Tensor) -> int:
+    def count(self, tensor: Tensor, holder: object) -> None:
+        """Count the tensor's storage for as long as `holder` lives."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         self._users[key] = self._users.get(key, 0) + 1
         if self._users[key] == 1:
             self._bytes += storage.nbytes()
             self.peak = max(self.peak, self._bytes)
-        return key
+        weakref.finalize(holder, self._drop, key, storage.nbytes())
 
-    def drop(self, key: int, size: int) -> None:
+    def _drop(self, key: int, size: int) -> None:
         self._users[key] -= 1
         if self._users[key] == 0:
             del self._users[key]
@@ -53,25 +62,88 @@ class _Saved:
 
     def __init__(self, tensor: Tensor, account: ActivationPeak) -> None:
         self.tensor = tensor
-        key = account.add(tensor)
-        weakref.finalize(self, account.drop, key, tensor.untyped_storage().nbytes())
+        account.count(tensor, self)
+
+
+_current: ContextVar[ActivationPeak | None] = ContextVar("account", default=None)  # of this thread
 
 
 @contextmanager
-def activations(module: nn.Module) -> Iterator[ActivationPeak]:
-    """Account for what the forward passes of `module` save for backward."""
+def activations() -> Iterator[ActivationPeak]:
+    """Account for what forward and backward passes in here save for backward, recomputed or not."""
     account = ActivationPeak()
 
     def pack(tensor: Tensor) -> Tensor | _Saved:
-        base = tensor if tensor._base is None else tensor._base
-        # not by its storage: one that is cut up has another whenever it is whole
-        return tensor if isinstance(base, nn.Parameter) else _Saved(tensor, account)
+        return tensor if _is_parameter(tensor) else _Saved(tensor, account)
 
     def unpack(saved: Tensor | _Saved) -> Tensor:
         return saved.tensor if isinstance(saved, _Saved) else saved
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+    _account_for_recomputation()
+    with _accounted_to(account), saved_tensors_hooks(pack, unpack):
         yield account
+
+
+@contextmanager
+def unaccounted() -> Iterator[None]:
+    """Passes in here are on nobody's account."""
+    with _accounted_to(None), saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield
+
+
+@contextmanager
+def _accounted_to(account: ActivationPeak | None) -> Iterator[None]:
+    token = _current.set(account)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    # not by its storage: one that is cut up has another whenever it is whole
+    return isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter)
+
+
+@cache
+def _account_for_recomputation() -> None:
+    """Have torch.utils.checkpoint show what it keeps of what it computes again.
+
+    Its own hooks hide that: of a tensor saved in the first pass they keep nothing, and what is saved when the pass is
+    computed again they keep until backward has asked for it. Where nobody accounts, they do as before.
+    """
+    first_pass, second_pass = checkpoint._checkpoint_hook, checkpoint._recomputation_hook
+
+    class FirstPass(first_pass):
+        def __init__(self, frame: Any) -> None:
+            super().__init__(frame)
+            frame.account = account = _current.get()  # now: backward may have a thread of its own
+            if account is not None:
+                account.recomputes = True
+
+    class SecondPass(second_pass):
+        def __init__(self, frame: Any, gid: Any) -> None:
+            super().__init__(frame, gid)
+            self._account: ActivationPeak | None = getattr(frame(), "account", None)  # None: from before this
+            self._keep = self.pack_hook
+            self.pack_hook = self._pack
+
+        def _pack(self, tensor: Tensor) -> Tensor:
+            if self._account is not None and not _is_parameter(tensor):
+                tensor = tensor.detach()  # this object is kept, and by nobody else
+                self._account.count(tensor, tensor)
+            return self._keep(tensor)
+
+        def __enter__(self) -> None:
+            self._accounted = _accounted_to(self._account)  # for another checkpoint within
+            self._accounted.__enter__()
+            super().__enter__()
+
+        def __exit__(self, *args: object) -> None:
+            super().__exit__(*args)
+            self._accounted.__exit__(None, None, None)
+
+    checkpoint._checkpoint_hook, checkpoint._recomputation_hook = FirstPass, SecondPass
 
 
 class AttentionOf(TorchFunctionMode):
@@ -94,6 +166,11 @@ class AttentionOf(TorchFunctionMode):
             if attention.query.is_meta and attention.is_fused(self._device):
                 return attention.fused(self._device)
         return func(*args, **kwargs)
+
+
+def backward(root: Tensor) -> None:
+    """A backward pass in which AttentionOf holds for what is computed again; torch's entry points suspend modes."""
+    _engine_run_backward((root,), (torch.empty_like(root),), False, False, (), True, True)
 
 
 class _Attention:

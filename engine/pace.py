@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..comm import Comm
+from .memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
 
 Shape = tuple[int, ...]
@@ -57,7 +58,7 @@ class ComputeModel:
         key = (part, tuple(inputs.shape), inputs.dtype, inputs.requires_grad)
         if key not in self._costs:
             # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
-            with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            with unaccounted():
                 self._costs[key] = self._look(self._parts[part], inputs)
         return self._costs[key]
 

@@ -186,9 +186,10 @@ def _check_outputs(experiment: Experiment, outputs: Tensor, targets: Tensor, cla
 def _activations(
     experiment: Experiment, parts: Parts, modules: list[nn.Module], inputs: Tensor, targets: Tensor
 ) -> list[int]:
-    """Bytes that each part's forward passes keep for backward.
+    """Bytes that each part's passes keep for backward.
 
-    Of several micro-batches of one size two are walked: each after the first adds what the second does.
+    Of several micro-batches of one size two are walked: each after the first adds what the second does. In backward
+    there is more only where something is computed again, and most in that of the first, while the others wait.
     """
     sizes = parts.strategy.micro_sizes(len(inputs))
     walked = [i for i, size in enumerate(sizes) if size not in sizes[:i] or sizes[:i].count(size) == 1]
@@ -198,16 +199,21 @@ def _activations(
     peaks: list[int] = []
     for i, module in enumerate(modules):
         peak = before = 0
-        kept: list[Tensor] = []
         outputs: list[Tensor] = []
-        with memory.activations(module) as account:
+        ends: list[Tensor] = []  # where backward begins
+        with memory.activations() as account:
             for x, y, times in zip(flowing, wanted, alike, strict=True):
                 outputs.append(parts.strategy.forward(module, x))
                 if i == parts.strategy.loss_part:
                     _check_outputs(experiment, outputs[0], targets, parts.data.spec.classes)
-                    kept.append(cross_entropy(outputs[-1], y))
+                    ends.append(cross_entropy(outputs[-1], y))
+                else:
+                    ends.append(outputs[-1])
                 peak += times * (account.peak - before)
                 before = account.peak
+            if account.recomputes:
+                memory.backward(ends[0])
+                peak += account.peak - before
         peaks.append(peak)
         flowing = [output.detach().requires_grad_() for output in outputs]
     return peaks

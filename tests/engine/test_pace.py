@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from paceline.comm.base import Comm
 from paceline.comm.network import Link, Network
@@ -169,7 +170,8 @@ def test_a_smaller_batch_costs_less_and_no_shape_is_looked_at_twice(monkeypatch:
     assert looked == [8, 3]
 
 
-def test_looking_at_a_pass_changes_nothing_around_it(cache: Path) -> None:
+@pytest.mark.parametrize("recompute", [False, True])
+def test_looking_at_a_pass_changes_nothing_around_it(recompute: bool, cache: Path) -> None:
     """Neither the account of activations, nor what is drawn, nor the model."""
 
     class Dropping(nn.Module):
@@ -178,6 +180,9 @@ def test_looking_at_a_pass_changes_nothing_around_it(cache: Path) -> None:
             self.layer = nn.Linear(64, 3)
 
         def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.compute, x, use_reentrant=False) if recompute else self.compute(x)
+
+        def compute(self, x: Tensor) -> Tensor:
             return nn.functional.dropout(self.layer(x.flatten(1)))
 
     def outcome(measured: bool | None) -> tuple[Tensor, int]:
@@ -187,7 +192,7 @@ def test_looking_at_a_pass_changes_nothing_around_it(cache: Path) -> None:
             of = ComputeModel(1e6, 0.0, measured)
             of.keep(0, model)
             model.register_forward_pre_hook(lambda _, inputs: of.of(0, inputs[0]) and None)
-        with activations(model) as account:
+        with activations() as account:
             outputs = model(images(5))
         assert all(parameter.grad is None for parameter in model.parameters())
         return outputs, account.peak
