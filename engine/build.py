@@ -39,6 +39,8 @@ class Parts:
     sync: Sync
     make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process
     layout: Layout
+    model: nn.Module  # the whole, on the meta device
+    modules: list[nn.Module]  # what the strategy cuts it into
     make_model: Callable[[], nn.Module]
     make_optimizer: MakeOptimizer
 
@@ -89,8 +91,9 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
 
     layout = lay_out(experiment, strategy, sync, world_size)
     with torch.device("meta"):
-        parts = strategy.split(make_model())
-    for part in parts:
+        model = make_model()
+        modules = strategy.split(model)
+    for part in modules:
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         sync.check_optimizer(make_optimizer(part.parameters()))
@@ -115,6 +118,8 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         sync,
         make_pair,
         layout,
+        model,
+        modules,
         make_model,
         make_optimizer,
     )

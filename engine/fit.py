@@ -268,16 +268,22 @@ def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict |
 
 
 def _largest_batch(experiment: Experiment, judge: Judge) -> int:
-    """What is held is a constant and a part that goes as the batch; where it is not quite so, the search finds out."""
+    """What is needed is the largest of some that are a constant and a part that goes as the batch: where it is level,
+    what goes as the batch is hidden yet.
+    """
 
-    def used(size: int) -> float | None:
-        return _used(judge(_with(experiment, batch_size=size)))
+    def verdict(size: int) -> Verdict:
+        return judge(_with(experiment, batch_size=size))
 
-    few, many = used(64), used(128)
-    guess = experiment.batch_size
-    if few is not None and many is not None and many > few:
-        guess = int(64 + 64 * (1 - few) / (many - few))
-    return boundary(lambda size: judge(_with(experiment, batch_size=size)).fits, guess, MOST_SAMPLES)
+    size, guess = 64, 128
+    for _ in range(8):
+        less, more = _used(verdict(size)), _used(verdict(guess))
+        if less is None or more is None or size == guess:
+            break
+        level = more == less
+        size, guess = guess, guess * 4 if level else int(guess + (guess - size) * (1 - more) / (more - less))
+        guess = min(max(guess, 1), MOST_SAMPLES)
+    return boundary(lambda size: verdict(size).fits, guess, MOST_SAMPLES)
 
 
 def _used(verdict: Verdict) -> float | None:

@@ -15,6 +15,7 @@ from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
 from .layout import Layout
+from .meta import Repeats
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
 
     Raises `ConfigError` and the strategies', sync modes' and tasks' own refusals.
     """
-    parts = assemble(experiment, allowed, world_size)
+    repeats = Repeats()
+    with repeats:
+        parts = assemble(experiment, allowed, world_size)
     layout, spec = parts.layout, parts.data.spec
     steps_per_epoch = steps = None
     if spec.train_size is not None:
@@ -83,9 +86,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     if steps_per_epoch is not None:
         steps = min(steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
     device = choose_device(experiment, layout)
-    with torch.device("meta"):
-        model = parts.make_model()
-    shapes = {name: list(tensor.shape) for name, tensor in state_of(model).items()}
+    shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     return Plan(
         experiment,
         layout,
@@ -93,7 +94,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts, model, steps_per_epoch, device),
+        _part_plans(experiment, parts, steps_per_epoch, device, repeats),
         parts.strategy,
         shapes,
         parts.sync.survives,
@@ -124,17 +125,15 @@ def share_of_cores(layout: Layout) -> int:
 
 
 def _part_plans(
-    experiment: Experiment, parts: Parts, model: nn.Module, steps_per_epoch: int | None, device: torch.device
+    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, device: torch.device, repeats: Repeats
 ) -> list[PartPlan]:
-    """`model`: on the meta device."""
-    with torch.device("meta"):
-        modules = parts.strategy.split(model)
-    model.train()
+    modules = parts.modules
+    parts.model.train()
     spec, size = parts.data.spec, experiment.batch_size
     inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
     targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
     try:
-        with memory.AttentionOf(device):
+        with memory.AttentionOf(device), repeats:
             activations = _activations(experiment, parts, modules, inputs, targets)
         parts.strategy.foresee(modules, inputs, targets, cross_entropy, device)
     except (RuntimeError, IndexError) as error:  # torch's word on shapes
@@ -142,7 +141,8 @@ def _part_plans(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
             f"{list(inputs.shape)}: {str(error).splitlines()[0]}"
         ) from error
-    within = parts.strategy.cost(modules, inputs)
+    with repeats:
+        within = parts.strategy.cost(modules, inputs)
     parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
     plans: list[PartPlan] = []
     for module, traffic, saved in zip(modules, within, activations, strict=True):

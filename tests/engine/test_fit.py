@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import torch
@@ -15,8 +15,9 @@ import paceline.conf
 from paceline import engine
 from paceline.engine.compose import compose, instead
 from paceline.engine.errors import ConfigError, MachineError
-from paceline.engine.experiment import Machine
+from paceline.engine.experiment import Experiment, Machine
 from paceline.engine.fit import Fit, boundary, capacity_of, family, need_of
+from paceline.engine.plan import Plan, make_plan
 from paceline.engine.targets import values_of
 
 CONF = Path(next(iter(paceline.conf.__path__)))
@@ -109,6 +110,21 @@ class TestFit:
         held = [sum(plan.peak_memory().values()) for plan in plans]
         limit = int(4 * GIB * 0.95) - GIB
         assert found.batch_size > 100_000 and held[0] <= limit < held[1]
+
+    def test_the_largest_batch_takes_few_plans_also_where_small_ones_hide_behind_the_copy_that_is_evaluated(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: set[int] = set()
+
+        def counted(experiment: Experiment, *more: Any) -> Plan:
+            asked.add(experiment.batch_size)
+            return make_plan(experiment, *more)
+
+        monkeypatch.setattr(engine.fit, "make_plan", counted)
+        found = fit("strategy=single", SMALL, "model.hidden=[8192,8192]", strategies=())
+        small = engine.prepare(["strategy=single", SMALL, "model.hidden=[8192,8192]", "batch_size=128"]).plan()
+        assert small.peak_memory()["activations"] < small.peak_memory()["parameters"]
+        assert found.batch_size > 1000 and len(asked) < 12
 
     @pytest.mark.parametrize(
         "how", [("strategy=single",), ("optimizer=adam",), ("strategy=pipeline",)], ids=lambda how: how[0]
