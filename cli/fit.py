@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 def raw_fit(fit: "Fit") -> dict[str, Any]:
     """Everything, in plain values: bytes, entries of parameters."""
+    from ..engine.fit import size_of
+
     capacity = fit.capacity
     return {
         "machine": capacity.machine.model_dump(),
@@ -17,6 +19,7 @@ def raw_fit(fit: "Fit") -> dict[str, Any]:
         "largest_model": {"overrides": fit.overrides, "parameters": fit.parameters} | _raw(fit.model)
         if fit.model
         else None,
+        "next_larger_model": {"parameters": size_of(fit.next_model)} | _raw(fit.next_model) if fit.next_model else None,
         "largest_batch_size": fit.batch_size or None,
         "chosen": _raw(fit.chosen),
         "strategies": [_raw(verdict) for verdict in fit.strategies],
@@ -41,7 +44,7 @@ def fit_for_people(fit: "Fit") -> str:
     return "\n\n".join(
         [
             _machine(fit.capacity),
-            "\n".join([*aligned([_model(fit), _batch(fit)], numbers_from=2)]),
+            "\n".join([*aligned([_model(fit), *_why(fit), _batch(fit)], numbers_from=2)]),
             "\n".join([_title(fit), *_strategies(fit)]),
             _notes(fit),
         ]
@@ -64,6 +67,25 @@ def _model(fit: "Fit") -> list[str]:
     if fit.model is None:
         return ["largest GPT", "none of the family: the smallest does not fit either"]
     return ["largest GPT", f"{_entries(fit.parameters)} parameters: {fit.overrides}"]
+
+
+def _why(fit: "Fit") -> list[list[str]]:
+    """What the largest takes of the machine, and what of the next larger one is too much."""
+    from ..engine.fit import size_of
+    from ..tracking.compare import human_bytes
+
+    lines: list[str] = []
+    if fit.model is not None and fit.model.plan is not None and fit.model.need is not None:
+        need, capacity = fit.model.need, fit.capacity
+        taken = [f"{human_bytes(need.host)} of the host's {human_bytes(capacity.host)}"]
+        if capacity.device is not None:
+            taken.insert(0, f"{human_bytes(need.device)} of a device's {human_bytes(capacity.device)}")
+        kinds = fit.model.plan.peak_memory().items()
+        held = ", ".join(f"{kind} {human_bytes(size)}" for kind, size in kinds if size)
+        lines += [f"it takes {' and '.join(taken)}: {held}"]
+    if fit.next_model is not None and fit.next_model.why:
+        lines += [f"the next larger, {_entries(size_of(fit.next_model))}: {fit.next_model.why}"]
+    return [["", line] for line in lines]
 
 
 def _entries(number: int) -> str:

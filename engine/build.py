@@ -90,6 +90,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         return build("optimizer", chosen, Optimizer, allowed, {"params": params})
 
     layout = lay_out(experiment, strategy, sync, world_size)
+    partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):
         model = make_model()
         modules = strategy.split(model)

@@ -80,6 +80,7 @@ class Fit:
     model: Verdict | None  # with the largest GPT that fits; None: not even the smallest does
     overrides: str  # that choose it, those given among them
     parameters: int  # that it has
+    next_model: Verdict | None  # the next larger one, which does not fit; None: the family ends
     batch_size: int  # the largest that fits with the chosen model; 0: none does
     strategies: list[Verdict]  # for the chosen model and batch_size
 
@@ -111,14 +112,15 @@ def search(
     if not issubclass(load_class("model", experiment.model.target, torch.nn.Module, allowed), GPT):
         said = instead(said, {"model": "gpt", "data": "text"})
         of_gpt = compose(said, config_dir)
-    heads, model = _largest_model(of_gpt, judge)
+    heads, model, next_model = _largest_model(of_gpt, judge)
     shape = [f"model.{knob}={value}" for knob, value in family(heads).items()] if heads else []
     return Fit(
         chosen,
         capacity,
         model,
         " ".join([*said, *shape]),
-        sum(part.parameters for part in model.plan.parts) if model and model.plan else 0,
+        size_of(model),
+        next_model,
         _largest_batch(experiment, judge),
         _strategies(experiment, chosen, overrides, strategies, config_dir, allowed, judge),
     )
@@ -219,7 +221,13 @@ def _gib(size: int) -> str:
 
 def _typed(strategy: Choice) -> str:
     knobs = [f"strategy.{key}={value}" for key, value in strategy.knobs.items() if key in VARIED]
-    return " ".join([strategy.name, *(knob.replace("=True", "=true").replace("=False", "=false") for knob in knobs)])
+    return " ".join([strategy.name, *map(_yaml, knobs)])
+
+
+def _yaml(knob: str) -> str:
+    for python, yaml in (("=True", "=true"), ("=False", "=false"), ("=None", "=null")):
+        knob = knob.replace(python, yaml)
+    return knob
 
 
 # -- the searches
@@ -249,8 +257,13 @@ def boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
     return low
 
 
-def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict | None]:
-    """The family's largest member that fits, by its heads, and what it needs."""
+def size_of(verdict: Verdict | None) -> int:
+    """The parameters of its model."""
+    return sum(part.parameters for part in verdict.plan.parts) if verdict and verdict.plan else 0
+
+
+def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict | None, Verdict | None]:
+    """The family's largest member that fits, by its heads, what it needs, and what the next larger one would."""
     found: dict[int, Verdict] = {}
 
     def fits(heads: int) -> bool:
@@ -264,7 +277,7 @@ def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict |
         if used := _used(found[guess]):
             guess = min(max(int(guess * used**-power), 1), MOST_HEADS)
     heads = boundary(fits, guess, MOST_HEADS)
-    return heads, found.get(heads)
+    return heads, found.get(heads), found.get(heads + 1)
 
 
 def _largest_batch(experiment: Experiment, judge: Judge) -> int:

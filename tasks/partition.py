@@ -18,6 +18,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from .base import DataSpec
 from .errors import PartitionError
 
 _DEAL = 1  # tells the seed of dealing from those of the epochs' orders
@@ -48,6 +49,9 @@ class Partitioner(ABC):
     @abstractmethod
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
         """Known from sizes alone, or None: it takes the labels."""
+
+    def check(self, spec: DataSpec, replicas: int) -> None:
+        """Refuse what cannot be dealt, as far as it is known without data. Raises `PartitionError`."""
 
     @abstractmethod
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> Partition:
@@ -119,13 +123,20 @@ class Dirichlet(Partitioner):
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> None:
         return None
 
-    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
-        labels = _labels(targets, "dirichlet")
-        if len(labels) < replicas:
+    def check(self, spec: DataSpec, replicas: int) -> None:
+        self._check(spec.target_shape, spec.train_size, replicas)
+
+    def _check(self, target_shape: Sequence[int], samples: int | None, replicas: int) -> None:
+        _check_labels("dirichlet", target_shape)
+        if samples is not None and samples < replicas:
             raise PartitionError(
-                f"partition=dirichlet: {replicas} replicas cannot each own one of {len(labels)} samples; "
-                f"hardware.workers must make {len(labels)} replicas or fewer"
+                f"partition=dirichlet: {replicas} replicas cannot each own one of {samples} samples; "
+                f"hardware.workers must make {samples} replicas or fewer"
             )
+
+    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
+        self._check(targets.shape[1:], len(targets), replicas)
+        labels = targets.numpy()
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
         owned: list[list[np.ndarray]] = [[] for _ in range(replicas)]
         for label in np.unique(labels):
@@ -150,14 +161,23 @@ class ByLabel(Partitioner):
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> None:
         return None
 
-    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
-        labels = _labels(targets, "by_label")
+    def check(self, spec: DataSpec, replicas: int) -> None:
+        self._check(spec.target_shape, spec.train_size, replicas)
+        if self.labels > spec.classes:
+            raise PartitionError(f"partition.labels={self.labels}: must be {spec.classes} or less, the classes of data")
+
+    def _check(self, target_shape: Sequence[int], samples: int | None, replicas: int) -> None:
+        _check_labels("by_label", target_shape)
         count = self.labels * replicas
-        if len(labels) < count:
+        if samples is not None and samples < count:
             raise PartitionError(
                 f"partition.labels={self.labels}: {replicas} replicas take {count} shards, and there are "
-                f"{len(labels)} samples; fewer hardware.workers or partition=dirichlet would do"
+                f"{samples} samples; fewer hardware.workers or partition=dirichlet would do"
             )
+
+    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
+        self._check(targets.shape[1:], len(targets), replicas)
+        labels, count = targets.numpy(), self.labels * replicas
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
         shards = np.array_split(np.argsort(labels, kind="stable"), count)  # sizes differ by one at most
         hands = rng.permutation(count).reshape(replicas, self.labels)
@@ -214,13 +234,12 @@ def _places(samples: int, seed: int, epoch: int) -> np.ndarray:
     return places
 
 
-def _labels(targets: Tensor, choice: str) -> np.ndarray:
-    if targets.dim() != 1:
+def _check_labels(choice: str, target_shape: Sequence[int]) -> None:
+    if target_shape:
         raise PartitionError(
             f"partition={choice} deals samples by their label, and a sample of these data has "
-            f"{'x'.join(map(str, targets.shape[1:]))} targets; partition=shuffled deals any data"
+            f"{'x'.join(map(str, target_shape))} targets; partition=shuffled deals any data"
         )
-    return targets.numpy()
 
 
 def _none_empty(owned: list[np.ndarray]) -> list[np.ndarray]:

@@ -139,6 +139,8 @@ class TestFit:
         limits = capacity_of(plan)
         assert limits.device is not None
         assert need_of(plan, limits).device <= limits.device < need_of(larger, limits).device
+        assert found.next_model is not None and found.next_model.need == need_of(larger, limits)
+        assert "too much for a device" in found.next_model.why
 
     def test_the_chosen_gpts_other_knobs_are_kept(self) -> None:
         found = fit("model=gpt", "data=text", "model.vocabulary=1000", "data.context=16", SMALL, strategies=())

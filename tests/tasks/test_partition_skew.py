@@ -9,6 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.engine import prepare
+from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.errors import PartitionError
 from paceline.tasks.partition import ByLabel, Dirichlet, OwnedPartition, Partitioner, ShuffledPartition
@@ -20,6 +22,8 @@ partitioners: st.SearchStrategy[Partitioner] = st.one_of(
 replicas = st.integers(1, 9)
 batch_sizes = st.integers(1, 20)
 seeds = st.integers(0, 2**63 - 1)
+TEXT = DataSpec((64,), torch.int64, (64,), 256, 1000, 100)
+FEW = DataSpec((1, 8, 8), torch.float32, (), 10, 11, 5)
 
 
 def deal(partitioner: Partitioner, targets: Tensor, replicas: int, batch_size: int, seed: int) -> OwnedPartition:
@@ -229,6 +233,27 @@ def test_samples_without_one_label_are_refused(partitioner):
     ) as caught:
         partitioner.deal(torch.zeros(100, 64, dtype=torch.int64), 2, 8, 0)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "spec", "replicas", "says"),
+    [
+        (Dirichlet(), TEXT, 2, "partition=dirichlet.*64 targets"),
+        (ByLabel(), TEXT, 2, "partition=by_label.*64 targets"),
+        (Dirichlet(), FEW, 12, "12 replicas cannot each own one of 11 samples"),
+        (ByLabel(3), FEW, 4, "partition.labels=3: 4 replicas take 12 shards.*11 samples"),
+        (ByLabel(11), Digits().spec, 2, "partition.labels=11: must be 10 or less"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused_without_the_data_where_that_is_known(partitioner, spec, replicas, says):
+    with pytest.raises(PartitionError, match=says) as caught:
+        partitioner.check(spec, replicas)
+    assert caught.value.exit_code == 2
+
+
+def test_a_plan_refuses_what_cannot_be_dealt():
+    with pytest.raises(PartitionError, match=r"partition=by_label.*partition=shuffled"):
+        prepare(["model=gpt", "data=text", "partition=by_label"]).plan()
 
 
 @pytest.mark.parametrize("partitioner", [Dirichlet(), ByLabel()])
