@@ -194,8 +194,8 @@ def _activations(
     sizes = parts.strategy.micro_sizes(len(inputs))
     walked = [i for i, size in enumerate(sizes) if size not in sizes[:i] or sizes[:i].count(size) == 1]
     alike = [sum(size == sizes[i] for size in sizes) - 1 if sizes[i] in sizes[:i] else 1 for i in walked]
-    flowing = [inputs.split(sizes)[i] for i in walked]
-    wanted = [targets.split(sizes)[i] for i in walked]
+    flowing = [inputs[: sizes[i]] for i in walked]
+    wanted = [targets[: sizes[i]] for i in walked]
     peaks: list[int] = []
     for i, module in enumerate(modules):
         peak = before = 0

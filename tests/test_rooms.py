@@ -32,7 +32,7 @@ OWNERS = {  # what is imported -> the files that may
     "deepspeed": ["strategies/zero.py"],
     "wandb": ["tracking/wandb.py"],
     "hydra": ["engine/compose.py"],
-    "torch.distributed": ["comm/*.py", "strategies/torch_*.py"],
+    "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/exchange/fsdp_memory.py"],
 }
 SOURCES = [path for room in MAY_USE for path in sorted((ROOT / room).rglob("*.py"))]
 

@@ -130,11 +130,14 @@ def test_resumed_with_offload_is_uninterrupted_within_rounding(fork_server, tmp_
         pytest.param(["strategy.stage=1", "strategy.offload=optimizer"], marks=[slow, needs_compiler]),
     ],
 )
-def test_bytes_on_the_wire_are_the_stated_ones(fork_server, tmp_path, how):
+def test_bytes_on_the_wire_and_memory_are_the_stated_ones(fork_server, tmp_path, how):
     few = ["steps=6", "data.limit=96", "batch_size=8", "checkpoint.every=0"]
     _, summary = trained(tmp_path, "strategy=zero", *how, *few)
     assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"], abs=1e-6)
     assert summary["wire"]["bytes_per_step"] > 0
+    stated, measured = summary["predicted"]["memory"], summary["memory"]
+    for kind in stated:
+        assert measured[kind] == pytest.approx(stated[kind], rel=0.15 if kind == "activations" else 0.05), kind
 
 
 def predicted(*overrides, workers=4):
