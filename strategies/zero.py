@@ -91,7 +91,7 @@ class Zero(Strategy):
         self.stage, self.offload, self.precision = stage, offload, precision
         self.accumulated, self.clip, self.recompute, self.config = micro_batches, clip, recompute, config
         self.settings = merged(self._own_settings(), config)
-        self.bucket: int = self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET)
+        self.bucket = int(self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET))
 
     def _own_settings(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.stage}
@@ -124,6 +124,12 @@ class Zero(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         return [model.to(DTYPES[self.precision])]
 
+    def foresee(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> None:
+        if self.precision == "fp16" and device.type == "cpu":
+            raise LayoutError("strategy.precision=fp16: DeepSpeed has it on GPUs only; choose bf16 or fp32 on a CPU")
+
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
@@ -136,7 +142,7 @@ class Zero(Strategy):
     def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
         if self.precision != "fp32" and inputs.is_floating_point():
             inputs = inputs.to(DTYPES[self.precision])
-        return _recomputed(part, inputs) if self.recompute else part(inputs)
+        return (_recomputed(part, inputs) if self.recompute else part(inputs)).float()  # the loss is of fp32
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         total = torch.zeros(())
@@ -145,12 +151,12 @@ class Zero(Strategy):
         ):
             outputs = self.engine(inputs)
             if len(targets):
-                loss = self._loss(outputs.float(), targets)
+                loss = self._loss(outputs, targets)
                 total += loss.detach().cpu() * len(targets) / batch.size
                 weight = len(targets) * self.replicas * self.accumulated / batch.total
                 loss = loss if weight == 1 else loss * weight
             else:  # every replica takes part in every backward pass
-                loss = outputs.float().sum() * 0
+                loss = outputs.sum() * 0
             self.engine.backward(loss)
             self.engine.step()  # at the last micro-batch
         self.account.end_step()
@@ -289,7 +295,8 @@ class _ZeroUpdate(Sync):
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         strategy = self._strategy
         width = DTYPES[strategy.precision].itemsize
-        return stated(strategy.stage, strategy.offload, width, strategy.bucket, held, parameters, replicas)
+        accumulates = strategy.accumulated > 1
+        return stated(strategy.stage, strategy.offload, width, strategy.bucket, accumulates, held, parameters, replicas)
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
         strategy = self._strategy

@@ -14,13 +14,21 @@ COPIES = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp
 
 
 def stated(
-    stage: int, offload: str, width: int, bucket: int, held: Memory, parameters: Sequence[Tensor], replicas: int
+    stage: int,
+    offload: str,
+    width: int,
+    bucket: int,
+    accumulates: bool,
+    held: Memory,
+    parameters: Sequence[Tensor],
+    replicas: int,
 ) -> Memory:
     """Of Psi parameters of `width` bytes and K replicas the table in zero.py, at the precision that there is, and
 
     - a copy of the weights in fp32 for the optimizer, from stage 1 on in fp32 training too;
     - from stage 1 on a bucket (of `bucket` entries at most) that gradients travel in, and at stage 2 and 3, before it
       fills, the gradients themselves;
+    - where a step has several micro-batches (`accumulates`), at stage 3 a second share, of what has been summed so far;
     - with offload, gradients in fp32 on the host (at stage 3 twice).
     """
     psi = sum(parameter.numel() for parameter in parameters)
@@ -28,7 +36,7 @@ def stated(
     share = {0: psi, 1: -(-psi // replicas), 2: -(-psi // replicas), 3: pieces}[stage]
     bucket = min(bucket, psi) if stage > 0 else 0
     offloads = offload != "none"
-    gradients = {0: psi, 1: psi, 2: min(psi, bucket + share), 3: bucket + share}[stage]
+    gradients = {0: psi, 1: psi, 2: min(psi, bucket + share), 3: bucket + share * (2 if accumulates else 1)}[stage]
     if offloads and stage > 1:
         gradients = bucket
     memory = {

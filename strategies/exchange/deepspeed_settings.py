@@ -18,8 +18,8 @@ _KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file ->
     "zero_optimization.offload_param.device": ("strategy.offload", "none"),
     "gradient_accumulation_steps": ("strategy.micro_batches", None),
     "gradient_clipping": ("strategy.clip", None),
-    "bf16.enabled": ("strategy.precision=bf16", False),
-    "fp16.enabled": ("strategy.precision=fp16", False),
+    "bf16.enabled": ("strategy.precision", False),
+    "fp16.enabled": ("strategy.precision", False),
 }
 
 
@@ -45,6 +45,10 @@ def _joined(own: dict[str, Any], theirs: dict[str, Any], path: str, at: str) -> 
         where = f"{at}{key}"
         if value == "auto":
             continue
+        if isinstance(own.get(key), dict) and not isinstance(value, dict):
+            raise LayoutError(f"strategy.config={path}: {where}={json.dumps(value)}: must be a JSON object")
+        if key == "reduce_bucket_size" and not (isinstance(value, int | float) and value >= 1):
+            raise LayoutError(f"strategy.config={path}: {where}={json.dumps(value)}: must be a number of entries")
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
             joined[key] = _joined(own.get(key, {}), value, path, f"{where}.")
         elif where in _KNOBS and own.get(key, _KNOBS[where][1]) != value:

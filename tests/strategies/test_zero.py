@@ -140,6 +140,24 @@ def test_bytes_on_the_wire_and_memory_are_the_stated_ones(fork_server, tmp_path,
         assert measured[kind] == pytest.approx(stated[kind], rel=0.15 if kind == "activations" else 0.05), kind
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["strategy.stage=3", "strategy.micro_batches=3", "hardware.workers=3"],
+        pytest.param(["strategy.stage=3", "strategy.micro_batches=2", "strategy.precision=bf16"], marks=slow),
+        pytest.param(["strategy.stage=2", "strategy.precision=bf16", "strategy.recompute=true"], marks=slow),
+        pytest.param(["strategy.stage=2", "strategy.precision=bf16", "model.vocabulary=2048"], marks=slow),
+    ],
+)
+def test_a_gpts_memory_is_the_stated_one(fork_server, tmp_path, how):
+    gpt = ["model=gpt", "data=text", "model.n_layer=2", "model.width=32", "batch_size=6", "steps=3", "tracking=none"]
+    two = ["optimizer=adam", "hardware.threads=1", "hardware.workers=2", "checkpoint.every=0"]
+    result = engine.run(["strategy=zero", *gpt, *two, *how], root=tmp_path, quiet=True)
+    stated, measured = result.summary["predicted"]["memory"], result.summary["memory"]
+    for kind in stated:
+        assert measured[kind] == pytest.approx(stated[kind], rel=0.15 if kind == "activations" else 0.05), kind
+
+
 def predicted(*overrides, workers=4):
     return prepare([*EVERYWHERE, "strategy=zero", f"hardware.workers={workers}", *overrides]).plan().peak_memory()
 
@@ -170,6 +188,7 @@ def test_offload_moves_its_kinds_to_the_host():
         (["sync=asp"], "takes sync=bsp only"),
         (["hardware=virtual"], "hardware=local"),
         (["strategy.config=nowhere.json"], "cannot be read as JSON"),
+        (["strategy.precision=fp16"], "strategy.precision=fp16: .*bf16"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(overrides, key):
@@ -201,7 +220,11 @@ def test_a_users_settings_are_merged_in(tmp_path):
     [
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3 there and 2 by strategy.stage"),
         ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0 there and 0.0 by strategy.clip"),
-        ({"bf16": {"enabled": True}}, "bf16.enabled is true there and false by strategy.precision=bf16"),
+        ({"bf16": {"enabled": True}}, "bf16.enabled is true there and false by strategy.precision"),
+        ({"zero_optimization": True}, "zero_optimization=true: must be a JSON object"),
+        ({"zero_optimization": None}, "zero_optimization=null: must be a JSON object"),
+        ({"zero_optimization": {"reduce_bucket_size": "big"}}, 'reduce_bucket_size="big": must be a number'),
+        ({"zero_optimization": {"reduce_bucket_size": -5}}, "reduce_bucket_size=-5: must be a number"),
         ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, '"cpu" there and "none" by strategy.offload'),
         ({"gradient_accumulation_steps": 4}, "4 there and 1 by strategy.micro_batches"),
         ({"train_batch_size": 64}, "batch_size="),
