@@ -76,9 +76,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
 
     Raises `ConfigError` and the strategies', sync modes' and tasks' own refusals.
     """
-    repeats = Repeats()
-    with repeats:
-        parts = assemble(experiment, allowed, world_size)
+    parts = assemble(experiment, allowed, world_size)
     layout, spec = parts.layout, parts.data.spec
     steps_per_epoch = steps = None
     if spec.train_size is not None:
@@ -94,7 +92,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts, steps_per_epoch, device, repeats),
+        _part_plans(experiment, parts, steps_per_epoch, device, Repeats()),
         parts.strategy,
         shapes,
         parts.sync.survives,
