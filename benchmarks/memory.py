@@ -5,12 +5,11 @@ them apart.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from .zero import ONE_THREAD, PATIENCE
+from .zero import run_in
 
 SETTINGS = (
     "model=gpt_100m", "data=text", "data.context=1024", "batch_size=1", "steps=2", "optimizer=adam", "tracking=none",
@@ -29,18 +28,9 @@ def memory_table() -> str:
     paceline = str(Path(sys.executable).with_name("paceline"))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ds.json").write_text(json.dumps({"zero_optimization": {"reduce_bucket_size": BUCKET}}))
-
-        def call(*arguments: str) -> str:
-            ended = subprocess.run(
-                [paceline, *arguments], cwd=folder, env=ONE_THREAD, capture_output=True, text=True, timeout=PATIENCE
-            )
-            if ended.returncode != 0:
-                raise RuntimeError(f"paceline {' '.join(arguments)} failed:\n{(ended.stdout + ended.stderr)[-3000:]}")
-            return ended.stdout
-
         for name, how in RUNS.items():
-            call("train", "--name", name, *SETTINGS, *how)
-        return call("compare", "--memory", *RUNS)
+            run_in([paceline, "train", "--name", name, *SETTINGS, *how], folder)
+        return run_in([paceline, "compare", "--memory", *RUNS], folder)
 
 
 if __name__ == "__main__":

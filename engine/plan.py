@@ -92,7 +92,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts, steps_per_epoch, device, Repeats()),
+        _part_plans(experiment, parts, steps_per_epoch, device),
         parts.strategy,
         shapes,
         parts.sync.survives,
@@ -123,13 +123,14 @@ def share_of_cores(layout: Layout) -> int:
 
 
 def _part_plans(
-    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, device: torch.device, repeats: Repeats
+    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, device: torch.device
 ) -> list[PartPlan]:
     modules = parts.modules
     parts.model.train()
     spec, size = parts.data.spec, experiment.batch_size
     inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
     targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
+    repeats = Repeats()
     try:
         with memory.AttentionOf(device), repeats:
             activations = _activations(experiment, parts, modules, inputs, targets)

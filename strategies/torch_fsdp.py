@@ -29,10 +29,8 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
 from .errors import LayoutError
-from .exchange.fsdp_memory import Account, held_bytes, padded, stated
+from .exchange.fsdp_memory import Account, Group, held_bytes, padded, stated
 from .sync.bsp import start_alike
-
-Group = list[nn.Parameter]  # what is gathered at once
 
 
 class TorchFSDP(Strategy):
@@ -99,7 +97,7 @@ def _entries(module: nn.Module) -> Iterator[nn.Module]:
 
 def grouped(model: nn.Module) -> tuple[Group, list[Group]]:
     """(The parameters in no block, those of each block)."""
-    blocks = [list(block.parameters()) for block in block_modules(model)]
+    blocks: list[Group] = [list(block.parameters()) for block in block_modules(model)]
     inside = set(chain.from_iterable(blocks))
     return [parameter for parameter in model.parameters() if parameter not in inside], blocks
 

@@ -188,7 +188,7 @@ def test_offload_moves_its_kinds_to_the_host():
         (["sync=asp"], "takes sync=bsp only"),
         (["hardware=virtual"], "hardware=local"),
         (["strategy.config=nowhere.json"], "cannot be read as JSON"),
-        (["strategy.precision=fp16"], "strategy.precision=fp16: .*bf16"),
+        (["strategy.precision=fp16", "hardware.device=cpu"], "strategy.precision=fp16: .*bf16"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(overrides, key):
