@@ -28,10 +28,10 @@ def rows(runs: Sequence[RunDirectory | Summary], baseline: str | RunDirectory | 
     throughput, and of time to accuracy where both aimed at the same accuracy. Runs of another model or data
     set, and modelled runs beside measured ones, have none. Raises TableError when no run has the baseline's name.
     """
-    summaries = [_summary(run) for run in runs]
+    summaries = [summary_of(run) for run in runs]
     table = [_row(summary) for summary in summaries]
     if baseline is not None:
-        reference = _named(summaries, baseline) if isinstance(baseline, str) else _summary(baseline)
+        reference = _named(summaries, baseline) if isinstance(baseline, str) else summary_of(baseline)
         for row, summary in zip(table, summaries, strict=True):
             row |= _speedups(summary, reference)
     return table
@@ -189,7 +189,7 @@ def _row(summary: Summary) -> Row:
     }
 
 
-def _summary(run: RunDirectory | Summary) -> Summary:
+def summary_of(run: RunDirectory | Summary) -> Summary:
     if isinstance(run, dict):
         return run
     try:
