@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned
 
 if TYPE_CHECKING:
+    from ..engine.experiment import Machine
     from ..engine.fit import Capacity, Fit, Verdict
 
 
@@ -56,11 +57,26 @@ def _machine(capacity: "Capacity") -> str:
 
     machine = capacity.machine
     host = f"{human_bytes(machine.host_memory)} of host memory, {human_bytes(capacity.host)} to fill"
-    workers = f"{capacity.per_host} worker{'' if capacity.per_host == 1 else 's'} and servers a host"
-    if capacity.device is None:
-        return f"machine: CPU, {host}; {workers}"
-    devices = f"{machine.devices} device{'' if machine.devices == 1 else 's'} of {human_bytes(machine.device_memory)}"
-    return f"machine: {devices}, {human_bytes(capacity.device)} of each to fill; {host}; {workers}"
+    shared = f"shared by {capacity.per_host} workers and servers" if capacity.per_host > 1 else "for 1 worker"
+    lines = [f"machine: {host}, {shared}"]
+    if capacity.device is not None:
+        devices = f"{machine.devices} device{'' if machine.devices == 1 else 's'}"
+        lines += [f"{devices} of {human_bytes(machine.device_memory)}, {human_bytes(capacity.device)} of each to fill"]
+    if rates := _rates(machine):
+        lines += [rates]
+    return "\n         ".join(lines)
+
+
+def _rates(machine: "Machine") -> str:
+    said = [f"{flops / 1e12:,.3g} TFLOP/s in {dtype}" for dtype, flops in machine.flops.items()]
+    said = [f"sustains {' and '.join(said)}"] if said else []
+    if machine.host_link:
+        said.append(f"{machine.host_link / 1e9:,.3g} GB/s to the host")
+    if machine.link:
+        said.append(f"{machine.link.bandwidth / 1e9:,.3g} GB/s between devices")
+    if machine.price_per_hour:
+        said.append(f"{machine.price_per_hour:.2f} US dollars an hour")
+    return ", ".join(said)
 
 
 def _model(fit: "Fit") -> list[str]:
@@ -112,27 +128,35 @@ def _title(fit: "Fit") -> str:
     experiment = plan.experiment
     parameters = _entries(sum(part.parameters for part in plan.parts))
     return (
-        f"model={experiment.model.name} ({parameters} parameters), batch_size={experiment.batch_size}, "
-        f"sync={experiment.sync.name}, the largest worker and what it needs at its peak:"
+        f"strategies for model={experiment.model.name} ({parameters} parameters), batch_size={experiment.batch_size}, "
+        f"optimizer={experiment.optimizer.name}, sync={experiment.sync.name}, {_count(plan.layout.workers, 'worker')}; "
+        "what the largest worker needs at its peak:"
     )
 
 
-def _strategies(fit: "Fit") -> list[str]:
-    from ..tracking.compare import human_bytes
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
-    kinds = dict.fromkeys(kind for row in fit.strategies if row.plan for kind in row.plan.peak_memory())
+
+def _strategies(fit: "Fit") -> list[str]:
+    """What each needs in all, then by kind."""
+    from ..tracking.compare import MEMORY_KINDS, human_bytes
+
     on_device = fit.capacity.device is not None
-    head = ["strategy", "fits", *kinds, *(["device"] if on_device else []), "host"]
-    table, refused = [head], []
-    for row in fit.strategies:
-        if row.plan is None or row.need is None:
-            refused.append(f"{row.strategy}: refused, {row.why}")
-            continue
-        memory = row.plan.peak_memory()
-        needs = [*([row.need.device] if on_device else []), row.need.host]
-        cells = [human_bytes(memory[kind]) if kind in memory else "-" for kind in kinds]
-        table.append([row.strategy, row.why or "yes", *cells, *map(human_bytes, needs)])
-    return [*aligned(table, numbers_from=2), *refused]
+    planned = [(row, row.plan.peak_memory()) for row in fit.strategies if row.plan is not None]
+    kinds = [kind for kind in MEMORY_KINDS if any(memory.get(kind) for _, memory in planned)]
+    needs = [["strategy", *(["device"] if on_device else []), "host", "fits"]]
+    by_kind = [["strategy", *kinds]]
+    for row, memory in planned:
+        assert row.need is not None
+        both = [*([row.need.device] if on_device else []), row.need.host]
+        needs.append([row.strategy, *map(human_bytes, both), row.why or "yes"])
+        by_kind.append([row.strategy, *(human_bytes(memory[kind]) if memory.get(kind) else "-" for kind in kinds)])
+    refused = [f"{row.strategy}: refused, {row.why}" for row in fit.strategies if row.plan is None]
+    last = len(needs[0]) - 1
+    width = max(len(row[last]) for row in needs)
+    needs = [[*row[:last], row[last].ljust(width)] for row in needs]
+    return [*aligned(needs, numbers_from=1), *refused, "", *aligned(by_kind, numbers_from=1)]
 
 
 def _notes(fit: "Fit") -> str:

@@ -177,6 +177,9 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
             section = section.get(name) if isinstance(section, dict) else None
         if not isinstance(section, dict) or path[-1] not in section:
             raise ConfigError(f"{'.'.join(path)}: there is no such key in the stored run")
+        if path == ["tracking"] and isinstance(override.value(), str):
+            plain["tracking"] = compose([text]).tracking
+            continue
         if isinstance(section[path[-1]], dict):
             raise ConfigError(
                 f"{text}: a resumed run keeps its choice of {path[-1]}; its keys may change, for instance "

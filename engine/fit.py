@@ -165,12 +165,9 @@ def capacity_of(plan: Plan) -> Capacity:
     elif on_devices:
         per_host = machine.devices
     per_host = min(per_host, world)
-    return Capacity(
-        machine,
-        int(machine.device_memory * (1 - SHARE)) - PROCESS if on_devices else None,
-        int(machine.host_memory * (1 - SHARE)) - PROCESS * per_host,
-        per_host,
-    )
+    device = max(int(machine.device_memory * (1 - SHARE)) - PROCESS, 0)
+    host = max(int(machine.host_memory * (1 - SHARE)) - PROCESS * per_host, 0)
+    return Capacity(machine, device if on_devices else None, host, per_host)
 
 
 def need_of(plan: Plan, capacity: Capacity) -> Need:
@@ -332,13 +329,22 @@ def _strategies(
         base = experiment.strategy
         if name != base.name:
             base = compose(instead(list(overrides), {"strategy": name}), config_dir).strategy
-        variants = [variant for variant in _variants(base, allowed) if _typed(variant) != chosen.strategy]
-        judged = [judge(_with(experiment, strategy=variant)) for variant in variants]
+        judged = [judge(_with(experiment, strategy=variant)) for variant in _variants(base, allowed)]
+        judged = [verdict for verdict in judged if not _same(verdict, chosen)]
         planned = [verdict for verdict in judged if verdict.plan is not None]
         if not planned and name != experiment.strategy.name:
             planned = [replace(verdict, strategy=name) for verdict in judged[:1]]
         rows += planned
     return rows
+
+
+def _same(one: Verdict, other: Verdict) -> bool:
+    """Also where one leaves a knob to its default that the other names."""
+    if one.plan is None or other.plan is None:
+        return one.strategy == other.strategy
+    mine, its = one.plan.strategy, other.plan.strategy
+    settled = [getattr(mine, knob, None) == getattr(its, knob, None) for knob in VARIED]
+    return type(mine) is type(its) and all(settled)
 
 
 def _variants(strategy: Choice, allowed: tuple[str, ...]) -> list[Choice]:

@@ -107,6 +107,10 @@ def prepare(
         experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
         if name is not None:
             experiment = experiment.model_copy(update={"name": name})
+    if trust_checkpoint and (experiment.weights is None or resume is not None):
+        raise ConfigError(
+            "--trust-checkpoint: is for the DeepSpeed checkpoint that weights=DIR names; there is none here"
+        )
     if experiment.weights is not None and resume is None:
         from .weights import resolved
 
@@ -116,9 +120,18 @@ def prepare(
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
-    prepared = Prepared(experiment, tuple(allow_modules), directory, chosen, trace_file)
     _check_virtual(experiment, resumes=False)
-    return prepared
+    experiment = _with_files_read(experiment, tuple(allow_modules))
+    return Prepared(experiment, tuple(allow_modules), directory, chosen, trace_file)
+
+
+def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experiment:
+    from ..strategies import Strategy
+    from .targets import load_class
+
+    chosen = experiment.strategy
+    knobs = load_class("strategy", chosen.target, Strategy, allowed).read_files(chosen.knobs)
+    return experiment.model_copy(update={"strategy": chosen.model_copy(update={"knobs": knobs})})
 
 
 def find_fit(

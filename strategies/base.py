@@ -95,6 +95,11 @@ class Strategy(ABC):
         """The whole model's state at `loss_part`, None elsewhere; `parameters` are this part's, by name."""
         return self.part_state(parameters)
 
+    @classmethod
+    def read_files(cls, knobs: dict[str, Any]) -> dict[str, Any]:
+        """The knobs with what a file holds in place of its name: a run shall depend on nothing beside its directory."""
+        return knobs
+
     def micro_sizes(self, batch_size: int) -> list[int]:
         """The micro-batches, in samples, whose activations a worker holds at once."""
         return [batch_size]

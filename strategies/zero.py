@@ -29,11 +29,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import torch
 from annotated_types import Ge, Gt
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
@@ -44,7 +46,7 @@ from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
 from .errors import LayoutError, MissingToolError
 from .exchange.deepspeed_memory import Account, stated
-from .exchange.deepspeed_settings import merged
+from .exchange.deepspeed_settings import Noting, merged, read
 from .sync.bsp import start_alike
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -70,12 +72,12 @@ class Zero(Strategy):
         micro_batches: Annotated[int, Ge(1)] = 1,
         clip: Annotated[float, Gt(0)] | None = None,
         recompute: bool = False,
-        config: str | None = None,
+        config: str | dict[str, Any] | None = None,
     ) -> None:
         """`stage`: None is 3 with offload=all, else 2. `micro_batches`: a batch is cut into so many, with gradients
         accumulated. `clip`: the largest norm of the gradient. `recompute`: keep the inputs of layers only and compute
-        the rest again for backward. `config`: a DeepSpeed JSON file; what it says beside the above is passed on. Raises
-        `LayoutError`.
+        the rest again for backward. `config`: a DeepSpeed JSON file, or what one holds; what it says beside the above
+        is passed on. Raises `LayoutError`.
         """
         if stage is None:
             stage = 3 if offload == "all" else 2
@@ -90,8 +92,14 @@ class Zero(Strategy):
             )
         self.stage, self.offload, self.precision = stage, offload, precision
         self.accumulated, self.clip, self.recompute, self.config = micro_batches, clip, recompute, config
-        self.settings = merged(self._own_settings(), config)
+        theirs = read(config) if isinstance(config, str) else config or {}
+        self.settings = merged(self._own_settings(), theirs)
         self.bucket = int(self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET))
+
+    @classmethod
+    def read_files(cls, knobs: dict[str, Any]) -> dict[str, Any]:
+        config = knobs.get("config")
+        return {**knobs, "config": read(config)} if isinstance(config, str) else knobs
 
     def _own_settings(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.stage}
@@ -129,6 +137,13 @@ class Zero(Strategy):
     ) -> None:
         if self.precision == "fp16" and device.type == "cpu":
             raise LayoutError("strategy.precision=fp16: DeepSpeed has it on GPUs only; choose bf16 or fp32 on a CPU")
+        if self.accumulated > len(inputs):
+            raise LayoutError(
+                f"strategy.micro_batches={self.accumulated}: a replica's batch has batch_size={len(inputs)} samples, "
+                "and cannot be cut into more pieces"
+            )
+        if self.config:
+            check_settings(self.settings)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
@@ -399,6 +414,30 @@ def build_ops(say: Callable[[str], None]) -> None:
         say(f"compiled in {time.perf_counter() - start:.0f} s; kept in {folder}")
 
 
+def check_settings(settings: dict[str, Any]) -> None:
+    """Raises `LayoutError` for what DeepSpeed refuses, and for keys that it does not know, which it would pass over."""
+    quiet_import()
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    noting = Noting(settings)
+    try:
+        DeepSpeedConfig(noting)
+    except Exception as error:  # DeepSpeed's own, pydantic's, assertions
+        raise LayoutError(f"strategy.config: DeepSpeed refuses it: {_said(error)}") from None
+    for key in settings.keys() - noting.seen:
+        near = get_close_matches(key, [name for name in noting.seen if name], n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise LayoutError(f"strategy.config: {key}: DeepSpeed knows no such key{hint}")
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        found = error.errors()[0]
+        where = ".".join(map(str, found["loc"]))
+        return f"{error.title}: {where}={found['input']!r}: {found['msg']}"
+    return " ".join(str(error).split())
+
+
 def load_ops() -> None:
     """Have DeepSpeed compile and load its CPU Adam."""
     quiet_import()
@@ -416,6 +455,8 @@ def quiet_import() -> Any:
         os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
     warnings.filterwarnings("ignore", module="deepspeed")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it says that it looked for one
     import deepspeed
     import deepspeed.ops
 

@@ -1,6 +1,7 @@
 """A user's own DeepSpeed configuration beside ours."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,39 +24,65 @@ _KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file ->
 }
 
 
-def merged(own: dict[str, Any], path: str | None) -> dict[str, Any]:
-    """Our settings and those of a user's file. Raises `LayoutError` where they contradict each other."""
-    if path is None:
-        return own
+def read(path: str) -> dict[str, Any]:
+    """A user's file. Raises `LayoutError`."""
     try:
         theirs = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise LayoutError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
     if not isinstance(theirs, dict):
         raise LayoutError(f"strategy.config={path}: must be a JSON object, is a {type(theirs).__name__}")
+    return theirs
+
+
+def merged(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    """Our settings and a user's. Raises `LayoutError` where they contradict each other."""
     for key, instead in _ELSEWHERE.items():
         if theirs.get(key, "auto") != "auto":
-            raise LayoutError(f"strategy.config={path}: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")
-    return _joined(own, theirs, path, "")
+            raise LayoutError(f"strategy.config: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")
+    return _joined(own, theirs, "")
 
 
-def _joined(own: dict[str, Any], theirs: dict[str, Any], path: str, at: str) -> dict[str, Any]:
+class Noting(dict[str, Any]):
+    """Settings that note which of their keys are looked at."""
+
+    def __init__(self, settings: Mapping[str, Any], seen: set[str] | None = None) -> None:
+        super().__init__(settings)
+        self.seen = set() if seen is None else seen
+
+    def __getitem__(self, key: str) -> Any:
+        self.seen.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.seen.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.seen.add(str(key))
+        return super().__contains__(key)
+
+    def __copy__(self) -> "Noting":
+        return Noting(self, self.seen)
+
+
+def _joined(own: dict[str, Any], theirs: dict[str, Any], at: str) -> dict[str, Any]:
     joined = dict(own)
     for key, value in theirs.items():
         where = f"{at}{key}"
         if value == "auto":
             continue
         if isinstance(own.get(key), dict) and not isinstance(value, dict):
-            raise LayoutError(f"strategy.config={path}: {where}={json.dumps(value)}: must be a JSON object")
+            raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a JSON object")
         if key == "reduce_bucket_size" and not (isinstance(value, int | float) and value >= 1):
-            raise LayoutError(f"strategy.config={path}: {where}={json.dumps(value)}: must be a number of entries")
+            raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a number of entries")
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
-            joined[key] = _joined(own.get(key, {}), value, path, f"{where}.")
+            joined[key] = _joined(own.get(key, {}), value, f"{where}.")
         elif where in _KNOBS and own.get(key, _KNOBS[where][1]) != value:
             knob, otherwise = _KNOBS[where]
             ours = json.dumps(own.get(key, otherwise))
             raise LayoutError(
-                f"strategy.config={path}: {where} is {json.dumps(value)} there and {ours} by {knob}; "
+                f"strategy.config: {where} is {json.dumps(value)} there and {ours} by {knob}; "
                 "make them agree, or leave it out there"
             )
         else:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from paceline.cli.choices import group_of
+from paceline.tracking.compare import human_bytes
 
 PIPELINE = ("strategy=pipeline", "sync=asp", "hardware.workers=4", "model.hidden=[32,16]")
 
@@ -110,10 +111,11 @@ def test_fit_tells_the_same_in_every_format(paceline) -> None:
     table = paceline(*arguments).out
     assert raw["largest_model"]["overrides"] in table
     assert f"batch_size={raw['largest_batch_size']} for model=gpt_100m" in table
-    rows = {line.rstrip().rpartition("  ")[0] for line in table.splitlines()}
+    lines = table.splitlines()
     for row in raw["strategies"]:
-        (line,) = (line for line in rows if line.startswith(f"{row['strategy']}  "))
-        assert row["fits"] == (" yes " in line)
+        needs, kinds = (line for line in lines if line.startswith(f"{row['strategy']}  "))
+        assert row["fits"] == needs.endswith(" yes")
+        assert human_bytes(row["memory"]["activations"]) in kinds
         assert {kind.removeprefix("host_") for kind in row["memory"]} == {
             "parameters",
             "gradients",

@@ -99,6 +99,11 @@ def test_a_wrong_command_line_is_a_bad_configuration(arguments: list[str], pacel
     assert ended.status == 2 and ended.last.startswith("Error: ")
 
 
+def test_trust_without_a_checkpoint_to_trust_is_refused(paceline, nothing_starts: None, here: Path) -> None:
+    ended = paceline("train", "--trust-checkpoint")
+    assert ended.status == 2 and "--trust-checkpoint: is for the DeepSpeed checkpoint that weights=DIR" in ended.last
+
+
 @pytest.mark.parametrize("name", ["../escape", "a/b", "", "x" * 65, ".."])
 def test_a_run_stays_under_its_root(name: str, paceline, nothing_starts: None, here: Path) -> None:
     ended = paceline("train", "tracking=none", "--name", name)

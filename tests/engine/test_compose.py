@@ -162,6 +162,9 @@ class TestAResumedRun:
         assert changed.tracking["wandb"] is False
         assert changed.sync == compose(["sync=asp"]).sync
 
+    def test_may_be_tracked_by_another_choice(self) -> None:
+        assert override_stored(compose([]), ["tracking=none"]).tracking == {"wandb": False}
+
     @pytest.mark.parametrize(
         "override", ["seed=1", "batch_size=8", "model=cnn", "sync.bucket_mb=1", "optimizer.lr=1", "hardware.workers=4"]
     )

@@ -188,6 +188,13 @@ def test_offload_moves_its_kinds_to_the_host():
         (["sync=asp"], "takes sync=bsp only"),
         (["hardware=virtual"], "hardware=local"),
         (["strategy.config=nowhere.json"], "cannot be read as JSON"),
+        (["strategy.micro_batches=33"], "strategy.micro_batches=33: a replica's batch has batch_size=32 samples"),
+        (["strategy.config={zero_optimization:{stge:3}}"], "strategy.config: DeepSpeed refuses it: .*stge=3: Extra"),
+        (["strategy.config={elasticity:{enabled:false}}"], "strategy.config: DeepSpeed refuses it: Elastic training"),
+        (
+            ["strategy.config={gradient_cliping:1}"],
+            "gradient_cliping: DeepSpeed knows no such key; did you mean gradient_",
+        ),
         (["strategy.precision=fp16", "hardware.device=cpu"], "strategy.precision=fp16: .*bf16"),
     ],
 )
@@ -213,6 +220,15 @@ def test_a_users_settings_are_merged_in(tmp_path):
     assert settings["zero_optimization"]["overlap_comm"] is True
     assert settings["wall_clock_breakdown"] is True
     assert settings["gradient_clipping"] == 0.0  # DeepSpeed's own default would be 1
+
+
+def test_a_run_keeps_what_its_file_of_settings_held(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"wall_clock_breakdown": True}))
+    experiment = prepare(["strategy=zero", f"strategy.config={file}"]).experiment
+    file.unlink()
+    assert experiment.strategy.knobs["config"] == {"wall_clock_breakdown": True}
+    assert Zero(**experiment.strategy.knobs).settings["wall_clock_breakdown"] is True
 
 
 @pytest.mark.parametrize(
