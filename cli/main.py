@@ -17,6 +17,7 @@ from .doctor import doctor
 from .list import list_choices
 from .output import note, open_closed_streams, show
 from .plan import plan
+from .sweep import sweep
 from .train import train
 
 BUG, MACHINE = 1, 3
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(plan)
+app.command()(sweep)
 app.command()(compare)
 app.command("list")(list_choices)
 app.command()(doctor)

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -82,16 +84,23 @@ def _check_no_environment(node: Any, path: str) -> None:
 
 def _check_grammar(overrides: list[str]) -> None:
     for text in overrides:
-        try:
-            override = OverridesParser.create().parse_override(text)
-        except HydraException as error:
-            raise ConfigError(
-                f"{text}: is not an override ({_first_line(error)}); write key=value, for instance sync=asp"
-            ) from None
+        override = _parsed(text)
         if override.is_sweep_override():
-            raise ConfigError(f"{text}: is a sweep over several values; one run takes one value for each key")
+            raise ConfigError(
+                f"{text}: is a sweep over several values; one run takes one value for each key (see: paceline sweep)"
+            )
         if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
+
+
+def _parsed(text: str) -> Override:
+    """Raises `ConfigError`."""
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ConfigError(
+            f"{text}: is not an override ({_first_line(error)}); write key=value, for instance sync=asp"
+        ) from None
 
 
 def _no_such_choice(error: MissingConfigException) -> str:
@@ -100,6 +109,43 @@ def _no_such_choice(error: MissingConfigException) -> str:
     if not group or not options:
         return f"{error.missing_cfg_file}: there is no such group; {_nearest(str(error.missing_cfg_file), GROUPS)}"
     return f"{group}={choice}: there is no such choice; {_nearest(choice, options)}"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """`interval(low, high)`; of whole numbers where both are; `log`: tag(log, ...)."""
+
+    low: float
+    high: float
+    log: bool
+
+
+def sweep_values(text: str) -> tuple[str, list[str] | Interval | None]:
+    """The key of an override, and what it sweeps over: values as overrides write them; None for a single one.
+
+    Raises `ConfigError`.
+    """
+    override = _parsed(text)
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return key, None
+    value = override.value()
+    if isinstance(value, IntervalSweep):
+        if value.start is None or value.end is None:
+            raise ConfigError(f"{text}: an interval has two bounds")
+        unknown = value.tags - {"log"}
+        if unknown:
+            raise ConfigError(f"{text}: tag {unknown.pop()}: there is only log")
+        return key, Interval(value.start, value.end, "log" in value.tags)
+    if isinstance(value, Glob):
+        return key, [name for name in _all_choices(key) if name in value.filter([name])]
+    return key, [str(item) for item in override.sweep_string_iterator()]
+
+
+def _all_choices(group: str) -> list[str]:
+    GlobalHydra.instance().clear()
+    with initialize_config_module("paceline.conf", version_base="1.3"):
+        return GlobalHydra.instance().config_loader().get_group_options(group)
 
 
 def _choices(overrides: list[str]) -> list[str]:

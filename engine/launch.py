@@ -45,6 +45,7 @@ ONE_PRESS = 0.3  # seconds within which two signals are one
 PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WORKER_FAILED = 4
+STARTING = threading.Lock()  # several runs may be started at once, from threads
 SECONDARY = "PeerLostError"  # a worker that lost its peer is not the cause
 
 
@@ -161,10 +162,17 @@ def _log_to(path: Path) -> None:
 # -- in the launcher
 
 
-def launch(assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...] = ()) -> None:
+def launch(
+    assignment: Assignment,
+    layout: Layout,
+    survives: bool,
+    preload: tuple[str, ...] = (),
+    started: Callable[["Crew"], None] = lambda _: None,
+) -> None:
     """Run to the end. `preload`: modules to import once, before workers are forked.
 
-    `survives`: whether the others go on when a worker dies; all but replica 0 and servers may then.
+    `survives`: whether the others go on when a worker dies; all but replica 0 and servers may then. `started` is given
+    the crew once it works, to stop it from elsewhere.
     Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
     """
     experiment = assignment.experiment
@@ -194,6 +202,7 @@ def launch(assignment: Assignment, layout: Layout, survives: bool, preload: tupl
     crew = Crew(may_go_on, saves=not isinstance(experiment.hardware, VirtualHardware))
     try:
         crew.start(processes, told, preload)
+        started(crew)
         with _signals(crew):
             ended = crew.watch()
     finally:
@@ -227,7 +236,7 @@ class Crew:
         # torch.optim imports torch._dynamo on first use
         ours = ["paceline.engine.launch", "torch._dynamo", *preload, "paceline.engine.fork_server"]
         context.set_forkserver_preload(ours)
-        with _without_main():
+        with STARTING, _without_main():
             _start_fork_server()
             for rank in range(world_size):
                 ours, theirs = context.Pipe(duplex=False)
@@ -280,9 +289,13 @@ class Crew:
             self.kill()
             print("killed" + ("; the last checkpoint is kept" if self._saves else ""), file=sys.stderr, flush=True)
             os._exit(128 + number)
-        self.stop_signal, self._stopped_at = number, time.monotonic()
         saving = ", saving" if self._saves else ""
         print(f"\nstopping after this step{saving}; once more to leave at once", file=sys.stderr, flush=True)
+        self.ask_to_stop(number)
+
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        """After the step that they are in."""
+        self.stop_signal, self._stopped_at = number, time.monotonic()
         for process in self._processes:
             if process.is_alive():
                 process.terminate()

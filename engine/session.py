@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import yaml
 
 from ..tracking.environment import environment
 from ..tracking.errors import StorageError
-from ..tracking.mirror import Mirror
+from ..tracking.mirror import Mirror, Sink
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory, check_name
 from ..tracking.sinks import check as check_tracking
@@ -30,6 +30,7 @@ from .experiment import Experiment, from_yaml
 if TYPE_CHECKING:
     from ..tasks.base import Data
     from .fit import Fit
+    from .launch import Crew
     from .plan import Plan
 
 
@@ -220,30 +221,51 @@ def run(
     """
     prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
     plan = prepared.plan()
-    if prepared.checkpoint is not None:
-        _can_go_on(prepared.checkpoint, plan)
-    _check_machine(prepared, plan)
-    data = _have_data(prepared)
     if started_processes() is not None:
+        _check(prepared, plan)
         from .torchrun import run_as_worker
 
         return run_as_worker(prepared, plan, Path(root), quiet)
+    return carry_out(prepared, plan, Path(root), quiet)
+
+
+def _check(prepared: Prepared, plan: "Plan") -> "Data":
+    """What a run needs of this machine beside its plan. Raises `ConfigError`, `MachineError` or `MissingDataError`."""
+    if prepared.checkpoint is not None:
+        _can_go_on(prepared.checkpoint, plan)
+    _check_machine(prepared, plan)
+    return _have_data(prepared)
+
+
+def carry_out(
+    prepared: Prepared,
+    plan: "Plan",
+    root: Path,
+    quiet: bool,
+    started: "Callable[[Crew], None]" = lambda _: None,
+    opened: Callable[[RunDirectory], Sequence[Sink]] = lambda _: (),
+    close: Callable[[Mirror], object] = Mirror.close,
+) -> Result:
+    """Train with workers of our own. `started` is given the crew; `opened` the run's directory, and gives sinks beside
+    the configured ones; `close` is given the mirror once training is over.
+    """
+    data = _check(prepared, plan)
     from .launch import launch
     from .worker import Assignment
 
     make_ready(plan, quiet)
-    directory = open_directory(prepared, plan, Path(root))
-    mirror = start_mirror(prepared, directory, quiet)
+    directory = open_directory(prepared, plan, root)
+    mirror = start_mirror(prepared, directory, quiet, opened(directory))
     try:
         assignment = Assignment(
             prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint, prepared.trace
         )
-        launch(assignment, plan.layout, plan.survives, data.preload)
+        launch(assignment, plan.layout, plan.survives, data.preload, started)
     except Exception as error:
         _note_the_end(directory, error)
         raise
     finally:
-        mirror.close()
+        close(mirror)
     return result_of(directory)
 
 
@@ -308,9 +330,10 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory
     return directory
 
 
-def start_mirror(prepared: Prepared, directory: RunDirectory, quiet: bool) -> Mirror:
+def start_mirror(prepared: Prepared, directory: RunDirectory, quiet: bool, beside: Sequence[Sink] = ()) -> Mirror:
     config = prepared.experiment.model_dump()
-    return Mirror(directory, sinks_from(prepared.experiment.tracking, run=directory, config=config, quiet=quiet))
+    sinks = sinks_from(prepared.experiment.tracking, run=directory, config=config, quiet=quiet)
+    return Mirror(directory, [*sinks, *beside])
 
 
 def result_of(directory: RunDirectory) -> Result:

@@ -1,0 +1,232 @@
+"""`paceline sweep`: many runs of one definition, side by side at the end."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from .completion import complete_override
+from .options import AllowModule, ConfigDir
+from .output import aligned, note, shortest, show, terminal_width
+
+if TYPE_CHECKING:
+    from ..engine.sweep.definition import Definition
+    from ..engine.sweep.preview import Planned
+    from ..engine.sweep.study import Done
+
+Sampler = Literal["auto", "random", "tpe", "gp"]
+Method = Literal["grid", "random", "bayes"]
+FAILED = 4  # exit code of a sweep some of whose trials failed
+WIDEST = 60  # characters of a cell in the dry run's table
+
+
+def sweep(
+    definition: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SWEEP.yaml] OVERRIDES",
+            help="A file in W&B's sweep schema, and overrides; several values of a key are swept: sync=bsp,ssp "
+            "'sync.staleness=range(1,5)' 'optimizer.lr=tag(log,interval(0.001,0.1))'.",
+            show_default=False,
+            autocompletion=complete_override,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan every point and run none.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a sweep: only what is unfinished runs again.")
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The sweep's directory: runs/NAME. Default: the file's name, or the time."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="K", min=1, help="Run each point with K seeds.", show_default=False)
+    ] = None,
+    jobs: Annotated[int, typer.Option(metavar="J", min=1, help="Trials at once, as far as there are cores.")] = 1,
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many points.", show_default=False)
+    ] = None,
+    max_failures: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Begin no trial after N failed.", show_default=False)
+    ] = None,
+    method: Annotated[
+        Method | None, typer.Option(help="How points are chosen. Default: the file's; grid, or bayes with intervals.")
+    ] = None,
+    sampler: Annotated[Sampler, typer.Option(help="Optuna's sampler for bayes; auto: tpe.")] = "auto",
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What counts: a column of the table. Default: accuracy.", show_default=False),
+    ] = None,
+    minimize: Annotated[
+        bool | None, typer.Option("--minimize/--maximize", help="Which way it is better.", show_default=False)
+    ] = None,
+    prune: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MIN_ITER",
+            min=1,
+            help="Give up trials that are not among the best third after MIN_ITER, 3 MIN_ITER, ... evaluations (ASHA).",
+            show_default=False,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A database that several machines share: postgresql://user@host/name. Default: SQLite in runs/NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
+) -> None:
+    """Run many trials; print their table and write the report.
+
+    \b
+    paceline sweep sweeps/sync_modes.yaml                 a ready one
+    paceline sweep sweeps/sync_modes.yaml --resume        go on after it was stopped or killed
+    paceline sweep sync=bsp,ssp optimizer.lr=0.1,0.01     a grid, from the command line
+    paceline sweep 'optimizer.lr=tag(log,interval(0.001,0.1))' --trials 20 --prune 1
+    paceline sweep sync=bsp,asp --seeds 3 --dry-run       what would run, and is it all good?
+
+    The same file runs under W&B: wandb sweep FILE, then wandb agent. Exit status: 0 when all went well, 4 when a trial
+    failed (the table says why), 2 for a bad definition, 3 for a full disk.
+    """
+    from ..engine import ROOT
+    from ..engine.errors import ConfigError
+    from ..engine.sweep.definition import EarlyTermination, define
+    from ..engine.sweep.opening import open_sweep
+    from ..engine.sweep.sweeper import Sweeper
+    from .sweep_view import view
+
+    words = definition or []
+    wanted = None
+    if words or not resume:
+        wanted = define(
+            words,
+            method=method,
+            seeds=seeds,
+            trials=trials,
+            metric=metric,
+            maximize=None if minimize is None else not minimize,
+            early=EarlyTermination(prune, 3) if prune else None,
+            config_dir=str(config_dir) if config_dir else None,
+            allow_modules=tuple(allow_module or ()),
+        )
+    elif any(given is not None for given in (method, seeds, trials, metric, minimize, prune)):
+        raise ConfigError(
+            "--resume: goes on with the sweep as it was defined; give its whole definition, or none of it"
+        )
+    if dry_run:
+        if wanted is None:
+            raise ConfigError("--dry-run: give the definition that is to be planned")
+        _dry_run(wanted)
+        return
+    chosen = name or _name_of(words)
+    if chosen is None and resume:
+        raise ConfigError("--resume: which sweep? Give its file, or --name NAME")
+    chosen = chosen or time.strftime("sweep-%m%d-%H%M%S")
+    with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
+        with view(opened.study) as observer:
+            Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer).run()
+        _conclude(opened.directory, opened.study.trials(), opened.study.definition)
+
+
+def _name_of(words: list[str]) -> str | None:
+    path = Path(words[0]) if words and "=" not in words[0] else None
+    return path.stem if path else None
+
+
+# -- the end
+
+
+def _conclude(directory: Path, trials: list["Done"], definition: "Definition") -> None:
+    from ..tracking.compare import render, rows
+    from ..tracking.report import write_report
+    from ..tracking.sources import gather
+
+    runs = gather([str(directory)], directory.parent)
+    show(render(rows(runs), width=terminal_width()))
+    report = directory / "report.html"
+    write_report(runs, report)
+    failed = [done for done in trials if done.state == "failed"]
+    best = _best(trials, definition)
+    if best is not None:
+        note(f"\nbest {definition.metric}: {best.value:.6g}, trial {best.trial.point}: {_typed(best)}")
+    for done in failed:
+        note(f"trial {done.trial.point} failed: {done.reason}")
+    note(f"everything of this sweep: {shortest(directory)}; its report: {shortest(report)}")
+    if failed:
+        left = sum(done.state in ("waiting", "running") for done in trials)
+        more = f", {left} were not run" if left else ""
+        raise TrialsFailedError(f"{len(failed)} of {len(trials)} trials failed{more}")
+
+
+class TrialsFailedError(Exception):
+    exit_code = FAILED
+
+
+def _best(trials: list["Done"], definition: "Definition") -> "Done | None":
+    known = [done for done in trials if done.value is not None]
+    choose = max if definition.maximize else min
+    return choose(known, key=lambda done: done.value or 0.0, default=None)
+
+
+def _typed(done: "Done") -> str:
+    return " ".join(f"{key}={value}" for key, value in done.trial.chosen.items())
+
+
+# -- the dry run
+
+
+def _dry_run(definition: "Definition") -> None:
+    from ..engine.errors import ConfigError
+    from ..engine.sweep.preview import count, preview
+    from .sweep_view import counting
+
+    total = count(definition)
+    with counting(total) as progress:
+        planned = list(preview(definition, progress))
+    show("\n".join(aligned(_planned_table(definition, planned), numbers_from=1)))
+    refused = [point for point in planned if point.plan is None]
+    runs = total * (definition.seeds or 1)
+    if definition.method == "grid":
+        note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
+    else:
+        note(
+            f"\n{total} points drawn at random from a search of {definition.trials} trials: which ones it takes depends on "
+            "its results, so that this is partial; nothing was trained"
+        )
+    if refused:
+        lines = [f"point {point.number}: {point.why}" for point in refused]
+        raise ConfigError("\n".join([*lines, f"{len(refused)} of {total} points are refused"]))
+
+
+def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[list[str]]:
+    from ..tracking.compare import human_bytes
+
+    table = [["point", *definition.parameters, "workers", "steps", "sent/step", "memory"]]
+    for point in planned:
+        chosen = [_cell(point.chosen[key]) for key in definition.parameters]
+        plan = point.plan
+        if plan is None:
+            table.append([str(point.number), *chosen, "refused", "-", "-", "-"])
+            continue
+        sent = plan.bytes_per_step()
+        table.append(
+            [
+                str(point.number),
+                *chosen,
+                f"{plan.layout.world_size}",
+                f"{plan.steps:,}" if plan.steps is not None else "varies",
+                human_bytes(sent) if sent is not None else "varies",
+                human_bytes(max(sum(part.memory.values()) for part in plan.parts)),
+            ]
+        )
+    return table
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

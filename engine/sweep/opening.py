@@ -1,0 +1,123 @@
+"""A sweep's directory and study, made or opened again."""
+
+import difflib
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from ...tracking.run_directory import check_name, write_atomically
+from ..errors import ConfigError
+from .definition import Definition
+from .study import SamplerName, Study, create, place_of, reopen
+
+FILE, DATABASE, LOCK = "sweep.yaml", "study.db", "lock"
+
+
+@dataclass(frozen=True)
+class Opened:
+    directory: Path
+    study: Study
+
+
+@contextmanager
+def open_sweep(
+    name: str,
+    definition: Definition | None,
+    root: Path,
+    resume: bool,
+    sampler: SamplerName = "auto",
+    storage: str | None = None,
+) -> Iterator[Opened]:
+    """The sweep `root/name`, held by this process alone.
+
+    `definition`: None with `resume` takes the stored one. `storage`: the URL of a database that several machines share;
+    None is an SQLite file in the sweep's directory. Raises `ConfigError`, `StorageError` or `MachineError`.
+    """
+    check_name(name)
+    directory = root.absolute() / name
+    if (directory / "metrics.jsonl").exists():
+        raise ConfigError(f"--name {name}: {directory} is a run; choose another name")
+    there = (directory / DATABASE).exists() or (directory / FILE).exists()
+    if there and not resume:
+        raise ConfigError(
+            f"--name {name}: {directory} is there already: --resume goes on with it, or choose another name"
+        )
+    if resume and not there and storage is None:
+        raise ConfigError(f"--resume: there is no sweep {name} under {root}")
+    if definition is None and not resume:
+        raise ConfigError("nothing is swept")
+    url = storage or f"sqlite:///{directory / DATABASE}"
+    _make(directory)
+    with _alone(directory, name):
+        place = place_of(directory)
+        study = None
+        if resume:
+            study = reopen(name, url, definition, sampler, place)
+        if study is None:
+            definition = definition or _stored(directory, name)
+            study = create(name, url, definition, sampler, place)
+        if study is None:
+            raise ConfigError(
+                f"--storage: the database has a sweep {name} already: --resume joins it, or choose another name"
+            )
+        if definition is not None:
+            _check_same(definition, study.definition, name)
+        if not (directory / FILE).exists():
+            write_atomically(directory / FILE, _text(study.definition))
+        yield Opened(directory, study)
+
+
+def _make(directory: Path) -> None:
+    from ...tracking.errors import StorageError
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {directory}: {error.strerror}") from None
+
+
+def _stored(directory: Path, name: str) -> Definition:
+    """What a sweeper that was killed before it made its study wanted."""
+    from .definition import from_dict
+
+    try:
+        return from_dict(yaml.safe_load((directory / FILE).read_text()))
+    except OSError:
+        raise ConfigError(f"--resume: the sweep {name} was never begun; give its definition again") from None
+
+
+def _text(definition: Definition) -> str:
+    return yaml.safe_dump(definition.as_dict(), sort_keys=False)
+
+
+def _check_same(wanted: Definition, stored: Definition, name: str) -> None:
+    """Raises `ConfigError` with the difference."""
+    if wanted == stored:
+        return
+    lines = difflib.unified_diff(
+        _text(stored).splitlines(), _text(wanted).splitlines(), "then", "now", lineterm="", n=1
+    )
+    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    raise ConfigError(
+        f"--resume: the definition of {name} is another one than it began with ({' '.join(changed)}); "
+        "give what it began with, or choose another --name"
+    )
+
+
+@contextmanager
+def _alone(directory: Path, name: str) -> Iterator[None]:
+    """No other sweeper works in this directory. The kernel lets go when this process dies."""
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"--name {name}: another paceline sweep is at work on {directory}") from None
+        yield
+    finally:
+        os.close(descriptor)

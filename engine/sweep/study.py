@@ -1,0 +1,390 @@
+"""Which trial comes next, and what has been acknowledged: Optuna's study, in a database. Only this file imports optuna.
+
+A trial is in one of these states, and moves only by one transaction of the database:
+
+    waiting -> running -> complete | pruned | failed
+
+What is complete, pruned or failed is acknowledged. A trial found running whose sweeper has gone, and a failed one whose
+workers were killed, is run again as a new trial that says which one it takes the place of (`again_of`).
+"""
+
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from ...tracking.errors import StorageError
+from ..errors import ConfigError, MachineError
+from .definition import Definition, Point, Space, Values, from_dict
+
+SamplerName = Literal["auto", "random", "tpe", "gp"]
+BEAT, GRACE = 15, 60  # seconds: a shared study hears of a running trial so often, and gives it up after so long
+DEFINITION, PLACE, RETRIED = "definition", "place", (4, 5)  # RETRIED: exit codes of what may go well the next time
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point that is to be run, once for each of `seeds` (None: the configuration's own)."""
+
+    number: int  # the study's
+    point: int  # which point of the sweep: stays when it is run again
+    attempt: int
+    chosen: Point
+    seeds: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A trial as the study knows it."""
+
+    trial: Trial
+    state: Literal["waiting", "running", "complete", "pruned", "failed"]
+    value: float | None
+    reason: str  # why it failed
+    exit_code: int
+    runs: tuple[str, ...]  # names of its run directories
+    summaries: tuple[dict[str, Any], ...]  # of its runs
+    seconds: float | None
+
+
+class Study:
+    """One sweep's study, open. `shared`: other machines may work on it, too."""
+
+    def __init__(self, study: optuna.Study, definition: Definition, shared: bool, place: str) -> None:
+        self._study, self.definition, self.shared, self._place = study, definition, shared, place
+        self._spaces = {key: _distribution(space) for key, space in definition.parameters.items()}
+        self._lock = threading.Lock()
+
+    # -- what comes next
+
+    def next(self) -> Trial | None:
+        """Claim a trial; None once there are no more."""
+        with self._lock, _stored():
+            every = self._study.get_trials(deepcopy=False)
+            waiting = any(trial.state is TrialState.WAITING for trial in every)
+            enough = self.definition.method == "grid" or len(_current(every)) >= (self.definition.trials or 0)
+            if enough and not waiting:
+                return None
+            asked = self._study.ask(self._spaces)
+            attributes = asked.user_attrs
+            if self.definition.method == "grid" and "point" not in attributes:  # another machine took the last one
+                self._study.tell(asked, state=TrialState.FAIL)
+                return None
+            if "point" not in attributes:
+                asked.set_user_attr("seeds", list(self.definition.each_seed()))
+                asked.set_user_attr("point", asked.number)
+            asked.set_user_attr(PLACE, self._place)
+            self._beat(asked._trial_id)
+            return _trial(self._frozen(asked.number), self.definition)
+
+    def beat(self, trials: list[Trial]) -> None:
+        """Tell a shared study that these still run."""
+        for trial in trials:
+            with _stored():
+                self._beat(self._frozen(trial.number)._trial_id)
+
+    def _beat(self, trial_id: int) -> None:
+        if self.shared:
+            self._study._storage.record_heartbeat(trial_id)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        trial_id = self._study._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        return self._study._storage.get_trial(trial_id)
+
+    # -- what has become of it
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:
+        """Tell how a trial is doing after `step` evaluations; True: it is to be given up."""
+        with _stored():
+            running = optuna.Trial(self._study, self._frozen(trial.number)._trial_id)
+            running.report(value, step)
+            return running.should_prune()
+
+    def acknowledge(
+        self,
+        trial: Trial,
+        state: Literal["complete", "pruned", "failed"],
+        value: float | None,
+        runs: tuple[str, ...],
+        summaries: tuple[dict[str, Any], ...],
+        reason: str = "",
+        exit_code: int = 0,
+    ) -> None:
+        """Once this returns, the trial is never lost. `value`: None if pruned or failed."""
+        states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+        facts = {"runs": list(runs), "summaries": list(summaries), "reason": reason, "exit_code": exit_code}
+        with self._lock, _stored():
+            trial_id = self._frozen(trial.number)._trial_id
+            for key, fact in facts.items():
+                self._study._storage.set_trial_user_attr(trial_id, key, fact)
+            self._study.tell(trial.number, value if state == "complete" else None, state=states[state])
+
+    def trials(self) -> list[Done]:
+        """Every point's last attempt, in the sweep's order."""
+        with self._lock, _stored():
+            every = _current(self._study.get_trials(deepcopy=False))
+        return sorted((_done(trial, self.definition) for trial in every), key=lambda done: done.trial.point)
+
+    # -- going on
+
+    def left_over(self) -> list[Done]:
+        """Trials that are to be run again: running ones whose sweeper has gone, and those whose workers were killed.
+
+        Call it while no other sweeper of this place is at work.
+        """
+        with self._lock, _stored():
+            every = _current(self._study.get_trials(deepcopy=False))
+            stale = set(self._study._storage._get_stale_trial_ids(self._study._study_id)) if self.shared else set()  # pyright: ignore[reportAttributeAccessIssue]
+        gone = [trial for trial in every if trial.state is TrialState.RUNNING and self._has_gone(trial, stale)]
+        killed = [
+            trial
+            for trial in every
+            if trial.state is TrialState.FAIL and trial.user_attrs.get("exit_code") in RETRIED and self._is_mine(trial)
+        ]
+        return [_done(trial, self.definition) for trial in [*gone, *killed]]
+
+    def _is_mine(self, trial: FrozenTrial) -> bool:
+        return trial.user_attrs.get(PLACE) == self._place
+
+    def _has_gone(self, trial: FrozenTrial, stale: set[int]) -> bool:
+        if not self.shared or self._is_mine(trial) or trial._trial_id in stale:
+            return True
+        claimed = trial.datetime_start
+        unknown = PLACE not in trial.user_attrs
+        return unknown and claimed is not None and datetime.now() - claimed > timedelta(seconds=2 * GRACE)
+
+    def again(self, done: Done) -> None:
+        """Have a trial run again, as a new one."""
+        with self._lock, _stored():
+            trial = done.trial
+            known = any(t.user_attrs.get("again_of") == trial.number for t in self._study.get_trials(deepcopy=False))
+            if not known:
+                attributes = {
+                    "point": trial.point,
+                    "attempt": trial.attempt + 1,
+                    "again_of": trial.number,
+                    "seeds": list(trial.seeds),
+                }
+                self._study.enqueue_trial(dict(trial.chosen), user_attrs=attributes)
+            if done.state == "running":
+                self._study.tell(trial.number, state=TrialState.FAIL)
+
+
+# -- opening
+
+
+def create(name: str, url: str, definition: Definition, sampler: SamplerName, place: str) -> Study | None:
+    """A new study with its points, if they are known beforehand. None when there is one of this name already."""
+    storage = _storage(url)
+    try:
+        with _stored():
+            study = optuna.create_study(
+                storage=storage, study_name=name, direction="maximize" if definition.maximize else "minimize"
+            )
+            study.set_user_attr(DEFINITION, definition.as_dict())
+    except optuna.exceptions.DuplicatedStudyError:
+        return None
+    opened = _opened(study, definition, sampler, url, place)
+    _enqueue(study, definition)
+    return opened
+
+
+def reopen(name: str, url: str, wanted: Definition | None, sampler: SamplerName, place: str) -> Study | None:
+    """The study of this name; None: there is none. `wanted`: what is expected; it may not have been stored yet."""
+    try:
+        with _stored():
+            study = optuna.load_study(study_name=name, storage=_storage(url))
+            stored = study.user_attrs.get(DEFINITION)
+            if stored is None and wanted is not None:  # stopped in the moment between
+                stored = wanted.as_dict()
+                study.set_user_attr(DEFINITION, stored)
+    except KeyError:
+        return None
+    if stored is None:
+        return None
+    definition = from_dict(stored)
+    _enqueue(study, definition)  # what a sweeper that was killed here had not yet written
+    return _opened(study, definition, sampler, url, place)
+
+
+def place_of(directory: Path) -> str:
+    """Who runs trials here, for a study that several machines share; kept in the sweep's directory."""
+    file = directory / "place"
+    if not file.exists():
+        from ...tracking.run_directory import write_atomically
+
+        write_atomically(file, uuid.uuid4().hex)
+    return file.read_text()
+
+
+def _opened(study: optuna.Study, definition: Definition, sampler: SamplerName, url: str, place: str) -> Study:
+    with _stored():
+        known = len(study.get_trials(deepcopy=False))
+    study.sampler = _sampler(definition, sampler, known)
+    if definition.early is not None:
+        early = definition.early
+        study.pruner = optuna.pruners.SuccessiveHalvingPruner(
+            min_resource=early.min_iter, reduction_factor=early.eta, min_early_stopping_rate=0
+        )
+    else:
+        study.pruner = optuna.pruners.NopPruner()
+    return Study(study, definition, not url.startswith("sqlite:"), place)
+
+
+def _sampler(definition: Definition, name: SamplerName, known: int) -> optuna.samplers.BaseSampler:
+    seed = known  # a sampler that draws as it did before would repeat itself
+    if name == "auto" and definition.method == "bayes":
+        name = "tpe"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # optuna calls some of it experimental
+        match name:
+            case "tpe":
+                return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            case "gp":
+                return optuna.samplers.GPSampler(seed=seed)
+        return optuna.samplers.RandomSampler(seed=seed)  # of a grid every point is there beforehand
+
+
+def sample(definition: Definition, count: int) -> list[Point]:
+    """Points drawn at random."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    spaces = {key: _distribution(space) for key, space in definition.parameters.items()}
+    return [study.ask(spaces).params for _ in range(count)]
+
+
+def _enqueue(study: optuna.Study, definition: Definition) -> None:
+    """All points of a grid that the study has not got yet, for each seed."""
+    if definition.method != "grid":
+        return
+    seeds = definition.each_seed()
+    with _stored():
+        there = {trial.user_attrs.get("point") for trial in study.get_trials(deepcopy=False)}
+        missing = []
+        for i, (point, seed) in enumerate((point, seed) for point in definition.points() for seed in seeds):
+            if definition.trials is not None and i // len(seeds) >= definition.trials:
+                break
+            if i not in there:
+                attributes = {"point": i, "seeds": [seed]}
+                missing.append(
+                    optuna.trial.create_trial(
+                        state=TrialState.WAITING, system_attrs={"fixed_params": point}, user_attrs=attributes
+                    )
+                )
+        if missing:
+            study.add_trials(missing)
+
+
+def _storage(url: str) -> RDBStorage:
+    """Raises `ConfigError` or `MachineError`."""
+    local = url.startswith("sqlite:")
+    if url.startswith("postgresql://"):
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+    try:
+        with _stored(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return RDBStorage(
+                url,
+                engine_kwargs={"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True},
+                heartbeat_interval=None if local else BEAT,
+                grace_period=None if local else GRACE,
+            )
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        raise ConfigError(
+            f"--storage {_without_password(url)}: {str(error).splitlines()[0]}; give a URL such as "
+            "postgresql://user@host/database or sqlite:///file.db"
+        ) from None
+    except StorageError as error:
+        if local:
+            raise
+        raise MachineError(f"--storage {_without_password(url)}: the database cannot be used: {error}") from None
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    login, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}{login.partition(':')[0]}{at}{host}" if at else url
+
+
+@contextmanager
+def _stored() -> Iterator[None]:
+    """Raises `StorageError` when the database cannot be read or written."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            warnings.simplefilter("ignore", UserWarning)  # about heartbeats, which we send ourselves
+            yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        if isinstance(error, ArgumentError | NoSuchModuleError):
+            raise
+        cause = error.__cause__ or error
+        said = str(getattr(cause, "orig", cause)).strip().splitlines() or [type(cause).__name__]
+        raise StorageError(f"the sweep's study: {said[0]}; what was acknowledged before is kept") from error
+
+
+# -- trials
+
+
+def _distribution(space: Space) -> BaseDistribution:
+    if isinstance(space, Values):
+        return CategoricalDistribution(space.texts)
+    if space.integer:
+        return IntDistribution(int(space.low), int(space.high), log=space.log, step=int(space.step or 1))
+    return FloatDistribution(space.low, space.high, log=space.log, step=space.step)
+
+
+def _current(every: list[FrozenTrial]) -> list[FrozenTrial]:
+    """Without those that a later one has taken the place of, and surplus ones that were never run."""
+    replaced = {trial.user_attrs.get("again_of") for trial in every}
+    return [
+        trial
+        for trial in every
+        if trial.number not in replaced and not (trial.state is TrialState.FAIL and "exit_code" not in trial.user_attrs)
+    ]
+
+
+def _trial(frozen: FrozenTrial, definition: Definition) -> Trial:
+    attributes = frozen.user_attrs
+    chosen = frozen.params or frozen.system_attrs.get("fixed_params", {})
+    seeds = attributes.get("seeds") or [None]
+    return Trial(
+        frozen.number,
+        attributes.get("point", frozen.number),
+        attributes.get("attempt", 1),
+        {key: chosen[key] for key in definition.parameters if key in chosen},
+        tuple(seeds),
+    )
+
+
+def _done(frozen: FrozenTrial, definition: Definition) -> Done:
+    attributes = frozen.user_attrs
+    states: dict[TrialState, Any] = {
+        TrialState.WAITING: "waiting",
+        TrialState.RUNNING: "running",
+        TrialState.COMPLETE: "complete",
+        TrialState.PRUNED: "pruned",
+        TrialState.FAIL: "failed",
+    }
+    return Done(
+        _trial(frozen, definition),
+        states[frozen.state],
+        frozen.value if frozen.state is TrialState.COMPLETE else None,
+        attributes.get("reason", ""),
+        attributes.get("exit_code", 0),
+        tuple(attributes.get("runs", ())),
+        tuple(attributes.get("summaries", ())),
+        frozen.duration.total_seconds() if frozen.duration else None,
+    )

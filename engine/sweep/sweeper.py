@@ -1,0 +1,421 @@
+"""Runs a sweep's trials, several at once, each as `paceline train` would, from one process whose fork server is warm.
+
+A slot is a thread: it claims a trial, trains it once for each seed, acknowledges it, and claims the next. Training
+itself is in worker processes. Whatever ends this process, the study knows which trials were acknowledged, and the run
+directories of the others are found unfinished, and are run again by --resume.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from ...tracking.compare import rows
+from ...tracking.errors import CorruptRunError, StorageError
+from ...tracking.mirror import Mirror
+from ...tracking.run_directory import Record, RunDirectory, write_atomically
+from ...tracking.sources import SWEEP_NOTE, Swept
+from ..errors import InterruptedRunError, WorkerFailedError
+from ..launch import STOP_SIGNALS, Crew
+from ..plan import Plan
+from ..session import Prepared, carry_out, prepare
+from .study import Done, Study, Trial
+
+BEAT_SECONDS = 10.0
+PLANNING = threading.Lock()  # hydra and torch's meta device are asked by one thread at a time
+DISK = 3  # exit code of a worker that could not write
+
+
+class Observer(Protocol):
+    """Is told what happens, by one thread at a time."""
+
+    def started(self, trial: Trial, run: str) -> None: ...
+    def step(self, trial: Trial, step: int, steps: int | None) -> None: ...
+    def evaluated(self, trial: Trial, record: Record) -> None: ...
+    def ended(self, done: Done) -> None: ...
+
+
+class Sweeper:
+    """`jobs`: trials at once, as far as there are cores; `max_failures`: no trial begins after so many failed."""
+
+    def __init__(
+        self, name: str, study: Study, directory: Path, jobs: int, max_failures: int | None, observer: Observer
+    ) -> None:
+        self._name, self._study, self._directory = name, study, directory
+        self._jobs, self._max_failures, self._observer = jobs, max_failures, observer
+        self._room = Room(len(os.sched_getaffinity(0)))
+        self._lock = threading.Lock()  # of what follows
+        self._running: dict[int, Trial] = {}
+        self._crews: dict[int, Crew] = {}
+        self._failures = 0
+        self._fatal: BaseException | None = None
+        self._signal = 0
+        self._over = threading.Event()  # what runs is being stopped
+        self._enough = threading.Event()  # what runs is the last
+        self._closing: list[Future[object]] = []
+        self._closers = ThreadPoolExecutor(4, "paceline-closer")
+
+    def run(self) -> None:
+        """Until no trial is left. Raises `StorageError` or `InterruptedRunError`; unfinished trials stay unfinished."""
+        self._take_over()
+        slots = [threading.Thread(target=self._slot, name=f"paceline-slot-{i}", daemon=True) for i in range(self._jobs)]
+        with self._signals():
+            for slot in slots:
+                slot.start()
+            while any(slot.is_alive() for slot in slots):
+                for slot in slots:
+                    slot.join(BEAT_SECONDS / len(slots))
+                self._beat()
+        for closing in self._closing:
+            closing.result()
+        self._closers.shutdown()
+        if self._fatal is not None:
+            raise self._fatal
+        if self._signal:
+            name = signal.Signals(self._signal).name
+            raise InterruptedRunError(
+                f"stopped by {name}; go on with: paceline sweep --resume --name {self._name}", 128 + self._signal
+            )
+
+    # -- what an earlier sweeper left
+
+    def _take_over(self) -> None:
+        for done in self._study.left_over():
+            found = [self._finished(done.trial, seed) for seed in done.trial.seeds]
+            if done.state == "running" and all(found):  # it was killed in the moment before it acknowledged
+                self._acknowledge(done.trial, [(run.name, summary) for run, summary in filter(None, found)])
+            else:
+                self._study.again(done)
+
+    def _finished(self, trial: Trial, seed: int | None) -> tuple[RunDirectory, dict[str, Any]] | None:
+        """The run of this point and seed that was completed, whichever attempt's."""
+        for attempt in range(1, trial.attempt + 1):
+            run = RunDirectory(self._directory / run_name(replace(trial, attempt=attempt), seed))
+            try:
+                summary = run.read_summary()
+            except CorruptRunError:
+                continue
+            if summary is not None and summary.get("status") in ("completed", "pruned"):
+                return run, summary
+        return None
+
+    # -- a slot
+
+    def _slot(self) -> None:
+        try:
+            while not (self._over.is_set() or self._enough.is_set()):
+                trial = self._study.next()
+                if trial is None:
+                    return
+                with self._lock:
+                    self._running[trial.number] = trial
+                self._try(trial)
+                with self._lock:
+                    del self._running[trial.number]
+        except BaseException as error:
+            with self._lock:
+                self._fatal = self._fatal or error
+            self._stop_all()
+
+    def _try(self, trial: Trial) -> None:
+        """Train once for each seed, and acknowledge. Raises what ends the sweep."""
+        finished: list[tuple[str, dict[str, Any]]] = []
+        for seed in trial.seeds:
+            found = self._finished(trial, seed)
+            if found is not None:
+                finished.append((found[0].name, found[1]))
+                continue
+            self._clear(trial, seed)
+            name = run_name(trial, seed)
+            try:
+                summary = self._train(trial, seed, name)
+            except InterruptedRunError:
+                if self._over.is_set():
+                    return  # it stays unfinished
+                self._failed(trial, name, finished, "was stopped by a signal from elsewhere", 128 + signal.SIGTERM)
+                return
+            except StorageError:
+                raise
+            except Exception as error:
+                code = getattr(error, "exit_code", 4)
+                if isinstance(error, WorkerFailedError) and code == DISK:
+                    raise StorageError(str(error)) from error
+                said = str(error) if hasattr(error, "exit_code") else f"{type(error).__name__}: {error}"
+                self._failed(trial, name, finished, " ".join(said.split()), code)
+                return
+            finished.append((name, summary))
+            if summary.get("status") == "pruned":
+                break
+        self._acknowledge(trial, finished)
+
+    def _train(self, trial: Trial, seed: int | None, name: str) -> dict[str, Any]:
+        prepared, plan = self._prepare(trial, seed, name)
+        watcher = _Watcher(trial, self._study, self._tell, prepared)
+
+        def opened(directory: RunDirectory) -> list["_Watcher"]:
+            self._note(directory, trial, prepared.experiment.seed)
+            return [watcher]
+
+        def started(crew: Crew) -> None:
+            watcher.crew = crew
+            with self._lock:
+                self._crews[trial.number] = crew
+            if self._over.is_set():
+                crew.ask_to_stop()
+
+        with self._room.taken(_cores(plan)):
+            if self._over.is_set():
+                raise InterruptedRunError("the sweep is being stopped", 128 + signal.SIGTERM)
+            self._tell("started", trial, name)
+            try:
+                return carry_out(
+                    prepared, plan, self._directory, True, started, opened, close=self._close_beside
+                ).summary
+            except InterruptedRunError:
+                if not watcher.pruned:
+                    raise
+                return _as_pruned(RunDirectory(self._directory / name))
+            finally:
+                with self._lock:
+                    self._crews.pop(trial.number, None)
+
+    def _prepare(self, trial: Trial, seed: int | None, name: str) -> tuple[Prepared, Plan]:
+        definition = self._study.definition
+        with PLANNING:
+            prepared = prepare(
+                definition.overrides(trial.chosen, seed),
+                definition.config_dir,
+                definition.allow_modules,
+                name,
+                root=self._directory,
+            )
+            experiment = prepared.experiment
+            if experiment.tracking["wandb"]:
+                own = {
+                    "group": experiment.tracking["group"] or self._name,
+                    "job_type": "trial",
+                    "tags": [*experiment.tracking["tags"], f"seed-{experiment.seed}"],
+                }
+                experiment = experiment.model_copy(update={"tracking": {**experiment.tracking, **own}})
+            prepared = replace(prepared, experiment=experiment)
+            return prepared, prepared.plan()
+
+    def _note(self, directory: RunDirectory, trial: Trial, seed: int) -> None:
+        """Which trial of which sweep this run is, in its directory."""
+        swept = Swept(self._name, trial.point, seed, dict(trial.chosen))
+        write_atomically(directory.path / SWEEP_NOTE, json.dumps(asdict(swept)) + "\n")
+
+    def _clear(self, trial: Trial, seed: int | None) -> None:
+        """Take away what an attempt that did not end left: a run that is not finished is no result."""
+        for attempt in range(1, trial.attempt + 1):
+            left = self._directory / run_name(replace(trial, attempt=attempt), seed)
+            if left.exists():
+                gone = left.with_name(f".{left.name}.gone")  # at once, whatever becomes of this process
+                shutil.rmtree(gone, ignore_errors=True)
+                left.rename(gone)
+                shutil.rmtree(gone, ignore_errors=True)
+
+    # -- how it ended
+
+    def _acknowledge(self, trial: Trial, finished: list[tuple[str, dict[str, Any]]]) -> None:
+        metric = self._study.definition.metric
+        names, summaries = [name for name, _ in finished], [summary for _, summary in finished]
+        if any(summary.get("status") == "pruned" for summary in summaries):
+            self._end(trial, "pruned", None, names, summaries)
+            return
+        values = [value_of(summary, metric) for summary in summaries]
+        known = [value for value in values if value is not None and value == value]
+        if len(known) < len(values):
+            reason = (
+                f"metric {metric}: the results have no such number; there are {', '.join(numbers_of(summaries[0]))}"
+            )
+            self._end(trial, "failed", None, names, summaries, reason, 2)
+            return
+        self._end(trial, "complete", sum(known) / len(known), names, summaries)
+
+    def _failed(
+        self, trial: Trial, name: str, finished: list[tuple[str, dict[str, Any]]], reason: str, code: int
+    ) -> None:
+        directory = RunDirectory(self._directory / name)
+        if not directory.path.exists():  # refused before it was made
+            directory = RunDirectory.create(self._directory, name)
+            seed = trial.seeds[0] if trial.seeds[0] is not None else 0
+            self._note(directory, trial, seed)
+            directory.append({"kind": "end", "status": "failed", "reason": reason})
+        names, summaries = [*(run for run, _ in finished), name], [summary for _, summary in finished]
+        self._end(trial, "failed", None, names, summaries, reason, code)
+
+    def _end(
+        self,
+        trial: Trial,
+        state: Any,
+        value: float | None,
+        names: list[str],
+        summaries: list[dict[str, Any]],
+        reason: str = "",
+        code: int = 0,
+    ) -> None:
+        self._study.acknowledge(trial, state, value, tuple(names), tuple(summaries), reason, code)
+        done = Done(trial, state, value, reason, code, tuple(names), tuple(summaries), None)
+        self._tell("ended", done)
+        if state == "failed":
+            with self._lock:
+                self._failures += 1
+                if self._max_failures is not None and self._failures >= self._max_failures:
+                    self._enough.set()
+
+    # -- beside the slots
+
+    def _tell(self, what: str, *about: Any) -> None:
+        with self._lock:
+            getattr(self._observer, what)(*about)
+
+    def _close_beside(self, mirror: Mirror) -> None:
+        """W&B may take its time while the next trial trains."""
+        self._closing.append(self._closers.submit(mirror.close))
+
+    def _beat(self) -> None:
+        with self._lock:
+            running = list(self._running.values())
+        if self._study.shared:
+            self._study.beat(running)
+
+    def _stop_all(self) -> None:
+        self._over.set()
+        with self._lock:
+            crews = list(self._crews.values())
+        for crew in crews:
+            crew.ask_to_stop()
+        self._room.close()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM stops the trials after their step, the second at once."""
+
+        def stop(number: int, _: FrameType | None) -> None:
+            if self._signal:
+                os._exit(128 + number)  # the workers die with the fork server, and that with us
+            self._signal = number
+            print("\nstopping; once more to leave at once", file=sys.stderr, flush=True)
+            threading.Thread(target=self._stop_all, daemon=True).start()  # a lock may be held by the main thread
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Room:
+    """The machine's cores; a run that wants more than there are takes them all."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores, self._free = cores, cores
+        self._closed = False
+        self._change = threading.Condition()
+
+    @contextmanager
+    def taken(self, cores: int) -> Iterator[None]:
+        cores = min(cores, self._cores)
+        with self._change:
+            self._change.wait_for(lambda: self._free >= cores or self._closed)
+            self._free -= cores
+        try:
+            yield
+        finally:
+            with self._change:
+                self._free += cores
+                self._change.notify_all()
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._change:
+            self._closed = True
+            self._change.notify_all()
+
+
+def _cores(plan: Plan) -> int:
+    if plan.experiment.hardware.fabric == "virtual":
+        return 1
+    if plan.device.type == "cuda":
+        return 1 << 30  # workers take devices by their rank: one run at a time
+    return plan.layout.world_size * plan.threads
+
+
+class _Watcher:
+    """A sink: tells how a trial is doing, and stops it when the study gives it up."""
+
+    def __init__(self, trial: Trial, study: Study, tell: Callable[..., None], prepared: Prepared) -> None:
+        self._trial, self._study, self._tell = trial, study, tell
+        self._prunes = study.definition.early is not None and trial.seeds[0] in (None, prepared.experiment.seed)
+        self._steps: int | None = None
+        self._evaluations = 0
+        self.pruned = False
+        self.crew: Crew | None = None
+
+    def record(self, record: Record) -> None:
+        match record.get("kind"):
+            case "start":
+                self._steps = record.get("steps")
+            case "step":
+                self._tell("step", self._trial, record["step"], self._steps)
+            case "evaluation":
+                self._evaluations += 1
+                self._tell("evaluated", self._trial, record)
+                value = record.get(self._study.definition.metric)
+                if self._prunes and isinstance(value, int | float) and self.crew is not None and not self.pruned:
+                    self.pruned = self._study.report(self._trial, self._evaluations, value)
+                    if self.pruned:
+                        self.crew.ask_to_stop()
+
+    def close(self, summary: dict[str, Any] | None) -> None: ...
+
+
+def run_name(trial: Trial, seed: int | None) -> str:
+    """The name of the run's directory within the sweep's."""
+    of_seed = f"-s{seed}" if seed is not None else ""
+    again = f"-again{trial.attempt - 1}" if trial.attempt > 1 else ""
+    return f"{trial.point:04d}{of_seed}{again}"
+
+
+def value_of(summary: dict[str, Any], metric: str) -> float | None:
+    """A number of a run by its name in the comparison (accuracy, step_ms), or in W&B's summary (step_time/median)."""
+    return numbers_of(summary).get(metric)
+
+
+def numbers_of(summary: dict[str, Any]) -> dict[str, float]:
+    from ...tracking.compare import COLUMNS
+
+    (row,) = rows([summary])
+    named = {**row, **{column.short: row[column.key] for column in COLUMNS if column.short and column.key in row}}
+    flat = {**_flat(summary, ""), **named}
+    return {key: value for key, value in flat.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+
+
+def _flat(section: dict[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= _flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _as_pruned(run: RunDirectory) -> dict[str, Any]:
+    """Its summary, with the reason why it ended in it."""
+    run.append({"kind": "end", "status": "pruned", "reason": "given up: not among the best at this many evaluations"})
+    run.close()
+    summary = {**(run.read_summary() or {"name": run.name}), "status": "pruned"}
+    run.write_summary(summary)
+    return summary
