@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import CorruptRunError, TableError
-from .run_directory import Record, RunDirectory
+from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, Column, human_bytes, nearest, unknown
+from .errors import TableError
+from .run_directory import RunDirectory
+from .summaries import Row, Summary, read, row_of
+from .summaries import summary_of as recorded
 
 FORMATS = ("table", "markdown", "csv", "json")
 GAP = 2  # blanks between columns
-DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
-MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host
-Row = dict[str, Any]
-Summary = dict[str, Any]
 
 
 def rows(runs: Sequence[RunDirectory | Summary], baseline: str | RunDirectory | Summary | None = None) -> list[Row]:
@@ -29,7 +28,7 @@ def rows(runs: Sequence[RunDirectory | Summary], baseline: str | RunDirectory | 
     set, and modelled runs beside measured ones, have none. Raises TableError when no run has the baseline's name.
     """
     summaries = [summary_of(run) for run in runs]
-    table = [_row(summary) for summary in summaries]
+    table = [_ordered(row_of(summary)) for summary in summaries]
     if baseline is not None:
         reference = _named(summaries, baseline) if isinstance(baseline, str) else summary_of(baseline)
         for row, summary in zip(table, summaries, strict=True):
@@ -39,7 +38,7 @@ def rows(runs: Sequence[RunDirectory | Summary], baseline: str | RunDirectory | 
 
 def check(run: RunDirectory) -> None:
     """Raises CorruptRunError, naming the file, when the run's summary is damaged."""
-    _read(run)
+    read(run)
 
 
 def sort(table: list[Row], column: str, reverse: bool = False) -> list[Row]:
@@ -48,8 +47,8 @@ def sort(table: list[Row], column: str, reverse: bool = False) -> list[Row]:
     Raises TableError, naming the nearest columns, when there is no such column.
     """
     chosen = _column(column, table)
-    known = [row for row in table if not _unknown(row[chosen.key])]
-    unknown = [row for row in table if _unknown(row[chosen.key])]
+    known = [row for row in table if not unknown(row[chosen.key])]
+    unknown = [row for row in table if unknown(row[chosen.key])]
     return sorted(known, key=lambda row: row[chosen.key], reverse=chosen.larger_first != reverse) + unknown
 
 
@@ -73,178 +72,18 @@ def render(table: list[Row], format: str = "table", width: int | None = None, me
     raise TableError(f"format {format!r}: must be one of {', '.join(FORMATS)}")
 
 
-@dataclass(frozen=True)
-class Column:
-    key: str  # in rows, CSV and JSON
-    title: str  # for people
-    text: Callable[[Any], str] = str
-    larger_first: bool = False
-    short: str = ""  # for --sort
-    usual: Any = None  # for people, no column of its own when every run has this
-
-    @property
-    def is_number(self) -> bool:
-        return self.text is not str
-
-
-def _fixed(digits: int) -> Callable[[float], str]:
-    return lambda value: f"{value:,.{digits}f}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.1f}" if value >= 1 else f"{value:.3g}"  # modelled runs take milliseconds
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:,.1f}" if value >= 1 else f"{value:.3f}"
-
-
-def _mebibytes(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
-
-
-def _significant(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def human_bytes(count: float) -> str:
-    """1536 -> `1.5 KiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-COLUMNS = (
-    Column("run", "run"),
-    Column("status", "status"),
-    Column("modelled", "modelled"),
-    Column("model", "model"),
-    Column("data", "data"),
-    Column("strategy", "strategy"),
-    Column("sync", "sync"),
-    Column("partition", "partition", usual="shuffled"),
-    Column("stragglers", "stragglers", usual="none"),
-    Column("workers", "workers", _fixed(0)),
-    Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput"),
-    Column("step_ms", "step ms", _milliseconds, short="step"),
-    Column("compute_ms", "compute ms", _milliseconds, short="compute"),
-    Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
-    Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
-    Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
-    *(Column(f"{kind}_mib", f"{kind.replace('_', ' ')} MiB", _mebibytes, short=kind) for kind in MEMORY_KINDS),
-    Column("bytes_per_step", "sent/step", human_bytes, short="bytes"),
-    Column("messages", "messages", _fixed(0)),
-    Column("staleness_mean", "staleness", _fixed(2), short="staleness"),
-    Column("staleness_max", "max staleness", _fixed(0)),
-    Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
-    Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
-    Column("consensus_distance", "consensus", _significant, short="consensus"),
-    Column("loss", "loss", _fixed(4)),
-    Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
-    Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy"),
-    Column("speedup_throughput", "speed-up", lambda value: f"{value:.2f}x", True, "speedup"),
-    Column("speedup_time_to_accuracy", "speed-up to acc.", lambda value: f"{value:.2f}x", True),
-)
 # Told by the run's label, or by the table's purpose: a comparison holds model and data fixed.
 _NOT_FOR_PEOPLE = ("status", "modelled", "model", "data", "messages", "staleness_max", "loss")
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
 
 
-def _row(summary: Summary) -> Row:
-    """Raises ValueError where a value is of another type."""
-    step, staleness, wire = (_section(summary, key) for key in ("step_time", "staleness", "wire"))
-    memory = _section(summary, "memory")
-    peaks = [_number(_section(summary, kind).get("process_peak")) for kind in ("memory", "server_memory")]
-    return {
-        "run": _text(summary.get("name")),
-        "status": _text(summary.get("status")),
-        "modelled": bool(summary.get("modelled")),
-        "model": _text(summary.get("model")),
-        "data": _text(summary.get("data")),
-        "strategy": _text(summary.get("strategy")),
-        "sync": _text(summary.get("sync")),
-        "partition": _text(summary.get("partition")),
-        "stragglers": _text(summary.get("stragglers")),
-        "workers": _number(summary.get("workers")),
-        "throughput_samples_per_s": _number(summary.get("throughput")),
-        "step_ms": _scaled(step.get("median"), 1e3),
-        "compute_ms": _scaled(step.get("compute"), 1e3),
-        "communication_ms": _scaled(step.get("communication"), 1e3),
-        "waiting_ms": _scaled(step.get("waiting"), 1e3),
-        "peak_memory_mib": _scaled(max((peak for peak in peaks if peak is not None), default=None), 1 / 2**20),
-        **{f"{kind}_mib": _scaled(memory.get(kind), 1 / 2**20) for kind in MEMORY_KINDS},
-        "bytes_per_step": _number(wire.get("bytes_per_step")),
-        "messages": _number(wire.get("messages")),
-        "staleness_mean": _number(staleness.get("mean")),
-        "staleness_max": _number(staleness.get("max")),
-        "dropped_gradients": _number(summary.get("dropped")),
-        "lost_workers": _count(summary, "lost"),
-        "consensus_distance": _number(summary.get("consensus_distance")),
-        "loss": _number(summary.get("loss")),
-        "accuracy": _number(summary.get("accuracy")),
-        "time_to_accuracy_s": _number(summary.get("time_to_accuracy")),
-    }
+def _ordered(row: Row) -> Row:
+    return {key: row[key] for key in BY_KEY if key in row}
 
 
 def summary_of(run: RunDirectory | Summary) -> Summary:
-    if isinstance(run, dict):
-        return run
-    try:
-        return _read(run)
-    except CorruptRunError:
-        return _damaged(run)
-
-
-def _read(run: RunDirectory) -> Summary:
-    """The run's summary, or what its metrics tell. Raises CorruptRunError."""
-    file = run.summary
-    try:
-        summary = run.read_summary()
-        if summary is None:
-            file = run.metrics
-            summary = _from_metrics(run)
-        if _row(summary)["run"] is None:
-            raise ValueError("it names no run")
-    except (ValueError, OSError) as error:
-        raise CorruptRunError(f"{file} is damaged: {error}") from None
-    return summary
-
-
-def _damaged(run: RunDirectory) -> Summary:
-    status = {"name": run.name, "status": "damaged"}
-    try:
-        summary = _from_metrics(run) | status
-        _row(summary)
-    except (ValueError, OSError):
-        return status
-    return summary
-
-
-def _from_metrics(run: RunDirectory) -> Summary:
-    """What is known of a run that has not written its summary: still running, killed, or out of disk."""
-    summary: Summary = {"name": run.name, "status": "unfinished"}
-    for record in run.records():
-        summary |= _told_by(record)
-    return summary
-
-
-def _told_by(record: Record) -> Summary:
-    match record.get("kind"):
-        case "start":
-            told = ("strategy", "sync", "model", "data", "partition", "stragglers", "workers", "modelled")
-            return {key: record.get(key) for key in told}
-        case "step":
-            return {"loss": record.get("loss")}
-        case "evaluation":
-            return {key: record.get(key) for key in ("accuracy", "loss", "consensus_distance")}
-        case "end":
-            return {"status": record.get("status")}
-        case "resume":
-            return {"status": "unfinished"}
-    return {}
+    return run if isinstance(run, dict) else recorded(run)
 
 
 def _named(summaries: list[Summary], name: str) -> Summary:
@@ -252,7 +91,7 @@ def _named(summaries: list[Summary], name: str) -> Summary:
         if summary.get("name") == name:
             return summary
     names = [str(summary.get("name")) for summary in summaries]
-    raise TableError(f"baseline {name!r} is not among the runs: {_nearest(name, names)}")
+    raise TableError(f"baseline {name!r} is not among the runs: {nearest(name, names)}")
 
 
 def _speedups(summary: Summary, baseline: Summary) -> Row:
@@ -274,46 +113,8 @@ def _modelled(summary: Summary) -> bool:
 
 
 def _ratio(above: Any, below: Any) -> float | None:
-    above, below = _number(above), _number(below)
+    above, below = above, below
     return above / below if above is not None and below else None
-
-
-def _section(summary: Summary, key: str) -> dict[str, Any]:
-    section = summary.get(key)
-    if section is not None and not isinstance(section, dict):
-        raise ValueError(f"{key}={section!r} is no mapping")
-    return section or {}
-
-
-def _count(summary: Summary, key: str) -> int | None:
-    things = summary.get(key)
-    if things is not None and not isinstance(things, list):
-        raise ValueError(f"{key}={things!r} is no list")
-    return None if things is None else len(things)
-
-
-def _text(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
-    return value
-
-
-def _number(value: Any) -> float | int | None:
-    """A summary's number; JSON files hold NaN and infinities as strings."""
-    if isinstance(value, str):
-        return float(value)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ValueError(f"{value!r} is no number")
-    return value
-
-
-def _scaled(value: Any, factor: float) -> float | None:
-    value = _number(value)
-    return None if value is None else value * factor
-
-
-def _unknown(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _column(name: str, table: list[Row]) -> Column:
@@ -323,12 +124,7 @@ def _column(name: str, table: list[Row]) -> Column:
         if name in (column.key, column.short):
             return column
     names = [word for column in columns for word in (column.short, column.key) if word]
-    raise TableError(f"no column {name!r}: {_nearest(name, names)}")
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    raise TableError(f"no column {name!r}: {nearest(name, names)}")
 
 
 def _for_people(table: list[Row], memory: bool) -> tuple[list[Column], list[list[str]]]:
