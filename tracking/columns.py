@@ -24,7 +24,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        return self.text is not str
+        return self.text not in (str, words, shortened, listed)
 
 
 def human_bytes(count: float) -> str:
@@ -84,6 +84,15 @@ def anything(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
+def words(value: Any) -> str:
+    """As `anything`, for a column that holds text."""
+    return anything(value)
+
+
+def listed(value: list[str]) -> str:
+    return ", ".join(map(str, value))
+
+
 COLUMNS = (
     Column("run", "run"),
     Column("front", "front"),
@@ -96,9 +105,9 @@ COLUMNS = (
     Column("partition", "partition", usual="shuffled"),
     Column("stragglers", "stragglers", usual="none"),
     Column("workers", "workers", _fixed(0)),
-    Column("n", "n", _fixed(0)),
-    Column("runs", "runs"),
-    Column("others", "others"),
+    Column("n", "n", _fixed(0), usual=1),  # completed runs that a row is the mean of
+    Column("runs", "runs", listed),
+    Column("others", "not counted", listed),  # of a group, those that did not complete
     Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput"),
     Column("step_ms", "step ms", _milliseconds, short="step"),
     Column("compute_ms", "compute ms", _milliseconds, short="compute"),

@@ -150,19 +150,21 @@ def _configured(config: dict[str, Any]) -> summaries.Summary:
 def _translated(raw: dict[str, Any]) -> summaries.Summary:
     """A summary of what has one of our columns' names, or a well-known one."""
     row = {key: value for key, value in raw.items() if key in BY_KEY and _is_value(key, value)}
-    accuracy = next((raw[key] for key in ACCURACY if _is_number(raw.get(key))), None)
+    accuracy = _first(raw, ACCURACY)
     row["accuracy"] = accuracy if accuracy is not None and 0 <= accuracy <= 1 else None  # percent: by its own name
-    row["loss"] = next((raw[key] for key in LOSS if _is_number(raw.get(key))), None)
+    row["loss"] = _first(raw, LOSS)
     return summaries.summary_from(row)
 
 
 def _is_value(key: str, value: Any) -> bool:
     field = summaries.FIELDS.get(key)
-    return field is not None and (isinstance(value, str) if field.text else _is_number(value))
+    return field is not None and (isinstance(value, str) if field.text else _number(value) is not None)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+def _number(value: Any) -> float | None:
+    """NaN is none: another name may have more to tell."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    return value if known else None
 
 
 def _mirrored(row: dict[str, Any]) -> list[Record]:
@@ -179,20 +181,23 @@ def _mirrored(row: dict[str, Any]) -> list[Record]:
 def _logged(row: dict[str, Any], first: dict[str, Any]) -> list[Record]:
     """Steps and evaluations by well-known names; time as W&B saw it."""
     row = _flat(row)
-    began, now = first.get("_timestamp"), row.get("_timestamp")
-    time = row.get("_runtime")
-    if not _is_number(time):
-        time = now - began if _is_number(now) and _is_number(began) else None
+    time, now, began = (
+        _number(of.get(key)) for of, key in ((row, "_runtime"), (row, "_timestamp"), (first, "_timestamp"))
+    )
+    if time is None and now is not None and began is not None:
+        time = now - began
     shared = {"step": row.get("_step"), "epoch": row.get("epoch"), "time": time}
-    accuracy = next((row[key] for key in ACCURACY if _is_number(row.get(key))), None)
-    loss = next((row[key] for key in STEP_LOSS if _is_number(row.get(key))), None)
+    accuracy, loss = _first(row, ACCURACY), _first(row, STEP_LOSS)
     records: list[Record] = []
     if loss is not None:
         records.append({"kind": "step", **shared, "loss": loss})
     if accuracy is not None and 0 <= accuracy <= 1:
-        judged = next((row[key] for key in LOSS if _is_number(row.get(key))), None)
-        records.append({"kind": "evaluation", **shared, "accuracy": accuracy, "loss": judged})
+        records.append({"kind": "evaluation", **shared, "accuracy": accuracy, "loss": _first(row, LOSS)})
     return records
+
+
+def _first(values: dict[str, Any], names: tuple[str, ...]) -> float | None:
+    return next((values[name] for name in names if _number(values.get(name)) is not None), None)
 
 
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

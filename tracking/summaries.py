@@ -48,10 +48,10 @@ FIELDS: dict[str, Field] = {
 
 def row_of(summary: Summary) -> Row:
     """The summary's values by the keys of `columns.COLUMNS`. Raises ValueError where a value is of another type."""
-    row = {key: _text(_at(summary, f.path)) if f.text else _number(_at(summary, f.path)) for key, f in FIELDS.items()}
+    row: Row = {}
     for key, field in FIELDS.items():
-        if field.factor is not None and row[key] is not None:
-            row[key] *= field.factor
+        value = _at(summary, field.path)
+        row[key] = _text(value) if field.text else _scaled(value, field.factor)
     of_servers = _number(_at(summary, ("server_memory", "process_peak")))
     if of_servers is not None:  # the largest process, whichever it is
         row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
@@ -65,11 +65,11 @@ def summary_from(row: Row) -> Summary:
         value = row.get(key)
         if value is None:
             continue
-        value = _text(value) if field.text else _number(value)
         section = summary
         for name in field.path[:-1]:
             section = section.setdefault(name, {})
-        section[field.path[-1]] = value if field.factor is None else value / field.factor
+        inverse = None if field.factor is None else 1 / field.factor
+        section[field.path[-1]] = _text(value) if field.text else _scaled(value, inverse)
     lost = _number(row.get("lost_workers"))
     if lost is not None and math.isfinite(lost):
         summary["lost"] = [None] * min(int(lost), 4096)
@@ -160,3 +160,8 @@ def _number(value: Any) -> float | int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError(f"{value!r} is no number")
     return value
+
+
+def _scaled(value: Any, factor: float | None) -> float | int | None:
+    value = _number(value)
+    return value if value is None or factor is None else value * factor

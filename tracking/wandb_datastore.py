@@ -43,13 +43,14 @@ def read(path: Path) -> Stored:
     A torn last record (the run was killed, or goes on) is left out; damage before it is passed over and counted.
     """
     from google.protobuf.message import DecodeError
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2
 
+    proto: Any = wandb_internal_pb2  # its classes are made when it is imported
     payloads, damaged = split(path)
     stored = Stored(damaged=damaged)
     for payload in payloads:
         try:
-            _add(stored, Record.FromString(payload))
+            _add(stored, proto.Record.FromString(payload))
         except (DecodeError, ValueError):
             stored.damaged += 1
     for row in reversed(stored.history):  # a run that was killed has no summary of its own
