@@ -17,6 +17,7 @@ from .doctor import doctor
 from .list import list_choices
 from .output import note, open_closed_streams, show
 from .plan import plan
+from .show import show_run
 from .train import train
 
 BUG, MACHINE = 1, 3
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(plan)
 app.command()(compare)
+app.command("show")(show_run)
 app.command("list")(list_choices)
 app.command()(doctor)
 

@@ -56,6 +56,10 @@ def _significant(value: float) -> str:
     return f"{value:.3g}"
 
 
+def _loss(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"  # of a run that diverged
+
+
 def _times(value: float) -> str:
     return f"{value:.2f}x"
 
@@ -122,7 +126,7 @@ COLUMNS = (
     Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
     Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),
-    Column("loss", "loss", _fixed(4)),
+    Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
     Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy"),
     Column("dollars", "dollars", _dollars),
@@ -149,7 +153,7 @@ def unknown(value: Any) -> bool:
 def no_column(name: str, keys: Iterable[str]) -> TableError:
     """The error for a name that is none of `keys` (of columns, a configuration, W&B)."""
     names = [word for key in keys for word in (BY_KEY[key].short if key in BY_KEY else "", key) if word]
-    return TableError(f"no column {name!r}: {nearest(name, names)}")
+    return TableError(f"no column {name!r}: {nearest(name, list(dict.fromkeys(names)))}")
 
 
 def nearest(name: str, names: list[str]) -> str:

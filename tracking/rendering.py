@@ -46,7 +46,7 @@ def render(
         case "csv":
             return _csv(_picked(table, columns))
         case "json":
-            return json.dumps(_finite(_picked(table, columns)), indent=2, default=str) + "\n"
+            return json.dumps(finite(_picked(table, columns)), indent=2, default=str) + "\n"
     raise TableError(f"format {format!r}: must be one of {', '.join(FORMATS)}")
 
 
@@ -58,6 +58,14 @@ def visible(text: str) -> str:
 
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def facts(row: Row) -> list[tuple[str, str]]:
+    """What is known of one run, for people: titles and values, the row's reason (`why`) aside."""
+    left_out = ("modelled", "status", "runs", "others", "why")
+    columns = [_column(key, [row]) for key in row if key not in left_out and not key.endswith(INTERVAL)]
+    told = [(visible(column.title), _cell(row, column)) for column in columns]
+    return [(title, text) for title, text in told if text != "-"]
 
 
 def _picked(table: list[Row], columns: Sequence[str]) -> list[Row]:
@@ -211,10 +219,10 @@ def _neutral(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN or infinity: strings, as in metrics.jsonl."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list) else value
