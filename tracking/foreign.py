@@ -3,13 +3,16 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import summaries
 from .columns import BY_KEY
 from .errors import CorruptRunError
 from .run_directory import Record
 from .sources import RunData
+
+if TYPE_CHECKING:
+    from .wandb_datastore import Stored
 
 # Names that others give to what our table calls accuracy and loss; the first that is there is taken.
 ACCURACY = ("val_accuracy", "test_accuracy", "val/accuracy", "test/accuracy", "eval/accuracy", "accuracy")
@@ -19,35 +22,29 @@ STATES = {"finished": "completed", "crashed": "failed", "failed": "failed", "kil
 EVALUATION, STEP = "evaluation/", "train/"  # how our own mirror names what it logs (tracking/wandb.py)
 
 
-def from_wandb(path: Path) -> list[RunData]:
+def from_wandb(path: Path) -> dict[Any, RunData]:
     """The runs of a `.wandb` file, or of all below a folder, by time; parts of one resumed run are joined.
 
-    Raises CorruptRunError.
+    Keys say of which files. Raises CorruptRunError.
     """
     from .wandb_datastore import read
 
-    files = [path] if path.is_file() else sorted(path.rglob("*.wandb"), key=lambda file: (file.parent.name, file.name))
-    joined: dict[str, dict[str, Any]] = {}
-    for file in dict.fromkeys(file.resolve() for file in files):
-        stored = read(file)
-        status = {None: "unfinished", 0: "completed"}.get(stored.exit_code, "failed")
-        found = {
-            "name": stored.display_name or stored.run_id or file.stem,
-            "config": stored.config,
-            "summary": stored.summary,
-            "history": stored.history,
-            "status": status,
-            "damaged": f"{file.name} is damaged in {stored.damaged} places" if stored.damaged else None,
-        }
-        before = joined.get(stored.run_id)
-        if before is not None and stored.run_id:
-            found["history"] = before["history"] + found["history"]
-            found["summary"] = before["summary"] | found["summary"]
-        joined[stored.run_id or str(file)] = found
-    return [
-        _run(run["name"], run["config"], run["summary"], run["history"], run["status"], run["damaged"])
-        for run in joined.values()
-    ]
+    files = [path] if path.is_file() else sorted(path.rglob("*.wandb"))
+    read_files = [(file, read(file)) for file in dict.fromkeys(file.resolve() for file in files)]
+    parts: dict[str, list[tuple[Path, Stored]]] = {}
+    for file, stored in sorted(read_files, key=lambda found: (found[1].started, found[0])):
+        parts.setdefault(stored.run_id or str(file), []).append((file, stored))
+    return {tuple(file for file, _ in part): _joined(part) for part in parts.values()}
+
+
+def _joined(parts: "list[tuple[Path, Stored]]") -> RunData:
+    file, last = parts[-1]
+    summary = {key: value for _, stored in parts for key, value in stored.summary.items()}
+    history = [row for _, stored in parts for row in stored.history]
+    hurt = [f"{file.name} is damaged in {stored.damaged} places" for file, stored in parts if stored.damaged]
+    status = {None: "unfinished", 0: "completed"}.get(last.exit_code, "failed")
+    name = last.display_name or last.run_id or file.stem
+    return _run(name, last.config, summary, history, status, "; ".join(hurt) or None)
 
 
 def from_json(file: Path) -> list[RunData]:

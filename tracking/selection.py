@@ -69,7 +69,7 @@ class Names:
 
     def is_measured(self, key: str) -> bool:
         """Whether seeds differ in it by nature, so that a group has a mean of it."""
-        return BY_KEY[key].is_number if key in BY_KEY else key not in self.chosen
+        return BY_KEY[key].is_number and key != "workers" if key in BY_KEY else key not in self.chosen
 
     def value(self, run: RunData, key: str) -> Any:
         """Of a key that is no column."""

@@ -58,17 +58,16 @@ def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
         kind, path = _locate(name, root)
         match kind:
             case "run":
-                runs = [from_directory(RunDirectory(path), records)]
+                runs = {path: from_directory(RunDirectory(path), records)}
             case "sweep":
-                runs = runs_of_sweep(path, records)
+                runs = {run.path: run for run in runs_of_sweep(path, records)}
             case "wandb":
                 runs = from_wandb(path)
             case _:
-                runs = from_json(path)
+                runs = {(path, i): run for i, run in enumerate(from_json(path))}
         if not runs:
             raise RunNameError(f"{name}: has no runs yet")
-        for i, run in enumerate(runs):
-            found.setdefault(run.path or (path, i), run)
+        found = found | {key: run for key, run in runs.items() if key not in found}
     return list(found.values())
 
 

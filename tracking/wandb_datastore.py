@@ -33,6 +33,7 @@ class Stored:
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)  # W&B's own `_step`, `_runtime`, `_timestamp` too
+    started: float = 0.0  # seconds since 1970
     exit_code: int | None = None  # None: it has not ended
     damaged: int = 0  # places where records were lost, a torn end aside
 
@@ -107,6 +108,7 @@ def _add(stored: Stored, record: Any) -> None:
             run = record.run
             stored.run_id, stored.display_name, stored.project = run.run_id, run.display_name, run.project
             stored.run_group, stored.job_type, stored.tags = run.run_group, run.job_type, list(run.tags)
+            stored.started = run.start_time.seconds + run.start_time.nanos / 1e9
             _update(stored.config, run.config)
         case "config":
             _update(stored.config, record.config)

@@ -8,7 +8,6 @@ from paceline.tracking.compare import COLUMNS, FORMATS, check, human_bytes, rend
 from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.run_directory import RunDirectory
 
-
 OF_GROUPS = ("front", "n", "runs", "others")  # columns that only some comparisons have
 
 
