@@ -1,11 +1,15 @@
 """`paceline compare`: runs side by side."""
 
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .completion import complete_run
-from .output import show, terminal_width
+from .completion import complete_column, complete_source
+from .output import encodable, note, shortest, show, terminal_width
+
+if TYPE_CHECKING:
+    from ..tracking.sources import RunData
 
 Format = Literal["table", "json", "csv", "markdown"]
 
@@ -15,56 +19,158 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="Names of runs, or their directories. Default: every run under runs/, in order of time.",
+            help="Runs, sweeps, SWEEP/RUN (names or directories), W&B folders, exported JSON. "
+            "Default: every run under runs/, in order of time.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_source,
         ),
     ] = None,
     format: Annotated[Format, typer.Option(help="json and csv hold raw values, with units in the names.")] = "table",
     sort: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Best first: throughput, accuracy, step, memory, bytes, ...")
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Best first: throughput, accuracy, step, memory, bytes, ...",
+            autocompletion=complete_column,
+        ),
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="With --sort: worst first.")] = False,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Add speed-ups against this run.", autocompletion=complete_run),
+        typer.Option(metavar="RUN", help="Add speed-ups and ratios to this run.", autocompletion=complete_source),
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION", help="Only these: sync=ssp, 'workers>=4', optimizer.lr=0.1. May be repeated: all hold."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Show these: columns, configuration keys, W&B's summary names."),
+    ] = None,
+    pareto: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Mark with * what no other run beats in all of these: accuracy,bytes."),
+    ] = None,
+    no_group: Annotated[
+        bool,
+        typer.Option("--no-group", help="Show repeated seeds one by one, instead of their mean and 95 % interval."),
+    ] = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show each kind of memory, of the largest worker, instead of the rest.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report, too: one page that opens offline.", show_default=False),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False)
+    ] = None,
 ) -> None:
     """Set runs side by side.
 
-    Throughput, step time, memory, bytes sent, accuracy and time to accuracy, one row a run. A run with a damaged
-    summary is shown as damaged; one that is named (RUN, --baseline) ends the command with exit status 7.
+    Throughput, step time, memory, bytes sent, accuracy and time to accuracy, one row a run; runs that differ in their
+    seed alone are one row, mean ± half of the 95 % interval. A run with a damaged summary is shown as damaged; one
+    that is named (RUN, --baseline) ends the command with exit status 7.
 
     \b
     paceline compare                                every run under runs/
-    paceline compare bsp asp --baseline bsp         two runs, with speed-ups against one
-    paceline compare --sort accuracy | head -5      the best four
+    paceline compare bsp asp --baseline bsp         two runs, with ratios to one
+    paceline compare my-sweep --sort accuracy       a sweep
+    paceline compare --where 'accuracy>0.9' --pareto accuracy,bytes
+    paceline compare --columns sync,optimizer.lr,accuracy
     paceline compare --memory                       where the memory went
     paceline compare --format markdown >> README.md
     """
+    from ..tracking import compare as tables
+
+    check_outputs(html, png)
+    found = _gathered(runs, bool(html or png))
+    reference = None
+    if baseline:
+        found, reference = _with_baseline(found, baseline, bool(html or png))
+    picked = tuple(_listed(columns))
+    request = tables.Request(reference, not no_group, tuple(where or ()), tuple(_listed(pareto)), picked, sort, reverse)
+    table, shown = tables.table(found, request)
+    keys = tables.column_keys(picked, found, table) if picked else []
+    width = terminal_width() if format == "table" else None
+    text = tables.render(table, format, width, memory, keys)
+    if format == "table" and not (memory or keys or not tables.has_memory(table)):
+        text += "\npeak memory of the largest worker, by kind\n" + tables.render(table, format, width, memory=True)
+    show(encodable(text))
+    if not table:
+        note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
+    _write(shown, html, png)
+
+
+def check_outputs(html: Path | None, png: Path | None) -> None:
+    """Before anything is read. Raises TableError."""
+    from ..tracking.errors import TableError
+
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        reason = "is a directory" if html.is_dir() else f"there is no directory {html.parent}"
+        raise TableError(f"--html {html}: must name a file to write; {reason}")
+    if png is not None and png.exists() and not png.is_dir():
+        raise TableError(f"--png {png}: must name a directory, and is a file")
+
+
+def _gathered(names: list[str] | None, records: bool) -> "list[RunData]":
+    """The named runs, or every run under runs/ by time. Raises RunNameError or CorruptRunError."""
+    from ..engine import ROOT
+    from ..tracking import sources
+    from ..tracking.errors import RunNameError
+    from ..tracking.run_directory import run_names
+
+    if names:
+        sources.check(names, ROOT)
+        return sources.gather(names, ROOT, records)
+    sweeps = ", ".join(sources.sweep_names(ROOT))
+    every = sorted(run_names(ROOT), key=lambda name: (ROOT / name / "metrics.jsonl").stat().st_mtime)
+    if not every and sweeps:
+        raise RunNameError(f"there are no runs under {ROOT} but those of sweeps ({sweeps}); name one of these")
+    if not every:
+        raise RunNameError(f"there are no runs under {ROOT} yet; train one: paceline train")
+    if sweeps:
+        note(f"not shown: the runs of the sweeps {sweeps}; name one to see them")
+    return sources.gather(every, ROOT, records)
+
+
+def _with_baseline(found: "list[RunData]", name: str, records: bool) -> "tuple[list[RunData], RunData]":
+    """The runs, the baseline among them, and the baseline. Raises RunNameError, CorruptRunError or TableError."""
     from ..engine import ROOT
     from ..tracking import compare as tables
-    from ..tracking.errors import RunNameError
-    from ..tracking.run_directory import RunDirectory, run_names
+    from ..tracking import sources
+    from ..tracking.errors import TableError
 
-    names = runs or run_names(ROOT)
-    if not names:
-        raise RunNameError(f"there are no runs under {ROOT} yet; train one: paceline train")
-    directories = [RunDirectory.open(ROOT, name) for name in names]
-    if runs:
-        for run in directories:
-            tables.check(run)
-    else:
-        directories.sort(key=lambda run: run.metrics.stat().st_mtime)
-    reference = RunDirectory.open(ROOT, baseline) if baseline else None
-    if reference:
-        tables.check(reference)
-    if reference and reference.path not in [run.path for run in directories]:
-        directories.insert(0, reference)
-    table = tables.rows(directories, reference)
-    if sort is not None:
-        table = tables.sort(table, sort, reverse)
-    show(tables.render(table, format, terminal_width() if format == "table" else None, memory))
+    known = tables.find(found, name)
+    if known is not None:
+        if known.path is not None:
+            sources.check([str(known.path)], ROOT)
+        return found, known
+    sources.check([name], ROOT)
+    others = sources.gather([name], ROOT, records)
+    if len(others) > 1:
+        examples = ", ".join(run.name for run in others[:3])
+        raise TableError(f"--baseline {name}: must be one run, and is {len(others)} ({examples}, ...)")
+    for run in found:
+        if run.path is not None and run.path == others[0].path:
+            return found, run
+    return [*others, *found], others[0]
+
+
+def _write(runs: "list[RunData]", html: Path | None, png: Path | None) -> None:
+    if html is not None:
+        from ..tracking.report import write_report
+
+        write_report(runs, html)
+        note(f"report: {shortest(html)}")
+    if png is not None:
+        from ..tracking.pictures import write_pictures
+
+        pictures = write_pictures(runs, png)
+        note(f"{len(pictures)} pictures: {shortest(png)}")
+
+
+def _listed(words: str | None) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()] if words else []

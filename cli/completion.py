@@ -82,6 +82,24 @@ def complete_run(ctx: typer.Context, incomplete: str) -> Candidates:
     return [(name, "") for name in run_names(ROOT)]
 
 
+def complete_source(ctx: typer.Context, incomplete: str) -> Candidates:
+    """A run or a sweep, and behind `SWEEP/` the sweep's runs."""
+    from ..tracking.run_directory import run_names
+    from ..tracking.sources import sweep_names
+
+    sweep, slash, _ = incomplete.partition("/")
+    sweeps = sweep_names(ROOT)
+    if slash:
+        return [(f"{sweep}/{name}", "") for name in run_names(ROOT / sweep)] if sweep in sweeps else []
+    return [*complete_run(ctx, incomplete), *((name, "sweep") for name in sweeps)]
+
+
+def complete_column(ctx: typer.Context, incomplete: str) -> Candidates:
+    from ..tracking.columns import COLUMNS
+
+    return [(column.short or column.key, column.title) for column in COLUMNS]
+
+
 def complete_checkpoint(ctx: typer.Context, incomplete: str) -> Candidates:
     """A run, and once that is followed by `@` one of its checkpoints."""
     run, at, _ = incomplete.partition("@")

@@ -18,6 +18,7 @@ from .list import list_choices
 from .output import note, open_closed_streams, show
 from .plan import plan
 from .sweep import sweep
+from .show import show_run
 from .train import train
 
 BUG, MACHINE = 1, 3
@@ -38,6 +39,7 @@ app.command()(train)
 app.command()(plan)
 app.command()(sweep)
 app.command()(compare)
+app.command("show")(show_run)
 app.command("list")(list_choices)
 app.command()(doctor)
 

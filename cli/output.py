@@ -39,6 +39,17 @@ def show(text: str) -> None:
             raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
+def encodable(text: str) -> str:
+    """With what standard output's encoding lacks spelt out."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plain = text.translate({ord("±"): "+/-", ord("─"): "-"})
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
 def note(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)

@@ -195,8 +195,8 @@ def _dry_run(definition: "Definition") -> None:
         note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
     else:
         note(
-            f"\n{total} points drawn at random from a search of {definition.trials} trials: which ones it takes depends on "
-            "its results, so that this is partial; nothing was trained"
+            f"\n{total} points drawn at random from a search of {definition.trials} trials: which ones it takes depends "
+            "on its results, so that this is partial; nothing was trained"
         )
     if refused:
         lines = [f"point {point.number}: {point.why}" for point in refused]

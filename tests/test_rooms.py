@@ -30,7 +30,7 @@ MAY_USE = {
 }
 OWNERS = {  # what is imported -> the files that may
     "deepspeed": ["strategies/zero.py"],
-    "wandb": ["tracking/wandb.py"],
+    "wandb": ["tracking/wandb*.py"],
     "hydra": ["engine/compose.py"],
     "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/exchange/fsdp_memory.py"],
 }

@@ -1,0 +1,209 @@
+"""`paceline show`: one run in the terminal."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from .completion import complete_source
+from .output import aligned, encodable, shortest, show, terminal_width
+
+if TYPE_CHECKING:
+    from ..tracking.sources import RunData
+
+NARROWEST, WIDEST = 10, 60  # characters of a curve
+FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "trial.json", "model.safetensors")
+
+
+def show_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, SWEEP/RUN, a directory, or a W&B folder of one run.",
+            show_default=False,
+            autocompletion=complete_source,
+        ),
+    ],
+    format: Annotated[Literal["text", "json"], typer.Option(help="json holds the curves' points, too.")] = "text",
+    ascii: Annotated[bool, typer.Option("--ascii", help="Draw curves without block characters.")] = False,
+) -> None:
+    """Show one run: its result, its configuration's differences from the defaults, its curves, where its files are.
+
+    \b
+    paceline show first-asp
+    paceline show my-sweep/0003-seed-1
+    paceline show first-asp --format json
+    """
+    data = _find(run)
+    if format == "json":
+        show(json.dumps(_as_json(data), indent=2))
+        return
+    blocks = not ascii and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    paragraphs = [
+        _result(data),
+        _configuration(data),
+        _curves(data, blocks),
+        _predicted(data),
+        _files(data),
+    ]
+    show(encodable("\n".join(lines + "\n" for lines in paragraphs if lines)))
+
+
+def _find(name: str) -> "RunData":
+    """Raises RunNameError or CorruptRunError."""
+    from ..engine import ROOT
+    from ..tracking import sources
+    from ..tracking.errors import RunNameError
+
+    found = sources.gather([name], ROOT)
+    if len(found) > 1:
+        examples = ", ".join(each.name for each in found[:3])
+        raise RunNameError(
+            f"{name}: holds {len(found)} runs ({examples}, ...); show takes one, such as {name}/{found[0].name}, "
+            f"paceline compare {name} takes all"
+        )
+    return found[0]
+
+
+def _result(run: "RunData") -> str:
+    from ..tracking.compare import rows
+    from ..tracking.rendering import facts, visible
+
+    (row,) = rows([run])
+    lines = aligned([list(fact) for fact in facts(row)], numbers_from=2)
+    if run.summary.get("reason"):
+        said = [visible(line) for line in str(run.summary["reason"]).splitlines() if line.strip()]
+        lines += ["", *(f"{'why: ' if i == 0 else '     '}{line}" for i, line in enumerate(said))]
+    return "\n".join(lines)
+
+
+def _overrides(run: "RunData") -> list[str] | None:
+    """Its differences from the defaults; None where its configuration is not ours, or not known."""
+    from ..engine.errors import ConfigError
+    from ..engine.overrides import overrides_of
+
+    try:
+        return overrides_of(run.config)
+    except (ConfigError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _configuration(run: "RunData") -> str:
+    from ..tracking.rendering import visible
+    from ..tracking.selection import configured
+
+    overrides = _overrides(run)
+    if overrides is not None:
+        return visible(f"as typed: {_command(overrides)}")
+    chosen = [[f"  {key}", str(value)] for key, value in sorted(configured(run).items())]
+    lines = [visible(line) for line in aligned(chosen, numbers_from=2)] if chosen else []
+    return "\n".join(["configuration, which is not one of this version's:", *lines] if lines else [])
+
+
+def _command(overrides: list[str]) -> str:
+    return shlex.join(["paceline", "train", *overrides])
+
+
+def _curves(run: "RunData", blocks: bool) -> str:
+    from ..tracking.sparkline import ASCII, BLOCKS, curves, sparkline
+
+    drawn: list[list[str]] = []
+    width = min(max((terminal_width() or 100) - 40, NARROWEST), WIDEST)
+    texts = {"loss": "{:.4g}", "accuracy": "{:.2%}", "step time": "{:.3g} s"}
+    for name, curve in curves(run.records).items():
+        values = [value for _, value in curve]
+        first, last, low, high = (
+            texts[name].format(value) for value in (values[0], values[-1], min(values), max(values))
+        )
+        line = sparkline(curve, width, BLOCKS if blocks else ASCII)
+        drawn.append([name, line, f"{first} to {last}", f"lowest {low}, highest {high}"])
+    if not drawn:
+        return ""
+    return "\n".join(aligned(drawn, numbers_from=4))
+
+
+def _predicted(run: "RunData") -> str:
+    """Bytes of a worker and step, and peak bytes of the largest worker by kind."""
+    from ..tracking.compare import human_bytes
+
+    table = [
+        [kind, *("-" if value is None else human_bytes(value) for value in values)]
+        for kind, values in _pairs(run).items()
+    ]
+    return "\n".join(aligned([["", "predicted", "measured"], *table], numbers_from=1)) if table else ""
+
+
+def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
+    """What was predicted and what was measured, in bytes."""
+    predicted, memory, wire = (_section(run.summary, key) for key in ("predicted", "memory", "wire"))
+    if not predicted:
+        return {}
+    foreseen = _section(predicted, "memory")
+    pairs = {kind: (_number(foreseen.get(kind)), _number(memory.get(kind))) for kind in foreseen}
+    return {"sent/step": (_number(predicted.get("bytes_per_step")), _number(wire.get("bytes_per_step"))), **pairs}
+
+
+def _files(run: "RunData") -> str:
+    if run.path is None:
+        return ""
+    lines = [["files", str(shortest(run.path))]]
+    lines += [["", name] for name in FILES if (run.path / name).is_file()]
+    checkpoints = _checkpoints(run.path)
+    if checkpoints:
+        lines.append(["", f"checkpoints/ ({', '.join(checkpoints)})"])
+    lines += [["", f"{name}/"] for name in ("logs", "wandb") if any((run.path / name).glob("*"))]
+    if how := _go_on(run):
+        lines.append(["", ""])
+        lines.append(list(how))
+    return "\n".join(aligned(lines, numbers_from=2))
+
+
+def _go_on(run: "RunData") -> tuple[str, str] | None:
+    """How to go on with the run, or to repeat it where it kept no checkpoint."""
+    from ..engine import ROOT
+    from ..tracking.rendering import visible
+
+    if run.path is None:
+        return None
+    if _checkpoints(run.path):
+        name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
+        more = " epochs=MORE" if run.summary.get("status") == "completed" else ""
+        return "go on", visible(f"paceline train --resume {shlex.quote(name)}{more}")
+    overrides = _overrides(run)
+    return None if overrides is None else ("repeat", visible(_command(overrides)))
+
+
+def _checkpoints(path: Path) -> list[str]:
+    return sorted(each.name for each in (path / "checkpoints").glob("step-*") if not each.suffix)
+
+
+def _as_json(run: "RunData") -> dict[str, Any]:
+    from ..tracking.compare import rows
+    from ..tracking.rendering import finite
+    from ..tracking.sparkline import curves
+
+    how = _go_on(run)
+    return finite(
+        {
+            "result": rows([run])[0],
+            "overrides": _overrides(run),
+            "config": run.config,
+            "curves": {name: [list(point) for point in curve] for name, curve in curves(run.records).items()},
+            "predicted": {kind: {"predicted": a, "measured": b} for kind, (a, b) in _pairs(run).items()},
+            "path": None if run.path is None else str(run.path),
+            "go_on": how[1] if how else None,
+        }
+    )
+
+
+def _section(summary: dict[str, Any], key: str) -> dict[str, Any]:
+    section = summary.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,102 @@
+"""The overrides that one would type for a configuration: its differences from the defaults of its choices."""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .compose import compose
+from .experiment import CHOSEN
+
+_CONF = Path(str(files("paceline.conf")))
+_PLAIN = re.compile(r"[A-Za-z_./][\w./:@%-]*")
+_WORDS = ("null", "true", "false", "inf", "nan")  # that Hydra takes for more than text
+
+
+def overrides_of(config: dict[str, Any]) -> list[str]:
+    """What `compose` makes this stored configuration (config.yaml) of, its name aside: choices first, then keys.
+
+    A user's own choice is named with all its keys: its defaults are not known here. Raises ConfigError when the
+    configuration is not one of this version, KeyError or TypeError when it is not one at all.
+    """
+    mine = {key: value for key, value in config.items() if key != "name"}
+    usual = compose([]).model_dump()
+    choices = {group: mine[group]["name"] for group in CHOSEN}
+    ours = {group: name for group, name in choices.items() if (_CONF / group / f"{name}.yaml").is_file()}
+    sections = _section_choices(mine)
+    default = compose([f"{group}={name}" for group, name in (ours | sections).items()]).model_dump()
+    typed = [f"{group}={name}" for group, name in choices.items() if usual[group]["name"] != name]
+    typed += [f"{group}={name}" for group, name in sections.items()]
+    for key, value in mine.items():
+        if key in CHOSEN:
+            knobs = default[key]["knobs"] if key in ours else dict.fromkeys(value["knobs"], _OTHER)
+            typed += _differences(key, knobs, value["knobs"])
+        else:
+            typed += _differences(key, default.get(key, _MISSING), value)
+    return typed
+
+
+_MISSING, _OTHER = object(), object()
+
+
+def _section_choices(config: dict[str, Any]) -> dict[str, str]:
+    """The choices of groups whose names are not stored, found by what they hold; the defaults are left out."""
+    found: dict[str, str] = {}
+    hardware = config["hardware"]
+    if hardware["fabric"] == "virtual":
+        found["hardware"] = "virtual"
+        for group, section, usual in (
+            ("hardware/network", "network", "ethernet_10g"),
+            ("hardware/network@hardware.inside", "inside", "nvlink"),
+        ):
+            name = _holding("hardware/network", lambda content, section=section: content == hardware[section])
+            if name not in (None, usual):
+                found[group] = str(name)
+    elif hardware.get("machine") is not None:
+        name = _holding("hardware", lambda content: content.get("machine") == hardware["machine"])
+        if name is not None:
+            found["hardware"] = name
+    if config["tracking"].get("wandb") is False:
+        found["tracking"] = "none"
+    return found
+
+
+def _holding(group: str, is_it: Any) -> str | None:
+    """The choice of a group whose file holds what is looked for."""
+    for file in sorted((_CONF / group).glob("*.yaml")):
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        if is_it({key: value for key, value in content.items() if key != "defaults"}):
+            return file.stem
+    return None
+
+
+def _differences(path: str, default: Any, mine: Any) -> list[str]:
+    if isinstance(default, dict) and isinstance(mine, dict):
+        gone = [f"~{path}.{key}" for key in default if key not in mine]
+        inner = [_differences(f"{path}.{key}", default.get(key, _MISSING), value) for key, value in mine.items()]
+        return [*gone, *(each for found in inner for each in found)]
+    if default is _MISSING:
+        return [f"+{path}={value_text(mine)}"]
+    return [] if default == mine and type(default) is type(mine) else [f"{path}={value_text(mine)}"]
+
+
+def value_text(value: Any) -> str:
+    """The value in Hydra's grammar."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return str(value)
+        case list() | tuple():
+            return f"[{','.join(map(value_text, value))}]"
+        case dict():
+            return f"{{{','.join(f'{key}:{value_text(item)}' for key, item in value.items())}}}"
+    text = str(value)
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    text = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (r"\'" if found[2] else ""), text)
+    return f"'{text}'"

@@ -1,0 +1,294 @@
+"""Where compared runs may lie: run directories, sweeps, W&B files, exported JSON."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recorded import began, config, datastore, directory, history, items
+
+from paceline.tracking.compare import Request, render, rows, table
+from paceline.tracking.errors import CorruptRunError, RunNameError
+from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.sources import Swept, check, gather, sweep_names
+from paceline.tracking.wandb_datastore import read
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two runs, and a sweep of two trials with two seeds each; its last trial failed before training."""
+    root = tmp_path / "runs"
+    directory(root, "first", config())
+    directory(root, "second", config(sync="ssp"))
+    (root / "rates").mkdir()
+    (root / "rates" / "sweep.yaml").write_text("method: grid\n")
+    for trial, seed, name in [(1, 1, "a"), (10, 0, "b"), (1, 0, "c")]:
+        of = Swept("rates", trial, seed, {"optimizer.lr": 0.1 * trial})
+        directory(root / "rates", name, config(seed, 0.1 * trial), of)
+    bad = RunDirectory.create(root / "rates", "0-bad")
+    bad.append({"kind": "end", "status": "failed", "reason": "optimizer.lr=-1: must be positive"})
+    (bad.path / "trial.json").write_text(json.dumps(vars(Swept("rates", 11, 0, {"optimizer.lr": -1}))))
+    return root
+
+
+def names(*wanted: object, root: Path) -> list[str]:
+    return [run.name for run in gather([str(name) for name in wanted], root)]
+
+
+def test_a_name_is_a_run_a_sweep_or_a_run_of_a_sweep_and_a_path_is_as_good(root, monkeypatch):
+    assert names("second", "first", root=root) == ["second", "first"]
+    assert names("rates", root=root) == ["c", "a", "b", "0-bad"]  # by trial, then seed
+    assert names("rates/b", root=root) == ["b"]
+    monkeypatch.chdir(root.parent)
+    elsewhere = root.parent / "nothing"
+    for path in ("runs/first", root / "first"):
+        assert names(path, root=elsewhere) == ["first"]
+    assert names("runs/rates", root=elsewhere) == names("runs/rates/", root=elsewhere) == ["c", "a", "b", "0-bad"]
+    assert sweep_names(root) == ["rates"]
+
+
+def test_a_run_named_twice_is_there_once(root):
+    assert names("first", root / "first", "rates/b", "rates", root=root) == ["first", "b", "c", "a", "0-bad"]
+
+
+def test_a_folder_of_runs_needs_no_sweep_definition(root):
+    assert names(root, root=root / "nothing") == ["first", "second"]
+
+
+def test_a_run_has_its_configuration_records_and_trial(root):
+    (run,) = gather(["rates/b"], root)
+    assert run.config["optimizer"]["knobs"]["lr"] == 1.0 and run.records[0]["loss"] == 1.0
+    assert run.swept == Swept("rates", 10, 0, {"optimizer.lr": 1.0}) and run.path == root / "rates" / "b"
+
+
+def test_without_records_only_those_are_read_that_tell_what_no_summary_does(root):
+    whole, broken = gather(["first", "rates/0-bad"], root, records=False)
+    assert whole.records == [] and whole.summary["accuracy"] == 0.975
+    assert broken.summary["status"] == "failed" and "must be positive" in broken.summary["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("frist", "did you mean first"),
+        ("rate", "did you mean rates"),
+        ("rates/bb", "did you mean rates/b"),
+        ("somewhere/secnd", "did you mean second"),
+        ("../runs", "there are|did you mean"),
+        ("\0", "there are|did you mean"),
+        ("x" * 5000, "there are first"),
+    ],
+)
+def test_what_is_none_of_these_is_refused_with_the_nearest(name, hint, root):
+    with pytest.raises(RunNameError, match=hint) as refused:
+        gather([name], root)
+    assert refused.value.exit_code == 2
+
+
+def test_a_sweep_without_runs_is_refused(root):
+    (root / "empty").mkdir()
+    (root / "empty" / "sweep.yaml").touch()
+    with pytest.raises(RunNameError, match="empty: has no runs yet"):
+        gather(["empty"], root)
+
+
+def test_a_damaged_run_is_gathered_with_its_reason_and_named_by_check(root):
+    (root / "first" / "summary.json").write_text("{")
+    (root / "first" / "config.yaml").write_text("a: [")
+    (root / "first" / "trial.json").write_text('{"sweep": "s", "trial": "one", "seed": 0, "parameters": {}}')
+    (run,) = gather(["first"], root)
+    assert run.summary["status"] == "damaged" and "summary.json" in run.summary["reason"]
+    assert run.config == {} and run.swept is None
+    check(["second", "rates"], root)
+    with pytest.raises(CorruptRunError, match=r"first/summary\.json"):
+        check(["second", "first"], root)
+
+
+# -- W&B's files
+
+THEIRS = """
+import wandb
+quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True)
+for seed in (0, 1):
+    run = wandb.init(mode="offline", project="p", name=f"theirs-{seed}", settings=quiet,
+                     config={"lr": 0.1, "seed": seed, "net": {"kind": "mlp", "widths": [8, 4]}})
+    run.config.update({"late": 3})
+    for i in range(50):
+        run.log({"loss": 1 / (i + 1), "val_accuracy": 0.5 + 0.008 * i + 0.01 * seed, "mixed": {"auc": 0.75},
+                 "text": "=1+1", "none": None, "not a number": float("nan"), "big": "x" * 3000})
+    run.summary["best"] = 0.7 + seed
+    run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory) -> Path:
+    """A folder in which somebody else's script has left two offline runs, written by W&B itself."""
+    folder = tmp_path_factory.mktemp("theirs")
+    environment = {"PATH": "/usr/bin", "HOME": str(folder), "WANDB_ERROR_REPORTING": "false"}
+    subprocess.run([sys.executable, "-c", THEIRS], cwd=folder, env=environment, check=True, timeout=60)
+    return folder
+
+
+def test_a_folder_of_anybodys_offline_runs_is_compared_by_well_known_names(theirs, root):
+    runs = gather([str(theirs)], root)
+    assert [run.name for run in runs] == ["theirs-0", "theirs-1"]
+    table = rows(runs)
+    assert [row["status"] for row in table] == ["completed"] * 2
+    assert [row["accuracy"] for row in table] == pytest.approx([0.892, 0.902]) and table[0]["loss"] == 0.02
+    assert runs[0].config == {"lr": 0.1, "seed": 0, "net": {"kind": "mlp", "widths": [8, 4]}, "late": 3}
+    assert (runs[0].extra["best"], runs[0].extra["mixed/auc"], runs[0].extra["text"]) == (0.7, 0.75, "=1+1")
+    evaluations = [record for record in runs[0].records if record["kind"] == "evaluation"]
+    assert len(evaluations) == 50 and evaluations[-1]["step"] == 49 and evaluations[-1]["time"] > 0
+
+
+def test_one_wandb_file_or_its_folder_is_one_run(theirs, root):
+    file = sorted(theirs.rglob("*.wandb"))[0]
+    assert names(file, root=root) == names(file.parent, root=root) == names(file.parent, file, root=root)
+
+
+def test_their_own_names_are_columns_and_conditions(theirs, root):
+    runs = gather([str(theirs)], root)
+    request = Request(columns=("best", "mixed.auc", "net.kind"), where=("lr=0.1", "best>0.5"), group=False)
+    shown, _ = table(runs, request)
+    assert [(row["best"], row["mixed.auc"], row["net.kind"]) for row in shown] == [
+        (0.7, 0.75, "mlp"),
+        (1.7, 0.75, "mlp"),
+    ]
+    shown, _ = table(runs, Request(columns=("best", "seed")))
+    assert [(row["run"], row["n"], row["best"], row["seed"]) for row in shown] == [("theirs", 2, 1.2, "0, 1")]
+
+
+def test_a_torn_file_gives_every_row_before_the_tear(theirs, tmp_path):
+    """Cut anywhere, what is read is a beginning of what was written, and no damage is reported."""
+    whole = sorted(theirs.rglob("*.wandb"))[0].read_bytes()
+    everything = read(sorted(theirs.rglob("*.wandb"))[0]).history
+    assert len(everything) == 50 and len(whole) > 3 * 32768
+    lengths = []
+    for cut in [*range(7, len(whole), 9973), len(whole) - 1]:
+        torn = tmp_path / "torn.wandb"
+        torn.write_bytes(whole[:cut])
+        stored = read(torn)
+        assert stored.damaged == 0 and stored.exit_code is None
+        assert repr(stored.history) == repr(everything[: len(stored.history)])
+        lengths.append(len(stored.history))
+    assert lengths == sorted(lengths) and lengths[0] == 0 and lengths[-1] == 50
+
+
+def test_a_run_that_was_killed_is_unfinished_and_has_what_it_logged_last(tmp_path, root):
+    file = tmp_path / "run-abc.wandb"
+    datastore(file, began("killed"), history(accuracy=0.5, loss=2.0), history(accuracy=0.6))
+    (run,) = gather([str(file)], root)
+    assert (run.summary["status"], run.summary["accuracy"], run.summary["loss"]) == ("unfinished", 0.6, 2.0)
+
+
+@pytest.mark.parametrize("size", [10, 32740, 32761, 32768, 100_000])
+def test_damage_inside_a_file_is_passed_over_and_said(size, tmp_path, root):
+    file = tmp_path / "run-abc.wandb"
+    records = [began("hurt"), history(a=1), history(text="x" * size), history(b=2), {"exit": {"exit_code": 0}}]
+    begins = datastore(file, *records)
+    assert len(read(file).history) == 3 and read(file).damaged == 0
+    content = bytearray(file.read_bytes())
+    content[begins[2] + 40 if begins[2] + 40 < 32761 else begins[2] + 10] ^= 0xFF
+    file.write_bytes(content)
+    assert read(file).damaged >= 1
+    (run,) = gather([str(file)], root)
+    assert run.name == "hurt" and "is damaged in" in run.summary["reason"]
+
+
+def test_an_exit_status_is_the_runs(tmp_path, root):
+    for code, status in ((0, "completed"), (3, "failed")):
+        file = tmp_path / f"{code}.wandb"
+        datastore(file, began("ended"), {"exit": {"exit_code": code}})
+        assert gather([str(file)], root)[0].summary["status"] == status
+
+
+def test_the_parts_of_a_resumed_run_are_one(tmp_path, root):
+    datastore(tmp_path / "w" / "run-1" / "run-abc.wandb", began("long"), history(_step=1, loss=2.0))
+    end = {"exit": {"exit_code": 0}}
+    datastore(tmp_path / "w" / "run-2" / "run-abc.wandb", began("long"), history(_step=2, loss=1.0), end)
+    (run,) = gather([str(tmp_path / "w")], root)
+    assert [record["step"] for record in run.records] == [1, 2]
+    assert (run.summary["loss"], run.summary["status"]) == (1.0, "completed")
+
+
+def test_what_another_mirror_of_ours_wrote_has_its_summary_and_records_back(tmp_path, root):
+    ours = config() | {"strategy": {"name": "single", "target": "x.Y", "knobs": {}}}
+    told = {
+        "summary": {"update": items({"name": "ours", "status": "completed", "throughput": 9.0, "wire/messages": 4})}
+    }
+    step = history(**{"step": 3, "time": 0.5, "train/loss": 1.5})
+    evaluation = history(**{"step": 4, "time": 0.75, "evaluation/accuracy": 0.5})
+    datastore(tmp_path / "x.wandb", began("ours", ours), step, evaluation, told, {"exit": {"exit_code": 0}})
+    (run,) = gather([str(tmp_path / "x.wandb")], root)
+    assert (run.summary["throughput"], run.summary["wire"]["messages"]) == (9.0, 4)
+    assert (run.summary["strategy"], run.summary["status"]) == ("single", "completed")
+    assert run.records == [
+        {"kind": "step", "step": 3, "time": 0.5, "loss": 1.5},
+        {"kind": "evaluation", "step": 4, "time": 0.75, "accuracy": 0.5},
+    ]
+
+
+def test_a_percentage_is_not_taken_for_a_share(tmp_path, root):
+    datastore(tmp_path / "x.wandb", began("percent"), history(accuracy=93.2))
+    (run,) = gather([str(tmp_path / "x.wandb")], root)
+    assert rows([run])[0]["accuracy"] is None and run.extra["accuracy"] == 93.2
+
+
+@pytest.mark.parametrize("content", [b"", b"no datastore", b":W&B\xe1\xbe\x07"])
+def test_what_is_no_wandb_file_is_refused(content, tmp_path, root):
+    (tmp_path / "x.wandb").write_bytes(content)
+    with pytest.raises(CorruptRunError, match=r"x\.wandb: is no W&B file") as refused:
+        gather([str(tmp_path / "x.wandb")], root)
+    assert refused.value.exit_code == 7
+
+
+# -- exported JSON
+
+
+def test_our_own_json_reads_back_as_the_same_table(tmp_path, root):
+    runs = gather(["first", "second", "rates"], root)
+    for request in (Request(), Request(group=False), Request(baseline=runs[0])):
+        text = render(table(runs, request)[0], "json")
+        (tmp_path / "t.json").write_text(text)
+        again, _ = table(gather([str(tmp_path / "t.json")], root), Request())
+        for row, back in zip(json.loads(text), json.loads(render(again, "json")), strict=True):
+            assert {key: _known(back, key) for key in back} == {key: _known(row, key) for key in back}
+            lost = row.keys() - back.keys()  # ratios need the baseline, and parameters a configuration
+            assert all("ratio" in key or "speedup" in key or key == "optimizer.lr" for key in lost)
+
+
+def _known(row: dict, key: str):
+    return pytest.approx(row[key], rel=1e-12) if isinstance(row[key], float) else row[key]
+
+
+def test_objects_of_wandbs_api_are_runs(tmp_path, root):
+    objects = [
+        {
+            "name": "one",
+            "summary": {"acc": 1, "val_accuracy": 0.5},
+            "config": {"lr": {"value": 0.1, "desc": None}},
+            "history": [{"_step": 0, "loss": 2.0, "_timestamp": 5.0}, {"_step": 1, "loss": 1.0, "_timestamp": 7.5}],
+        },
+        {"name": "two", "summary": '{"loss": 3.0}', "config": "{}", "state": "crashed"},
+    ]
+    (tmp_path / "api.json").write_text(json.dumps(objects))
+    one, two = gather([str(tmp_path / "api.json")], root)
+    assert (one.summary["accuracy"], one.config, one.extra["acc"]) == (0.5, {"lr": 0.1}, 1)
+    assert [(record["time"], record["loss"]) for record in one.records] == [(0.0, 2.0), (2.5, 1.0)]
+    assert (two.summary["status"], two.summary["loss"]) == ("failed", 3.0)
+
+
+@pytest.mark.parametrize(
+    "content", ["[", "[]", "3", '[{"run": 3}]', '[{"name": "x", "summary": 3}]', '["x"]', "[" * 99999]
+)
+def test_json_that_holds_no_runs_is_refused(content, tmp_path, root):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(CorruptRunError, match=r"x\.json: (is not valid JSON|holds no runs)"):
+        gather([str(tmp_path / "x.json")], root)
+
+
+def test_a_row_of_wrong_types_is_damaged_beside_the_others(tmp_path, root):
+    (tmp_path / "x.json").write_text('[{"run": "bad", "workers": []}, {"run": "good", "workers": 2}]')
+    assert [run.summary["status"] for run in gather([str(tmp_path / "x.json")], root)] == ["damaged", "unfinished"]

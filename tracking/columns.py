@@ -1,0 +1,161 @@
+"""The columns of a comparison: what each is called, how it is shown, and which way it is better."""
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import TableError
+
+DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str  # in rows, CSV and JSON
+    title: str  # for people
+    text: Callable[[Any], str] = str
+    larger_first: bool = False
+    short: str = ""  # another word for it, for options such as --sort
+    usual: Any = None  # for people, no column of its own when every run has this
+
+    @property
+    def is_number(self) -> bool:
+        return self.text not in (str, words, shortened, listed)
+
+
+def human_bytes(count: float) -> str:
+    """1536 -> `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _fixed(digits: int) -> Callable[[float], str]:
+    return lambda value: f"{value:,.{digits}f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 else f"{value:.3g}"  # modelled runs take milliseconds
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.3f}"
+
+
+def _mebibytes(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _significant(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"  # of a run that diverged
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _dollars(value: float) -> str:
+    return f"${value:,.2f}" if value >= 1 else f"${value:.2g}"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Its first line, cut at `most` characters."""
+    first, _, rest = text.partition("\n")
+    return first if len(first) <= most and not rest else f"{first[: most - 3]}..."
+
+
+def anything(value: Any) -> str:
+    """A configuration's or W&B's value, for people."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:.6g}"
+        case str() | int():
+            return str(value)
+    return json.dumps(value, default=str)
+
+
+def words(value: Any) -> str:
+    """As `anything`, for a column that holds text."""
+    return anything(value)
+
+
+def listed(value: list[str]) -> str:
+    return ", ".join(map(str, value))
+
+
+COLUMNS = (
+    Column("run", "run"),
+    Column("front", "front"),
+    Column("status", "status"),
+    Column("modelled", "modelled"),
+    Column("model", "model"),
+    Column("data", "data"),
+    Column("strategy", "strategy"),
+    Column("sync", "sync"),
+    Column("partition", "partition", usual="shuffled"),
+    Column("stragglers", "stragglers", usual="none"),
+    Column("workers", "workers", _fixed(0)),
+    Column("n", "n", _fixed(0), usual=1),  # completed runs that a row is the mean of
+    Column("runs", "runs", listed),
+    Column("others", "not counted", listed),  # of a group, those that did not complete
+    Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput"),
+    Column("step_ms", "step ms", _milliseconds, short="step"),
+    Column("compute_ms", "compute ms", _milliseconds, short="compute"),
+    Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
+    Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
+    Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
+    *(Column(f"{kind}_mib", f"{kind.replace('_', ' ')} MiB", _mebibytes, short=kind) for kind in MEMORY_KINDS),
+    Column("bytes_per_step", "sent/step", human_bytes, short="bytes"),
+    Column("messages", "messages", _fixed(0)),
+    Column("staleness_mean", "staleness", _fixed(2), short="staleness"),
+    Column("staleness_max", "max staleness", _fixed(0)),
+    Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
+    Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
+    Column("consensus_distance", "consensus", _significant, short="consensus"),
+    Column("loss", "loss", _loss),
+    Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
+    Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy"),
+    Column("dollars", "dollars", _dollars),
+    Column("speedup_throughput", "speed-up", _times, True, "speedup"),
+    Column("speedup_time_to_accuracy", "speed-up to acc.", _times, True),
+    Column("bytes_ratio", "sent ratio", _times),
+    Column("memory_ratio", "peak ratio", _times),
+    Column("dollars_ratio", "dollar ratio", _times),
+    Column("why", "why", shortened),
+)
+BY_KEY = {column.key: column for column in COLUMNS}
+_BY_NAME = BY_KEY | {column.short: column for column in COLUMNS if column.short}
+
+
+def known(name: str) -> Column | None:
+    """The column of this key or short name."""
+    return _BY_NAME.get(name)
+
+
+def unknown(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def no_column(name: str, keys: Iterable[str]) -> TableError:
+    """The error for a name that is none of `keys` (of columns, a configuration, W&B)."""
+    names = [word for key in keys for word in (BY_KEY[key].short if key in BY_KEY else "", key) if word]
+    return TableError(f"no column {name!r}: {nearest(name, list(dict.fromkeys(names)))}")
+
+
+def nearest(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"

@@ -1,0 +1,228 @@
+"""A comparison's rows as text: for a terminal, Markdown, CSV, JSON."""
+
+import csv
+import io
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, Column, anything, words
+from .errors import TableError
+from .groups import INTERVAL
+from .summaries import Row
+
+FORMATS = ("table", "markdown", "csv", "json")
+GAP = 2  # blanks between columns
+# Told by the run's label, by other columns, or shown where runs differ in it only.
+_NOT_FOR_PEOPLE = ("status", "modelled", "messages", "staleness_max", "loss", "runs")
+_OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
+_MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
+_UNITS = {"%": 100.0, "KiB": 2**-10, "MiB": 2**-20, "GiB": 2**-30, "TiB": 2**-40}
+
+
+def render(
+    table: list[Row],
+    format: str = "table",
+    width: int | None = None,
+    memory: bool = False,
+    columns: Sequence[str] = (),
+) -> str:
+    """The rows as text that ends with a newline. `memory`: for people, the kinds of memory instead of the rest.
+
+    `table` is for people: with a `width` (a terminal's columns) tables that fit it, below each other where
+    they must; without one plain aligned text. `markdown` is for a README. `csv` and `json` hold raw values,
+    units in the names. `columns`: the keys to show, instead of those that say something.
+    What a terminal, Markdown or a spreadsheet would take for a command is shown as text.
+    Raises TableError on another format.
+    """
+    match format:
+        case "table":
+            return _plain(table, memory, columns) if width is None else _rich(table, width, memory, columns)
+        case "markdown":
+            return _markdown(table, memory, columns)
+        case "csv":
+            return _csv(_picked(table, columns))
+        case "json":
+            return json.dumps(finite(_picked(table, columns)), indent=2, default=str) + "\n"
+    raise TableError(f"format {format!r}: must be one of {', '.join(FORMATS)}")
+
+
+def visible(text: str) -> str:
+    """With control, formatting and other characters that a terminal acts upon written out: `\\x1b`."""
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSEEN else char for char in text
+    )
+
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def facts(row: Row) -> list[tuple[str, str]]:
+    """What is known of one run, for people: titles and values, the row's reason (`why`) aside."""
+    left_out = ("modelled", "status", "runs", "others", "why")
+    columns = [_column(key, [row]) for key in row if key not in left_out and not key.endswith(INTERVAL)]
+    told = [(visible(column.title), _cell(row, column)) for column in columns]
+    return [(title, text) for title, text in told if text != "-"]
+
+
+def _picked(table: list[Row], columns: Sequence[str]) -> list[Row]:
+    if not columns:
+        return table
+    keys = [each for key in columns for each in (key, key + INTERVAL) if each == key or (table and each in table[0])]
+    return [{key: row.get(key) for key in keys} for row in table]
+
+
+def _column(key: str, table: list[Row]) -> Column:
+    """A run's own values: numbers flush right."""
+    values = [row.get(key) for row in table if row.get(key) is not None]
+    numbers = bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return BY_KEY.get(key) or Column(key, key, anything if numbers else words)
+
+
+def _for_people(table: list[Row], memory: bool, keys: Sequence[str]) -> tuple[list[Column], list[list[str]]]:
+    """The columns in which anything is known that is not as usual, and each row's cells."""
+    if keys:
+        columns = [_column(key, table) for key in keys]
+    else:
+        there = list(table[0]) if table else [column.key for column in COLUMNS]
+        view = _MEMORY_VIEW if memory else [key for key in there if key not in (*_NOT_FOR_PEOPLE, *_OF_KINDS)]
+        shown = [_column(key, table) for key in view if not (key.endswith(INTERVAL) and key not in BY_KEY)]
+        columns = [column for column in shown if not table or _says_something(column, table)]
+    return columns, [[_cell(row, column) for column in columns] for row in table]
+
+
+def _says_something(column: Column, table: list[Row]) -> bool:
+    values = [row.get(column.key) for row in table]
+    if column.key in ("model", "data"):  # a comparison holds them fixed
+        return len({value for value in values if value is not None}) > 1
+    return any(value not in (None, column.usual, []) for value in values)
+
+
+def _cell(row: Row, column: Column) -> str:
+    value = row.get(column.key)
+    if column.key == "run":
+        notes = ["modelled"] if row["modelled"] else []
+        notes += [row["status"]] if row["status"] not in ("completed", None) else []
+        return visible(f"{value} ({', '.join(notes)})" if notes else str(value))
+    if value is None or value == []:
+        return "-"
+    text = column.text(value) if column.key in BY_KEY else anything(value)
+    half = row.get(column.key + INTERVAL)
+    return visible(f"{text} ±{_half(half, text)}" if half else text)
+
+
+def _half(width: float, text: str) -> str:
+    """The half width of an interval in the unit, and with the decimals, of its mean."""
+    scale = next((factor for unit, factor in _UNITS.items() if text.endswith(unit)), 1.0)
+    decimals = re.search(r"\.(\d+)", text)
+    shown = f"{width * scale:,.{len(decimals[1]) if decimals else 0}f}"
+    return shown if float(shown.replace(",", "")) else f"{width * scale:.1g}"
+
+
+def _plain(table: list[Row], memory: bool, keys: Sequence[str]) -> str:
+    columns, cells = _for_people(table, memory, keys)
+    lines = [_titles(columns), *cells]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    aligned = [
+        [
+            text.rjust(width) if column.is_number else text.ljust(width)
+            for text, width, column in zip(line, widths, columns, strict=True)
+        ]
+        for line in lines
+    ]
+    return "".join("  ".join(line).rstrip() + "\n" for line in aligned)
+
+
+def _rich(table: list[Row], width: int, memory: bool, keys: Sequence[str]) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    columns, cells = _for_people(table, memory, keys)
+    titles = _titles(columns)
+    text = io.StringIO()
+    console = Console(file=text, width=width, force_terminal=True)
+    for number, band in enumerate(_bands(columns, cells, width)):
+        grid = Table(box=box.SIMPLE_HEAD, padding=(0, GAP, 0, 0), pad_edge=False, show_edge=False)
+        for i in band:
+            align = "right" if columns[i].is_number else "left"
+            grid.add_column(Text(titles[i]), justify=align, overflow="fold")
+        for line in cells:
+            grid.add_row(*(Text(line[i]) for i in band))
+        if number:
+            console.print()
+        console.print(grid)
+    return text.getvalue()
+
+
+def _bands(columns: list[Column], cells: list[list[str]], width: int) -> list[list[int]]:
+    """Indices of the columns of each table below the other, so that none is wider than the terminal.
+
+    Each begins with the first column, the run.
+    """
+    widths = [max(len(text) for text in texts) + GAP for texts in zip(_titles(columns), *cells, strict=True)]
+    bands, used = [[0]], widths[0]
+    for i in range(1, len(columns)):
+        if used + widths[i] > width and len(bands[-1]) > 1:
+            bands.append([0])
+            used = widths[0]
+        bands[-1].append(i)
+        used += widths[i]
+    return bands
+
+
+def _titles(columns: list[Column]) -> list[str]:
+    return [visible(column.title) for column in columns]
+
+
+def _markdown(table: list[Row], memory: bool, keys: Sequence[str]) -> str:
+    columns, cells = _for_people(table, memory, keys)
+    rule = ["---:" if column.is_number else "---" for column in columns]
+    lines = [_markdown_line(_titles(columns)), _line(rule), *map(_markdown_line, cells)]
+    return "".join(lines)
+
+
+def _markdown_line(cells: list[str]) -> str:
+    return _line([re.sub(r"([\\|`<>])", r"\\\1", text) for text in cells])
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def _csv(table: list[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    keys = list(table[0]) if table else [column.key for column in COLUMNS]
+    writer.writerow([_neutral(key) for key in keys])
+    writer.writerows([[_csv_value(row[key]) for key in keys] for row in table])
+    return text.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    match value:
+        case str():
+            return _neutral(value)
+        case None | bool() | int() | float():
+            return value
+        case list() if all(isinstance(item, str) for item in value):
+            return _neutral(" ".join(value))
+    return _neutral(json.dumps(value, default=str))
+
+
+def _neutral(text: str) -> str:
+    """A spreadsheet takes what begins with these for a formula; an apostrophe makes it text."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN or infinity: strings, as in metrics.jsonl."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,162 @@
+"""Which rows and columns a comparison shows: values by name, conditions, the Pareto front."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .columns import BY_KEY, known, no_column, unknown
+from .errors import TableError
+from .sources import RunData
+from .summaries import Row
+
+_CONDITION = re.compile(r"([^<>=!]+)(<=|>=|!=|==|=|<|>)(.*)", re.DOTALL)
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+def configured(run: RunData) -> dict[str, Any]:
+    """What was chosen for the run, by the keys of the command line (`sync`, `optimizer.lr`), a sweep's choices last."""
+    flat = _flat(run.config)
+    return flat | run.swept.parameters if run.swept else flat
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and {"name", "target", "knobs"} == value.keys() and isinstance(value["knobs"], dict):
+            flat[path] = value["name"]
+            flat |= _flat(value["knobs"], f"{path}.")
+        elif isinstance(value, dict):
+            flat |= _flat(value, f"{path}.")
+        else:
+            flat[path] = value
+    return flat
+
+
+def logged(run: RunData, name: str) -> Any:
+    """W&B's own summary value of this name; `a.b` finds what was logged as {"a": {"b": 1}}."""
+    return run.extra.get(name, run.extra.get(name.replace(".", "/")))
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a comparison's words mean: columns of its table, or keys of the runs' own."""
+
+    columns: frozenset[str]  # keys of the table's rows
+    chosen: frozenset[str]  # keys of configurations
+    logged: frozenset[str]  # W&B's own
+
+    @classmethod
+    def of(cls, runs: Sequence[RunData], columns: frozenset[str]) -> "Names":
+        chosen = frozenset(key for run in runs for key in configured(run))
+        return cls(columns, chosen, frozenset(key for run in runs if run.path is None for key in run.extra))
+
+    def key(self, name: str) -> str:
+        """The key that `name` (a key or a short name) stands for. Raises TableError, naming the nearest."""
+        column = known(name)
+        if column is not None and column.key in self.columns:
+            return column.key
+        if name in self.chosen or name in self.logged or name.replace(".", "/") in self.logged:
+            return name
+        raise no_column(name, [*(key for key in BY_KEY if key in self.columns), *sorted(self.chosen | self.logged)])
+
+    def is_measured(self, key: str) -> bool:
+        """Whether seeds differ in it by nature, so that a group has a mean of it."""
+        return BY_KEY[key].is_number and key != "workers" if key in BY_KEY else key not in self.chosen
+
+    def value(self, run: RunData, key: str) -> Any:
+        """Of a key that is no column."""
+        return configured(run).get(key) if key in self.chosen else logged(run, key)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`workers>=4`: what a row must fulfil. `key` is as `Names.key` gives it."""
+
+    key: str
+    operator: str
+    value: Any
+
+    @classmethod
+    def parse(cls, text: str, names: Names) -> "Condition":
+        """Raises TableError."""
+        match = _CONDITION.fullmatch(text)
+        if match is None:
+            raise TableError(f"--where {text}: must be NAME, one of = != < <= > >=, and a value, such as workers>=4")
+        name, operator, value = (part.strip() for part in match.groups())
+        key = names.key(name)
+        if operator in _ORDER:
+            if key in BY_KEY and not BY_KEY[key].is_number:
+                raise TableError(f"--where {text}: {name} holds text; it takes = and != only")
+            if not isinstance(_value(value), int | float):
+                raise TableError(f"--where {text}: {operator} takes a number, such as {name}{operator}4")
+        return cls(key, "=" if operator == "==" else operator, _value(value))
+
+    def holds(self, value: Any) -> bool:
+        """An unknown value fulfils `!=` alone."""
+        if self.operator in ("=", "!="):
+            return _equal(value, self.value) == (self.operator == "=")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return _ORDER[self.operator](value, self.value)
+
+
+def _value(text: str) -> Any:
+    """`90%` is 0.9; true, false and null are themselves, and what is no number is text."""
+    words = {"true": True, "false": False, "null": None, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        return text
+
+
+def _equal(value: Any, wanted: Any) -> bool:
+    if isinstance(value, bool) or isinstance(wanted, bool) or value is None:
+        return value is wanted or (wanted is None and value == "none")  # stragglers=none is a choice's name
+    if isinstance(value, int | float) and isinstance(wanted, int | float):
+        return math.isclose(value, wanted, rel_tol=1e-9)
+    if wanted is None:
+        return value == "none"
+    if isinstance(value, str) and isinstance(wanted, int | float):
+        return _value(value) == wanted
+    return str(value) == str(wanted)
+
+
+def directions(words: Sequence[str], names: Names) -> dict[str, bool]:
+    """The keys that `--pareto` means, each with whether larger is better. Raises TableError."""
+    keys = {names.key(word): word for word in words}
+    for key, word in keys.items():
+        if key not in BY_KEY or not BY_KEY[key].is_number:
+            better = [column for column in BY_KEY if column in names.columns and BY_KEY[column].is_number]
+            usable = ", ".join(BY_KEY[column].short or column for column in better)
+            raise TableError(f"--pareto {word}: it is not known which way {word} is better; there are {usable}")
+    return {key: BY_KEY[key].larger_first for key in keys}
+
+
+def mark_front(table: list[Row], larger: dict[str, bool]) -> None:
+    """Sets `front` to `*` in the rows that no other is at least as good as everywhere and better somewhere.
+
+    Compared are completed runs with every value known, of one model and data set, modelled with modelled.
+    """
+    judged = [
+        row for row in table if row["status"] in ("completed", None) and not any(unknown(row[key]) for key in larger)
+    ]
+    for row in table:
+        row["front"] = None
+    for row in judged:
+        peers = [other for other in judged if all(other[key] == row[key] for key in ("model", "data", "modelled"))]
+        row["front"] = None if any(_dominates(other, row, larger) for other in peers) else "*"
+
+
+def _dominates(one: Row, other: Row, larger: dict[str, bool]) -> bool:
+    gains = [(one[key] - other[key]) * (1 if better else -1) for key, better in larger.items()]
+    return min(gains) >= 0 and max(gains) > 0

@@ -1,0 +1,62 @@
+"""A run's curves as one line of characters each."""
+
+import math
+from collections.abc import Sequence
+
+from .run_directory import Record
+
+BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
+Curve = list[tuple[float, float]]  # seconds of training, value
+# What is drawn: the records' kind, and their key.
+_CURVES = {"loss": ("step", "loss"), "accuracy": ("evaluation", "accuracy"), "step time": ("step", "step_time")}
+
+
+def curves(records: Sequence[Record]) -> dict[str, Curve]:
+    """Those of loss, accuracy and step time (seconds) that the records tell, over time, or steps where that is unknown.
+
+    An asynchronous run is judged at its end: its evaluations are put in their order of time.
+    """
+    found: dict[str, Curve] = {}
+    for name, (kind, key) in _CURVES.items():
+        told = [record for record in records if record.get("kind") == kind]
+        timed = all(_number(record.get("time")) is not None for record in told)
+        points = [(_number(record.get("time" if timed else "step")), _number(record.get(key))) for record in told]
+        curve = [(x, y) for x, y in points if x is not None and y is not None]
+        if curve:
+            found[name] = sorted(curve, key=lambda point: point[0])
+    return found
+
+
+def sparkline(curve: Curve, width: int, levels: str = BLOCKS) -> str:
+    """`width` characters over the curve's time, each the mean of its part; `!` where that is not finite.
+
+    A part without a point is drawn as the one before it. Without any change: the lowest level.
+    """
+    first, last = curve[0][0], curve[-1][0]
+    parts: list[list[float]] = [[] for _ in range(width)]
+    for x, y in curve:
+        share = (x - first) / (last - first) if last > first else 0.0
+        parts[min(int(share * width), width - 1)].append(y)
+    means = [math.fsum(part) / len(part) if part else None for part in _finite_or_marked(parts)]
+    known = [mean for mean in means if mean is not None and math.isfinite(mean)]
+    lowest, span = (min(known), max(known) - min(known)) if known else (0.0, 0.0)
+    drawn, before = "", levels[0]
+    for mean in means:
+        if mean is not None and not math.isfinite(mean):
+            before = "!"
+        elif mean is not None:
+            before = levels[min(int((mean - lowest) / span * len(levels)), len(levels) - 1)] if span else levels[0]
+        drawn += before
+    return drawn if last > first else drawn[:1]
+
+
+def _finite_or_marked(parts: list[list[float]]) -> list[list[float]]:
+    """fsum raises for inf - inf: one such value is enough to mark its part."""
+    return [next(([y] for y in part if not math.isfinite(y)), part) for part in parts]
+
+
+def _number(value: object) -> float | None:
+    """Records hold NaN and infinities as text."""
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        return float(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

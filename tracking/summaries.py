@@ -1,0 +1,167 @@
+"""A run's summary and the row that a comparison makes of it, in both directions."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from .columns import MEMORY_KINDS
+from .errors import CorruptRunError
+from .run_directory import Record, RunDirectory
+
+Row = dict[str, Any]
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where a summary has what a row's key holds."""
+
+    path: tuple[str, ...]
+    factor: float | None = None  # from the summary's unit to the row's; None: none
+    text: bool = False
+
+
+FIELDS: dict[str, Field] = {
+    "run": Field(("name",), text=True),
+    "status": Field(("status",), text=True),
+    **{key: Field((key,), text=True) for key in ("model", "data", "strategy", "sync", "partition", "stragglers")},
+    "workers": Field(("workers",)),
+    "throughput_samples_per_s": Field(("throughput",)),
+    "step_ms": Field(("step_time", "median"), 1e3),
+    "compute_ms": Field(("step_time", "compute"), 1e3),
+    "communication_ms": Field(("step_time", "communication"), 1e3),
+    "waiting_ms": Field(("step_time", "waiting"), 1e3),
+    "peak_memory_mib": Field(("memory", "process_peak"), 1 / 2**20),
+    **{f"{kind}_mib": Field(("memory", kind), 1 / 2**20) for kind in MEMORY_KINDS},
+    "bytes_per_step": Field(("wire", "bytes_per_step")),
+    "messages": Field(("wire", "messages")),
+    "staleness_mean": Field(("staleness", "mean")),
+    "staleness_max": Field(("staleness", "max")),
+    "dropped_gradients": Field(("dropped",)),
+    "consensus_distance": Field(("consensus_distance",)),
+    "loss": Field(("loss",)),
+    "accuracy": Field(("accuracy",)),
+    "time_to_accuracy_s": Field(("time_to_accuracy",)),
+    "why": Field(("reason",), text=True),
+}
+
+
+def row_of(summary: Summary) -> Row:
+    """The summary's values by the keys of `columns.COLUMNS`. Raises ValueError where a value is of another type."""
+    row: Row = {}
+    for key, field in FIELDS.items():
+        value = _at(summary, field.path)
+        row[key] = _text(value) if field.text else _scaled(value, field.factor)
+    of_servers = _number(_at(summary, ("server_memory", "process_peak")))
+    if of_servers is not None:  # the largest process, whichever it is
+        row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
+    return row | {"modelled": bool(summary.get("modelled")), "lost_workers": _count(summary, "lost")}
+
+
+def summary_from(row: Row) -> Summary:
+    """What `row_of` makes this row of; other keys are passed over. Raises ValueError as `row_of` does."""
+    summary: Summary = {"modelled": bool(row.get("modelled"))}
+    for key, field in FIELDS.items():
+        value = row.get(key)
+        if value is None:
+            continue
+        section = summary
+        for name in field.path[:-1]:
+            section = section.setdefault(name, {})
+        inverse = None if field.factor is None else 1 / field.factor
+        section[field.path[-1]] = _text(value) if field.text else _scaled(value, inverse)
+    lost = _number(row.get("lost_workers"))
+    if lost is not None and math.isfinite(lost):
+        summary["lost"] = [None] * min(int(lost), 4096)
+    return summary
+
+
+def read(run: RunDirectory) -> Summary:
+    """The run's summary, or what its metrics tell. Raises CorruptRunError, naming the file."""
+    file = run.summary
+    try:
+        summary = run.read_summary()
+        if summary is None:
+            file = run.metrics
+            summary = from_records(run.name, run.records())
+        if row_of(summary)["run"] is None:
+            raise ValueError("it names no run")
+    except (ValueError, OSError) as error:
+        raise CorruptRunError(f"{file} is damaged: {error}") from None
+    return summary
+
+
+def summary_of(run: RunDirectory) -> Summary:
+    """As `read`; of a damaged run, with status `damaged`, what its metrics tell."""
+    try:
+        return read(run)
+    except CorruptRunError as error:
+        status = {"name": run.name, "status": "damaged", "reason": str(error)}
+    try:
+        summary = from_records(run.name, run.records()) | status
+        row_of(summary)
+    except (ValueError, OSError):
+        return status
+    return summary
+
+
+def from_records(name: str, records: list[Record]) -> Summary:
+    """What is known of a run that has not written its summary: still running, killed, or out of disk."""
+    summary: Summary = {"name": name, "status": "unfinished"}
+    for record in records:
+        summary |= _told_by(record)
+    return summary
+
+
+def _told_by(record: Record) -> Summary:
+    match record.get("kind"):
+        case "start":
+            told = ("strategy", "sync", "model", "data", "partition", "stragglers", "workers", "modelled")
+            return {key: record.get(key) for key in told}
+        case "step":
+            return {"loss": record.get("loss")}
+        case "evaluation":
+            return {key: record.get(key) for key in ("accuracy", "loss", "consensus_distance")}
+        case "end":
+            return {"status": record.get("status"), "reason": record.get("reason")}
+        case "resume":
+            return {"status": "unfinished", "reason": None}
+    return {}
+
+
+def _at(summary: Summary, path: tuple[str, ...]) -> Any:
+    value: Any = summary
+    for name in path[:-1]:
+        value = value.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise ValueError(f"{name}={value!r} is no mapping")
+    return value.get(path[-1])
+
+
+def _count(summary: Summary, key: str) -> int | None:
+    things = summary.get(key)
+    if things is not None and not isinstance(things, list):
+        raise ValueError(f"{key}={things!r} is no list")
+    return None if things is None else len(things)
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _number(value: Any) -> float | int | None:
+    """A summary's number; JSON files hold NaN and infinities as strings."""
+    if isinstance(value, str):
+        return float(value)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def _scaled(value: Any, factor: float | None) -> float | int | None:
+    value = _number(value)
+    return value if value is None or factor is None else value * factor
