@@ -80,7 +80,9 @@ def many(count: int, points: int = 60, epochs: int = 6) -> list[RunData]:
             epochs=epochs,
             number=i,
             sync=syncs[i % 6],
-            swept=Swept("sweep", i, 0, {"sync": syncs[i % 6], "optimizer.lr": 0.1 / (1 + i // 6), "batch": 16 << i % 3}),
+            swept=Swept(
+                "sweep", i, 0, {"sync": syncs[i % 6], "optimizer.lr": 0.1 / (1 + i // 6), "batch": 16 << i % 3}
+            ),
         )
         for i in range(count)
     ]

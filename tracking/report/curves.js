@@ -55,7 +55,7 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic)
   const missing = without ? ` ${plural(without, 'run')} without such a curve.` : '';
   if (!some.length) return { summary: `No run that is plotted has ${metric} against ${axisName}.` };
   const percent = metric === 'accuracy';
-  const traces = some.map((run) => curveTrace(run, curveOf(run, metric), axis, percent, some.length));
+  const traces = curveTraces(some, metric, axis, percent);
   const y = axisStyle(forPlotly(metric), { type: logarithmic ? 'log' : 'linear' });
   if (percent) y.tickformat = '.0~%';
   const top = axis === 'bytes' ? Math.max(...some.map((run) => decoded(run, curveOf(run, metric)).bytes.at(-1))) : 0;
@@ -69,15 +69,41 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic)
   };
 }
 
-function curveTrace(run, curve, axis, percent, count) {
-  const points = decoded(run, curve);
+// A line a run; of many runs those that look alike become one line with gaps, which is drawn in a fraction of the time.
+function curveTraces(some, metric, axis, percent) {
+  const groups = new Map();
+  for (const run of some) {
+    const key = some.length > FEW ? run.look.slice(0, 2).join() : String(run.place);
+    groups.set(key, [...(groups.get(key) || []), run]);
+  }
+  return [...groups.values()].map((group) => ({
+    ...joined(group, metric, axis), ...lineStyle(group[0], some.length, group.every((run) => curveOf(run, metric).n <= 60)),
+    hovertemplate: `%{customdata}<br>${percent ? '%{y:.2%}' : '%{y:.4~g}'} at %{x:.4s}<extra></extra>`,
+  }));
+}
+
+function joined(group, metric, axis) {
+  const [x, y, names] = [[], [], []];
+  for (const run of group) {
+    const points = decoded(run, curveOf(run, metric));
+    const name = forPlotly(shortLabel(run));
+    for (let i = 0; i < points.y.length; i += 1) {
+      x.push(points[axis][i]);
+      y.push(points.y[i]);
+      names.push(name);
+    }
+    x.push(null);
+    y.push(null);
+    names.push('');
+  }
+  return { type: 'scatter', x, y, customdata: names, name: group.length === 1 ? names[0] : '', connectgaps: false };
+}
+
+function lineStyle(run, count, few) {
   const [colour, dash, marker] = run.look;
-  const few = curve.n <= 60 && count <= FEW;
   return {
-    type: 'scatter', mode: few ? 'lines+markers' : 'lines', x: points[axis], y: points.y, name: forPlotly(shortLabel(run)),
-    line: { color: colours()[colour], dash, width: count > FEW ? 1 : 2 },
-    marker: { symbol: marker, size: 7 }, opacity: count > 100 ? 0.55 : 1,
-    hovertemplate: percent ? '%{fullData.name}<br>%{y:.2%} at %{x:.4s}<extra></extra>' : '%{fullData.name}<br>%{y:.4~g} at %{x:.4s}<extra></extra>',
+    mode: few && count <= FEW ? 'lines+markers' : 'lines', opacity: count > 100 ? 0.6 : 1,
+    line: { color: colours()[colour], dash, width: count > FEW ? 1 : 2 }, marker: { symbol: marker, size: 7 },
   };
 }
 

@@ -119,7 +119,7 @@ def thin(curve: Curve, limit: int) -> Curve:
 
 
 def encode(curve: Curve) -> dict[str, Any]:
-    """As the page reads it: float32 in base64; evenly spaced steps as [first, distance], even epochs as epochs a step."""
+    """As the page reads it: float32 in base64; even steps as [first, distance], even epochs as epochs a step."""
     steps: Any = _base64(curve.steps)
     if len(curve) > 1 and np.ptp(np.diff(curve.steps)) == 0:
         steps = [curve.steps[0], curve.steps[1] - curve.steps[0]]

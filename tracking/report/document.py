@@ -43,9 +43,7 @@ def document(runs: list[RunData]) -> Plain:
             {
                 **_facts(run, number_),
                 "cells": cells[number_],
-                "curves": [
-                    [metrics.index(name), encode(thin(curve, limit))] for name, curve in drawn[number_].items()
-                ],
+                "curves": [[metrics.index(name), encode(thin(curve, limit))] for name, curve in drawn[number_].items()],
                 "swept": _swept(run, axes),
                 "config": configurations[number_],
             }
@@ -136,7 +134,7 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
     swept = [key for key in _swept_keys(runs) if key not in {column[0] for column in columns}]
     heads: list[Plain] = [
         {"title": "status", "number": False, "down": False},
-        *({"title": shown(key), "number": False, "down": False} for key in swept),
+        *({"title": shown(key), "number": _all_numbers(runs, key), "down": False} for key in swept),
         *({"title": title, "number": is_number, "down": down} for _, title, _, is_number, down in columns),
     ]
     cells = [
@@ -184,11 +182,17 @@ def _cell(value: Any, text: Callable[[Any], str]) -> list[Any]:
     return [shown(text(value)), finite(value)]
 
 
+def _all_numbers(runs: list[RunData], key: str) -> bool:
+    values = [value for run in runs if (value := _parameters(run).get(key)) is not None]
+    return all(finite(value) is not None for value in values)
+
+
 def _swept_cell(run: RunData, key: str) -> list[Any]:
     value = _parameters(run).get(key)
     if value is None:
         return ["-", None]
-    return [shown(plain(value)), finite(value)]
+    known = finite(value)
+    return [shown(plain(value)) if known is None else f"{known:.6g}", known]
 
 
 # -- sweeps and configurations

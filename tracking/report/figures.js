@@ -1,5 +1,6 @@
 // What all plots share: they are drawn when they come into sight, and again when runs, order or colours change.
 const figures = [];
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif';
 const watcher = new IntersectionObserver((entries) => {
   for (const entry of entries) {
     const figure = figures.find((known) => known.element === entry.target);
@@ -36,7 +37,7 @@ function draw(figure) {
   figure.stale = false;
   const shown = order.filter((run) => run.plotted && run.modelled === figure.kind.modelled);
   const { traces, layout, summary, legend } = figure.describe(shown);
-  figure.caption.textContent = summary;
+  figure.caption.textContent = summary.charAt(0).toUpperCase() + summary.slice(1);
   figure.plotArea.setAttribute('aria-label', `${figure.name}. ${summary}`);
   figure.legend.replaceChildren(...(legend || []));
   figure.holder.hidden = !traces;
@@ -46,6 +47,7 @@ function draw(figure) {
     return;
   }
   figure.plotArea.style.height = `${layout.height}px`;
+  figure.plotArea.style.minHeight = '0';
   figure.holder.classList.toggle('tall', layout.height > 720);
   if (layout.height > 720) figure.holder.tabIndex = 0; else figure.holder.removeAttribute('tabindex');
   Plotly.react(figure.plotArea, traces, layout, PLOT_CONFIG);
@@ -56,8 +58,7 @@ function draw(figure) {
 function addButtons(controls, of) {
   const reset = make('button', [['type', 'button']], 'Reset zoom');
   reset.addEventListener('click', () => {
-    const whole = { 'xaxis.autorange': true, 'yaxis.autorange': true };
-    for (const figure of of()) if (figure.drawn) Plotly.relayout(figure.plotArea, whole);
+    for (const figure of of()) if (figure.drawn) draw(figure);
   });
   const save = make('button', [['type', 'button']], 'Save picture');
   save.addEventListener('click', () => {
@@ -96,7 +97,7 @@ function baseLayout(x, y, height) {
   return {
     height, xaxis: x, yaxis: y, showlegend: false, hovermode: 'closest', dragmode: isNarrow() ? false : 'zoom',
     paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
-    font: { family: 'system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif', size: 13, color: text },
+    font: { family: FONT, size: 13, color: text },
     hoverlabel: { bgcolor: raised, bordercolor: line, font: { color: text }, namelength: -1, align: 'left' },
     margin: { l: 8, r: 16, t: 12, b: 8, pad: 2 }, modebar: { bgcolor: page },
   };

@@ -33,9 +33,7 @@ function buildContents() {
 
 function setTheme(dark) {
   document.documentElement.dataset.theme = dark ? 'dark' : 'light';
-  const button = document.getElementById('theme');
-  button.setAttribute('aria-pressed', String(dark));
-  button.textContent = dark ? 'Dark: on' : 'Dark: off';
+  document.getElementById('theme').textContent = dark ? 'Switch to light' : 'Switch to dark';
   recolourSwatches();
   redraw();
 }

@@ -33,7 +33,7 @@ def data_block(document: dict[str, Any]) -> str:
 
 
 def _policy(scripts: list[str]) -> str:
-    """Content-Security-Policy: these two scripts; no requests. Plotly sets style elements; a saved picture is a blob."""
+    """Content-Security-Policy: these scripts, no requests. Plotly sets style elements; a saved picture is a blob."""
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "

@@ -76,8 +76,9 @@ function scaleOf(name, values) {
 function sweepLayout(axes) {
   const { text, quiet, line, page } = palette();
   const narrow = isNarrow();
-  const x = axisStyle('', { range: [-0.25, axes.length - 0.6], showticklabels: false, showgrid: false, zeroline: false, fixedrange: true });
-  const y = axisStyle('', { range: [-0.06, 1.16], showticklabels: false, showgrid: false, zeroline: false, fixedrange: true });
+  const bare = { showticklabels: false, showgrid: false, zeroline: false, showline: false, ticks: '', fixedrange: true };
+  const x = axisStyle('', { range: [-0.25, axes.length - 0.6], ...bare });
+  const y = axisStyle('', { range: [-0.06, 1.16], ...bare });
   const layout = baseLayout(x, y, 440);
   layout.margin = { l: 20, r: 20, t: 12, b: 12 };
   layout.shapes = axes.map((_, at) => ({ type: 'line', x0: at, x1: at, y0: 0, y1: 1, line: { color: line, width: 1.5 }, layer: 'below' }));
@@ -86,7 +87,7 @@ function sweepLayout(axes) {
   });
   const ticks = (axis, at) => axis.ticks.map(([place, label]) => ({
     x: at, y: place, xanchor: 'left', xshift: 7, text: forPlotly(shorten(label, narrow ? 10 : 22)), showarrow: false,
-    font: { color: quiet, size: 12 }, bgcolor: page, opacity: 0.9, borderpad: 1,
+    font: { color: quiet, size: 12 }, bgcolor: page, borderpad: 1,
   }));
   layout.annotations = axes.flatMap((axis, at) => [title(axis, at), ...ticks(axis, at)]);
   return layout;

@@ -10,6 +10,8 @@ from ..sources import RunData
 from .curves import lived, number
 from .text import shown
 
+BROKEN = ("failed", "diverged", "damaged")
+
 
 @dataclass(frozen=True)
 class Reached:
@@ -24,7 +26,7 @@ class Reached:
 
 def verdicts(runs: list[RunData]) -> list[str]:
     """A sentence for each target that runs of one model and data set had; measured and modelled ones apart."""
-    contests: dict[tuple[Any, ...], list[RunData]] = {}
+    contests: dict[tuple[bool, str, str, float], list[RunData]] = {}
     for run in runs:
         target = number(run.summary.get("target_accuracy"))
         if target is not None:
@@ -61,7 +63,7 @@ def _reached(group: list[RunData]) -> Reached:
     if len(group) > 1 and first.swept is not None:
         what = ", ".join(f"{shown(key, 64)}={shown(value, 64)}" for key, value in first.swept.parameters.items())
         what = f"{what or shown(first.name, 64)} (mean of {len(group)} seeds)"
-    times = [time for run in group if (time := number(run.summary.get("time_to_accuracy"))) is not None]
+    times = [time for run in group if (time := _time_to_target(run)) is not None]
     sent = [sum_ for run in group if (sum_ := _bytes_to_target(run)) is not None]
     return Reached(
         what,
@@ -70,6 +72,12 @@ def _reached(group: list[RunData]) -> Reached:
         len(times),
         len(group),
     )
+
+
+def _time_to_target(run: RunData) -> float | None:
+    """Seconds. A run that broke afterwards is no choice."""
+    broken = run.summary.get("status") in BROKEN
+    return None if broken else number(run.summary.get("time_to_accuracy"))
 
 
 def _bytes_to_target(run: RunData) -> float | None:
