@@ -1,0 +1,137 @@
+// A metric over time, epochs, bytes or steps.
+const X_AXES = [
+  ['time', 'time', 'training time, s'],
+  ['epoch', 'epochs', 'epochs'],
+  ['bytes', 'bytes sent', 'bytes sent by all workers'],
+  ['step', 'steps', 'steps of a worker'],
+];
+const READ = new Map(); // decoded curves, by the encoded ones
+
+function decoded(run, curve) {
+  if (!READ.has(curve)) {
+    const step = axisOf(curve, 'step');
+    const bytes = run.bytesOfStep === null ? null : step.map((at) => at * run.bytesOfStep);
+    READ.set(curve, { y: floats(curve.y), step, bytes, time: axisOf(curve, 'time'), epoch: axisOf(curve, 'epoch') });
+  }
+  return READ.get(curve);
+}
+
+function curveOf(run, metric) {
+  const found = run.curves.find(([place]) => report.metrics[place] === metric);
+  return found ? found[1] : null;
+}
+
+function curvesSection(section, body, controls) {
+  const asked = section.dataset.metrics;
+  const special = ['accuracy', 'training loss', 'test loss'];
+  const metrics = asked === '*'
+    ? report.metrics.filter((name) => !special.includes(name))
+    : report.metrics.filter((name) => asked.split(',').includes(name));
+  if (!metrics.length) return false;
+  const own = [];
+  const again = () => redraw(own);
+  const metric = metrics.length > 1
+    ? choice(controls, `${section.id}-metric`, 'Metric', metrics.map((name, i) => [String(i), shorten(name, 60)]), again)
+    : { value: '0' };
+  const known = X_AXES.filter(([axis]) => runs.some((run) => run.curves.some(([, curve]) => hasAxis(run, curve, axis))));
+  const x = choice(controls, `${section.id}-x`, 'Against', known.map(([axis, name]) => [axis, name]), again);
+  const logarithmic = section.id === 'accuracy' ? { checked: false } : tick(controls, 'logarithmic', again);
+  addButtons(controls, () => own);
+  for (const kind of KINDS) {
+    own.push(addFigure(body, section.dataset.title, kind, (shown) =>
+      describeCurves(shown, metrics[Number(metric.value)], known.find(([axis]) => axis === x.value), logarithmic.checked)));
+  }
+  return true;
+}
+
+function hasAxis(run, curve, axis) {
+  return axis === 'bytes' ? run.bytesOfStep !== null : curve[axis] !== null;
+}
+
+function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic) {
+  const withCurve = shown.filter((run) => curveOf(run, metric));
+  const some = withCurve.filter((run) => hasAxis(run, curveOf(run, metric), axis));
+  const without = shown.length - some.length;
+  const missing = without ? ` ${plural(without, 'run')} without such a curve.` : '';
+  if (!some.length) return { summary: `No run that is plotted has ${metric} against ${axisName}.` };
+  const percent = metric === 'accuracy';
+  const traces = curveTraces(some, metric, axis, percent);
+  const y = axisStyle(forPlotly(metric), { type: logarithmic ? 'log' : 'linear' });
+  if (percent) y.tickformat = '.0~%';
+  const top = axis === 'bytes' ? Math.max(...some.map((run) => decoded(run, curveOf(run, metric)).bytes.at(-1))) : 0;
+  const x = axisStyle(axisTitle, axis === 'bytes' ? byteTicks(top) : { rangemode: 'tozero' });
+  const layout = baseLayout(x, y, isNarrow() ? 340 : 430);
+  const targets = new Set(some.map((run) => run.target));
+  if (percent && targets.size === 1 && some[0].target !== null) addTarget(layout, some[0].target);
+  return {
+    traces, layout, legend: legendOfRuns(some),
+    summary: `${metric} of ${plural(some.length, 'run')} against ${axisName}. ${bestAtEnd(some, metric)}${missing}`,
+  };
+}
+
+// A line a run; of many runs those that look alike become one line with gaps, which is drawn in a fraction of the time.
+function curveTraces(some, metric, axis, percent) {
+  const groups = new Map();
+  for (const run of some) {
+    const key = some.length > FEW ? run.look.slice(0, 2).join() : String(run.place);
+    groups.set(key, [...(groups.get(key) || []), run]);
+  }
+  return [...groups.values()].map((group) => ({
+    ...joined(group, metric, axis), ...lineStyle(group[0], some.length, group.every((run) => curveOf(run, metric).n <= 60)),
+    hovertemplate: `%{customdata}<br>${percent ? '%{y:.2%}' : '%{y:.4~g}'} at %{x:.4s}<extra></extra>`,
+  }));
+}
+
+function joined(group, metric, axis) {
+  const [x, y, names] = [[], [], []];
+  for (const run of group) {
+    const points = decoded(run, curveOf(run, metric));
+    const name = forPlotly(shortLabel(run));
+    for (let i = 0; i < points.y.length; i += 1) {
+      x.push(points[axis][i]);
+      y.push(points.y[i]);
+      names.push(name);
+    }
+    x.push(null);
+    y.push(null);
+    names.push('');
+  }
+  return { type: 'scatter', x, y, customdata: names, name: group.length === 1 ? names[0] : '', connectgaps: false };
+}
+
+function lineStyle(run, count, few) {
+  const [colour, dash, marker] = run.look;
+  return {
+    mode: few && count <= FEW ? 'lines+markers' : 'lines', opacity: count > 100 ? 0.6 : 1,
+    line: { color: colours()[colour], dash, width: count > FEW ? 1 : 2 }, marker: { symbol: marker, size: 7 },
+  };
+}
+
+function byteTicks(top) { // 0, 20 MiB, 40 MiB, ...
+  const unit = 1024 ** Math.max(Math.min(Math.floor(Math.log(Math.max(top, 1)) / Math.log(1024)), 4), 0);
+  const rough = top / unit / (isNarrow() ? 3 : 5) || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const distance = [1, 2, 5, 10].find((times) => times * power >= rough) * power * unit;
+  const values = Array.from({ length: Math.floor(top / distance) + 1 }, (_, i) => i * distance);
+  return { tickvals: values, ticktext: values.map((value) => humanBytes(value).replace('.0 ', ' ')), rangemode: 'tozero' };
+}
+
+function addTarget(layout, target) {
+  const { quiet } = palette();
+  layout.shapes = [{
+    type: 'line', xref: 'paper', x0: 0, x1: 1, y0: target, y1: target, line: { color: quiet, dash: 'dot', width: 1.5 },
+  }];
+  layout.annotations = [{
+    xref: 'paper', x: 1, xanchor: 'right', y: target, yanchor: 'bottom', showarrow: false,
+    text: `target ${(100 * target).toFixed(2).replace(/\.?0+$/, '')} %`, font: { color: quiet, size: 12 },
+  }];
+}
+
+function bestAtEnd(some, metric) {
+  const ends = some.map((run) => [run, decoded(run, curveOf(run, metric)).y.at(-1)]).filter(([, end]) => Number.isFinite(end));
+  if (!ends.length || !['accuracy', 'training loss', 'test loss'].includes(metric)) return '';
+  const more = metric === 'accuracy';
+  const [run, end] = ends.reduce((best, next) => ((more ? next[1] > best[1] : next[1] < best[1]) ? next : best));
+  const value = more ? `${(100 * end).toFixed(2)} %` : compact(end);
+  return `${more ? 'Highest' : 'Lowest'} at the end: ${labelled(run)}, ${value}.`;
+}

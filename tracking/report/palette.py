@@ -1,0 +1,30 @@
+"""How a run looks in every plot: colours that the colour-blind tell apart, then dashes and markers.
+
+The colours follow Okabe and Ito, "Color universal design" (2008), darkened for a white page and lightened for a dark
+one until each stands out of it by 3:1. After eight runs the dash and the marker change, after 48 the marker alone.
+"""
+
+from dataclasses import dataclass
+
+LIGHT = ("#0072b2", "#d55e00", "#00875f", "#b5488f", "#5c4500", "#4b3fb0", "#3a9bd9", "#777777")
+DARK = ("#5aa9e6", "#f28e2b", "#3fd0a0", "#e08bc8", "#f2dc5d", "#9d8cff", "#ff6b6b", "#c0c6cf")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon", "hexagram", "bowtie")
+
+# Of a step, and of memory by kind; host_ kinds have their device kind's colour, hatched.
+STEP_COLOURS = {"compute": 0, "communication": 1, "waiting": 7}
+MEMORY_COLOURS = {"parameters": 0, "gradients": 1, "optimizer": 2, "activations": 3, "buffers": 5, "other": 7}
+
+
+@dataclass(frozen=True)
+class Look:
+    colour: int  # of LIGHT and DARK
+    dash: str
+    marker: str
+
+
+def look(number: int) -> Look:
+    """Of the run at this place in the list."""
+    turn = number // len(LIGHT)
+    marker = MARKERS[(turn + turn // len(DASHES)) % len(MARKERS)]
+    return Look(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)

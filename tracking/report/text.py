@@ -1,0 +1,27 @@
+"""Names and values from anywhere, as text that a reader sees as it is."""
+
+import unicodedata
+from typing import Any
+
+NAME_CHARACTERS = 200
+VALUE_CHARACTERS = 4000
+# What reorders the text around it: a name must not look like another one.
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:
+    """`value` as text; control, surrogate and direction characters as \\u escapes, what is over `limit` counted."""
+    text = value if isinstance(value, str) else str(value)
+    rest = len(text) - limit
+    if rest > 0:
+        text = text[:limit]
+    text = "".join(_visible(character) for character in text)
+    return f"{text}... ({rest:,} more characters)" if rest > 0 else text
+
+
+def _visible(character: str) -> str:
+    if character in _BIDI or unicodedata.category(character) in _HIDDEN_CATEGORIES:
+        code = ord(character)
+        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return character
