@@ -17,8 +17,8 @@ from .doctor import doctor
 from .list import list_choices
 from .output import note, open_closed_streams, show
 from .plan import plan
-from .sweep import sweep
 from .show import show_run
+from .sweep import sweep
 from .train import train
 
 BUG, MACHINE = 1, 3

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..engine.sweep.definition import Definition
     from ..engine.sweep.preview import Planned
     from ..engine.sweep.study import Done
+    from ..tracking.sources import RunData
 
 Sampler = Literal["auto", "random", "tpe", "gp"]
 Method = Literal["grid", "random", "bayes"]
@@ -130,7 +131,7 @@ def sweep(
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
         with view(opened.study) as observer:
             Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer).run()
-        _conclude(opened.directory, opened.study.trials(), opened.study.definition)
+        _conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition)
 
 
 def _name_of(words: list[str]) -> str | None:
@@ -141,13 +142,13 @@ def _name_of(words: list[str]) -> str | None:
 # -- the end
 
 
-def _conclude(directory: Path, trials: list["Done"], definition: "Definition") -> None:
-    from ..tracking.compare import render, rows
+def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Definition") -> None:
+    from ..tracking.compare import Request, render, table
     from ..tracking.report import write_report
-    from ..tracking.sources import gather
 
-    runs = gather([str(directory)], directory.parent)
-    show(render(rows(runs), width=terminal_width()))
+    runs = _runs(name, directory, trials)
+    rows, _ = table(runs, Request())
+    show(render(rows, width=terminal_width()))
     report = directory / "report.html"
     write_report(runs, report)
     failed = [done for done in trials if done.state == "failed"]
@@ -161,6 +162,23 @@ def _conclude(directory: Path, trials: list["Done"], definition: "Definition") -
         left = sum(done.state in ("waiting", "running") for done in trials)
         more = f", {left} were not run" if left else ""
         raise TrialsFailedError(f"{len(failed)} of {len(trials)} trials failed{more}")
+
+
+def _runs(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
+    """The acknowledged trials' runs: those of this directory, and what the study knows of those on other machines."""
+    from ..tracking.sources import RunData, Swept, runs_of_sweep
+
+    here = {run.name: run for run in runs_of_sweep(directory)}
+    found: list[RunData] = []
+    for done in trials:
+        summaries = {str(summary.get("name")): summary for summary in done.summaries}
+        for run in done.runs:
+            if run in here:
+                found.append(here[run])
+            elif run in summaries:
+                swept = Swept(name, done.trial.point, int(summaries[run].get("seed", 0)), dict(done.trial.chosen))
+                found.append(RunData(run, summaries[run], {}, [], None, swept))
+    return found
 
 
 class TrialsFailedError(Exception):
@@ -195,7 +213,7 @@ def _dry_run(definition: "Definition") -> None:
         note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
     else:
         note(
-            f"\n{total} points drawn at random from a search of {definition.trials} trials: which ones it takes depends "
+            f"\n{total} points drawn at random from a search of {definition.trials} trials: which it takes depends "
             "on its results, so that this is partial; nothing was trained"
         )
     if refused:

@@ -62,7 +62,7 @@ class Tally:
         return sum(done.state == "failed" for done in self._ended)
 
     def add(self, done: "Done") -> None:
-        self._ended = [other for other in self._ended if other.trial.point != done.trial.point]
+        self._ended = [other for other in self._ended if other.trial.place != done.trial.place]
         self._ended.append(done)
 
     def best(self) -> "Done | None":

@@ -8,6 +8,7 @@ What is complete, pruned or failed is acknowledged. A trial found running whose 
 workers were killed, is run again as a new trial that says which one it takes the place of (`again_of`).
 """
 
+import itertools
 import threading
 import uuid
 import warnings
@@ -45,6 +46,11 @@ class Trial:
     attempt: int
     chosen: Point
     seeds: tuple[int | None, ...]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """In the sweep's order."""
+        return self.point, self.seeds[0] or 0
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class Study:
         """Every point's last attempt, in the sweep's order."""
         with self._lock, _stored():
             every = _current(self._study.get_trials(deepcopy=False))
-        return sorted((_done(trial, self.definition) for trial in every), key=lambda done: done.trial.point)
+        return sorted((_done(trial, self.definition) for trial in every), key=lambda done: done.trial.place)
 
     # -- going on
 
@@ -272,18 +278,18 @@ def _enqueue(study: optuna.Study, definition: Definition) -> None:
         return
     seeds = definition.each_seed()
     with _stored():
-        there = {trial.user_attrs.get("point") for trial in study.get_trials(deepcopy=False)}
+        every = study.get_trials(deepcopy=False)
+        there = {(trial.user_attrs.get("point"), *trial.user_attrs.get("seeds", ())) for trial in every}
         missing = []
-        for i, (point, seed) in enumerate((point, seed) for point in definition.points() for seed in seeds):
-            if definition.trials is not None and i // len(seeds) >= definition.trials:
-                break
-            if i not in there:
-                attributes = {"point": i, "seeds": [seed]}
-                missing.append(
-                    optuna.trial.create_trial(
-                        state=TrialState.WAITING, system_attrs={"fixed_params": point}, user_attrs=attributes
-                    )
+        points = itertools.islice(definition.points(), definition.trials)
+        for (i, point), seed in itertools.product(enumerate(points), seeds):
+            if (i, seed) not in there:
+                waiting = optuna.trial.create_trial(
+                    state=TrialState.WAITING,
+                    system_attrs={"fixed_params": point},
+                    user_attrs={"point": i, "seeds": [seed]},
                 )
+                missing.append(waiting)
         if missing:
             study.add_trials(missing)
 

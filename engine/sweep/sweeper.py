@@ -32,6 +32,7 @@ from .study import Done, Study, Trial
 
 BEAT_SECONDS = 10.0
 PLANNING = threading.Lock()  # hydra and torch's meta device are asked by one thread at a time
+GONE = "gone"  # in the sweep's directory: unfinished runs, for the moment in which they are taken away
 DISK = 3  # exit code of a worker that could not write
 
 
@@ -219,10 +220,10 @@ class Sweeper:
         for attempt in range(1, trial.attempt + 1):
             left = self._directory / run_name(replace(trial, attempt=attempt), seed)
             if left.exists():
-                gone = left.with_name(f".{left.name}.gone")  # at once, whatever becomes of this process
-                shutil.rmtree(gone, ignore_errors=True)
-                left.rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
+                gone = self._directory / GONE / f"{left.name}-{os.getpid()}"
+                gone.parent.mkdir(exist_ok=True)
+                left.rename(gone)  # at once: what still writes there by its name, does so no more
+                shutil.rmtree(gone.parent, ignore_errors=True)
 
     # -- how it ended
 
