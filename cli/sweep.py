@@ -207,7 +207,6 @@ def _dry_run(definition: "Definition") -> None:
     with counting(total) as progress:
         planned = list(preview(definition, progress))
     show("\n".join(aligned(_planned_table(definition, planned), numbers_from=1)))
-    refused = [point for point in planned if point.plan is None]
     runs = total * (definition.seeds or 1)
     if definition.method == "grid":
         note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
@@ -216,33 +215,28 @@ def _dry_run(definition: "Definition") -> None:
             f"\n{total} points drawn at random from a search of {definition.trials} trials: which it takes depends "
             "on its results, so that this is partial; nothing was trained"
         )
+    refused = [f"point {i}: {_cells(point)}: {point.why}" for i, point in enumerate(planned) if point.why]
     if refused:
-        lines = [f"point {point.number}: {point.why}" for point in refused]
-        raise ConfigError("\n".join([*lines, f"{len(refused)} of {total} points are refused"]))
+        raise ConfigError("\n".join([*refused, f"{len(refused)} of {total} points are refused"]))
 
 
 def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[list[str]]:
     from ..tracking.compare import human_bytes
 
     table = [["point", *definition.parameters, "workers", "steps", "sent/step", "memory"]]
-    for point in planned:
+    for i, point in enumerate(planned):
         chosen = [_cell(point.chosen[key]) for key in definition.parameters]
-        plan = point.plan
-        if plan is None:
-            table.append([str(point.number), *chosen, "refused", "-", "-", "-"])
+        if point.why:
+            table.append([str(i), *chosen, "refused", "-", "-", "-"])
             continue
-        sent = plan.bytes_per_step()
-        table.append(
-            [
-                str(point.number),
-                *chosen,
-                f"{plan.layout.world_size}",
-                f"{plan.steps:,}" if plan.steps is not None else "varies",
-                human_bytes(sent) if sent is not None else "varies",
-                human_bytes(max(sum(part.memory.values()) for part in plan.parts)),
-            ]
-        )
+        steps = f"{point.steps:,}" if point.steps is not None else "varies"
+        sent = human_bytes(point.bytes_per_step) if point.bytes_per_step is not None else "varies"
+        table.append([str(i), *chosen, str(point.workers), steps, sent, human_bytes(point.memory)])
     return table
+
+
+def _cells(point: "Planned") -> str:
+    return " ".join(f"{key}={_cell(value)}" for key, value in point.chosen.items())
 
 
 def _cell(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Hydra: defaults + overrides -> one validated `Experiment`. Only this file imports hydra."""
 
+import copy
 import difflib
 import re
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override
@@ -40,7 +42,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     GlobalHydra.instance().clear()
     with initialize_config_module("paceline.conf", version_base="1.3"):
         try:
-            config = hydra_compose("config", overrides=[*overrides, *search], return_hydra_config=True)
+            config = _composed(overrides, search)
             choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
             plain = _plain(config)
         except ConfigError:
@@ -54,6 +56,27 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
             raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
     return from_config(plain, choices)
+
+
+_kept: dict[tuple[str, ...], DictConfig] | None = None  # by the overrides that choose
+
+
+def keep_choices() -> None:
+    """From now on, in this process, read the files of a combination of choices once: for many composes of a kind."""
+    global _kept
+    _kept = {}
+
+
+def _composed(overrides: list[str], search: list[str]) -> DictConfig:
+    if _kept is None:
+        return hydra_compose("config", overrides=[*overrides, *search], return_hydra_config=True)
+    choices = [*_choices(overrides), *search]
+    if tuple(choices) not in _kept:
+        _kept[tuple(choices)] = hydra_compose("config", overrides=choices, return_hydra_config=True)
+    config = copy.deepcopy(_kept[tuple(choices)])
+    rest = [OverridesParser.create().parse_override(text) for text in overrides if text not in choices]
+    ConfigLoaderImpl._apply_overrides_to_config(rest, config)  # as hydra does, after it has composed the choices
+    return config
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

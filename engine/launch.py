@@ -69,10 +69,7 @@ class Ended:
 
 def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     """A local worker process. Ends with the exit code of what went wrong."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _let_go_of_fork_server()
-    if os.getppid() == 1:
-        os._exit(4)  # the fork server went before we asked the kernel to tell us
+    tie_to_launcher()
     _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
     ended = {"error": "", "message": "", "exit_code": 0}
@@ -104,6 +101,14 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     channel.send_bytes(json.dumps(ended).encode())
     channel.close()
     os._exit(ended["exit_code"])  # not by way of destructors: after a failure they may wait for peers
+
+
+def tie_to_launcher() -> None:
+    """This child of the fork server dies when that does, and that dies with the launcher."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _let_go_of_fork_server()
+    if os.getppid() == 1:
+        os._exit(4)  # the fork server went before we asked the kernel to tell us
 
 
 def _stop_on_sigterm(request_stop: Callable[[], None]) -> None:
@@ -236,7 +241,7 @@ class Crew:
         # torch.optim imports torch._dynamo on first use
         ours = ["paceline.engine.launch", "torch._dynamo", *preload, "paceline.engine.fork_server"]
         context.set_forkserver_preload(ours)
-        with STARTING, _without_main():
+        with STARTING, without_main():
             _start_fork_server()
             for rank in range(world_size):
                 ours, theirs = context.Pipe(duplex=False)
@@ -333,7 +338,7 @@ def _signals(crew: Crew) -> Iterator[None]:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Children must not import the caller's script again: a user's model is named by module, never by __main__."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

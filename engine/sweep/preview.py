@@ -1,24 +1,31 @@
 """What a sweep would run: every point composed, checked and planned, none run."""
 
+import itertools
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from ..plan import Plan
-from ..session import prepare
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
+MANY = 100  # points that are worth a process for each core
+CHUNK = 10
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A point. `plan` is None where it is refused: `why` says so."""
+    """A point. `why`: it is refused, and nothing else is known. Bytes; None: it takes the data to know."""
 
-    number: int
     chosen: Point
-    plan: Plan | None
-    why: str
+    workers: int = 0
+    steps: int | None = None
+    bytes_per_step: float | None = None
+    memory: int = 0  # of the largest worker
+    why: str = ""
 
 
 def count(definition: Definition) -> int:
@@ -32,27 +39,52 @@ def preview(definition: Definition, progress: Callable[[int], None] = lambda _: 
     """Every point of a grid; of another search as many as `count`, drawn at random: what it will choose depends on its
     results.
     """
-    for number, chosen in enumerate(_points(definition)):
-        yield _planned(definition, number, chosen)
-        progress(number + 1)
+    for done, planned in enumerate(_all_planned(definition)):
+        progress(done + 1)
+        yield planned
+
+
+def _all_planned(definition: Definition) -> Iterator[Planned]:
+    points, one = _points(definition), partial(plan_point, definition)
+    if count(definition) < MANY:
+        yield from map(one, points)
+        return
+    from ..launch import without_main
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "paceline.engine.plan", "paceline.engine.session"])
+    cores = len(os.sched_getaffinity(0))
+    with without_main(), ProcessPoolExecutor(cores, context, initializer=_begin) as pool:
+        yield from pool.map(one, points, chunksize=CHUNK)
+
+
+def _begin() -> None:
+    """In each process."""
+    from ..compose import keep_choices
+    from ..launch import tie_to_launcher
+
+    tie_to_launcher()
+    keep_choices()
 
 
 def _points(definition: Definition) -> Iterator[Point]:
     if definition.method == "grid":
-        yield from (point for point, _ in zip(definition.points(), range(count(definition)), strict=False))
-        return
+        return itertools.islice(definition.points(), definition.trials)
     from .study import sample
 
-    yield from sample(definition, count(definition))
+    return iter(sample(definition, count(definition)))
 
 
-def _planned(definition: Definition, number: int, chosen: Point) -> Planned:
-    overrides = definition.overrides(chosen, None)
+def plan_point(definition: Definition, chosen: Point) -> Planned:
+    """Raises nothing for a point that is refused."""
+    from ..session import prepare
+
     directory = Path(definition.config_dir) if definition.config_dir else None
     try:
-        plan = prepare(overrides, directory, definition.allow_modules).plan()
+        plan = prepare(definition.overrides(chosen, None), directory, definition.allow_modules).plan()
     except Exception as error:
         if getattr(error, "exit_code", None) is None:
             raise
-        return Planned(number, chosen, None, " ".join(str(error).split()))
-    return Planned(number, chosen, plan, "")
+        return Planned(chosen, why=" ".join(str(error).split()))
+    memory = max(sum(part.memory.values()) for part in plan.parts)
+    return Planned(chosen, plan.layout.world_size, plan.steps, plan.bytes_per_step(), memory)
