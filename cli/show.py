@@ -43,12 +43,13 @@ def show_run(
         show(json.dumps(_as_json(data), indent=2))
         return
     blocks = not ascii and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    overrides = _overrides(data)
     paragraphs = [
         _result(data),
-        _configuration(data),
+        _configuration(data, overrides),
         _curves(data, blocks),
         _predicted(data),
-        _files(data),
+        _files(data, overrides),
     ]
     show(encodable("\n".join(lines + "\n" for lines in paragraphs if lines)))
 
@@ -92,11 +93,10 @@ def _overrides(run: "RunData") -> list[str] | None:
         return None
 
 
-def _configuration(run: "RunData") -> str:
+def _configuration(run: "RunData", overrides: list[str] | None) -> str:
     from ..tracking.rendering import visible
     from ..tracking.selection import configured
 
-    overrides = _overrides(run)
     if overrides is not None:
         return visible(f"as typed: {_command(overrides)}")
     chosen = [[f"  {key}", str(value)] for key, value in sorted(configured(run).items())]
@@ -147,7 +147,7 @@ def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
     return {"sent/step": (_number(predicted.get("bytes_per_step")), _number(wire.get("bytes_per_step"))), **pairs}
 
 
-def _files(run: "RunData") -> str:
+def _files(run: "RunData", overrides: list[str] | None) -> str:
     if run.path is None:
         return ""
     lines = [["files", str(shortest(run.path))]]
@@ -156,13 +156,13 @@ def _files(run: "RunData") -> str:
     if checkpoints:
         lines.append(["", f"checkpoints/ ({', '.join(checkpoints)})"])
     lines += [["", f"{name}/"] for name in ("logs", "wandb") if any((run.path / name).glob("*"))]
-    if how := _go_on(run):
+    if how := _go_on(run, overrides):
         lines.append(["", ""])
         lines.append(list(how))
     return "\n".join(aligned(lines, numbers_from=2))
 
 
-def _go_on(run: "RunData") -> tuple[str, str] | None:
+def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | None:
     """How to go on with the run, or to repeat it where it kept no checkpoint."""
     from ..engine import ROOT
     from ..tracking.rendering import visible
@@ -173,7 +173,6 @@ def _go_on(run: "RunData") -> tuple[str, str] | None:
         name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
         more = " epochs=MORE" if run.summary.get("status") == "completed" else ""
         return "go on", visible(f"paceline train --resume {shlex.quote(name)}{more}")
-    overrides = _overrides(run)
     return None if overrides is None else ("repeat", visible(_command(overrides)))
 
 
@@ -186,11 +185,12 @@ def _as_json(run: "RunData") -> dict[str, Any]:
     from ..tracking.rendering import finite
     from ..tracking.sparkline import curves
 
-    how = _go_on(run)
+    overrides = _overrides(run)
+    how = _go_on(run, overrides)
     return finite(
         {
             "result": rows([run])[0],
-            "overrides": _overrides(run),
+            "overrides": overrides,
             "config": run.config,
             "curves": {name: [list(point) for point in curve] for name, curve in curves(run.records).items()},
             "predicted": {kind: {"predicted": a, "measured": b} for kind, (a, b) in _pairs(run).items()},

@@ -22,12 +22,13 @@ def overrides_of(config: dict[str, Any]) -> list[str]:
     configuration is not one of this version, KeyError or TypeError when it is not one at all.
     """
     mine = {key: value for key, value in config.items() if key != "name"}
-    usual = compose([]).model_dump()
     choices = {group: mine[group]["name"] for group in CHOSEN}
     ours = {group: name for group, name in choices.items() if (_CONF / group / f"{name}.yaml").is_file()}
     sections = _section_choices(mine)
+    listed = yaml.safe_load((_CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    usual = {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
     default = compose([f"{group}={name}" for group, name in (ours | sections).items()]).model_dump()
-    typed = [f"{group}={name}" for group, name in choices.items() if usual[group]["name"] != name]
+    typed = [f"{group}={name}" for group, name in choices.items() if usual.get(group) != name]
     typed += [f"{group}={name}" for group, name in sections.items()]
     for key, value in mine.items():
         if key in CHOSEN:

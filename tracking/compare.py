@@ -87,7 +87,7 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
         mark_front(shown, front)
     shown = uniform(shown)
     if request.sort is not None and shown:
-        shown = sort(shown, names.key(request.sort), request.reverse)
+        shown = sort(shown, names.key(request.sort, is_ranked=True), request.reverse)
     return shown, [run for entry in entries for run in entry.runs]
 
 
@@ -189,12 +189,15 @@ def _exported(extra: Row) -> Row:
 
 def _own(runs: Sequence[RunData], request: Request) -> list[Row]:
     """For each run what sweeps varied, and what is asked for by a name that is no column's."""
-    varied = [name for name in _varied(runs) if name not in _SHOWN]
-    asked = [name for name in (*request.columns, *([request.sort] if request.sort else [])) if known(name) is None]
-    if not varied and not asked:
+    keys = [name for name in _varied(runs) if name not in _SHOWN]
+    if request.columns or request.sort:
+        every = Names.of(runs, frozenset(BY_KEY))
+        keys += [every.key(word) for word in request.columns]
+        keys += [every.key(request.sort, is_ranked=True)] if request.sort else []
+    keys = [key for key in dict.fromkeys(keys) if key not in BY_KEY]
+    if not keys:
         return [{} for _ in runs]
-    names = Names.of(runs, frozenset(BY_KEY))
-    keys = dict.fromkeys([*varied, *map(names.key, asked)])
+    names = Names.of(runs, frozenset())
     return [{key: names.value(run, key) for key in keys} for run in runs]
 
 

@@ -58,12 +58,19 @@ class Names:
         chosen = frozenset(key for run in runs for key in configured(run))
         return cls(columns, chosen, frozenset(key for run in runs if run.path is None for key in run.extra))
 
-    def key(self, name: str) -> str:
-        """The key that `name` (a key or a short name) stands for. Raises TableError, naming the nearest."""
+    def key(self, name: str, is_ranked: bool = False) -> str:
+        """The key that `name` (a key or a short name) stands for. Raises TableError, naming the nearest.
+
+        A short name gives way to a configuration's key (`optimizer`), unless better and worse are meant (`is_ranked`).
+        """
         column = known(name)
+        if column is not None and column.key in self.columns and (is_ranked or name == column.key):
+            return column.key
+        if name in self.chosen:
+            return name
         if column is not None and column.key in self.columns:
             return column.key
-        if name in self.chosen or name in self.logged or name.replace(".", "/") in self.logged:
+        if name in self.logged or name.replace(".", "/") in self.logged:
             return name
         raise no_column(name, [*(key for key in BY_KEY if key in self.columns), *sorted(self.chosen | self.logged)])
 
@@ -133,7 +140,7 @@ def _equal(value: Any, wanted: Any) -> bool:
 
 def directions(words: Sequence[str], names: Names) -> dict[str, bool]:
     """The keys that `--pareto` means, each with whether larger is better. Raises TableError."""
-    keys = {names.key(word): word for word in words}
+    keys = {names.key(word, is_ranked=True): word for word in words}
     for key, word in keys.items():
         if key not in BY_KEY or not BY_KEY[key].is_number:
             better = [column for column in BY_KEY if column in names.columns and BY_KEY[column].is_number]

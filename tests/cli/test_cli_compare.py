@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,128 @@ def test_a_reader_that_leaves_early_is_no_error(runs: Path, here: Path) -> None:
     with process.stderr:
         assert process.stderr.read() == ""
     assert process.wait(30) == 0
+
+
+# -- sweeps, conditions, reports
+
+
+@pytest.fixture
+def sweep(runs: Path) -> Path:
+    """Two trials of two seeds each, the last of which failed."""
+    for trial, seed in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        run = RunDirectory.create(runs / "rates", f"t{trial}-s{seed}")
+        note = {"sweep": "rates", "trial": trial, "seed": seed, "parameters": {"optimizer.lr": 0.1 + trial}}
+        (run.path / "trial.json").write_text(json.dumps(note))
+        run.write_config(f"seed: {seed}\noptimizer: {{name: sgd, target: x.Y, knobs: {{lr: {0.1 + trial}}}}}\n")
+        if (trial, seed) == (1, 1):
+            run.append({"kind": "end", "status": "pruned", "reason": "pruned at epoch 1"})
+        else:
+            told = {"accuracy": 0.9 + seed / 100, "throughput": 100.0, "memory": {"parameters": 2**20}}
+            run.write_summary({"name": run.name, "status": "completed", **told})
+    (runs / "rates" / "sweep.yaml").touch()
+    return runs / "rates"
+
+
+def test_a_sweep_is_its_runs_with_seeds_as_one_row(paceline, sweep: Path) -> None:
+    rows = json.loads(paceline("compare", "rates", "--format", "json").out)
+    assert [(row["run"], row["n"], row["optimizer.lr"], row["others"]) for row in rows] == [
+        ("t0", 2, 0.1, []),
+        ("t1", 1, 1.1, ["t1-s1 (pruned)"]),
+    ]
+    assert names(paceline("compare", "rates", "--no-group", "--format", "json").out) == [
+        "t0-s0",
+        "t0-s1",
+        "t1-s0",
+        "t1-s1",
+    ]
+    out = paceline("compare", "rates").out
+    assert "90.50% ±6.35" in out and "t1-s1 (pruned)" in out and "pruned at epoch 1" in out
+
+
+def test_a_group_is_the_baseline_by_any_of_its_runs(paceline, sweep: Path) -> None:
+    for name in ("t0-s0", "rates/t0-s1", "runs/rates/t0-s1"):
+        rows = json.loads(paceline("compare", "rates", "--baseline", name, "--format", "json").out)
+        assert [row["speedup_throughput"] for row in rows] == [1.0, 1.0] and len(rows) == 2
+    ended = paceline("compare", "slow", "--baseline", "rates")
+    assert (ended.status, ended.out) == (2, "") and "must be one run, and is 4 (t0-s0" in ended.last
+
+
+def test_plain_runs_are_shown_without_names_and_a_note_names_the_sweeps(paceline, sweep: Path) -> None:
+    ended = paceline("compare", "--format", "json")
+    assert names(ended.out) == ["slow", "fast", "going"] and "sweeps rates" in ended.err
+
+
+def test_only_sweeps_are_to_be_named(paceline, here: Path) -> None:
+    RunDirectory.create(here / "runs" / "only", "t0")
+    (here / "runs" / "only" / "sweep.yaml").touch()
+    ended = paceline("compare")
+    assert (ended.status, ended.out) == (2, "") and "those of sweeps (only)" in ended.last
+
+
+def test_conditions_columns_and_the_front_go_together(paceline, runs: Path) -> None:
+    arguments = ["--where", "workers=2", "--where", "accuracy>=0.8", "--pareto", "accuracy,throughput"]
+    out = paceline("compare", *arguments, "--columns", "accuracy,front,workers", "--sort", "accuracy").out
+    assert [line.split() for line in out.splitlines()] == [
+        ["run", "accuracy", "front", "workers"],
+        ["slow", "90.00%", "*", "2"],
+        ["fast", "80.00%", "*", "2"],
+    ]
+    ended = paceline("compare", "--where", "accuracy>2")
+    assert ended.status == 0 and "none of 3 runs fulfils accuracy>2" in ended.err
+
+
+def test_the_memory_by_kind_follows_the_table_unless_it_is_all_that_is_asked_for(paceline, sweep: Path) -> None:
+    both = paceline("compare", "rates").out
+    assert "accuracy" in both and "parameters MiB" in both.split("peak memory of the largest worker")[1]
+    alone = paceline("compare", "rates", "--memory").out
+    assert "parameters MiB" in alone and "accuracy" not in alone
+    for form in ("markdown", "csv", "json"):
+        assert "peak memory of the" not in paceline("compare", "rates", "--format", form).out
+    assert "parameters MiB" not in paceline("compare", "fast").out  # nothing is known of its kinds
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Path]]:
+    """Stands for the writers of reports and pictures: what they were given."""
+    given: list[tuple[str, list[str], Path]] = []
+
+    def write_report(runs, file: Path) -> None:
+        given.append(("html", [run.name for run in runs if run.records is not None], file))
+
+    def write_pictures(runs, directory: Path) -> list[Path]:
+        given.append(("png", [run.name for run in runs], directory))
+        return [directory / "a.png", directory / "a.pdf"]
+
+    for name, function in (("report", write_report), ("pictures", write_pictures)):
+        module = types.ModuleType(f"paceline.tracking.{name}")
+        setattr(module, function.__name__, function)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return given
+
+
+def test_a_report_and_pictures_are_of_the_runs_shown_each_by_itself(paceline, sweep: Path, here: Path, writers) -> None:
+    ended = paceline("compare", "rates", "slow", "--where", "accuracy<0.906", "--html", "r.html", "--png", "pictures")
+    shown = ["t0-s0", "t0-s1", "t1-s0", "t1-s1", "slow"]
+    assert writers == [("html", shown, Path("r.html")), ("png", shown, Path("pictures"))]
+    assert "slow" in ended.out and ended.err == "report: r.html\n2 pictures: pictures\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["--html", "no/where.html"], "--html no/where.html: must name a file to write; there is no directory no"),
+        (["--html", "runs"], "--html runs: must name a file to write; is a directory"),
+        (["--png", "runs/slow/summary.json"], "must name a directory, and is a file"),
+    ],
+    ids=" ".join,
+)
+def test_where_nothing_can_be_written_is_refused_at_once(arguments, rule, paceline, runs: Path, writers) -> None:
+    ended = paceline("compare", *arguments)
+    assert (ended.status, ended.out, writers) == (2, "", []) and rule in ended.last
+
+
+def test_an_encoding_without_the_signs_is_given_others(sweep: Path, here: Path) -> None:
+    command = [sys.executable, "-m", "paceline.cli.main", "compare", "rates"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "90.50% +/-6.35" in done.stdout

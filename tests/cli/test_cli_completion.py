@@ -93,6 +93,11 @@ def test_runs_and_their_checkpoints(offered, here: Path) -> None:
             (run.checkpoints / step).mkdir()
     assert offered("paceline compare o") == ["one", "other"]
     assert offered("paceline compare --baseline on") == ["one"]
+    RunDirectory.create(here / "runs" / "only-sweep", "t0")
+    (here / "runs" / "only-sweep" / "sweep.yaml").touch()
+    assert offered("paceline show on") == ["one", "only-sweep"]
+    assert offered("paceline compare only-sweep/") == ["only-sweep/t0"]
+    assert offered("paceline compare --sort thr") == ["throughput"]
     assert offered("paceline train --resume ot") == ["other"]
     assert offered("paceline train --resume one@") == ["step-00000004", "step-00000008"]
 

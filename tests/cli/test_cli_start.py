@@ -28,7 +28,15 @@ def loaded_by(arguments: list[str], here: Path) -> tuple[int, set[str]]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], ["plan", "--help"], ["compare", "--help"], ["doctor", "--help"], ["--version"]],
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["plan", "--help"],
+        ["compare", "--help"],
+        ["show", "--help"],
+        ["doctor", "--help"],
+        ["--version"],
+    ],
     ids=" ".join,
 )
 def test_help_loads_nothing_heavy(arguments: list[str], here: Path) -> None:
@@ -54,7 +62,7 @@ def test_version(paceline) -> None:
 
 
 def test_every_command_teaches_by_example(paceline) -> None:
-    for command in ("train", "plan", "compare", "list"):
+    for command in ("train", "plan", "compare", "show", "list"):
         ended = paceline(command, "--help")
         assert ended.status == 0 and f"  paceline {command}" in ended.out
     assert "training is possible" in paceline("doctor", "--help").out

@@ -1,0 +1,118 @@
+"""`paceline show`: one run in the terminal."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.engine.compose import compose
+from paceline.engine.experiment import to_yaml
+from paceline.tracking.run_directory import RunDirectory
+
+
+def made(root: Path, name: str, *overrides: str) -> RunDirectory:
+    run = RunDirectory.create(root, name)
+    run.write_config(to_yaml(compose(list(overrides))))
+    run.append({"kind": "start", "strategy": "data_parallel", "sync": "ssp", "workers": 4})
+    for step in range(1, 9):
+        run.append({"kind": "step", "step": step, "time": step / 10, "loss": 9.0 - step, "step_time": 0.1})
+    run.append({"kind": "evaluation", "step": 8, "time": 0.8, "accuracy": 0.75, "loss": 1.0})
+    return run
+
+
+@pytest.fixture
+def done(here: Path) -> RunDirectory:
+    run = made(here / "runs", "done", "sync=ssp", "optimizer.lr=0.5")
+    (run.checkpoints / "step-00000008").mkdir()
+    run.write_summary(
+        {
+            "name": "done",
+            "status": "completed",
+            "sync": "ssp",
+            "accuracy": 0.75,
+            "memory": {"parameters": 2048},
+            "wire": {"bytes_per_step": 1536},
+            "predicted": {"bytes_per_step": 1024, "memory": {"parameters": 2048, "gradients": 4096}},
+        }
+    )
+    return run
+
+
+@pytest.fixture
+def failed(here: Path) -> RunDirectory:
+    run = made(here / "runs", "failed", "sync=ssp")
+    run.append({"kind": "end", "status": "failed", "reason": "worker 1 failed at step 8\nMemoryError: \x1b[31mno"})
+    return run
+
+
+def words(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines()]
+
+
+def test_a_run_is_its_result_overrides_curves_prediction_and_files(paceline, done: RunDirectory) -> None:
+    ended = paceline("show", "done")
+    lines = words(ended.out)
+    assert (ended.status, ended.err) == (0, "")
+    assert ["run", "done"] in lines and ["accuracy", "75.00%"] in lines
+    assert ["as", "typed:", "paceline", "train", "sync=ssp", "optimizer.lr=0.5"] in lines
+    assert ["sent/step", "1.0", "KiB", "1.5", "KiB"] in lines and ["gradients", "4.0", "KiB", "-"] in lines
+    assert ["files", "runs/done"] in lines and ["checkpoints/", "(step-00000008)"] in lines
+    assert ["go", "on", "paceline", "train", "--resume", "done", "epochs=MORE"] in lines
+    (loss,) = [line for line in lines if line[:1] == ["loss"] and "to" in line]
+    assert loss[1][0] == "█" and loss[1][-1] == "▁" and loss[2:5] == ["8", "to", "1"]
+
+
+def test_a_failed_run_says_why_and_how_to_repeat_it(paceline, failed: RunDirectory) -> None:
+    out = paceline("show", "failed").out
+    assert "why: worker 1 failed at step 8\n     MemoryError: \\x1b[31mno" in out and "\x1b" not in out
+    assert words(out)[-1] == ["repeat", "paceline", "train", "sync=ssp"]
+
+
+def test_curves_are_ascii_when_asked_or_when_the_stream_takes_nothing_else(paceline, done: RunDirectory) -> None:
+    assert paceline("show", "done", "--ascii").out.isascii()
+    command = [sys.executable, "-m", "paceline.cli.main", "show", "done"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    piped = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert piped.stdout.isascii() and b"#" in piped.stdout and piped.stderr == b""
+
+
+def test_json_holds_the_same_and_the_curves_points(paceline, done: RunDirectory, failed: RunDirectory) -> None:
+    told = json.loads(paceline("show", "done", "--format", "json").out)
+    assert told["result"]["accuracy"] == 0.75 and told["overrides"] == ["sync=ssp", "optimizer.lr=0.5"]
+    assert told["curves"]["loss"][0] == [0.1, 8.0] and told["path"] == str(done.path)
+    assert told["predicted"]["sent/step"] == {"predicted": 1024, "measured": 1536}
+    assert json.loads(paceline("show", "failed", "--format", "json").out)["result"]["status"] == "failed"
+
+
+def test_a_sweep_is_refused_with_a_run_to_name_and_a_run_of_it_is_shown(paceline, here: Path) -> None:
+    sweep = here / "runs" / "a-sweep"
+    for name in ("t0", "t1"):
+        made(sweep, name)
+    (sweep / "t0" / "checkpoints" / "step-1").mkdir()
+    (sweep / "sweep.yaml").touch()
+    ended = paceline("show", "a-sweep")
+    assert (ended.status, ended.out) == (2, "") and "such as a-sweep/t0" in ended.last
+    assert words(paceline("show", "a-sweep/t0").out)[-1][-2:] == ["--resume", "runs/a-sweep/t0"]
+
+
+def test_another_configuration_is_shown_as_it_is(paceline, here: Path) -> None:
+    (here / "x.json").write_text(
+        '[{"name": "x", "summary": {"accuracy": 0.5}, "config": {"lr": 0.1, "net": {"w": 8}}}]'
+    )
+    lines = words(paceline("show", "x.json").out)
+    assert ["lr", "0.1"] in lines and ["net.w", "8"] in lines and ["accuracy", "50.00%"] in lines
+
+
+def test_the_command_shown_can_be_typed(paceline, here: Path) -> None:
+    made(here / "runs", "odd", "data=text", "model=gpt", "data.path='some where/x.txt'", "tracking=none")
+    (line,) = [line for line in paceline("show", "odd").out.splitlines() if line.startswith("as typed:")]
+    assert shlex.split(line)[4:] == ["model=gpt", "data=text", "tracking=none", "data.path='some where/x.txt'"]
+
+
+def test_what_is_not_there_is_refused_with_the_nearest(paceline, done: RunDirectory) -> None:
+    ended = paceline("show", "don")
+    assert (ended.status, ended.out) == (2, "") and "did you mean done" in ended.last

@@ -1,0 +1,175 @@
+"""Conditions, columns by any name, the Pareto front."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import config, data, failed
+
+from paceline.tracking.compare import Request, column_keys, render, table
+from paceline.tracking.errors import TableError
+from paceline.tracking.selection import configured, mark_front
+from paceline.tracking.sources import RunData, Swept
+
+WANDB = RunData("w", {"name": "w", "status": "completed"}, {"lr": 0.5, "net": {"kind": "mlp"}}, [], None, None,
+                {"val/f1": 0.7, "a/b": 3, "odd name": "x"})  # fmt: skip
+RUNS = [
+    data("bsp", config(), accuracy=0.95, workers=2),
+    data("ssp", config(sync="ssp", lr=0.01), sync="ssp", accuracy=0.8, workers=4, time_to_accuracy=None),
+    failed("bad", config(lr=5.0)),
+    WANDB,
+]
+
+
+def kept(*conditions: str, runs=RUNS) -> list[str]:
+    return [row["run"] for row in table(runs, Request(where=conditions))[0]]
+
+
+@pytest.mark.parametrize(
+    ("condition", "names"),
+    [
+        ("sync=ssp", ["ssp"]),
+        ("sync==ssp", ["ssp"]),
+        ("sync != ssp", ["bsp", "bad", "w"]),
+        ("workers>=4", ["ssp"]),
+        ("workers=2", ["bsp"]),
+        ("accuracy>0.9", ["bsp"]),
+        ("accuracy<=95%", ["bsp", "ssp"]),
+        ("memory<1e3", ["bsp", "ssp"]),
+        ("optimizer.lr<0.1", ["ssp"]),
+        ("optimizer.lr<=0.1", ["bsp", "ssp"]),
+        ("optimizer.nesterov=false", ["bsp", "ssp", "bad"]),
+        ("optimizer=sgd", ["bsp", "ssp", "bad"]),
+        ("sync.staleness=3", ["bsp", "ssp", "bad"]),
+        ("status!=failed", ["bsp", "ssp", "w"]),
+        ("time_to_accuracy=null", ["ssp", "bad", "w"]),
+        ("name=of seed 0", ["bsp", "ssp", "bad"]),
+        ("net.kind=mlp", ["w"]),
+        ("val/f1>0.5", ["w"]),
+        ("a.b=3", ["w"]),
+        ("odd name=x", ["w"]),
+        ("run=bsp", ["bsp"]),
+    ],
+)
+def test_a_condition_is_on_columns_configuration_keys_or_wandbs_names(condition, names):
+    assert kept(condition) == names
+
+
+def test_conditions_are_joined_by_and():
+    assert kept("optimizer=sgd", "workers>1", "accuracy<0.9") == ["ssp"] and kept("sync=ssp", "workers=2") == []
+
+
+def test_a_number_is_asked_of_the_groups_mean_and_text_of_each_run():
+    group = [data(f"g{i}", config(i), accuracy=0.8 + 0.1 * i) for i in range(2)] + [failed("g2", config(2))]
+    assert kept("accuracy>0.84", runs=group) == ["g0"] and kept("accuracy>0.86", runs=group) == []
+    (row,) = table(group, Request(where=("status!=failed",)))[0]
+    assert row["others"] == [] and row["n"] == 2
+    assert kept("n=2", runs=group) == ["g0"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "rule"),
+    [
+        ("syn=ssp", "no column 'syn': did you mean sync"),
+        ("optimizer.lrr<1", r"did you mean optimizer\.lr"),
+        ("workers", "must be NAME, one of = != < <= > >="),
+        (">3", "must be NAME"),
+        ("sync>3", "sync holds text; it takes = and != only"),
+        ("workers>many", "> takes a number, such as workers>4"),
+        ("workers>=", ">= takes a number"),
+        ("speedup>2", "no column 'speedup'"),
+    ],
+)
+def test_a_wrong_condition_is_refused_with_its_rule(condition, rule):
+    with pytest.raises(TableError, match=rule) as refused:
+        kept(condition)
+    assert refused.value.exit_code == 2
+
+
+def test_columns_are_shown_as_asked_for_with_the_run_first():
+    words = ("accuracy", "optimizer.lr", "bytes", "sync", "val/f1")
+    shown, _ = table(RUNS, Request(columns=words))
+    keys = column_keys(words, RUNS, shown)
+    assert keys == ["run", "accuracy", "optimizer.lr", "bytes_per_step", "sync", "val/f1"]
+    lines = render(shown, columns=keys).splitlines()
+    assert lines[0].split() == ["run", "accuracy", "optimizer.lr", "sent/step", "sync", "val/f1"]
+    assert lines[1].split() == ["bsp", "95.00%", "0.1", "1.5", "KiB", "bsp", "-"]
+    assert lines[4].split() == ["w", "-", "-", "-", "-", "0.7"]
+    assert render(shown, "csv", columns=keys).splitlines()[0] == "run,accuracy,optimizer.lr,bytes_per_step,sync,val/f1"
+
+
+def test_any_value_can_be_sorted_by():
+    def order(word: str, **more) -> list[str]:
+        return [row["run"] for row in table(RUNS, Request(sort=word, **more))[0]]
+
+    assert order("optimizer.lr") == ["ssp", "bsp", "bad", "w"]
+    assert order("optimizer.lr", reverse=True) == ["bad", "bsp", "ssp", "w"]
+    runs = [data("a", config(), memory={"optimizer": 9}), data("b", config(lr=2), memory={"optimizer": 5})]
+    assert [row["run"] for row in table(runs, Request(sort="optimizer"))[0]] == ["b", "a"]  # memory, not the choice
+    assert order("accuracy") == ["bsp", "ssp", "bad", "w"]
+
+
+@pytest.mark.parametrize(
+    "request_", [Request(columns=("acuracy",)), Request(sort="acuracy"), Request(pareto=("acuracy",))]
+)
+def test_an_unknown_column_is_refused_with_the_nearest(request_):
+    with pytest.raises(TableError, match=r"no column 'acuracy': did you mean accuracy"):
+        table(RUNS, request_)
+
+
+def test_what_a_sweep_chose_is_known_without_a_configuration():
+    assert configured(failed("t", None, Swept("s", 0, 0, {"optimizer.lr": 3}))) == {"optimizer.lr": 3}
+
+
+# -- the Pareto front
+
+
+def front(*names: str, runs=RUNS) -> list[str]:
+    shown, _ = table(runs, Request(pareto=names))
+    assert all(row["front"] in ("*", None) for row in shown)
+    return [row["run"] for row in shown if row["front"]]
+
+
+def test_the_front_knows_which_way_each_column_is_better():
+    runs = [
+        data("best", accuracy=0.9, wire={"bytes_per_step": 10}),
+        data("cheap", accuracy=0.8, wire={"bytes_per_step": 5}),
+        data("worse", accuracy=0.8, wire={"bytes_per_step": 6}),
+        data("twin", accuracy=0.8, wire={"bytes_per_step": 5}),
+    ]
+    assert front("accuracy", "bytes", runs=runs) == ["best", "cheap", "twin"]
+    assert front("accuracy", runs=runs) == ["best"] and front("bytes", runs=runs) == ["cheap", "twin"]
+    shown, _ = table(runs, Request(pareto=("accuracy", "bytes")))
+    assert render(shown).splitlines()[1].split()[:2] == ["best", "*"]
+
+
+def test_only_completed_runs_with_known_values_are_on_it_and_modelled_ones_among_themselves():
+    runs = [
+        data("measured", accuracy=0.8),
+        data("modelled", accuracy=0.9, modelled=True),
+        data("other data", accuracy=0.1, data="text"),
+        data("pruned", accuracy=0.99, status="pruned"),
+        data("unknown", accuracy="nan"),
+    ]
+    assert front("accuracy", runs=runs) == ["measured", "modelled", "other data"]
+
+
+@pytest.mark.parametrize("word", ["sync", "optimizer.lr", "run"])
+def test_a_column_without_better_or_worse_is_refused(word):
+    with pytest.raises(TableError, match=f"--pareto {word}: it is not known which way .* throughput"):
+        front(word)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
+def test_nobody_beats_the_front_and_somebody_on_it_beats_everyone_else(points):
+    same = {"status": "completed", "model": "m", "data": "d", "modelled": False}
+    rows = [{"accuracy": a, "bytes_per_step": b, **same} for a, b in points]
+    mark_front(rows, {"accuracy": True, "bytes_per_step": False})
+    on = {point for point, row in zip(points, rows, strict=True) if row["front"]}
+    assert on
+    for (a, b), (c, d) in itertools.product(points, points):
+        if (a, b) in on:
+            assert not (c >= a and d <= b and (c, d) != (a, b))
+    assert all(any(c >= a and d <= b for c, d in on) for a, b in points)
