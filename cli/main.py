@@ -17,6 +17,7 @@ from .doctor import doctor
 from .list import list_choices
 from .output import note, open_closed_streams, show
 from .plan import plan
+from .sync import sync
 from .train import train
 
 BUG, MACHINE = 1, 3
@@ -36,6 +37,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(plan)
 app.command()(compare)
+app.command()(sync)
 app.command("list")(list_choices)
 app.command()(doctor)
 
@@ -72,6 +74,7 @@ def paceline(
     paceline plan strategy=pipeline              what would run, and what it would cost
     paceline train sync=asp hardware.workers=4   train
     paceline compare                             the runs side by side
+    paceline sync                                send runs that were recorded offline to W&B
     paceline doctor                              what works on this machine
     """
 

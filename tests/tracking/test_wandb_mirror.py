@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import wandb_datastore
 import yaml
-from wandb_server import serving
+from wandb_server import KEY, isolate, serving
 
 import paceline.conf
 from paceline.tracking import sinks_from
@@ -20,7 +20,6 @@ from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram
 
-KEY = "a" * 40
 IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
 CONFIG = {"sync": {"name": "bsp", "staleness": 3}, "api_key": "do-not-tell"}
 START = {
@@ -55,26 +54,12 @@ SUMMARY = {"name": "first", "status": "completed", "accuracy": 0.9, "step_time":
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path, monkeypatch):
-    """No real W&B host, key, netrc or settings file is in reach."""
-    for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
-        monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    for name in ("CONFIG", "CACHE", "DATA"):
-        monkeypatch.setenv(f"WANDB_{name}_DIR", str(home / name.lower()))
-    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed_port()}")
+    isolate(monkeypatch, tmp_path / "home")
 
 
 @pytest.fixture
 def run(tmp_path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "runs", "first")
-
-
-def closed_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def choice(name: str = "wandb", **changes) -> dict:
@@ -235,7 +220,7 @@ def test_no_key_and_no_terminal_is_offline_and_says_so_in_one_line(run, capfd):
     assert started.close()
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("W&B: offline (no API key)") and "wandb sync" in lines[0]
+    assert lines[0].startswith("W&B: offline (no API key)") and lines[0].endswith(f"paceline sync {run.path}")
     assert len(wandb_datastore.history(datastores(run)[0])) == 6
 
 
