@@ -121,7 +121,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        status = next((code for what, code in self.server.faults.items() if what in self.path + body.decode(errors="replace")), 200)
+        status = next(
+            (code for what, code in self.server.faults.items() if what in self.path + body.decode(errors="replace")),
+            200,
+        )
         if status != 200:
             self._reply({"errors": [{"message": "not now"}]}, status)
         elif self.path == "/graphql":
