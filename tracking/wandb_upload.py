@@ -25,7 +25,7 @@ BOUNDS = {
     "WANDB_ERROR_REPORTING": "false",
 }
 _ERROR = re.compile(r"(?:wandb: ERROR|Error:) (?:\[\S+\] )?(?P<said>.+)")
-_ADDRESS = re.compile(r" at (https?://\S+)$")
+_ADDRESS = re.compile(r" at (https?://[!-~]+)$")
 _CUT_OFF = "the file ends with an incomplete record"
 _DAMAGED = re.compile(r"transactionlog: (?P<why>.+)")
 _NOBODY = re.compile(r"(?:POST|GET) (?P<url>\S+) giving up after \d+ attempt.*?: (?:\w+ \"\S+\": )?(?P<why>.+)")
@@ -148,7 +148,9 @@ def _outcome(each: Recording, lines: list[str], before: dict[Path, tuple[int, in
 
 
 def _errors(lines: list[str]) -> list[str]:
-    return [match["said"] for line in lines if (match := _ERROR.match(line))]
+    """Some quote the server: without control characters, which a terminal would obey."""
+    said = [match["said"] for line in lines if (match := _ERROR.match(line))]
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in said]
 
 
 def _run_id(file: Path) -> str:

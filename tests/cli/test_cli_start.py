@@ -28,7 +28,15 @@ def loaded_by(arguments: list[str], here: Path) -> tuple[int, set[str]]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], ["plan", "--help"], ["compare", "--help"], ["doctor", "--help"], ["--version"]],
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["plan", "--help"],
+        ["compare", "--help"],
+        ["sync", "--help"],
+        ["doctor", "--help"],
+        ["--version"],
+    ],
     ids=" ".join,
 )
 def test_help_loads_nothing_heavy(arguments: list[str], here: Path) -> None:
@@ -37,8 +45,8 @@ def test_help_loads_nothing_heavy(arguments: list[str], here: Path) -> None:
     assert not names & (HEAVY | {"yaml"})
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["compare"]], ids=" ".join)
-def test_list_and_compare_need_neither_torch_nor_hydra(arguments: list[str], here: Path) -> None:
+@pytest.mark.parametrize("arguments", [["list"], ["compare"], ["sync"]], ids=" ".join)
+def test_list_compare_and_sync_need_neither_torch_nor_hydra(arguments: list[str], here: Path) -> None:
     assert not loaded_by(arguments, here)[1] & (HEAVY - {"pydantic"})  # Typer reads arguments with pydantic
 
 
@@ -54,7 +62,7 @@ def test_version(paceline) -> None:
 
 
 def test_every_command_teaches_by_example(paceline) -> None:
-    for command in ("train", "plan", "compare", "list"):
+    for command in ("train", "plan", "compare", "sync", "list"):
         ended = paceline(command, "--help")
         assert ended.status == 0 and f"  paceline {command}" in ended.out
     assert "training is possible" in paceline("doctor", "--help").out
