@@ -60,6 +60,7 @@ def sync(
         for each in waiting:
             show(f"{each.name:{width}}  would be sent: {_size(each)}")
     elif waiting:
+        note(f"to send: {len(waiting)} of {len(found)} runs")
         _send(waiting, project, entity, width)
     if dry_run or not waiting:
         note(f"{len(found)} runs, {len(waiting)} of them with something to send")

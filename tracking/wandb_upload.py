@@ -28,7 +28,7 @@ _ERROR = re.compile(r"(?:wandb: ERROR|Error:) (?:\[\S+\] )?(?P<said>.+)")
 _ADDRESS = re.compile(r" at (https?://[!-~]+)$")
 _CUT_OFF = "the file ends with an incomplete record"
 _DAMAGED = re.compile(r"transactionlog: (?P<why>.+)")
-_NOBODY = re.compile(r"(?:POST|GET) (?P<url>\S+) giving up after \d+ attempt.*?: (?:\w+ \"\S+\": )?(?P<why>.+)")
+_NOBODY = re.compile(r"(?:POST|GET) (?P<url>\S+) giving up after \d+ attempt\(s\)(?:: (?:\w+ \"\S+\": )?(?P<why>.+))?")
 _NO_ENTRY = re.compile(r"returned error 401\b")
 
 
@@ -85,7 +85,8 @@ def send(
 
 def _raise_without_server(said: str) -> None:
     if nobody := _NOBODY.search(said):
-        raise UploadError(f"no W&B server answers at {nobody['url'].removesuffix('/graphql')} ({nobody['why']})")
+        why = nobody["why"] or "nothing but errors"
+        raise UploadError(f"no W&B server answers at {nobody['url'].removesuffix('/graphql')} ({why})")
     if _NO_ENTRY.search(said):
         raise UploadError("the W&B server does not accept the API key (error 401)")
 

@@ -78,7 +78,7 @@ def displayed(server: WandbServer) -> set[str]:
 
 def test_every_run_and_those_of_sweeps_are_sent_once(paceline, runs: Path, server: WandbServer) -> None:
     ended = paceline("sync", "--project", "other", "--entity", "team")
-    assert (ended.status, ended.err) == (0, "")
+    assert (ended.status, ended.err) == (0, "to send: 3 of 4 runs\n")
     told = [line.split() for line in ended.out.splitlines()]
     assert [line[:2] for line in told] == [["one", "sent:"], ["two", "sent:"], ["rates/rate-1", "sent:"]]
     assert all(line[2].startswith(f"{server.url}/") for line in told)
@@ -149,16 +149,21 @@ def test_without_a_key_or_a_server_nothing_is_lost(environment, reason: str, pac
         monkeypatch.setenv(key, value)
     before = {file: file.read_bytes() for file in runs.rglob("*.wandb")}
     ended = paceline("sync")
-    assert (ended.status, ended.out) == (3, "") and ended.err.count("\n") == 1
+    assert (ended.status, ended.out) == (3, "") and ended.err.count("\n") == 2
     assert ended.last.startswith("3 of 3 runs not sent, and kept for the next time: ") and reason in ended.last
     assert not marks(runs) and before == {file: file.read_bytes() for file in runs.rglob("*.wandb")}
 
 
 @pytest.mark.slow
-def test_a_key_that_the_server_does_not_know_ends_with_one_sentence(paceline, runs: Path, server: WandbServer) -> None:
-    server.faults["/graphql"] = 401
+@pytest.mark.parametrize(
+    ("status", "reason"), [(401, "does not accept the API key"), (503, "no W&B server answers at http://127.0.0.1")]
+)
+def test_a_server_that_takes_nothing_ends_it_with_one_sentence(
+    status: int, reason: str, paceline, runs: Path, server: WandbServer
+) -> None:
+    server.faults["/graphql"] = status
     ended = paceline("sync")
-    assert (ended.status, ended.out) == (3, "") and "does not accept the API key" in ended.last
+    assert (ended.status, ended.out) == (3, "") and reason in ended.last
     assert not marks(runs)
 
 
