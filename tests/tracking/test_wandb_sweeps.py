@@ -107,10 +107,16 @@ def test_wandb_agent_runs_the_points_of_our_grid(server: WandbServer, tmp_path: 
 @pytest.mark.slow
 def test_wandb_agent_goes_on_after_a_point_that_is_refused(server: WandbServer, tmp_path: Path) -> None:
     wandb(tmp_path, "sweep", "--project", "paceline", str(shortened(GRID, tmp_path)))
-    server.points = [{"sync": "nosuch", "optimizer.lr": 0.1}, {"sync": "bsp", "optimizer.lr": 0.1}]
+    server.points = [
+        {"sync": "nosuch", "optimizer.lr": 0.1},
+        {"sync": "bsp", "optimizer": {"lr": 0.25}, "model.hidden": [16]},
+    ]
     said = wandb(tmp_path, "agent", "me/paceline/sweep1")
     assert "sync=nosuch: there is no such choice" in said
     assert {upsert["name"] for upsert in server.upserts} == {"point2"} and server.exit_codes == [0]
+    (name,) = run_names(tmp_path / "runs")
+    config = yaml.safe_load((tmp_path / "runs" / name / "config.yaml").read_text())
+    assert (config["optimizer"]["knobs"]["lr"], config["model"]["knobs"]["hidden"]) == (0.25, [16])
 
 
 def test_a_run_under_an_agent_is_the_agents(
