@@ -74,36 +74,41 @@ def send(
     """
     batches = [recordings[:1], *(recordings[i : i + BATCH] for i in range(1, len(recordings), BATCH))]
     for batch in batches:
+        lost = None
         for each, outcome in zip(batch, _send(batch, project, entity), strict=True):
             if outcome is None:  # the client named an error and no run
                 (outcome,) = _send([each], project, entity)
             assert outcome is not None
-            if outcome.state == "failed":
-                _raise_without_server(outcome.said)
-            yield each, outcome
+            without_server = _without_server(outcome.said) if outcome.state == "failed" else None
+            if without_server is None:
+                yield each, outcome
+            lost = lost or without_server
+        if lost is not None:
+            raise UploadError(lost)
 
 
-def _raise_without_server(said: str) -> None:
+def _without_server(said: str) -> str | None:
+    """What is wrong with the server, and not with the run that this was said of."""
     if nobody := _NOBODY.search(said):
         why = nobody["why"] or "nothing but errors"
-        raise UploadError(f"no W&B server answers at {nobody['url'].removesuffix('/graphql')} ({why})")
-    if _NO_ENTRY.search(said):
-        raise UploadError("the W&B server does not accept the API key (error 401)")
+        return f"no W&B server answers at {nobody['url'].removesuffix('/graphql')} ({why})"
+    return "the W&B server does not accept the API key (error 401)" if _NO_ENTRY.search(said) else None
 
 
 def _send(batch: Sequence[Recording], project: str | None, entity: str | None) -> list[Outcome | None]:
     """By one process of W&B's client. None: it was not sent, and which of the errors is this run's cannot be told."""
     files = [file for each in batch for file in each.files]
-    for file in files:
-        if not is_sent(file):
-            _mark(file).unlink(missing_ok=True)
+    _unmark(files)
     before = {file: _written(file) for file in files}
-    lines = _client(files, project, entity)
+    try:
+        lines = _client(files, project, entity)
+    except BaseException:  # which of the marks are right was not heard
+        _unmark(files)
+        raise
     outcomes = [_outcome(each, lines, before, alone=len(batch) == 1) for each in batch]
     for each, outcome in zip(batch, outcomes, strict=True):
         if outcome is None or outcome.state != "sent":
-            for file in each.files:
-                _mark(file).unlink(missing_ok=True)
+            _unmark(each.files)
     return outcomes
 
 
@@ -134,7 +139,7 @@ def _client(files: Sequence[Path], project: str | None, entity: str | None) -> l
 
 
 def _outcome(each: Recording, lines: list[str], before: dict[Path, tuple[int, int]], alone: bool) -> Outcome | None:
-    own = [line for line in lines if any(_run_id(file) in line for file in each.files)]
+    own = [line for line in lines if any(_is_about(file, line) for file in each.files)]
     errors = _errors(lines if alone else own)
     told = [error for error in errors if _CUT_OFF not in error]
     if told:
@@ -154,8 +159,15 @@ def _errors(lines: list[str]) -> list[str]:
     return ["".join(c if c.isprintable() else "?" for c in line) for line in said]
 
 
-def _run_id(file: Path) -> str:
-    return file.stem.removeprefix("run-")
+def _is_about(file: Path, line: str) -> bool:
+    """Such lines have the run's id in brackets, as a word, or at the end of its folder's name."""
+    run_id = file.stem.removeprefix("run-")
+    return re.search(rf"(?<!\w){re.escape(run_id)}(?![\w-])", line) is not None
+
+
+def _unmark(files: Sequence[Path]) -> None:
+    for file in files:
+        _mark(file).unlink(missing_ok=True)
 
 
 def _mark(file: Path) -> Path:

@@ -17,6 +17,7 @@ import paceline.conf
 from paceline.tracking import sinks_from
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.wandb_upload import _is_about
 
 COMMAND = [sys.executable, "-m", "paceline.cli.main", "sync"]
 
@@ -227,6 +228,25 @@ def test_a_run_that_goes_on_or_was_killed_is_sent_as_far_as_it_goes(paceline, ru
     later = mark.stat().st_mtime + 10
     os.utime(file, (later, later))  # it was written to after it had been sent
     assert "would be sent" in paceline("sync", "one", "--dry-run").out
+
+
+@pytest.mark.slow
+def test_a_server_that_is_lost_on_the_way_stops_it_and_what_was_sent_is_told(
+    paceline, runs: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_X_GRAPHQL_RETRY_MAX", "1")
+    server.faults[recording(runs, "two").stem.removeprefix("run-")] = 503
+    ended = paceline("sync")
+    assert [line.split()[:2] for line in ended.out.splitlines()] == [["one", "sent:"], ["rates/rate-1", "sent:"]]
+    assert ended.status == 3 and ended.last.startswith("1 of 3 runs not sent") and "no W&B server" in ended.last
+    assert marks(runs) == ["one", "rate-1"]
+
+
+def test_one_runs_errors_are_not_anothers_whose_id_begins_alike() -> None:
+    lines = ["wandb: ERROR [me/p/point10] Fatal error while uploading data.", "wandb: ERROR Failed: run point1: no"]
+    files = [Path(f"runs/x/wandb/offline-run-1-{run}/run-{run}.wandb") for run in ("point1", "point10", "oint1")]
+    assert [[_is_about(file, line) for file in files] for line in lines] == [[False, True, False], [True, False, False]]
+    assert _is_about(files[0], 'wandb: ERROR Failed to read "runs/x/wandb/offline-run-1-point1": transactionlog')
 
 
 @pytest.mark.slow
