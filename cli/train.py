@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .agent import from_agent
 from .completion import complete_checkpoint
 from .options import AllowModule, ConfigDir, Overrides
 from .output import note, shortest, show, terminal_width
@@ -62,7 +63,7 @@ def train(
     """
     from .. import engine
 
-    chosen, allowed = overrides or [], allow_module or []
+    chosen, allowed = from_agent(overrides or []), allow_module or []
     if dry_run:
         prepared = engine.prepare(
             chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint

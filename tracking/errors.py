@@ -29,3 +29,9 @@ class CorruptRunError(Exception):
     """A file of a run directory is damaged."""
 
     exit_code = 7
+
+
+class UploadError(Exception):
+    """W&B did not take runs: no API key, no server, no permission."""
+
+    exit_code = 3

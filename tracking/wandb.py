@@ -164,14 +164,14 @@ def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
 
     directory = RunDirectory(Path(settings["directory"]))
     run = _init(settings, directory)
+    _keep_choices(run, settings["config"])
     run.define_metric("step", hidden=True)
     run.define_metric("*", step_metric="step")
     for record in follow(directory.metrics, finish, settings["start_at"]):
-        if history := _history(record):
+        if history := _history(record, swept="WANDB_SWEEP_ID" in os.environ):
             run.log(history)
     summary = directory.read_summary()
-    if summary:
-        run.summary.update(_flat(_with_histogram(summary)))
+    run.summary.update(_shown(directory, summary or {}))
     run.finish(exit_code=0 if summary and summary.get("status") == "completed" else 1)
     wandb.teardown()
 
@@ -194,7 +194,9 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
             mode, reason = "offline", _reason(error)
     run = _open(settings, files, mode)
     if mode == "offline":
-        _tell(f"W&B: offline ({reason}); {files}; send it with: wandb sync {files}/offline-run-*")
+        here = Path.cwd()
+        shown = directory.path.relative_to(here) if directory.path.is_relative_to(here) else directory.path
+        _tell(f"W&B: offline ({reason}); {files}; send it with: paceline sync {shown}")
     return run
 
 
@@ -209,7 +211,7 @@ def _open(settings: dict[str, Any], files: Path, mode: Mode) -> Any:
         project=settings["project"],
         entity=settings["entity"],
         group=settings["group"],
-        tags=settings["tags"],
+        tags=settings["tags"] or None,  # none of ours: those of WANDB_TAGS
         job_type=settings["job_type"],
         mode=mode,
         resume="allow",
@@ -227,6 +229,16 @@ def _open(settings: dict[str, Any], files: Path, mode: Mode) -> Any:
             x_transaction_log_flush_interval=1.0,  # what a killed run may lose, in seconds
         ),
     )
+
+
+def _keep_choices(run: Any, config: dict[str, Any]) -> None:
+    """Where a W&B sweep's `sync: asp` has taken the place of our `sync: {name: asp, ...}`, ours as `sync.name`, ..."""
+    replaced = {
+        key: value
+        for key, value in config.items()
+        if isinstance(value, dict) and not isinstance(run.config.get(key), dict)
+    }
+    run.config.update(_flat(replaced, "."))
 
 
 def _mode(asked: str, known: Any) -> tuple[Mode, str]:
@@ -260,16 +272,25 @@ def _run_id(name: str, files: Path) -> str | None:
     return kept.read_text()
 
 
-def _history(record: Record) -> dict[str, Any]:
-    """What W&B plots of a record: `train/*` of a step, `evaluation/*` of an evaluation, over `step`."""
+def _history(record: Record, swept: bool) -> dict[str, Any]:
+    """What W&B plots of a record: `train/*` of a step, `evaluation/*` of an evaluation, over `step`.
+
+    `swept`: a W&B sweep looks for its metric while the run goes on, by the name that it has in the summary.
+    """
     group = {"step": "train", "evaluation": "evaluation"}.get(record.get("kind", ""))
     if group is None:
         return {}
-    return {
-        key if key in SHARED else f"{group}/{key}": float(value) if value in NON_FINITE else value
-        for key, value in record.items()
-        if key != "kind"
-    }
+    told = {key: float(value) if value in NON_FINITE else value for key, value in record.items() if key != "kind"}
+    history = {key if key in SHARED else f"{group}/{key}": value for key, value in told.items()}
+    return history | told if swept and group == "evaluation" else history
+
+
+def _shown(directory: RunDirectory, summary: dict[str, Any]) -> dict[str, Any]:
+    """The run's row of the comparison table, under the table's names, beside the whole summary."""
+    from .compare import rows
+
+    (row,) = rows([directory])
+    return _flat(_with_histogram(summary)) | {key: value for key, value in row.items() if value is not None}
 
 
 def _with_histogram(summary: dict[str, Any]) -> dict[str, Any]:
@@ -287,12 +308,12 @@ def _with_histogram(summary: dict[str, Any]) -> dict[str, Any]:
     return summary | {"staleness": staleness | {"histogram": wandb.Histogram(np_histogram=binned)}}
 
 
-def _flat(summary: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(nested: dict[str, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
     """{"step_time": {"median": 1}} -> {"step_time/median": 1}."""
     flat = {}
-    for key, value in summary.items():
+    for key, value in nested.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}/")
+            flat |= _flat(value, separator, f"{prefix}{key}{separator}")
         else:
             flat[prefix + key] = value
     return flat

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import wandb_datastore
 import yaml
-from wandb_server import serving
+from wandb_server import KEY, isolate, serving
 
 import paceline.conf
 from paceline.tracking import sinks_from
+from paceline.tracking.compare import rows
 from paceline.tracking.errors import TrackingConfigError
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram
 
-KEY = "a" * 40
 IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
 CONFIG = {"sync": {"name": "bsp", "staleness": 3}, "api_key": "do-not-tell"}
 START = {
@@ -55,26 +55,12 @@ SUMMARY = {"name": "first", "status": "completed", "accuracy": 0.9, "step_time":
 
 @pytest.fixture(autouse=True)
 def isolated(tmp_path, monkeypatch):
-    """No real W&B host, key, netrc or settings file is in reach."""
-    for name in [name for name in os.environ if name.startswith("WANDB_") or name == "NETRC"]:
-        monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    home.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    for name in ("CONFIG", "CACHE", "DATA"):
-        monkeypatch.setenv(f"WANDB_{name}_DIR", str(home / name.lower()))
-    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed_port()}")
+    isolate(monkeypatch, tmp_path / "home")
 
 
 @pytest.fixture
 def run(tmp_path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "runs", "first")
-
-
-def closed_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def choice(name: str = "wandb", **changes) -> dict:
@@ -146,7 +132,8 @@ def wandb_cores(pid: int) -> list[int]:
 
 
 def test_an_offline_run_holds_every_metric_the_config_and_the_summary(run):
-    started = mirror(run, mode="offline", group="a group", tags=["one", "two"], project="test")
+    """A sweep's trial, as our sweeper describes it."""
+    started = mirror(run, mode="offline", group="rates", tags=["seed-0", "two"], project="test", job_type="trial")
     write_everything(run)
     assert started.close()
 
@@ -159,8 +146,67 @@ def test_an_offline_run_holds_every_metric_the_config_and_the_summary(run):
     assert wandb_datastore.summary(path)["step_time/median"] == 0.02
     assert wandb_datastore.exit_code(path) == 0
     record = wandb_datastore.run(path)
-    assert (record.display_name, record.project, record.run_group) == ("first", "test", "a group")
-    assert (list(record.tags), record.job_type) == (["one", "two"], "train")
+    assert (record.display_name, record.project, record.run_group) == ("first", "test", "rates")
+    assert (list(record.tags), record.job_type) == (["seed-0", "two"], "trial")
+
+
+def test_the_summary_has_the_row_of_the_table_under_the_tables_names(run):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    run.write_summary(
+        SUMMARY
+        | {
+            "throughput": 123.0,
+            "time_to_accuracy": 1.5,
+            "wire": {"bytes_per_step": 10.0},
+            "memory": {"optimizer": 2**20},
+        }
+    )
+    assert started.close()
+    (path,) = datastores(run)
+    summary = wandb_datastore.summary(path)
+    (row,) = rows([run])
+    known = {key: value for key, value in row.items() if value is not None}
+    assert {key: summary.get(key) for key in known} == known and not row.keys() - known.keys() & summary.keys()
+    told = ("throughput_samples_per_s", "step_ms", "bytes_per_step", "accuracy", "time_to_accuracy_s", "optimizer_mib")
+    assert [summary[key] for key in told] == [123.0, 20.0, 10.0, 0.9, 1.5, 1.0]
+    assert (summary["throughput"], summary["step_time/median"]) == (123.0, 0.02)
+
+
+def test_a_run_that_failed_without_a_summary_is_shown_as_failed_with_what_is_known(run):
+    started = mirror(run, mode="offline")
+    run.append(START)
+    run.append(step(1))
+    run.append({"kind": "end", "status": "failed", "reason": "worker 1 died"})
+    assert started.close()
+    (path,) = datastores(run)
+    summary = wandb_datastore.summary(path)
+    assert (summary["run"], summary["status"], summary["sync"]) == ("first", "failed", "bsp")
+    assert wandb_datastore.exit_code(path) == 1
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "=HYPERLINK(1)",
+    "${oc.env:HOME}",
+    "\x1b[31mred\x1b[0m",
+    "';--\n\u202e",
+]
+
+
+def test_hostile_texts_reach_wandb_as_the_same_texts(run):
+    config = {f"text {text}": text for text in HOSTILE}
+    tracking = choice(mode="offline", group=HOSTILE[0], tags=HOSTILE, job_type=HOSTILE[1])
+    started = Mirror(run, sinks_from(tracking, run=run, config=config, quiet=True))
+    run.append(START)
+    run.write_summary(SUMMARY | {"data": HOSTILE[0], "texts": HOSTILE})
+    assert started.close()
+    (path,) = datastores(run)
+    assert {key: value for key, value in wandb_datastore.config(path).items() if key != "_wandb"} == config
+    record = wandb_datastore.run(path)
+    assert (record.run_group, list(record.tags), record.job_type) == (HOSTILE[0], HOSTILE, HOSTILE[1])
+    assert wandb_datastore.summary(path)["texts"] == HOSTILE and wandb_datastore.summary(path)["data"] == HOSTILE[0]
 
 
 def test_the_measures_of_an_asynchronous_run_reach_wandb(run):
@@ -235,7 +281,7 @@ def test_no_key_and_no_terminal_is_offline_and_says_so_in_one_line(run, capfd):
     assert started.close()
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("W&B: offline (no API key)") and "wandb sync" in lines[0]
+    assert lines[0].startswith("W&B: offline (no API key)") and lines[0].endswith(f"paceline sync {run.path}")
     assert len(wandb_datastore.history(datastores(run)[0])) == 6
 
 
@@ -293,7 +339,7 @@ def test_online_the_server_gets_every_row_the_config_and_the_group(run, monkeypa
             netrc = Path.home() / ".netrc"
             netrc.write_text(f"machine {server.url.removeprefix('http://')} login user password {KEY}\n")
             netrc.chmod(0o600)
-        started = mirror(run, mode="auto", group="a group", tags=["one"])
+        started = mirror(run, mode="auto", group="rates", tags=["seed-0"], job_type="trial")
         write_everything(run)
         assert started.close()
         assert [row["train/loss"] for row in server.history if "train/loss" in row] == [0.5] * 5
@@ -301,10 +347,10 @@ def test_online_the_server_gets_every_row_the_config_and_the_group(run, monkeypa
         created = server.upserts[0]
         assert (created["displayName"], created["groupName"], created["tags"]) == (
             "first",
-            "a group",
-            ["one"],
+            "rates",
+            ["seed-0"],
         )
-        assert created["jobType"] == "train"
+        assert created["jobType"] == "trial"
         assert json.loads(created["config"])["sync"]["value"] == CONFIG["sync"]
         assert server.summaries[-1]["step_time/median"] == 0.02
         assert server.exit_codes == [0]

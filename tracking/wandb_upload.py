@@ -1,0 +1,178 @@
+"""Sends what runs recorded for W&B while offline, by W&B's own client (`wandb sync`) in a process of its own.
+
+W&B marks a recording that was sent by a file beside it, `run-ID.wandb.synced`. The client does so, too, when the server
+did not take everything, and when the run still goes on: that mark is taken off again.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .errors import UploadError
+
+State = Literal["sent", "partly", "damaged", "failed"]
+BATCH = 20  # runs for one process of the client, which sends five at a time
+# Without these the client tries for minutes, up to hours. What is set in the environment goes before.
+BOUNDS = {
+    "WANDB_HTTP_TIMEOUT": "10",  # seconds until one answer
+    "WANDB_X_GRAPHQL_RETRY_MAX": "2",
+    "WANDB_X_FILE_STREAM_RETRY_MAX": "3",
+    "WANDB_ERROR_REPORTING": "false",
+}
+_ERROR = re.compile(r"(?:wandb: ERROR|Error:) (?:\[\S+\] )?(?P<said>.+)")
+_ADDRESS = re.compile(r" at (https?://[!-~]+)$")
+_CUT_OFF = "the file ends with an incomplete record"
+_DAMAGED = re.compile(r"transactionlog: (?P<why>.+)")
+_NOBODY = re.compile(r"(?:POST|GET) (?P<url>\S+) giving up after \d+ attempt\(s\)(?:: (?:\w+ \"\S+\": )?(?P<why>.+))?")
+_NO_ENTRY = re.compile(r"returned error 401\b")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a run recorded offline: one `.wandb` file of each time that it was started, the earliest first."""
+
+    name: str  # of the run, for people
+    path: Path  # its directory
+    files: tuple[Path, ...]
+
+    def unsent(self) -> "Recording":
+        return Recording(self.name, self.path, tuple(file for file in self.files if not is_sent(file)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`partly`: as far as it was recorded, as the run was killed or goes on. `said`: the run's address, or why not."""
+
+    state: State
+    said: str
+
+
+def recording(name: str, run: Path) -> Recording:
+    """Of the run in the directory `run`; without files, when it had no W&B or was online."""
+    path = run.resolve()
+    return Recording(name, path, tuple(sorted(path.glob("wandb/offline-run-*/*.wandb"))))
+
+
+def is_sent(file: Path) -> bool:
+    """Marked as sent, and not written to since."""
+    mark = _mark(file)
+    return mark.exists() and mark.stat().st_mtime_ns >= file.stat().st_mtime_ns
+
+
+def send(
+    recordings: Sequence[Recording], project: str | None, entity: str | None
+) -> Iterator[tuple[Recording, Outcome]]:
+    """Sends all files of each, in order, and tells what became of it; failed ones can be sent again.
+
+    `project`, `entity`: to send to, instead of those that were recorded. The first goes alone: it tells whether there
+    is a server. Raises UploadError when there is none, or no API key that it accepts; the rest is then left as it is.
+    """
+    batches = [recordings[:1], *(recordings[i : i + BATCH] for i in range(1, len(recordings), BATCH))]
+    for batch in batches:
+        lost = None
+        for each, outcome in zip(batch, _send(batch, project, entity), strict=True):
+            if outcome is None:  # the client named an error and no run
+                (outcome,) = _send([each], project, entity)
+            assert outcome is not None
+            without_server = _without_server(outcome.said) if outcome.state == "failed" else None
+            if without_server is None:
+                yield each, outcome
+            lost = lost or without_server
+        if lost is not None:
+            raise UploadError(lost)
+
+
+def _without_server(said: str) -> str | None:
+    """What is wrong with the server, and not with the run that this was said of."""
+    if nobody := _NOBODY.search(said):
+        why = nobody["why"] or "nothing but errors"
+        return f"no W&B server answers at {nobody['url'].removesuffix('/graphql')} ({why})"
+    return "the W&B server does not accept the API key (error 401)" if _NO_ENTRY.search(said) else None
+
+
+def _send(batch: Sequence[Recording], project: str | None, entity: str | None) -> list[Outcome | None]:
+    """By one process of W&B's client. None: it was not sent, and which of the errors is this run's cannot be told."""
+    files = [file for each in batch for file in each.files]
+    _unmark(files)
+    before = {file: _written(file) for file in files}
+    try:
+        lines = _client(files, project, entity)
+    except BaseException:  # which of the marks are right was not heard
+        _unmark(files)
+        raise
+    outcomes = [_outcome(each, lines, before, alone=len(batch) == 1) for each in batch]
+    for each, outcome in zip(batch, outcomes, strict=True):
+        if outcome is None or outcome.state != "sent":
+            _unmark(each.files)
+    return outcomes
+
+
+def _client(files: Sequence[Path], project: str | None, entity: str | None) -> list[str]:
+    """What W&B's client says while it sends the files. Raises UploadError when it cannot begin."""
+    options = [f"--{key}={value}" for key, value in (("project", project), ("entity", entity)) if value is not None]
+    command = [sys.executable, "-P", "-m", "wandb", "sync", "--include-synced", *options, *map(str, files)]
+    client = subprocess.Popen(
+        command,
+        env=BOUNDS | os.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # no terminal to ask questions on
+    )
+    with client:
+        try:
+            said, _ = client.communicate()
+        except BaseException:  # Ctrl-C, SIGTERM; its wandb-core ends with it
+            client.kill()
+            raise
+    lines = said.splitlines()
+    if client.returncode:
+        raise UploadError((_errors(lines) or [f"its client ended with exit status {client.returncode}"])[-1])
+    return lines
+
+
+def _outcome(each: Recording, lines: list[str], before: dict[Path, tuple[int, int]], alone: bool) -> Outcome | None:
+    own = [line for line in lines if any(_is_about(file, line) for file in each.files)]
+    errors = _errors(lines if alone else own)
+    told = [error for error in errors if _CUT_OFF not in error]
+    if told:
+        damaged = _DAMAGED.search(told[0])
+        return Outcome("damaged", damaged["why"]) if damaged else Outcome("failed", told[0])
+    address = next((match[1] for line in own if (match := _ADDRESS.search(line))), "")
+    if errors or any(_written(file) != before[file] for file in each.files):
+        return Outcome("partly", address)
+    if all(is_sent(file) for file in each.files):
+        return Outcome("sent", address)
+    return Outcome("failed", "W&B's client does not say why") if alone else None
+
+
+def _errors(lines: list[str]) -> list[str]:
+    """Some quote the server: without control characters, which a terminal would obey."""
+    said = [match["said"] for line in lines if (match := _ERROR.match(line))]
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in said]
+
+
+def _is_about(file: Path, line: str) -> bool:
+    """Such lines have the run's id in brackets, as a word, or at the end of its folder's name."""
+    run_id = file.stem.removeprefix("run-")
+    return re.search(rf"(?<!\w){re.escape(run_id)}(?![\w-])", line) is not None
+
+
+def _unmark(files: Sequence[Path]) -> None:
+    for file in files:
+        _mark(file).unlink(missing_ok=True)
+
+
+def _mark(file: Path) -> Path:
+    return file.with_name(f"{file.name}.synced")
+
+
+def _written(file: Path) -> tuple[int, int]:
+    return file.stat().st_size, file.stat().st_mtime_ns
