@@ -23,7 +23,8 @@ function throughputSection(section, body, controls) {
     const best = some.reduce((most, run) => (run.throughput > most.throughput ? run : most));
     const bar = {
       type: 'bar', orientation: 'h', y: some.map((_, i) => i), x: some.map((run) => run.throughput), width: 0.66,
-      marker: { color: colours()[0] }, text: some.map((run) => Math.round(run.throughput).toLocaleString('en')), textposition: 'auto',
+      marker: { color: colours()[0] }, text: some.map((run) => Math.round(run.throughput).toLocaleString('en')), textposition: 'outside',
+      cliponaxis: false,
       hovertemplate: '%{x:,.0f} samples/s<extra></extra>',
     };
     return {
