@@ -24,6 +24,7 @@ DOTS_PER_INCH = 200
 NAMED = 24  # runs in a legend
 ROWS = 60  # runs in a picture of bars
 NAME_CHARACTERS = 40
+MARKED = 300  # points in a picture that have markers
 # On/off lengths and markers of matplotlib's for the palette's names.
 _DASHES: dict[str, tuple[float, ...]] = dict(
     zip(DASHES, [(), (5, 2), (1, 1.5), (5, 1.5, 1, 1.5), (9, 3), (9, 2, 1, 2)], strict=True)
@@ -135,7 +136,7 @@ def _line(appearance: Look, points: int, runs: int) -> dict[str, Any]:
         "color": LIGHT[appearance.colour],
         "linewidth": 1.4 if runs <= NAMED else 0.7,
         "linestyle": (0, dash) if dash else "-",
-        "marker": _MARKERS[appearance.marker] if points <= 60 and runs <= NAMED else None,
+        "marker": _MARKERS[appearance.marker] if points * runs <= MARKED else None,
         "markersize": 4,
     }
 

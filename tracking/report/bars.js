@@ -28,7 +28,7 @@ function throughputSection(section, body, controls) {
       hovertemplate: '%{x:,.0f} samples/s<extra></extra>',
     };
     return {
-      traces: [bar], layout: rowsLayout(some, 'samples/s of all workers'),
+      traces: [bar], layout: rowsLayout(some, 'samples/s of all workers', { range: [0, best.throughput * (isNarrow() ? 1.3 : 1.1)] }),
       summary: `Samples a second of ${plural(some.length, 'run')}. Most: ${labelled(best)}, ${Math.round(best.throughput).toLocaleString('en')}.`,
     };
   });
@@ -144,7 +144,7 @@ function stalenessSection(section, body, controls) {
     });
     const worst = some.reduce((most, run) => (run.staleness.at(-1)[0] > most.staleness.at(-1)[0] ? run : most));
     const layout = baseLayout(
-      axisStyle("staleness: others' updates between fetch and push", { rangemode: 'tozero', dtick: Math.max(1, Math.ceil(worst.staleness.at(-1)[0] / 12)) }),
+      axisStyle(isNarrow() ? 'staleness, updates' : "staleness: others' updates between fetch and push", { rangemode: 'tozero', dtick: Math.max(1, Math.ceil(worst.staleness.at(-1)[0] / 12)) }),
       axisStyle('share of updates', { tickformat: '.0~%', rangemode: 'tozero' }), isNarrow() ? 320 : 380);
     return {
       traces, layout, legend: legendOfRuns(some),
