@@ -287,6 +287,29 @@ def test_the_page_follows_the_system_until_the_switch_is_used_and_plots_follow(f
     assert (few.run(colour), few.run(page)) == light
 
 
+def test_a_plot_is_saved_as_a_picture(few: Browser, tmp_path: Path) -> None:
+    few.devtools("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    show(few, "accuracy")
+    few.run(
+        "const clicked = new Promise((next) => document.addEventListener('click', (event) => {"
+        " if (event.target.download) next(event.target.download); }, true));"
+        "[...document.querySelectorAll('#accuracy button')].find((b) => b.textContent === 'Save picture').click();"
+        "window.saved = await Promise.race([clicked, new Promise((next) => setTimeout(next, 20000))])"
+    )
+    assert few.run("return window.saved") == "paceline-accuracy-measured.png"
+    assert few.complaints() == []
+
+
+def test_zooming_is_undone_by_a_button(few: Browser) -> None:
+    show(few, "accuracy")
+    limits = "return [...document.querySelector('#accuracy .plot').layout.xaxis.range]"
+    before = few.run(limits)
+    few.run("await Plotly.relayout(document.querySelector('#accuracy .plot'), { 'xaxis.range': [0.1, 0.2] })")
+    assert few.run(limits) == [0.1, 0.2]
+    few.run("[...document.querySelectorAll('#accuracy button')].find((b) => b.textContent === 'Reset zoom').click()")
+    assert few.run(limits) == before
+
+
 def test_the_page_is_no_wider_than_a_telephone(window: Browser, file: Path) -> None:
     window.open(file, width=400)
     window.run(DRAW_ALL)
