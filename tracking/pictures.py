@@ -1,6 +1,7 @@
 """The report's main plots as PNG and PDF files, for papers."""
 
 import io
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ DOTS_PER_INCH = 200
 NAMED = 24  # runs in a legend
 ROWS = 60  # runs in a picture of bars
 NAME_CHARACTERS = 40
+MARKED = 300  # points in a picture that have markers
 # On/off lengths and markers of matplotlib's for the palette's names.
 _DASHES: dict[str, tuple[float, ...]] = dict(
     zip(DASHES, [(), (5, 2), (1, 1.5), (5, 1.5, 1, 1.5), (9, 3), (9, 2, 1, 2)], strict=True)
@@ -92,6 +94,15 @@ def _bytes(run: RunData, curve: Curve) -> Any:
     return None if a_step is None else curve.steps * a_step
 
 
+def _byte_ticks(top: float) -> list[float]:
+    """0, 20 MiB, 40 MiB, ...: about five, of 1, 2 or 5 times a power of ten of a unit."""
+    unit = 1024.0 ** min(int(math.log(max(top, 1.0), 1024)), 4)
+    rough = top / unit / 5 or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    distance = next(times for times in (1, 2, 5, 10) if times * power >= rough) * power * unit
+    return [i * distance for i in range(int(top / distance) + 1)]
+
+
 def _curves(runs: list[Numbered], title: str, x_of: Callable[[RunData, Curve], Any]) -> "Figure | None":
     found = [(i, run, curve) for i, run in runs if (curve := curves_of(run).get(ACCURACY)) is not None]
     drawn = [(i, run, curve, x) for i, run, curve in found if (x := x_of(run, curve)) is not None]
@@ -104,15 +115,16 @@ def _curves(runs: list[Numbered], title: str, x_of: Callable[[RunData, Curve], A
     axes.set_ylabel("accuracy, %")
     axes.grid(True, color="#e6eaee", linewidth=0.6)
     if "bytes" in title:
-        axes.xaxis.set_major_formatter(lambda value, _: human_bytes(value).replace(".0 ", " "))
-        axes.tick_params(axis="x", labelrotation=20)
+        ticks = _byte_ticks(max(x.max() for *_, x in drawn))
+        axes.set_xticks(ticks, [human_bytes(tick).replace(".0 ", " ") for tick in ticks])
     if named:
         legend = axes.legend(
             lines, [""] * len(lines), fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0),
             handlelength=3.2,
         )  # fmt: skip
         for text, (_, run, *_) in zip(legend.get_texts(), drawn, strict=True):
-            _say(text, _label(run))
+            text.set_parse_math(False)  # a $ begins no formula
+            text.set_text(_label(run))  # not given to legend(), which leaves out names that begin with _
     else:
         axes.set_title(f"{len(drawn)} runs", fontsize=9, loc="left")
     return figure
@@ -124,7 +136,7 @@ def _line(appearance: Look, points: int, runs: int) -> dict[str, Any]:
         "color": LIGHT[appearance.colour],
         "linewidth": 1.4 if runs <= NAMED else 0.7,
         "linestyle": (0, dash) if dash else "-",
-        "marker": _MARKERS[appearance.marker] if points <= 60 and runs <= NAMED else None,
+        "marker": _MARKERS[appearance.marker] if points * runs <= MARKED else None,
         "markersize": 4,
     }
 
@@ -207,9 +219,9 @@ def _stack(
 def _rows(runs: list[RunData], title: str, each: float = 0.27) -> "tuple[Figure, Axes]":
     shown_runs = runs[:ROWS]
     figure, axes = _figure(6.4, 1.3 + each * len(shown_runs))
-    axes.set_yticks(range(len(shown_runs)), [""] * len(shown_runs))
-    for text, run in zip(axes.get_yticklabels(), shown_runs, strict=True):
-        _say(text, _label(run))
+    axes.set_yticks(range(len(shown_runs)), [_label(run) for run in shown_runs])
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
     axes.tick_params(axis="y", labelsize=8, length=0)
     axes.set_ylim(len(shown_runs) - 0.4, -0.6)
     axes.set_xlabel(title)
@@ -231,12 +243,6 @@ def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     return figure, axes
-
-
-def _say(text: Any, what: str) -> None:
-    """As it is: a $ begins no formula, a _ hides nothing."""
-    text.set_parse_math(False)
-    text.set_text(what)
 
 
 def _label(run: RunData) -> str:

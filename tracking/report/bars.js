@@ -23,11 +23,12 @@ function throughputSection(section, body, controls) {
     const best = some.reduce((most, run) => (run.throughput > most.throughput ? run : most));
     const bar = {
       type: 'bar', orientation: 'h', y: some.map((_, i) => i), x: some.map((run) => run.throughput), width: 0.66,
-      marker: { color: colours()[0] }, text: some.map((run) => Math.round(run.throughput).toLocaleString('en')), textposition: 'auto',
+      marker: { color: colours()[0] }, text: some.map((run) => Math.round(run.throughput).toLocaleString('en')), textposition: 'outside',
+      cliponaxis: false,
       hovertemplate: '%{x:,.0f} samples/s<extra></extra>',
     };
     return {
-      traces: [bar], layout: rowsLayout(some, 'samples/s of all workers'),
+      traces: [bar], layout: rowsLayout(some, 'samples/s of all workers', { range: [0, best.throughput * (isNarrow() ? 1.3 : 1.1)] }),
       summary: `Samples a second of ${plural(some.length, 'run')}. Most: ${labelled(best)}, ${Math.round(best.throughput).toLocaleString('en')}.`,
     };
   });
@@ -143,7 +144,7 @@ function stalenessSection(section, body, controls) {
     });
     const worst = some.reduce((most, run) => (run.staleness.at(-1)[0] > most.staleness.at(-1)[0] ? run : most));
     const layout = baseLayout(
-      axisStyle("staleness: others' updates between fetch and push", { rangemode: 'tozero', dtick: Math.max(1, Math.ceil(worst.staleness.at(-1)[0] / 12)) }),
+      axisStyle(isNarrow() ? 'staleness, updates' : "staleness: others' updates between fetch and push", { rangemode: 'tozero', dtick: Math.max(1, Math.ceil(worst.staleness.at(-1)[0] / 12)) }),
       axisStyle('share of updates', { tickformat: '.0~%', rangemode: 'tozero' }), isNarrow() ? 320 : 380);
     return {
       traces, layout, legend: legendOfRuns(some),

@@ -5,6 +5,7 @@ const X_AXES = [
   ['bytes', 'bytes sent', 'bytes sent by all workers'],
   ['step', 'steps', 'steps of a worker'],
 ];
+const MARKED = 300; // points in a plot that have markers; more would hide the lines
 const READ = new Map(); // decoded curves, by the encoded ones
 
 function decoded(run, curve) {
@@ -72,12 +73,13 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic)
 // A line a run; of many runs those that look alike become one line with gaps, which is drawn in a fraction of the time.
 function curveTraces(some, metric, axis, percent) {
   const groups = new Map();
+  const points = some.reduce((sum, run) => sum + curveOf(run, metric).n, 0);
   for (const run of some) {
     const key = some.length > FEW ? run.look.slice(0, 2).join() : String(run.place);
     groups.set(key, [...(groups.get(key) || []), run]);
   }
   return [...groups.values()].map((group) => ({
-    ...joined(group, metric, axis), ...lineStyle(group[0], some.length, group.every((run) => curveOf(run, metric).n <= 60)),
+    ...joined(group, metric, axis), ...lineStyle(group[0], some.length, points <= MARKED),
     hovertemplate: `%{customdata}<br>${percent ? '%{y:.2%}' : '%{y:.4~g}'} at %{x:.4s}<extra></extra>`,
   }));
 }
@@ -99,10 +101,10 @@ function joined(group, metric, axis) {
   return { type: 'scatter', x, y, customdata: names, name: group.length === 1 ? names[0] : '', connectgaps: false };
 }
 
-function lineStyle(run, count, few) {
+function lineStyle(run, count, marked) {
   const [colour, dash, marker] = run.look;
   return {
-    mode: few && count <= FEW ? 'lines+markers' : 'lines', opacity: count > 100 ? 0.6 : 1,
+    mode: marked ? 'lines+markers' : 'lines', opacity: count > 100 ? 0.6 : 1,
     line: { color: colours()[colour], dash, width: count > FEW ? 1 : 2 }, marker: { symbol: marker, size: 7 },
   };
 }

@@ -41,13 +41,13 @@ def document(runs: list[RunData]) -> Plain:
         "configValues": values,
         "runs": [
             {
-                **_facts(run, number_),
-                "cells": cells[number_],
-                "curves": [[metrics.index(name), encode(thin(curve, limit))] for name, curve in drawn[number_].items()],
+                **_facts(run, place),
+                "cells": cells[place],
+                "curves": [[metrics.index(name), encode(thin(curve, limit))] for name, curve in drawn[place].items()],
                 "swept": _swept(run, axes),
-                "config": configurations[number_],
+                "config": configurations[place],
             }
-            for number_, run in enumerate(runs)
+            for place, run in enumerate(runs)
         ],
     }
 

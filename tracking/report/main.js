@@ -33,7 +33,7 @@ function buildContents() {
 
 function setTheme(dark) {
   document.documentElement.dataset.theme = dark ? 'dark' : 'light';
-  document.getElementById('theme').textContent = dark ? 'Switch to light' : 'Switch to dark';
+  document.getElementById('theme').textContent = dark ? 'Light mode' : 'Dark mode';
   recolourSwatches();
   redraw();
 }

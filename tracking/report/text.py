@@ -7,7 +7,7 @@ NAME_CHARACTERS = 200
 VALUE_CHARACTERS = 4000
 # What reorders the text around it: a name must not look like another one.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
-_HIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cs", "Co", "Zl", "Zp"})
 
 
 def shown(value: Any, limit: int = NAME_CHARACTERS) -> str:

@@ -1,0 +1,332 @@
+"""The report in a real browser: what it shows, and what it does when it is used."""
+
+import json
+from pathlib import Path
+
+import pytest
+from browser import MISSING, Browser
+from report_page import DRAW_ALL, NAMES, show
+from some_runs import failed, many, recorded
+
+from paceline.tracking.report import write_report
+from paceline.tracking.sources import RunData, Swept
+
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+
+
+def few_runs() -> list[RunData]:
+    """Measured and modelled ones, stale ones, a failed, a pruned and a diverged one, two that belong to a sweep."""
+    return [
+        recorded("bsp-1", number=1, swept=Swept("sweep", 0, 0, {"sync": "bsp", "optimizer.lr": 0.1})),
+        recorded("asp-2", number=5, sync="asp", swept=Swept("sweep", 1, 0, {"sync": "asp", "optimizer.lr": 0.01})),
+        recorded("virtual-3", number=2, modelled=True),
+        failed("failed-4", "worker 1 ended: no space left", swept=Swept("sweep", 2, 0, {"sync": "ssp"})),
+        recorded("diverged-5", number=3, points=20, epochs=1, status="diverged"),
+        recorded("pruned-6", number=4, points=20, epochs=2, status="pruned"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("report") / "few.html"
+    write_report(few_runs(), file)
+    return file
+
+
+@pytest.fixture
+def few(window: Browser, file: Path) -> Browser:
+    """A few runs, to use as one likes."""
+    window.open(file)
+    return window
+
+
+@pytest.fixture
+def drawn(window: Browser, file: Path) -> Browser:
+    """A few runs with every plot drawn, to look at only: it is opened once for tests that follow each other."""
+    if not window.run("return window.isDrawn === true"):
+        window.open(file)
+        window.run(DRAW_ALL + "window.isDrawn = true;")
+    return window
+
+
+def traces(window: Browser, section: str) -> list[list[str]]:
+    """The names of the lines in each of a section's plots."""
+    return window.run(
+        f"return [...document.querySelectorAll('#{section} .plot')]"
+        ".map((plot) => (plot.data || []).map((line) => line.name))"
+    )
+
+
+def test_all_sections_are_there_and_nothing_is_fetched_or_complained_of(drawn: Browser) -> None:
+    titles = drawn.run(
+        "return [...document.querySelectorAll('main h2')].filter((h) => h.offsetParent).map((h) => h.textContent)"
+    )
+    assert titles == [
+        "Soonest to the target",
+        "Runs",
+        "Accuracy",
+        "Loss",
+        "Throughput",
+        "Where a step's time goes",
+        "Memory by kind",
+        "Bytes sent: predicted and measured",
+        "Staleness",
+        "What was swept",
+        "Difference between two runs",
+        "Configurations",
+    ]
+    assert drawn.run("return document.querySelectorAll('figure .plot-container').length") >= 10
+    assert drawn.run("return document.documentElement.scrollWidth") <= 1280
+    assert drawn.complaints() == []
+    assert drawn.requests() == []
+
+
+def test_the_sentence_says_who_is_soonest(drawn: Browser) -> None:
+    said = drawn.run("return [...document.querySelectorAll('#verdicts li')].map((item) => item.textContent)")
+    assert "reaches 90.00% soonest: bsp-1" in said[0] or "reaches 90.00% soonest: asp-2" in said[0]
+    assert said[1].startswith("Modelled (virtual cluster)")
+    counts = drawn.run("return document.getElementById('counts').textContent")
+    assert counts.startswith("6 runs: 3 completed, 1 failed, 1 diverged, 1 pruned, 1 modelled")
+
+
+def test_runs_that_did_not_complete_are_in_the_table_with_status_and_reason(drawn: Browser) -> None:
+    line = drawn.run("return document.querySelectorAll('#table tbody tr')[3].innerText")
+    assert "failed-4" in line
+    assert "failed" in line.split("failed-4")[1]
+    assert "no space left" in line
+    assert drawn.run("return document.querySelectorAll('#table tbody td.bad').length") == 3
+
+
+def test_modelled_runs_have_plots_of_their_own_and_are_labelled(drawn: Browser) -> None:
+    plots = drawn.run(
+        "return [...document.querySelectorAll('figure')].map((f) => [f.previousElementSibling.textContent,"
+        " JSON.stringify([(f.querySelector('.plot').data || []).map((d) => [d.name, d.customdata]),"
+        " (f.querySelector('.plot').layout || {}).yaxis])])"
+    )
+    assert {title for title, _ in plots} == {"Measured", "Modelled (virtual cluster)"}
+    for title, told in plots:
+        if title == "Measured":
+            assert "virtual-3" not in told
+        else:
+            assert "bsp-1" not in told
+            assert told.count("virtual-3") == told.count("virtual-3 (modelled)")
+    assert "modelled" in drawn.run("return document.querySelectorAll('#table tbody tr')[2].innerText")
+
+
+def test_failed_runs_have_no_line_in_the_sweep_and_are_counted(drawn: Browser) -> None:
+    assert [name for name in traces(drawn, "sweep")[0] if name] == ["bsp-1", "asp-2"]
+    assert "1 run without a line: 1 failed" in drawn.run(
+        "return document.querySelector('#sweep figcaption').textContent"
+    )
+
+
+def test_each_plot_has_a_name_and_a_summary(drawn: Browser) -> None:
+    for label, caption in drawn.run(
+        "return [...document.querySelectorAll('figure')].map((f) =>"
+        " [f.querySelector('.plot').getAttribute('aria-label'), f.querySelector('figcaption').textContent])"
+    ):
+        assert label.lower().endswith(caption.lower())
+        assert len(caption) > 10
+
+
+def test_a_head_sorts_by_click_and_by_keyboard_and_says_so(few: Browser) -> None:
+    head = "[...document.querySelectorAll('#table th')].find((h) => h.textContent === 'samples/s')"
+    few.run(f"{head}.querySelector('button').click()")
+    assert few.run(f"return {head}.getAttribute('aria-sort')") == "descending"
+    falling = few.run(NAMES)
+    assert falling[:5] == ["bsp-1", "virtual-3", "diverged-5", "pruned-6", "asp-2"]
+    few.run(f"{head}.querySelector('button').focus()")
+    few.press("enter")
+    assert few.run(f"return {head}.getAttribute('aria-sort')") == "ascending"
+    assert few.run(NAMES) == [*falling[:5][::-1], "failed-4"], "what is unknown stays last"
+    show(few, "throughput")
+    bars = few.run("return document.querySelector('#throughput .plot').layout.yaxis.ticktext")
+    assert bars == ["asp-2", "pruned-6 (pruned)", "diverged-5 (diverged)", "bsp-1"]
+
+
+def test_the_filter_hides_lines_and_counts_them(few: Browser) -> None:
+    few.run("document.getElementById('filter').focus()")
+    few.press(*"no space")
+    assert few.run(NAMES) == ["failed-4"]
+    assert few.run("return document.getElementById('found').textContent") == "1 of 6 runs"
+
+
+def test_a_run_that_is_unticked_leaves_all_plots(few: Browser) -> None:
+    show(few, "accuracy")
+    assert traces(few, "accuracy")[0] == ["bsp-1", "asp-2", "diverged-5 (diverged)", "pruned-6 (pruned)"]
+    few.run("document.querySelector('#table tbody input').focus()")
+    few.press("space")
+    assert "bsp-1" not in json.dumps(traces(few, "accuracy"))
+    few.run(DRAW_ALL)
+    told = few.run(
+        "return [...document.querySelectorAll('.plot')].map((p) => JSON.stringify([p.data, p.layout])).join()"
+    )
+    assert "asp-2" in told
+    assert "bsp-1" not in told
+    few.run("const box = document.getElementById('filter'); box.value = 'asp'; box.dispatchEvent(new Event('input'))")
+    few.run("document.getElementById('only').click()")
+    show(few, "accuracy")
+    assert traces(few, "accuracy")[0] == ["asp-2"]
+
+
+def test_the_axis_is_chosen_and_the_points_are_the_runs(few: Browser) -> None:
+    show(few, "accuracy")
+    options = few.run("return [...document.getElementById('accuracy-x').options].map((option) => option.value)")
+    assert options == ["time", "epoch", "bytes", "step"]
+    evaluations = [r for r in few_runs()[0].records if r["kind"] == "evaluation"]
+    expected = {
+        "time": [r["time"] for r in evaluations],
+        "epoch": [r["epoch"] for r in evaluations],
+        "bytes": [r["step"] * 2 * 2000 for r in evaluations],
+    }
+    for axis, points in expected.items():
+        few.run(
+            f"const x = document.getElementById('accuracy-x'); x.value = '{axis}'; x.dispatchEvent(new Event('change'))"
+        )
+        x, y = few.run(
+            "const [line] = document.querySelector('#accuracy .plot').data; return [[...line.x], [...line.y]]"
+        )
+        assert x[:-1] == pytest.approx(points, rel=1e-5)
+        assert y[:-1] == pytest.approx([r["accuracy"] for r in evaluations], rel=1e-5)
+
+
+def test_configurations_are_folded_and_two_can_be_compared(few: Browser) -> None:
+    assert few.run("return document.querySelectorAll('#folded details:not([open])').length") == 6
+    few.run("document.querySelector('#folded details').open = true")
+    few.wait_for("document.querySelector('#folded table')")
+    assert "optimizer.knobs.lr" in few.run("return document.querySelector('#folded table').textContent")
+    cells = few.run(
+        "return [...document.querySelectorAll('#differences tbody tr')]"
+        ".map((r) => [...r.children].map((c) => c.textContent))"
+    )
+    assert cells == [["optimizer.knobs.lr", "1.02", "5.02"]]
+    few.run("const s = document.getElementById('other'); s.value = '3'; s.dispatchEvent(new Event('change'))")
+    said = few.run("return document.getElementById('differs').textContent")
+    assert said == "not known: the configuration of failed-4"
+
+
+def test_plots_are_drawn_only_when_they_come_into_sight(few: Browser) -> None:
+    drawn = "return document.querySelectorAll('.plot .plot-container').length"
+    few.wait_for("document.querySelector('#accuracy figure')")
+    before = few.run(drawn)
+    show(few, "sweep")
+    assert before < few.run(drawn) < few.run("return document.querySelectorAll('figure').length")
+
+
+FOCUS = """
+const e = document.activeElement;
+const style = getComputedStyle(e);
+const what = e.tagName + '|' + (e.id || e.textContent.slice(0, 30) || e.getAttribute('aria-label'));
+return [what, style.outlineStyle, e === document.body];
+"""
+
+
+def test_every_control_is_reached_by_tab_and_seen(few: Browser) -> None:
+    controls = few.run(
+        "return [...document.querySelectorAll('a[href], button, select, input, summary')].filter((e) => e.offsetParent)"
+        ".map((e) => e.tagName + '|' + (e.id || e.textContent.slice(0, 30) || e.getAttribute('aria-label')))"
+    )
+    reached = []
+    for _ in range(len(controls) + 30):
+        few.press("tab")
+        what, outline, at_end = few.run(FOCUS)
+        if at_end and reached:
+            break
+        assert outline != "none", what
+        reached.append(what)
+    assert set(controls) <= set(reached)
+
+
+CONTRAST = r"""
+const linear = (p) => (p <= 0.04045 ? p / 12.92 : ((p + 0.055) / 1.055) ** 2.4);
+const luminance = (parts) => parts.slice(0, 3).map((p) => linear(p / 255))
+  .reduce((sum, p, i) => sum + p * [0.2126, 0.7152, 0.0722][i], 0);
+const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);
+const behind = (e) => {
+  for (; e; e = e.parentElement) {
+    const found = parse(getComputedStyle(e).backgroundColor);
+    if (found.length === 3 || found[3] === 1) return found;
+  }
+  return [255, 255, 255];
+};
+const low = []; let seen = 0;
+for (const e of document.querySelectorAll('body *')) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!own || !e.getClientRects().length || e.closest('script, style, noscript')) continue;
+  const style = getComputedStyle(e);
+  const colour = parse(e.closest('svg') ? style.fill : style.color);
+  const [a, b] = [luminance(colour), luminance(behind(e))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  seen += 1;
+  if (ratio < 4.5) low.push([e.tagName, e.textContent.slice(0, 20), ratio]);
+}
+return [seen, low];
+"""
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_stands_out_of_its_ground(window: Browser, file: Path, dark: bool) -> None:
+    window.open(file, dark=dark)
+    window.run(DRAW_ALL)
+    seen, low = window.run(CONTRAST)
+    assert seen > 200
+    assert low == []
+
+
+def test_the_page_follows_the_system_until_the_switch_is_used_and_plots_follow(few: Browser) -> None:
+    show(few, "accuracy")
+    colour = "return document.querySelector('#accuracy .plot').layout.font.color"
+    page = "return getComputedStyle(document.body).backgroundColor"
+    light = few.run(colour), few.run(page)
+    few.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    few.wait_for("document.documentElement.dataset.theme === 'dark'")
+    dark = few.run(colour), few.run(page)
+    assert dark[0] != light[0]
+    assert dark[1] != light[1]
+    few.run("document.getElementById('theme').click()")
+    assert (few.run(colour), few.run(page)) == light
+
+
+def test_a_plot_is_saved_as_a_picture(few: Browser, tmp_path: Path) -> None:
+    few.devtools("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    show(few, "accuracy")
+    few.run(
+        "const clicked = new Promise((next) => document.addEventListener('click', (event) => {"
+        " if (event.target.download) next(event.target.download); }, true));"
+        "[...document.querySelectorAll('#accuracy button')].find((b) => b.textContent === 'Save picture').click();"
+        "window.saved = await Promise.race([clicked, new Promise((next) => setTimeout(next, 20000))])"
+    )
+    assert few.run("return window.saved") == "paceline-accuracy-measured.png"
+    assert few.complaints() == []
+
+
+def test_zooming_is_undone_by_a_button(few: Browser) -> None:
+    show(few, "accuracy")
+    limits = "return [...document.querySelector('#accuracy .plot').layout.xaxis.range]"
+    before = few.run(limits)
+    few.run("await Plotly.relayout(document.querySelector('#accuracy .plot'), { 'xaxis.range': [0.1, 0.2] })")
+    assert few.run(limits) == [0.1, 0.2]
+    few.run("[...document.querySelectorAll('#accuracy button')].find((b) => b.textContent === 'Reset zoom').click()")
+    assert few.run(limits) == before
+
+
+def test_the_page_is_no_wider_than_a_telephone(window: Browser, file: Path) -> None:
+    window.open(file, width=400)
+    window.run(DRAW_ALL)
+    assert window.run("return document.documentElement.scrollWidth") <= 400
+
+
+@pytest.mark.slow
+def test_500_runs_of_1000_points_are_shown_in_few_lines_and_all_listed(window: Browser, tmp_path: Path) -> None:
+    write_report(many(500, 1000, 50), tmp_path / "many.html")
+    window.open(tmp_path / "many.html")
+    assert len(window.run(NAMES)) == 500
+    window.run(DRAW_ALL)
+    for section in ("accuracy", "loss"):
+        lines = window.run(
+            f"return document.querySelector('#{section} .plot').data.map((line) => [line.x.length, line.customdata])"
+        )
+        assert len(lines) <= 48
+        assert sum(count for count, _ in lines) < 160_000
+        assert len({name for _, names in lines for name in names} - {""}) == 500
+    assert window.complaints() == []

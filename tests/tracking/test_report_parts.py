@@ -1,0 +1,309 @@
+"""What the report is made of: curves and their thinning, looks, texts, who is soonest. No browser."""
+
+import base64
+import itertools
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from some_runs import failed, many, recorded
+
+from paceline.tracking.errors import StorageError
+from paceline.tracking.report import write_report
+from paceline.tracking.report.curves import Curve, curves_of, encode, limit_for, lived, thin
+from paceline.tracking.report.document import document, flat, plain
+from paceline.tracking.report.page import data_block
+from paceline.tracking.report.palette import DARK, LIGHT, look
+from paceline.tracking.report.text import shown
+from paceline.tracking.report.verdict import verdicts
+from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.sources import RunData, Swept, from_directory
+
+# -- curves
+
+
+def curve(values: list[float]) -> Curve:
+    steps = np.arange(1.0, len(values) + 1)
+    return Curve(np.array(values), steps, steps / 10, steps * 0.5)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 100))
+def test_a_thinned_curve_keeps_its_ends_and_its_extremes_and_is_short(values: list[float], limit: int) -> None:
+    whole = curve(values)
+    thinned = thin(whole, limit)
+    assert len(thinned) <= max(limit, 4)
+    assert (thinned.values.min(), thinned.values.max()) == (min(values), max(values))
+    assert (thinned.values[0], thinned.values[-1]) == (values[0], values[-1])
+    assert (thinned.steps[0], thinned.steps[-1]) == (1, len(values))
+    assert all(np.diff(thinned.steps) > 0)
+    assert all(values[int(step) - 1] == value for step, value in zip(thinned.steps, thinned.values, strict=True))
+
+
+def test_a_short_spike_and_a_nan_survive_thinning() -> None:
+    values = [1.0] * 10_000
+    values[4321], values[7000] = 99.0, math.nan
+    thinned = thin(curve(values), 100)
+    assert 99.0 in thinned.values
+    assert np.isnan(thinned.values).sum() == 1
+
+
+@given(st.lists(st.integers(0, 5000), max_size=30))
+def test_all_curves_together_keep_to_the_budget_unless_each_is_at_its_least(lengths: list[int]) -> None:
+    limit = limit_for(lengths, total=3000)
+    kept = sum(min(length, limit) for length in lengths)
+    assert kept <= 3000 or limit == 64
+    if sum(lengths) <= 3000:
+        assert all(length <= limit for length in lengths)
+
+
+def test_short_curves_leave_their_points_to_long_ones() -> None:
+    assert limit_for([10] * 10 + [5000], total=1000) == 900
+
+
+def test_steps_that_a_resumed_run_made_again_count_once() -> None:
+    steps = [{"kind": "step", "step": step, "loss": float(step)} for step in (1, 2, 3, 4)]
+    again = [{"kind": "step", "step": step, "loss": 10.0 * step} for step in (3, 4)]
+    records = [*steps, {"kind": "resume", "step": 2}, *again]
+    assert [r["loss"] for r in lived(records) if r["kind"] == "step"] == [1.0, 2.0, 30.0, 40.0]
+    run = RunData("a", {}, {}, records, None)
+    assert list(curves_of(run)["training loss"].values) == [1.0, 2.0, 30.0, 40.0]
+
+
+def test_training_and_test_loss_are_two_curves_and_nan_is_a_value() -> None:
+    records = [
+        {"kind": "step", "step": 1, "loss": "nan", "time": 0.5, "step_time": 0.5},
+        {"kind": "evaluation", "step": 1, "loss": 2.0, "accuracy": 0.5, "note": "text", "flag": True},
+        {"kind": "step", "step": "?", "loss": 1.0},
+        {"kind": ["step"], "step": 1, "loss": 1.0},
+    ]
+    found = curves_of(RunData("a", {}, {}, records, None))
+    assert set(found) == {"training loss", "test loss", "accuracy"}
+    assert math.isnan(found["training loss"].values[0])
+    assert found["training loss"].seconds is not None
+    assert found["test loss"].seconds is None
+
+
+def unpacked(text: str) -> list[float]:
+    return np.frombuffer(base64.b64decode(text), "<f4").tolist()
+
+
+def test_an_encoded_curve_tells_its_values_and_even_axes_in_short() -> None:
+    even = encode(curve([1.0, 0.5, 0.25]))
+    assert unpacked(even["y"]) == [1.0, 0.5, 0.25]
+    assert (even["n"], even["step"], even["epoch"]) == (3, [1, 1], pytest.approx(0.1))
+    assert unpacked(even["time"]) == [0.5, 1.0, 1.5]
+    uneven = encode(Curve(np.ones(3), np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 7.0]), None))
+    assert (unpacked(uneven["step"]), unpacked(uneven["epoch"])) == ([1, 2, 9], [1, 1, 7])
+    assert uneven["time"] is None
+
+
+# -- looks
+
+VISION = {  # Machado, Oliveira, Fernandes (2009), severity 1, on linear RGB
+    "usual": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+
+
+def linear(colour: str) -> np.ndarray:
+    part = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ rgb / np.array([0.95047, 1, 1.08883])
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (one, other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("vision", VISION)
+def test_the_looks_of_24_runs_differ_by_colour_or_by_dash_and_marker(colours: tuple[str, ...], vision: str) -> None:
+    looks = [look(i) for i in range(24)]
+    seen = [lab(np.clip(VISION[vision] @ linear(colours[a.colour]), 0, 1)) for a in looks]
+    for i, j in itertools.combinations(range(24), 2):
+        otherwise = looks[i].dash != looks[j].dash and looks[i].marker != looks[j].marker
+        assert otherwise or np.linalg.norm(seen[i] - seen[j]) >= 9, (i, j)
+
+
+def test_no_two_of_48_runs_look_alike() -> None:
+    assert len({look(i) for i in range(48)}) == 48
+    assert len({look(i) for i in range(480)}) == 480
+
+
+@pytest.mark.parametrize(("colours", "page"), [(LIGHT, "#ffffff"), (DARK, "#161a20")])
+def test_lines_stand_out_of_the_page(colours: tuple[str, ...], page: str) -> None:
+    assert min(contrast(colour, page) for colour in colours) >= 3
+
+
+# -- texts
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("bsp <b>", "bsp <b>"),
+        ("a\x00\x1b\n", "a\\u0000\\u001b\\u000a"),
+        ("\u202egnp", "\\u202egnp"),
+        ("\u2028\ud800", "\\u2028\\ud800"),
+        ("größe 模型 👩‍🔬", "größe 模型 👩‍🔬"),
+        ("x" * 300, "x" * 200 + "... (100 more characters)"),
+        (3, "3"),
+    ],
+)
+def test_texts_are_shown_as_they_are_and_hidden_characters_as_escapes(text: Any, seen: str) -> None:
+    assert shown(text) == seen
+
+
+@given(st.text(alphabet=st.characters(codec=None), max_size=50))
+def test_the_data_cannot_end_its_element_and_are_read_back_as_they_were(text: str) -> None:
+    block = data_block({"name": text})
+    assert not re.search("[<>&\u2028\u2029]", block)
+    assert block.isascii()
+    assert json.loads(block) == {"name": text}
+
+
+def test_a_configuration_becomes_dotted_keys() -> None:
+    config = {"sync": {"name": "ssp", "knobs": {}}, "hidden": [1, 2], 3: None}
+    assert flat(config) == [("sync.name", "ssp"), ("sync.knobs", "{}"), ("hidden", "[1, 2]"), ("3", "null")]
+
+
+def test_a_configuration_without_end_is_cut_off() -> None:
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    assert len(flat(endless)) == 1
+    laughs: list[Any] = ["ha"]
+    for _ in range(40):
+        laughs = [laughs, laughs]
+    assert len(plain(laughs)) < 100_000
+    itself: list[Any] = []
+    itself.append(itself)
+    assert "ValueError" in plain(itself)
+
+
+# -- who is soonest
+
+
+def timed(name: str, seconds: float | None, sent: float, **more: Any) -> RunData:
+    return recorded(name, summary={"time_to_accuracy": seconds, "wire": {"bytes_per_step": sent}}, **more)
+
+
+def test_the_sentence_names_the_soonest_run_its_time_and_its_bytes() -> None:
+    slow, quick = timed("slow", 20.0, 1024.0), timed("quick", 1.25, 2048.0)
+    [said] = verdicts([slow, quick])
+    step = next(r["step"] for r in quick.records if r.get("accuracy", 0) >= 0.9)
+    sent = f"{step * 2 * 2048 / 1024:.1f} KiB"
+    assert said.startswith(
+        "Measured, mlp on digits: reaches 90.00% soonest: quick (data_parallel, sync=bsp), in 1.25 s"
+    )
+    assert f"with {sent} sent by all workers" in said
+    assert "Next: slow (data_parallel, sync=bsp), in 20.0 s" in said
+    assert "With the fewest bytes: slow" in said
+
+
+def test_it_says_when_none_reaches_the_target_and_how_many_never_do() -> None:
+    never = timed("never", None, 10.0)
+    assert verdicts([never]) == ["Measured, mlp on digits: none of 1 reaches 90.00%."]
+    assert verdicts([never, timed("one", 1.0, 10.0)])[0].endswith("1 of 2 never do.")
+
+
+def test_modelled_runs_and_other_targets_are_contests_of_their_own() -> None:
+    runs = [timed("real", 5.0, 1.0), timed("virtual", 0.1, 1.0, modelled=True)]
+    runs.append(recorded("hard", summary={"target_accuracy": 0.99, "time_to_accuracy": None}))
+    first, second, third = verdicts(runs)
+    assert ("real" in first, "virtual" in first) == (True, False)
+    assert "none of 1 reaches 99.00%" in second
+    assert third.startswith("Modelled (virtual cluster)")
+    assert "virtual" in third
+
+
+def test_a_run_that_broke_is_no_choice() -> None:
+    diverged = timed("broke", 0.1, 1.0, status="diverged")
+    assert "soonest: whole" in verdicts([diverged, timed("whole", 9.0, 1.0)])[0]
+
+
+def test_seeds_of_one_trial_are_one_setting_and_all_must_reach_the_target() -> None:
+    def seeds(sync: str, times: list[float | None]) -> list[RunData]:
+        return [
+            timed(f"{sync}-{i}", time, 1.0, swept=Swept("s", 1, i, {"sync": sync}), sync=sync)
+            for i, time in enumerate(times)
+        ]
+
+    [said] = verdicts([*seeds("ssp", [2.0, 4.0]), *seeds("asp", [1.0, None])])
+    assert "soonest: sync=ssp (mean of 2 seeds), in 3 s" in said
+    assert "With some of their seeds only: sync=asp (2 seeds): 1." in said
+
+
+# -- the document
+
+
+def test_failed_runs_are_in_the_table_with_their_reason() -> None:
+    told = document([recorded(), failed("lost", "worker 1 ended: no space")])
+    titles = [column["title"] for column in told["columns"]]
+    row = dict(zip(titles, told["runs"][1]["cells"], strict=True))
+    assert (row["status"][0], row["reason"][0]) == ("failed", "worker 1 ended: no space")
+    assert row["accuracy"] == ["-", None]
+
+
+def test_swept_parameters_are_columns_sorted_by_number() -> None:
+    told = document(many(3))
+    titles = [column["title"] for column in told["columns"]]
+    assert titles.count("sync") == 1
+    place = titles.index("optimizer.lr")
+    assert told["columns"][place]["number"]
+    assert told["runs"][0]["cells"][place] == ["0.1", 0.1]
+
+
+def test_a_foreign_summary_with_values_of_other_types_is_shown_as_damaged_not_dropped() -> None:
+    odd = RunData(
+        "odd", {"name": "odd", "status": 3, "wire": [1], "throughput": "fast", "memory": {"other": "x"}}, {}, [], None
+    )
+    told = document([odd, recorded()])
+    assert [run["name"] for run in told["runs"]] == ["odd", "bsp"]
+    json.dumps(told, allow_nan=False)
+
+
+def test_a_recorded_run_directory_is_told(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "mine")
+    run.write_config("sync:\n  name: bsp\n")
+    for record in recorded("mine").records[:-1]:
+        run.append(record)
+    told = document([from_directory(run)])["runs"][0]
+    assert (told["name"], told["status"], len(told["curves"])) == ("mine", "unfinished", 3)
+
+
+def test_the_same_runs_give_the_same_file(tmp_path: Path) -> None:
+    for name in ("one.html", "two.html"):
+        write_report(many(3), tmp_path / name)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot write .*report\.html"):
+        write_report([recorded()], tmp_path / "absent" / "report.html")
+
+
+@pytest.mark.slow
+def test_100_runs_of_1000_points_stay_under_8_mb(tmp_path: Path) -> None:
+    for evaluations in (20, 1000):
+        write_report(many(100, 1000, evaluations), tmp_path / "report.html")
+        assert (tmp_path / "report.html").stat().st_size < 8_000_000
+
+
+def test_a_few_runs_take_little_more_than_plotly(tmp_path: Path) -> None:
+    write_report(many(10, 1000, 20), tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 5_200_000
