@@ -1,5 +1,6 @@
 """`paceline sweep`: many runs of one definition, side by side at the end."""
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -186,7 +187,7 @@ class TrialsFailedError(Exception):
 
 
 def _best(trials: list["Done"], definition: "Definition") -> "Done | None":
-    known = [done for done in trials if done.value is not None]
+    known = [done for done in trials if done.value is not None and math.isfinite(done.value)]
     choose = max if definition.maximize else min
     return choose(known, key=lambda done: done.value or 0.0, default=None)
 

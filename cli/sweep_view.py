@@ -1,5 +1,6 @@
 """How a sweep is doing: a live table on a terminal, plain lines elsewhere. All of it on standard error."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ class Tally:
         self._ended.append(done)
 
     def best(self) -> "Done | None":
-        known = [done for done in self._ended if done.value is not None]
+        known = [done for done in self._ended if done.value is not None and math.isfinite(done.value)]
         choose = max if self.definition.maximize else min
         return choose(known, key=lambda done: done.value or 0.0, default=None)
 
@@ -159,8 +160,8 @@ def typed(trial: "Trial") -> str:
 
 
 def outcome(done: "Done", metric: str) -> str:
-    if done.state == "complete":
-        return f"{metric} {done.value:.5g}"
+    if done.state == "complete" and done.value is not None:
+        return f"{metric} {done.value:.5g}" if math.isfinite(done.value) else f"no {metric}"
     return f"failed: {done.reason}" if done.state == "failed" else done.state
 
 

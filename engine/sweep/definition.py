@@ -1,20 +1,11 @@
-"""What a sweep searches, from a file in W&B's sweep schema or from overrides in Hydra's sweep grammar.
-
-W&B's schema: https://docs.wandb.ai/models/sweeps/define-sweep-configuration. The same file runs under `wandb agent`;
-what cannot be done here is refused by its name, never passed over.
-"""
+"""What a sweep searches: from overrides in Hydra's sweep grammar, or from a file in W&B's schema (schema.py)."""
 
 import itertools
 import math
-import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
-
-import yaml
 
 from ..compose import Interval, sweep_values
 from ..errors import ConfigError
@@ -22,10 +13,6 @@ from ..errors import ConfigError
 Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
 PRUNED_BY = ("accuracy", "loss")
-_KEYS = ("program", "method", "parameters", "metric", "early_terminate", "run_cap", "command", "name", "description")
-_ELSEWHERE = ("project", "entity", "controller", "imageuri", "image_uri", "job", "scheduler", "settings", "prior_runs")
-_ONLY_OPTIONS = "only the options --config-dir and --allow-module may stand in a sweep's command"
-_PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
 
 
 @dataclass(frozen=True)
@@ -175,6 +162,8 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
 
     `changes`: of the definition's fields, None where nothing is to change. Raises `ConfigError`.
     """
+    from .schema import from_file
+
     if arguments and "=" not in arguments[0] and Path(arguments[0]).suffix in (".yaml", ".yml"):
         definition = _changed(from_file(Path(arguments[0])), arguments[1:])
     else:
@@ -227,57 +216,18 @@ def _read(overrides: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
         elif key in parameters:
             raise ConfigError(f"{text}: {key} is swept twice")
         elif isinstance(found, Interval):
-            parameters[key] = _range(key, found.low, found.high, None, found.log)
+            parameters[key] = ranged(key, found.low, found.high, None, found.log)
         else:
             parameters[key] = Values(tuple(dict.fromkeys(found)))
     return parameters, fixed
 
 
-# -- W&B's schema
-
-
-def from_file(path: Path) -> Definition:
-    """Raises `ConfigError`, naming what is not supported."""
-    try:
-        plain = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
-    try:
-        return from_schema(plain)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def from_schema(plain: Any) -> Definition:
-    """A sweep in W&B's schema. Raises `ConfigError`."""
-    if not isinstance(plain, dict):
-        raise ConfigError("must be a mapping with method and parameters, as W&B's sweep schema has it")
-    for key in plain:
-        if key in _ELSEWHERE:
-            raise ConfigError(f"{key}: is not supported by paceline sweep (tracking.{key} may be)")
-        if key not in _KEYS:
-            raise ConfigError(f"{key}: there is no such key in W&B's sweep schema; {_nearest(str(key), _KEYS)}")
-    method = plain.get("method")
-    if method not in METHODS:
-        raise ConfigError(f"method={method}: must be one of {', '.join(METHODS)}")
-    _check_program(plain.get("program"))
-    parameters, constants = _parameters(plain.get("parameters"))
-    metric, maximize = _metric(plain.get("metric"), method)
-    command = _command(plain.get("command"))
-    return Definition(
-        method,
-        parameters,
-        (*command.fixed, *constants),
-        metric,
-        maximize,
-        _early(plain.get("early_terminate")),
-        _count("run_cap", plain.get("run_cap")),
-        None,
-        command.config_dir,
-        command.allow_modules,
-    )
+def ranged(key: str, low: float, high: float, step: float | None, log: bool) -> Range:
+    if low >= high:
+        raise ConfigError(f"{key}: its bounds must have min < max, are {low} and {high}")
+    if log and low <= 0:
+        raise ConfigError(f"{key}: a logarithmic scale begins above 0, not at {low}")
+    return Range(low, high, step, log)
 
 
 def check(definition: Definition) -> None:
@@ -299,214 +249,3 @@ def check(definition: Definition) -> None:
             f"method=grid: {endless[0]} has no end of values; give values, integer bounds or q, or choose "
             "method=random or bayes"
         )
-
-
-def _check_program(program: Any) -> None:
-    if program is not None and Path(str(program)).name != "paceline":
-        raise ConfigError(f"program={program}: must be paceline; other programs are for wandb agent")
-
-
-def _metric(metric: Any, method: str) -> tuple[str, bool]:
-    if metric is None:
-        if method == "bayes":
-            raise ConfigError("metric: is missing; method=bayes needs one, such as {name: accuracy, goal: maximize}")
-        return "accuracy", True
-    if not isinstance(metric, dict) or not isinstance(metric.get("name"), str):
-        raise ConfigError(f"metric={metric}: must have a name, such as {{name: accuracy, goal: maximize}}")
-    for key in metric.keys() - {"name", "goal"}:
-        raise ConfigError(f"metric.{key}: is not supported; metric has name and goal")
-    goal = metric.get("goal", "minimize")  # W&B's default
-    if goal not in ("minimize", "maximize"):
-        raise ConfigError(f"metric.goal={goal}: must be minimize or maximize")
-    return metric["name"], goal == "maximize"
-
-
-def _early(early: Any) -> EarlyTermination | None:
-    if early is None:
-        return None
-    if not isinstance(early, dict) or early.get("type") != "hyperband":
-        kind = early.get("type") if isinstance(early, dict) else early
-        raise ConfigError(f"early_terminate.type={kind}: must be hyperband")
-    for key in early.keys() - {"type", "min_iter", "max_iter", "s", "eta"}:
-        raise ConfigError(f"early_terminate.{key}: is not supported; there are min_iter, or max_iter and s, and eta")
-    eta = _count("early_terminate.eta", early.get("eta", 3))
-    least, most, brackets = (_count(f"early_terminate.{key}", early.get(key)) for key in ("min_iter", "max_iter", "s"))
-    if eta is None or eta < 2:
-        raise ConfigError(f"early_terminate.eta={eta}: must be at least 2")
-    if least is None and (most is None or brackets is None):
-        raise ConfigError("early_terminate: needs min_iter, or max_iter and s")
-    if least is None:
-        assert most is not None and brackets is not None
-        least = max(1, int(most / eta**brackets))
-    return EarlyTermination(least, eta)
-
-
-def _count(key: str, value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ConfigError(f"{key}={value}: must be a whole number from 1 on")
-    return value
-
-
-@dataclass(frozen=True)
-class _Command:
-    fixed: tuple[str, ...] = ()
-    config_dir: str | None = None
-    allow_modules: tuple[str, ...] = ()
-
-
-def _command(command: Any) -> _Command:
-    """The overrides and options that stand in the command beside what is swept."""
-    if command is None:
-        raise ConfigError(
-            "command: is missing; a file that wandb agent runs too needs [${program}, train, ${args_no_hyphens}]"
-        )
-    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
-    words = [word for word in words if word not in ("${env}", "/usr/bin/env")]
-    if words[:1] not in (["${program}"], ["paceline"]) or words[1:2] != ["train"]:
-        raise ConfigError(f"command={' '.join(words)}: must begin with ${{program}} train")
-    found = _Command()
-    rest = iter(words[2:])
-    swept = False
-    for word in rest:
-        if word == "${args_no_hyphens}":
-            swept = True
-        elif word.startswith("${"):
-            raise ConfigError(f"command: {word}: is not supported; paceline takes ${{args_no_hyphens}}")
-        elif word == "--config-dir":
-            found = replace(found, config_dir=next(rest, None))
-        elif word == "--allow-module":
-            found = replace(found, allow_modules=(*found.allow_modules, next(rest, "")))
-        elif word.startswith("-"):
-            raise ConfigError(f"command: {word}: {_ONLY_OPTIONS}")
-        else:
-            found = replace(found, fixed=(*found.fixed, word))
-    if not swept:
-        raise ConfigError("command: lacks ${args_no_hyphens}, where what is swept goes")
-    return found
-
-
-# -- parameters
-
-_INTEGER = {"int_uniform"}
-_LOG = {"log_uniform": True, "log_uniform_values": True, "q_log_uniform": True, "q_log_uniform_values": True}
-_RANGES = {"uniform", "q_uniform", *_INTEGER, *_LOG}
-_KNOWN = {"constant", "categorical", *_RANGES}
-
-
-def _parameters(plain: Any) -> tuple[dict[str, Space], list[str]]:
-    """(What varies, overrides for what does not.)"""
-    if not isinstance(plain, dict) or not plain:
-        raise ConfigError(f"parameters={plain}: must name what is swept")
-    spaces: dict[str, Space] = {}
-    constants: list[str] = []
-    for key, parameter in _flat(plain, "").items():
-        if "value" in parameter or parameter.get("distribution") == "constant":
-            _check_keys(key, parameter, {"value", "distribution"})
-            constants.append(f"{key}={as_override(parameter.get('value'))}")
-        else:
-            spaces[key] = _space(key, parameter)
-    if not spaces:
-        raise ConfigError("parameters: every one is constant; nothing is swept")
-    return spaces, constants
-
-
-def _flat(plain: dict[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
-    """Nested `parameters` by dotted keys: {"optimizer": {"parameters": {"lr": ...}}} is optimizer.lr."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, parameter in plain.items():
-        key = f"{prefix}{name}"
-        if not isinstance(parameter, dict):
-            raise ConfigError(f"parameters.{key}={parameter}: must have values, min and max, or value")
-        if "parameters" in parameter:
-            _check_keys(key, parameter, {"parameters"})
-            if not isinstance(parameter["parameters"], dict):
-                raise ConfigError(f"parameters.{key}.parameters: must be a mapping")
-            found |= _flat(parameter["parameters"], f"{key}.")
-        else:
-            found[key] = parameter
-    return found
-
-
-def _space(key: str, parameter: dict[str, Any]) -> Space:
-    kind = parameter.get("distribution")
-    if "probabilities" in parameter:
-        raise ConfigError(f"parameters.{key}.probabilities: are not supported; values are drawn alike")
-    if kind is not None and kind not in _KNOWN:
-        raise ConfigError(
-            f"parameters.{key}.distribution={kind}: is not supported; there are {', '.join(sorted(_KNOWN))}"
-        )
-    if "values" in parameter:
-        _check_keys(key, parameter, {"values", "distribution"})
-        if kind not in (None, "categorical"):
-            raise ConfigError(f"parameters.{key}.distribution={kind}: takes min and max, not values")
-        values = parameter["values"]
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"parameters.{key}.values={values}: must be a list of at least one")
-        return Values(tuple(dict.fromkeys(as_override(value) for value in values)))
-    _check_keys(key, parameter, {"min", "max", "q", "distribution"})
-    low, high, q = parameter.get("min"), parameter.get("max"), parameter.get("q")
-    for name, bound in (("min", low), ("max", high)):
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
-            raise ConfigError(f"parameters.{key}.{name}={bound}: must be a number; or give values")
-    if kind is None:
-        kind = "int_uniform" if isinstance(low, int) and isinstance(high, int) else "uniform"
-    return _ranged(key, kind, low, high, q)
-
-
-def _ranged(key: str, kind: str, low: Any, high: Any, q: Any) -> Range:
-    steps = kind.startswith("q_")
-    if steps and q is None:
-        q = 1
-    if q is not None and (not steps or isinstance(q, bool) or not isinstance(q, int | float) or q <= 0):
-        raise ConfigError(f"parameters.{key}.q={q}: must be a number above 0, with one of the q_ distributions")
-    if kind == "int_uniform" and not (isinstance(low, int) and isinstance(high, int)):
-        raise ConfigError(f"parameters.{key}: distribution=int_uniform takes whole numbers as min and max")
-    if kind in ("log_uniform", "q_log_uniform"):  # bounds are exponents of e
-        low, high = math.exp(low), math.exp(high)
-    if kind not in _INTEGER and not steps:
-        low, high = float(low), float(high)
-    if kind in _LOG and q is not None:
-        raise ConfigError(
-            f"parameters.{key}.distribution={kind}: steps on a logarithmic scale are not supported; "
-            "choose log_uniform_values, or q_uniform"
-        )
-    return _range(key, low, high, q, kind in _LOG)
-
-
-def _range(key: str, low: float, high: float, step: float | None, log: bool) -> Range:
-    if low >= high:
-        raise ConfigError(f"{key}: its bounds must have min < max, are {low} and {high}")
-    if log and low <= 0:
-        raise ConfigError(f"{key}: a logarithmic scale begins above 0, not at {low}")
-    return Range(low, high, step, log)
-
-
-def _check_keys(key: str, parameter: dict[str, Any], valid: set[str]) -> None:
-    for name in parameter:
-        if name not in valid:
-            raise ConfigError(f"parameters.{key}.{name}: is not supported here; {_nearest(str(name), sorted(valid))}")
-
-
-def _nearest(name: str, valid: Sequence[str]) -> str:
-    close = get_close_matches(name, valid, n=2)
-    return f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(valid)}"
-
-
-def as_override(value: Any) -> str:
-    """A YAML value as Hydra's grammar writes it."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return repr(value)
-        case list():
-            return f"[{','.join(map(as_override, value))}]"
-        case dict():
-            return f"{{{','.join(f'{key}:{as_override(item)}' for key, item in value.items())}}}"
-    text = str(value)
-    if _PLAIN.fullmatch(text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

@@ -1,6 +1,5 @@
 """A sweep's directory and study, made or opened again."""
 
-import difflib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -97,16 +96,21 @@ def _text(definition: Definition) -> str:
 
 def _check_same(wanted: Definition, stored: Definition, name: str) -> None:
     """Raises `ConfigError` with the difference."""
-    if wanted == stored:
-        return
-    lines = difflib.unified_diff(
-        _text(stored).splitlines(), _text(wanted).splitlines(), "then", "now", lineterm="", n=1
-    )
-    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    raise ConfigError(
-        f"--resume: the definition of {name} is another one than it began with ({' '.join(changed)}); "
-        "give what it began with, or choose another --name"
-    )
+    before, now = stored.as_dict(), wanted.as_dict()
+    changed = [
+        f"{key} was {_yaml(before.pop(key, None))} and is {_yaml(now.pop(key, None))}"
+        for key in list(before)
+        if before[key] != now[key]
+    ]
+    if changed:
+        raise ConfigError(
+            f"--resume: the definition of {name} is another one than it began with: {'; '.join(changed)}; "
+            "give what it began with, or choose another --name"
+        )
+
+
+def _yaml(value: object) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).removesuffix("...\n").strip()
 
 
 @contextmanager

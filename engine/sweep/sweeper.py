@@ -6,6 +6,7 @@ directories of the others are found unfinished, and are run again by --resume.
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,7 +20,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from ...tracking.compare import rows
 from ...tracking.errors import CorruptRunError, StorageError
 from ...tracking.mirror import Mirror
 from ...tracking.run_directory import Record, RunDirectory, write_atomically
@@ -28,6 +28,7 @@ from ..errors import InterruptedRunError, WorkerFailedError
 from ..launch import STOP_SIGNALS, Crew
 from ..plan import Plan
 from ..session import Prepared, carry_out, prepare
+from .results import as_pruned, measures_of
 from .study import Done, Study, Trial
 
 BEAT_SECONDS = 10.0
@@ -184,7 +185,7 @@ class Sweeper:
             except InterruptedRunError:
                 if not watcher.pruned:
                     raise
-                return _as_pruned(RunDirectory(self._directory / name))
+                return as_pruned(RunDirectory(self._directory / name))
             finally:
                 with self._lock:
                     self._crews.pop(trial.number, None)
@@ -233,15 +234,15 @@ class Sweeper:
         if any(summary.get("status") == "pruned" for summary in summaries):
             self._end(trial, "pruned", None, names, summaries)
             return
-        values = [value_of(summary, metric) for summary in summaries]
-        known = [value for value in values if value is not None and value == value]
-        if len(known) < len(values):
-            reason = (
-                f"metric {metric}: the results have no such number; there are {', '.join(numbers_of(summaries[0]))}"
-            )
+        every = [measures_of(summary) for summary in summaries]
+        if any(metric not in measures for measures in every):
+            there = ", ".join(key for key, value in every[0].items() if value is not None)
+            reason = f"metric {metric}: the results have no such number; there are {there}"
             self._end(trial, "failed", None, names, summaries, reason, 2)
             return
-        self._end(trial, "complete", sum(known) / len(known), names, summaries)
+        worst = -math.inf if self._study.definition.maximize else math.inf
+        values = [worst if value is None else value for value in (measures[metric] for measures in every)]
+        self._end(trial, "complete", sum(values) / len(values), names, summaries)
 
     def _failed(
         self, trial: Trial, name: str, finished: list[tuple[str, dict[str, Any]]], reason: str, code: int
@@ -390,33 +391,3 @@ def run_name(trial: Trial, seed: int | None) -> str:
     of_seed = f"-s{seed}" if seed is not None else ""
     again = f"-again{trial.attempt - 1}" if trial.attempt > 1 else ""
     return f"{trial.point:04d}{of_seed}{again}"
-
-
-def value_of(summary: dict[str, Any], metric: str) -> float | None:
-    """A number of a run by its name in the comparison (accuracy, step_ms), or in W&B's summary (step_time/median)."""
-    return numbers_of(summary).get(metric)
-
-
-def numbers_of(summary: dict[str, Any]) -> dict[str, float]:
-    from ...tracking.compare import COLUMNS
-
-    (row,) = rows([summary])
-    named = {**row, **{column.short: row[column.key] for column in COLUMNS if column.short and column.key in row}}
-    flat = {**_flat(summary, ""), **named}
-    return {key: value for key, value in flat.items() if isinstance(value, int | float) and not isinstance(value, bool)}
-
-
-def _flat(section: dict[str, Any], prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        found |= _flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
-def _as_pruned(run: RunDirectory) -> dict[str, Any]:
-    """Its summary, with the reason why it ended in it."""
-    run.append({"kind": "end", "status": "pruned", "reason": "given up: not among the best at this many evaluations"})
-    run.close()
-    summary = {**(run.read_summary() or {"name": run.name}), "status": "pruned"}
-    run.write_summary(summary)
-    return summary

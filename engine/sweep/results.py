@@ -1,0 +1,42 @@
+"""What a trial's run has to show."""
+
+from typing import Any
+
+from ...tracking.compare import COLUMNS, rows
+from ...tracking.run_directory import RunDirectory
+
+
+def measures_of(summary: dict[str, Any]) -> dict[str, float | None]:
+    """A run's numbers by their names in the comparison (accuracy, step_ms, throughput) and in W&B's summary
+    (step_time/median). None: there is none, as of the time to an accuracy that was never reached.
+    """
+    (row,) = rows([summary])
+    columns = {
+        name: row[column.key]
+        for column in COLUMNS
+        if column.is_number and column.key in row
+        for name in (column.key, column.short)
+        if name
+    }
+    found = {**_flat(summary, ""), **columns}
+    return {
+        key: None if value is None or value != value else value
+        for key, value in found.items()
+        if (value is None and key in columns) or (isinstance(value, int | float) and not isinstance(value, bool))
+    }
+
+
+def _flat(section: dict[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= _flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def as_pruned(run: RunDirectory) -> dict[str, Any]:
+    """Its summary, with the reason why it ended in it."""
+    run.append({"kind": "end", "status": "pruned", "reason": "given up: not among the best at this many evaluations"})
+    run.close()
+    summary = {**(run.read_summary() or {"name": run.name}), "status": "pruned"}
+    run.write_summary(summary)
+    return summary
