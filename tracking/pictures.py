@@ -24,7 +24,7 @@ DOTS_PER_INCH = 200
 NAMED = 24  # runs in a legend
 ROWS = 60  # runs in a picture of bars
 NAME_CHARACTERS = 40
-MARKED = 300  # points in a picture that have markers
+MARKED = 160  # points in a picture that have markers
 # On/off lengths and markers of matplotlib's for the palette's names.
 _DASHES: dict[str, tuple[float, ...]] = dict(
     zip(DASHES, [(), (5, 2), (1, 1.5), (5, 1.5, 1, 1.5), (9, 3), (9, 2, 1, 2)], strict=True)

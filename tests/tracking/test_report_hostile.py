@@ -100,10 +100,10 @@ def test_hostile_texts_are_shown_as_text_and_never_run(hostile: Browser) -> None
 def test_plotly_shows_labels_as_they_are(hostile: Browser, text: str) -> None:
     show(hostile, "throughput")
     labels = hostile.run("return [...document.querySelectorAll('#throughput .ytick')].map((tick) => tick.textContent)")
-    assert shown(text) in [label.replace("\u200b", "") for label in labels]
+    assert shown(text) in labels
     show(hostile, "accuracy")
     said = hostile.run(HOVER.replace("PLACE", str(HOSTILE.index(text))))
-    assert shown(text) in said.replace("\u200b", "")
+    assert shown(text) in said
 
 
 ATTEMPTS = [

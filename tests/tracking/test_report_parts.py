@@ -259,6 +259,12 @@ def test_failed_runs_are_in_the_table_with_their_reason() -> None:
     assert row["accuracy"] == ["-", None]
 
 
+def test_what_is_compared_stands_before_the_rest() -> None:
+    titles = [column["title"] for column in document([recorded(), recorded("b", number=1)])["columns"]]
+    assert titles[:6] == ["status", "sync", "strategy", "workers", "accuracy", "to acc. s"]
+    assert {"samples/s", "step ms", "model", "data"} < set(titles)
+
+
 def test_swept_parameters_are_columns_sorted_by_number() -> None:
     told = document(many(3))
     titles = [column["title"] for column in told["columns"]]

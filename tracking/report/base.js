@@ -65,9 +65,9 @@ function shorten(text, length) {
   return `${letters.slice(0, head).join('')}\u2026${letters.slice(letters.length - (length - 1 - head)).join('')}`;
 }
 
-// Plotly reads tags, entities and %{...} in its texts: after this none is left.
+// Plotly reads tags and entities in its texts: after this none is left.
 function forPlotly(text) {
-  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;').replaceAll('%{', '%\u200b{');
+  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 }
 
 function shortLabel(run, length = 34) {

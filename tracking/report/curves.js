@@ -5,7 +5,7 @@ const X_AXES = [
   ['bytes', 'bytes sent', 'bytes sent by all workers'],
   ['step', 'steps', 'steps of a worker'],
 ];
-const MARKED = 300; // points in a plot that have markers; more would hide the lines
+const MARKED = 160; // points in a plot that have markers; more would hide the lines
 const READ = new Map(); // decoded curves, by the encoded ones
 
 function decoded(run, curve) {

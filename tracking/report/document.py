@@ -17,6 +17,8 @@ MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "othe
 STEP_PARTS = ("compute", "communication", "waiting")
 FIRST_METRICS = (ACCURACY, TRAINING_LOSS, TEST_LOSS)
 OTHER_METRICS = 20  # of foreign runs there may be hundreds
+# What is compared, before what it is made of; then as in the terminal's table.
+FIRST_COLUMNS = ("sync", "strategy", "workers", "accuracy", "time_to_accuracy_s", "bytes_per_step")
 CONFIG_KEYS, CONFIG_DEPTH = 2000, 20
 Plain = dict[str, Any]
 
@@ -127,7 +129,7 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
     rows = [_row(run) for run in runs]
     columns = [
         (column.key, column.title, column.text, column.is_number, column.larger_first)
-        for column in compare.COLUMNS
+        for column in sorted(compare.COLUMNS, key=lambda column: _rank(column.key))
         if column.key not in ("run", "status", "modelled", *(f"{kind}_mib" for kind in MEMORY_KINDS))
         and any(row.get(column.key) not in (None, column.usual) for row in rows)
     ]
@@ -151,6 +153,10 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
         for row, why in zip(cells, reasons, strict=True):
             row.append([shown(why, 500) if why else "", None])
     return heads, cells
+
+
+def _rank(key: str) -> int:
+    return FIRST_COLUMNS.index(key) if key in FIRST_COLUMNS else len(FIRST_COLUMNS)
 
 
 def _row(run: RunData) -> Plain:
