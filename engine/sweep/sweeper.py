@@ -8,6 +8,7 @@ directories of the others are found unfinished, and are run again by --resume.
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -33,6 +34,8 @@ from .study import Done, Study, Trial
 
 BEAT_SECONDS = 10.0
 PLANNING = threading.Lock()  # hydra and torch's meta device are asked by one thread at a time
+LONGEST = 40  # characters of a run's name before its seed
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 GONE = "gone"  # in the sweep's directory: unfinished runs, for the moment in which they are taken away
 DISK = 3  # exit code of a worker that could not write
 
@@ -387,7 +390,9 @@ class _Watcher:
 
 
 def run_name(trial: Trial, seed: int | None) -> str:
-    """The name of the run's directory within the sweep's."""
+    """The name of the run's directory within the sweep's: 0003-ssp-0.1-s0, cut to what a name may be."""
+    chosen = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.chosen.values())
+    words = "-".join(_NOT_IN_NAMES.sub("_", text).strip("_") for text in chosen)
     of_seed = f"-s{seed}" if seed is not None else ""
     again = f"-again{trial.attempt - 1}" if trial.attempt > 1 else ""
-    return f"{trial.point:04d}{of_seed}{again}"
+    return f"{f'{trial.point:04d}-{words}'[:LONGEST].rstrip('-_')}{of_seed}{again}"

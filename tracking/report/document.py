@@ -130,7 +130,7 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
     columns = [
         (column.key, column.title, column.text, column.is_number, column.larger_first)
         for column in sorted(compare.COLUMNS, key=lambda column: _rank(column.key))
-        if column.key not in ("run", "status", "modelled", *(f"{kind}_mib" for kind in MEMORY_KINDS))
+        if column.key not in ("run", "status", "modelled", "why", *(f"{kind}_mib" for kind in MEMORY_KINDS))
         and any(row.get(column.key) not in (None, column.usual) for row in rows)
     ]
     swept = [key for key in _swept_keys(runs) if key not in {column[0] for column in columns}]
@@ -161,7 +161,7 @@ def _rank(key: str) -> int:
 
 def _row(run: RunData) -> Plain:
     try:
-        return compare.rows([run.summary])[0]
+        return compare.rows([run])[0]
     except ValueError as error:  # a foreign summary with a value of another type
         return {"run": run.name, "status": f"damaged: {error}"}
 
@@ -177,7 +177,8 @@ def reason(run: RunData) -> str | None:
         if record.get("kind") == "end":
             why = record.get("reason")
             return None if why is None else str(why)
-    return None
+    why = run.summary.get("reason")  # of a run that W&B recorded
+    return None if why is None else str(why)
 
 
 def _cell(value: Any, text: Callable[[Any], str]) -> list[Any]:
