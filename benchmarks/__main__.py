@@ -22,6 +22,7 @@ from .measure import Outcome
 from .memory import memory_table
 from .sharding import sharding_against_torch
 from .start import start_times
+from .sweep import sweep_overhead
 from .virtual import virtual_speed
 from .zero import zero_against_deepspeed
 
@@ -37,6 +38,7 @@ def main(
     outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
     outcomes += hogwild_against_locks(rounds) + local_sgd_against_torch(rounds) + sharding_against_torch(rounds)
     outcomes += zero_against_deepspeed(2 if quick else 8)
+    outcomes += sweep_overhead(1 if quick else 3)
     outcomes += fedavg_against_flower(1 if quick else 3) + virtual_speed(1 if quick else 3)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")
