@@ -1,6 +1,7 @@
 """What a user of Hydra's multirun would write: each job spawns two workers that train digits by torch DDP.
 
-python -m benchmarks.hydra_app --multirun lr=0.1,0.05 epochs=1 prints of each job how many seconds its training loop took, and when it ended.
+python -m benchmarks.hydra_app --multirun +lr=0.1,0.05 +epochs=1 prints of each job how many seconds its training loop took,
+and when it ended.
 """
 
 import os
@@ -39,6 +40,7 @@ def work(rank: int, port: int, lr: float, epochs: int) -> None:
             optimizer.step()
     if rank == 0:
         print(f"loop {time.perf_counter() - start} {time.time()}", flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 
