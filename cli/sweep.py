@@ -224,15 +224,19 @@ def _dry_run(definition: "Definition") -> None:
 def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[list[str]]:
     from ..tracking.compare import human_bytes
 
-    table = [["point", *definition.parameters, "workers", "steps", "sent/step", "memory"]]
+    modelled = any(point.compute is not None for point in planned)
+    more = ["compute/step, modelled"] if modelled else []
+    table = [["point", *definition.parameters, "workers", "steps", "sent/step", "memory", *more]]
     for i, point in enumerate(planned):
         chosen = [_cell(point.chosen[key]) for key in definition.parameters]
         if point.why:
-            table.append([str(i), *chosen, "refused", "-", "-", "-"])
+            table.append([str(i), *chosen, "refused", "-", "-", "-", *["-" for _ in more]])
             continue
         steps = f"{point.steps:,}" if point.steps is not None else "varies"
         sent = human_bytes(point.bytes_per_step) if point.bytes_per_step is not None else "varies"
-        table.append([str(i), *chosen, str(point.workers), steps, sent, human_bytes(point.memory)])
+        compute = f"{point.compute * 1e3:.3g} ms" if point.compute is not None else "-"
+        cells = [str(point.workers), steps, sent, human_bytes(point.memory), *[compute for _ in more]]
+        table.append([str(i), *chosen, *cells])
     return table
 
 

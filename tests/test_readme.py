@@ -1,6 +1,7 @@
-"""What the README shows is run: its files are written, its commands are called, its Python is executed."""
+"""What the README and docs/sweeps.md show is run: files are written, commands called, Python executed."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +17,12 @@ SHORT = [
 ]  # a command's shape is what is tested here, not how long it trains
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.M | re.S)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), flags=re.M | re.S)
 
 
-def commands(program: str) -> list[str]:
-    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+def commands(program: str, page: str = "README.md") -> list[str]:
+    lines = [line.split("#")[0].strip() for block in blocks("sh", page) for line in block.splitlines()]
     return [line for line in lines if line.startswith(f"{program} ")]
 
 
@@ -29,6 +30,7 @@ def commands(program: str) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the README's files in it, in which its commands run in order."""
     folder = tmp_path_factory.mktemp("readme")
+    (folder / "sweeps").symlink_to(ROOT / "sweeps")
     for block in blocks("python") + blocks("yaml"):
         first, _, rest = block.partition("\n")
         if re.fullmatch(r"# [\w/.-]+\.(py|yaml)", first):
@@ -38,16 +40,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+OF_SWEEPS = [pytest.param(command, marks=pytest.mark.slow) for command in commands("paceline", "docs/sweeps.md")]
+
+
 @pytest.mark.docs
 @pytest.mark.dist
-@pytest.mark.parametrize("command", commands("paceline"))
+@pytest.mark.parametrize("command", [*commands("paceline"), *OF_SWEEPS])
 def test_the_command_of_the_readme_succeeds(command: str, folder: Path) -> None:
-    words = command.split()
-    if words[1] == "train" and "--dry-run" not in words:
-        resumed = "--resume" in words  # goes on from a checkpoint, as it was: only `steps` may change
-        words += ["steps=4"] if resumed else SHORT
+    words = shlex.split(command)
+    if words[1] in ("train", "sweep") and "--dry-run" not in words:
+        resumed = "--resume" in words  # goes on from where it was, as it was: of a run only `steps` may change
+        words += SHORT if not resumed else ["steps=4"] if words[1] == "train" else []
+        if words[1] == "sweep" and not resumed and "--trials" not in words:
+            words += ["--trials", "2"]
         if "--name" in words and "long" in words:
             words.append("checkpoint.every_steps=1")
+    if words[1] == "sweep" and words[2:4] == ["sweeps/sync_modes.yaml", "--resume"]:
+        words = [*words[:2], "--resume", "--name", "sync_modes"]  # as it was defined above, shortened
     words[0] = str(BIN / "paceline")
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

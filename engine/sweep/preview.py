@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ..experiment import Experiment, VirtualHardware
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -25,6 +26,9 @@ class Planned:
     steps: int | None = None
     bytes_per_step: float | None = None
     memory: int = 0  # of the largest worker
+    compute: float | None = (
+        None  # modelled seconds of a step's passes, stragglers aside; None: not on a virtual cluster
+    )
     why: str = ""
 
 
@@ -81,10 +85,30 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
 
     directory = Path(definition.config_dir) if definition.config_dir else None
     try:
-        plan = prepare(definition.overrides(chosen, None), directory, definition.allow_modules).plan()
+        prepared = prepare(definition.overrides(chosen, None), directory, definition.allow_modules)
+        plan = prepared.plan()
+        compute = _modelled_compute(prepared.experiment, definition.allow_modules)
     except Exception as error:
         if getattr(error, "exit_code", None) is None:
             raise
         return Planned(chosen, why=" ".join(str(error).split()))
     memory = max(sum(part.memory.values()) for part in plan.parts)
-    return Planned(chosen, plan.layout.world_size, plan.steps, plan.bytes_per_step(), memory)
+    return Planned(chosen, plan.layout.world_size, plan.steps, plan.bytes_per_step(), memory, compute)
+
+
+def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...]) -> float | None:
+    """Of a replica of one part; what a part of several is given is only known once it runs."""
+    if not isinstance(experiment.hardware, VirtualHardware) or experiment.hardware.compute != "modelled":
+        return None
+    import torch
+
+    from ..build import assemble
+
+    parts = assemble(experiment, allowed)
+    if len(parts.modules) > 1 or parts.compute is None:
+        return None
+    spec = parts.data.spec
+    parts.compute.keep(0, parts.modules[0])
+    inputs = torch.empty(experiment.batch_size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
+    cost = parts.compute.of(0, inputs)
+    return cost.forward + cost.backward
