@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .completion import complete_column, complete_source
-from .output import encodable, note, shortest, show, terminal_width
+from .output import note, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
@@ -98,7 +98,7 @@ def compare(
     text = tables.render(table, format, width, memory, keys)
     if format == "table" and not (memory or keys or not tables.has_memory(table)):
         text += "\npeak memory of the largest worker, by kind\n" + tables.render(table, format, width, memory=True)
-    show(encodable(text))
+    show(text)
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
     _write(shown, html, png)

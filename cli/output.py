@@ -31,7 +31,7 @@ def open_closed_streams() -> None:
 def show(text: str) -> None:
     """Print a result. A reader that has seen enough (`| head`) is no error. Raises OutputError on any other."""
     try:
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        sys.stdout.write(encodable(text if text.endswith("\n") else f"{text}\n"))
         sys.stdout.flush()
     except OSError as error:
         _discard(sys.stdout)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .completion import complete_source
-from .output import aligned, encodable, shortest, show, terminal_width
+from .output import aligned, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
@@ -51,7 +51,7 @@ def show_run(
         _predicted(data),
         _files(data, overrides),
     ]
-    show(encodable("\n".join(lines + "\n" for lines in paragraphs if lines)))
+    show("\n".join(lines + "\n" for lines in paragraphs if lines))
 
 
 def _find(name: str) -> "RunData":
@@ -169,6 +169,8 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
 
     if run.path is None:
         return None
+    if run.swept is not None:
+        return "its sweep", visible(f"paceline sweep --resume --name {shlex.quote(run.swept.sweep)}")
     if _checkpoints(run.path):
         name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
         more = " epochs=MORE" if run.summary.get("status") == "completed" else ""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .completion import complete_run
+from .completion import complete_source
 from .output import note, show
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def sync(
             metavar="RUN",
             help="Names of runs or sweeps, or their directories. Default: all under runs/ that were not sent yet.",
             show_default=False,
-            autocompletion=complete_run,
+            autocompletion=complete_source,
         ),
     ] = None,
     project: Annotated[
