@@ -116,7 +116,7 @@ def sweep(
             config_dir=str(config_dir) if config_dir else None,
             allow_modules=tuple(allow_module or ()),
         )
-    elif any(given is not None for given in (method, seeds, trials, metric, minimize, prune)):
+    elif any(given is not None for given in (method, seeds, trials, metric, minimize, prune, config_dir, allow_module)):
         raise ConfigError(
             "--resume: goes on with the sweep as it was defined; give its whole definition, or none of it"
         )

@@ -2,6 +2,8 @@
 
 import copy
 import difflib
+import itertools
+import random
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from hydra import initialize_config_module
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Sweep
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -28,6 +30,7 @@ from .errors import ConfigError
 from .experiment import CHOSEN, Experiment, explain, from_config
 
 GROUPS = (*CHOSEN, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
+MOST_VALUES = 100_000  # of one key in a sweep
 
 
 def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
@@ -146,8 +149,17 @@ class Interval:
 def sweep_values(text: str) -> tuple[str, list[str] | Interval | None]:
     """The key of an override, and what it sweeps over: values as overrides write them; None for a single one.
 
-    Raises `ConfigError`.
+    `shuffle` gives the same order each time. Raises `ConfigError`.
     """
+    before = random.getstate()
+    random.seed(text)  # hydra shuffles by it
+    try:
+        return _swept(text)
+    finally:
+        random.setstate(before)
+
+
+def _swept(text: str) -> tuple[str, list[str] | Interval | None]:
     override = _parsed(text)
     key = override.get_key_element()
     if not override.is_sweep_override():
@@ -160,9 +172,16 @@ def sweep_values(text: str) -> tuple[str, list[str] | Interval | None]:
         if unknown:
             raise ConfigError(f"{text}: tag {unknown.pop()}: there is only log")
         return key, Interval(value.start, value.end, "log" in value.tags)
+    if isinstance(value, Sweep) and value.tags:
+        raise ConfigError(f"{text}: tags are for intervals, as in tag(log,interval(0.001,0.1))")
     if isinstance(value, Glob):
-        return key, [name for name in _all_choices(key) if name in value.filter([name])]
-    return key, [str(item) for item in override.sweep_string_iterator()]
+        names = [name for name in _all_choices(key) if name in value.filter([name])]
+    else:
+        names = [str(item) for item in itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1)]
+    if not 0 < len(names) <= MOST_VALUES:
+        many = f"more than {MOST_VALUES:,} values; an interval may do" if names else "no value to choose from"
+        raise ConfigError(f"{text}: has {many}")
+    return key, names
 
 
 def _all_choices(group: str) -> list[str]:

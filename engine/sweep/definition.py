@@ -13,6 +13,7 @@ from ..errors import ConfigError
 Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
 PRUNED_BY = ("accuracy", "loss")
+MOST = 100_000  # points of a grid
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,9 @@ class Values:
     @property
     def finite(self) -> bool:
         return True
+
+    def count(self) -> int:
+        return len(self.texts)
 
     def all(self) -> Sequence[str]:
         return self.texts
@@ -46,12 +50,17 @@ class Range:
     def finite(self) -> bool:
         return self.integer or self.step is not None
 
+    def count(self) -> int:
+        """Of a finite one."""
+        if self.integer:
+            return int(self.high - self.low) // int(self.step or 1) + 1
+        return math.floor((self.high - self.low) / (self.step or 1) + 1e-9) + 1
+
     def all(self) -> Sequence[float]:
         step = self.step or 1
-        count = math.floor((self.high - self.low) / step + 1e-9) + 1
         if self.integer:
-            return [self.low + i * int(step) for i in range(count)]
-        return [float(f"{self.low + i * step:.12g}") for i in range(count)]
+            return [self.low + i * int(step) for i in range(self.count())]
+        return [float(f"{self.low + i * step:.12g}") for i in range(self.count())]
 
 
 Space = Values | Range
@@ -89,7 +98,7 @@ class Definition:
 
     def size(self) -> int:
         """Points of a finite search."""
-        return math.prod(len(space.all()) for space in self.parameters.values())
+        return math.prod(space.count() for space in self.parameters.values())
 
     def points(self) -> Iterator[Point]:
         """Every point of a finite search, the last parameter varying first."""
@@ -169,9 +178,21 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
     else:
         definition = from_overrides(arguments)
     given = {field: value for field, value in changes.items() if value not in (None, ())}
+    if "metric" in given and "maximize" not in given and given["metric"] != definition.metric:
+        given["maximize"] = _larger_is_better(given["metric"])
     definition = replace(definition, **given)
     check(definition)
     return definition
+
+
+def _larger_is_better(metric: str) -> bool:
+    """As the comparison has it. Raises `ConfigError` for a number of another name."""
+    from ...tracking.columns import known
+
+    column = known(metric)
+    if column is None:
+        raise ConfigError(f"--metric {metric}: is no column of the table: say --minimize or --maximize")
+    return column.larger_first
 
 
 def _changed(definition: Definition, overrides: Sequence[str]) -> Definition:
@@ -223,6 +244,8 @@ def _read(overrides: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
 
 
 def ranged(key: str, low: float, high: float, step: float | None, log: bool) -> Range:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ConfigError(f"{key}: its bounds must be finite, are {low} and {high}")
     if low >= high:
         raise ConfigError(f"{key}: its bounds must have min < max, are {low} and {high}")
     if log and low <= 0:
@@ -232,6 +255,7 @@ def ranged(key: str, low: float, high: float, step: float | None, log: bool) -> 
 
 def check(definition: Definition) -> None:
     """Whether its parts go together. Raises `ConfigError`."""
+    _check_overrides(definition)
     if definition.seeds is not None and "seed" in definition.parameters:
         raise ConfigError("--seeds: seed is swept already")
     if definition.method != "grid" and definition.trials is None:
@@ -249,3 +273,29 @@ def check(definition: Definition) -> None:
             f"method=grid: {endless[0]} has no end of values; give values, integer bounds or q, or choose "
             "method=random or bayes"
         )
+    if definition.method == "grid" and definition.size() > MOST:
+        raise ConfigError(
+            f"method=grid: makes {definition.size():,} points, and {MOST:,} are the most; fewer values, or "
+            "method=random with --trials N"
+        )
+
+
+def _check_overrides(definition: Definition) -> None:
+    """What each run is given: one value for each key that can be written. Raises `ConfigError`."""
+    for text in definition.fixed:
+        key, swept = sweep_values(text)
+        if swept is not None:
+            raise ConfigError(f"{text}: has several values; in a file, they stand under parameters.{key}.values")
+        seed = text.removeprefix("seed=")
+        if definition.seeds is not None and key == "seed" and not seed.isdecimal():
+            raise ConfigError(f"{text}: with --seeds, seed is the first of them, a whole number from 0 on")
+    for key in definition.parameters:
+        if not _is_key(key):
+            raise ConfigError(f"{key}: is no key to sweep; write one such as sync or optimizer.lr")
+
+
+def _is_key(text: str) -> bool:
+    try:
+        return text[:1] not in ("", "~") and sweep_values(f"{text}=0")[0] == text
+    except ConfigError:
+        return False

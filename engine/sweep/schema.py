@@ -6,6 +6,7 @@ The same file runs under `wandb agent`; what cannot be done here is refused by i
 import math
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -19,20 +20,22 @@ from .definition import METHODS, Definition, EarlyTermination, Range, Space, Val
 
 _KEYS = ("program", "method", "parameters", "metric", "early_terminate", "run_cap", "command", "name", "description")
 _ELSEWHERE = ("project", "entity", "controller", "imageuri", "image_uri", "job", "scheduler", "settings", "prior_runs")
-_ONLY_OPTIONS = "only the options --config-dir and --allow-module may stand in a sweep's command"
+_ONLY_OPTIONS = "only the options --config-dir and --allow-module may stand in a sweep's command, each with its value"
+LARGEST_EXPONENT = 700  # of e that a float holds
 _PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
+_BEFORE_QUOTE = re.compile(r"\\*(?:'|$)")
 
 
 def from_file(path: Path) -> Definition:
     """Raises `ConfigError`, naming what is not supported."""
     try:
-        plain = yaml.safe_load(path.read_text())
+        return from_schema(yaml.safe_load(path.read_text()))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
-    try:
-        return from_schema(plain)
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply, or holds itself") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -90,9 +93,10 @@ def _metric(metric: Any, method: str) -> tuple[str, bool]:
 def _early(early: Any) -> EarlyTermination | None:
     if early is None:
         return None
-    if not isinstance(early, dict) or early.get("type") != "hyperband":
-        kind = early.get("type") if isinstance(early, dict) else early
-        raise ConfigError(f"early_terminate.type={kind}: must be hyperband")
+    if not isinstance(early, dict):
+        raise ConfigError(f"early_terminate={early}: must be a mapping, such as {{type: hyperband, min_iter: 1}}")
+    if early.get("type") != "hyperband":
+        raise ConfigError(f"early_terminate.type={early.get('type')}: must be hyperband")
     for key in early.keys() - {"type", "min_iter", "max_iter", "s", "eta"}:
         raise ConfigError(f"early_terminate.{key}: is not supported; there are min_iter, or max_iter and s, and eta")
     eta = _count("early_terminate.eta", early.get("eta", 3))
@@ -103,7 +107,10 @@ def _early(early: Any) -> EarlyTermination | None:
         raise ConfigError("early_terminate: needs min_iter, or max_iter and s")
     if least is None:
         assert most is not None and brackets is not None
-        least = max(1, int(most / eta**brackets))
+        least = most
+        for _ in range(min(brackets, most.bit_length())):  # most / eta^brackets
+            least //= eta
+        least = max(1, least)
     return EarlyTermination(least, eta)
 
 
@@ -126,8 +133,7 @@ def _command(command: Any) -> _Command:
         raise ConfigError(
             "command: is missing; a file that wandb agent runs too needs [${program}, train, ${args_no_hyphens}]"
         )
-    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
-    words = [word for word in words if word not in ("${env}", "/usr/bin/env")]
+    words = [word for word in _words(command) if word not in ("${env}", "/usr/bin/env")]
     if words[:1] not in (["${program}"], ["paceline"]) or words[1:2] != ["train"]:
         raise ConfigError(f"command={' '.join(words)}: must begin with ${{program}} train")
     found = _Command()
@@ -138,10 +144,10 @@ def _command(command: Any) -> _Command:
             swept = True
         elif word.startswith("${"):
             raise ConfigError(f"command: {word}: is not supported; paceline takes ${{args_no_hyphens}}")
-        elif word == "--config-dir":
-            found = replace(found, config_dir=next(rest, None))
-        elif word == "--allow-module":
-            found = replace(found, allow_modules=(*found.allow_modules, next(rest, "")))
+        elif word in ("--config-dir", "--allow-module") and (value := next(rest, "")) and value[0] not in "-$":
+            module = word == "--allow-module"
+            changed = {"allow_modules": (*found.allow_modules, value)} if module else {"config_dir": value}
+            found = replace(found, **changed)
         elif word.startswith("-"):
             raise ConfigError(f"command: {word}: {_ONLY_OPTIONS}")
         else:
@@ -151,11 +157,19 @@ def _command(command: Any) -> _Command:
     return found
 
 
+def _words(command: Any) -> list[str]:
+    if isinstance(command, list):
+        return [str(word) for word in command]
+    try:
+        return shlex.split(command)
+    except (ValueError, AttributeError, TypeError):
+        raise ConfigError(f"command={command}: must be a list of words, or one line of them") from None
+
+
 # -- parameters
 
-_INTEGER = {"int_uniform"}
-_LOG = {"log_uniform": True, "log_uniform_values": True, "q_log_uniform": True, "q_log_uniform_values": True}
-_RANGES = {"uniform", "q_uniform", *_INTEGER, *_LOG}
+_LOG = {"log_uniform", "log_uniform_values"}
+_RANGES = {"uniform", "q_uniform", "int_uniform", *_LOG}
 _KNOWN = {"constant", "categorical", *_RANGES}
 
 
@@ -168,6 +182,8 @@ def _parameters(plain: Any) -> tuple[dict[str, Space], list[str]]:
     for key, parameter in _flat(plain, "").items():
         if "value" in parameter or parameter.get("distribution") == "constant":
             _check_keys(key, parameter, {"value", "distribution"})
+            if "value" not in parameter or parameter.get("distribution", "constant") != "constant":
+                raise ConfigError(f"parameters.{key}: value and distribution=constant go together, alone")
             constants.append(f"{key}={as_override(parameter.get('value'))}")
         else:
             spaces[key] = _space(key, parameter)
@@ -187,9 +203,12 @@ def _flat(plain: dict[str, Any], prefix: str) -> dict[str, dict[str, Any]]:
             _check_keys(key, parameter, {"parameters"})
             if not isinstance(parameter["parameters"], dict):
                 raise ConfigError(f"parameters.{key}.parameters: must be a mapping")
-            found |= _flat(parameter["parameters"], f"{key}.")
+            inner = _flat(parameter["parameters"], f"{key}.")
         else:
-            found[key] = parameter
+            inner = {key: parameter}
+        for twice in inner.keys() & found.keys():
+            raise ConfigError(f"parameters.{twice}: is there twice")
+        found |= inner
     return found
 
 
@@ -197,7 +216,7 @@ def _space(key: str, parameter: dict[str, Any]) -> Space:
     kind = parameter.get("distribution")
     if "probabilities" in parameter:
         raise ConfigError(f"parameters.{key}.probabilities: are not supported; values are drawn alike")
-    if kind is not None and kind not in _KNOWN:
+    if kind is not None and (not isinstance(kind, str) or kind not in _KNOWN):
         raise ConfigError(
             f"parameters.{key}.distribution={kind}: is not supported; there are {', '.join(sorted(_KNOWN))}"
         )
@@ -210,10 +229,13 @@ def _space(key: str, parameter: dict[str, Any]) -> Space:
             raise ConfigError(f"parameters.{key}.values={values}: must be a list of at least one")
         return Values(tuple(dict.fromkeys(as_override(value) for value in values)))
     _check_keys(key, parameter, {"min", "max", "q", "distribution"})
+    if kind == "categorical":
+        raise ConfigError(f"parameters.{key}.distribution=categorical: takes values, not min and max")
     low, high, q = parameter.get("min"), parameter.get("max"), parameter.get("q")
     for name, bound in (("min", low), ("max", high)):
-        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
-            raise ConfigError(f"parameters.{key}.{name}={bound}: must be a number; or give values")
+        if not _is_number(bound):
+            as_text = "; YAML takes 1e-3 for text, and 1.0e-3 for a number" if isinstance(bound, str) else ""
+            raise ConfigError(f"parameters.{key}.{name}={bound}: must be a number; or give values{as_text}")
     if kind is None:
         kind = "int_uniform" if isinstance(low, int) and isinstance(high, int) else "uniform"
     return _ranged(key, kind, low, high, q)
@@ -223,20 +245,26 @@ def _ranged(key: str, kind: str, low: Any, high: Any, q: Any) -> Range:
     steps = kind.startswith("q_")
     if steps and q is None:
         q = 1
-    if q is not None and (not steps or isinstance(q, bool) or not isinstance(q, int | float) or q <= 0):
-        raise ConfigError(f"parameters.{key}.q={q}: must be a number above 0, with one of the q_ distributions")
+    if q is not None and (not steps or not _is_number(q) or q <= 0):
+        raise ConfigError(f"parameters.{key}.q={q}: must be a number above 0, and is for distribution=q_uniform")
+    if q is not None and q > high - low > 0:
+        raise ConfigError(f"parameters.{key}.q={q}: is more than lies between min={low} and max={high}")
     if kind == "int_uniform" and not (isinstance(low, int) and isinstance(high, int)):
         raise ConfigError(f"parameters.{key}: distribution=int_uniform takes whole numbers as min and max")
-    if kind in ("log_uniform", "q_log_uniform"):  # bounds are exponents of e
+    if kind == "log_uniform":  # bounds are exponents of e
+        if max(abs(low), abs(high)) > LARGEST_EXPONENT:
+            raise ConfigError(
+                f"parameters.{key}: distribution=log_uniform takes exponents of e, from -{LARGEST_EXPONENT} to "
+                f"{LARGEST_EXPONENT}; log_uniform_values takes the bounds themselves"
+            )
         low, high = math.exp(low), math.exp(high)
-    if kind not in _INTEGER and not steps:
+    if kind != "int_uniform" and not steps:
         low, high = float(low), float(high)
-    if kind in _LOG and q is not None:
-        raise ConfigError(
-            f"parameters.{key}.distribution={kind}: steps on a logarithmic scale are not supported; "
-            "choose log_uniform_values, or q_uniform"
-        )
     return ranged(key, low, high, q, kind in _LOG)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _check_keys(key: str, parameter: dict[str, Any], valid: set[str]) -> None:
@@ -266,5 +294,10 @@ def as_override(value: Any) -> str:
     text = str(value)
     if _PLAIN.fullmatch(text):
         return text
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    # in quotes a backslash means itself, unless it stands before a quote
+    return "'" + _BEFORE_QUOTE.sub(lambda run: _escaped(run.group()), text) + "'"
+
+
+def _escaped(run: str) -> str:
+    backslashes, quote = run.rstrip("'"), run.lstrip("\\")
+    return backslashes * 2 + ("\\'" if quote else "")
