@@ -72,6 +72,15 @@ def sweep(
             show_default=False,
         ),
     ] = None,
+    hyperband: Annotated[
+        int | None,
+        typer.Option(
+            metavar="MAX_ITER",
+            min=1,
+            help="With --prune: deal the trials to brackets that begin to give up later and later (Hyperband).",
+            show_default=False,
+        ),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +112,8 @@ def sweep(
     from .sweep_view import view
 
     words = definition or []
+    if hyperband is not None and (prune is None or hyperband <= prune):
+        raise ConfigError(f"--hyperband {hyperband}: goes with --prune MIN_ITER, and must be larger than that")
     wanted = None
     if words or not resume:
         wanted = define(
@@ -112,8 +123,8 @@ def sweep(
             trials=trials,
             metric=metric,
             maximize=None if minimize is None else not minimize,
-            early=EarlyTermination(prune, 3) if prune else None,
-            config_dir=str(config_dir) if config_dir else None,
+            early=EarlyTermination(prune, 3, hyperband) if prune else None,
+            config_dir=str(config_dir.absolute()) if config_dir else None,
             allow_modules=tuple(allow_module or ()),
         )
     elif any(given is not None for given in (method, seeds, trials, metric, minimize, prune, config_dir, allow_module)):

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,12 +69,14 @@ Point = dict[str, str | float]  # what one trial sets, by key
 
 @dataclass(frozen=True)
 class EarlyTermination:
-    """Asynchronous successive halving (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"; MLSys):
-    a trial goes on after min_iter, eta min_iter, ... evaluations if it is among the best 1/eta that got there.
+    """Asynchronous successive halving (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"):
+    a trial goes on after min_iter, eta min_iter, ... evaluations if it is among the best 1/eta that got there. With
+    `max_iter`, Hyperband (Li et al. 2018, JMLR): trials are dealt to several such brackets, which begin later and later.
     """
 
     min_iter: int
     eta: int
+    max_iter: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class Definition:
             "parameters": spaces,
             "fixed": list(self.fixed),
             "metric": {"name": self.metric, "goal": "maximize" if self.maximize else "minimize"},
-            "early_terminate": None if self.early is None else {"min_iter": self.early.min_iter, "eta": self.early.eta},
+            "early_terminate": None if self.early is None else asdict(self.early),
             "trials": self.trials,
             "seeds": self.seeds,
             "config_dir": self.config_dir,

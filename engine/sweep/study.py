@@ -28,7 +28,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from ...tracking.errors import StorageError
 from ..errors import ConfigError, MachineError
-from .definition import Definition, Point, Space, Values, from_dict
+from .definition import Definition, EarlyTermination, Point, Space, Values, from_dict
 
 SamplerName = Literal["auto", "random", "tpe", "gp"]
 BEAT, GRACE = 15, 60  # seconds: a shared study hears of a running trial so often, and gives it up after so long
@@ -241,14 +241,16 @@ def _opened(study: optuna.Study, definition: Definition, sampler: SamplerName, u
     with _stored():
         known = len(study.get_trials(deepcopy=False))
     study.sampler = _sampler(definition, sampler, known)
-    if definition.early is not None:
-        early = definition.early
-        study.pruner = optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=early.min_iter, reduction_factor=early.eta, min_early_stopping_rate=0
-        )
-    else:
-        study.pruner = optuna.pruners.NopPruner()
+    study.pruner = _pruner(definition.early)
     return Study(study, definition, not url.startswith("sqlite:"), place)
+
+
+def _pruner(early: EarlyTermination | None) -> optuna.pruners.BasePruner:
+    if early is None:
+        return optuna.pruners.NopPruner()
+    if early.max_iter is not None:
+        return optuna.pruners.HyperbandPruner(early.min_iter, early.max_iter, early.eta)
+    return optuna.pruners.SuccessiveHalvingPruner(early.min_iter, early.eta, min_early_stopping_rate=0)
 
 
 def _sampler(definition: Definition, name: SamplerName, known: int) -> optuna.samplers.BaseSampler:
