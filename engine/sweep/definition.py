@@ -71,7 +71,7 @@ Point = dict[str, str | float]  # what one trial sets, by key
 class EarlyTermination:
     """Asynchronous successive halving (Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning"):
     a trial goes on after min_iter, eta min_iter, ... evaluations if it is among the best 1/eta that got there. With
-    `max_iter`, Hyperband (Li et al. 2018, JMLR): trials are dealt to several such brackets, which begin later and later.
+    `max_iter`, Hyperband (Li et al. 2018, JMLR): trials are dealt to several such brackets, each beginning later.
     """
 
     min_iter: int
