@@ -256,6 +256,8 @@ def ranged(key: str, low: float, high: float, step: float | None, log: bool) -> 
 def check(definition: Definition) -> None:
     """Whether its parts go together. Raises `ConfigError`."""
     _check_overrides(definition)
+    if definition.config_dir is not None and not Path(definition.config_dir).is_dir():
+        raise ConfigError(f"--config-dir {definition.config_dir}: there is no such directory")
     if definition.seeds is not None and "seed" in definition.parameters:
         raise ConfigError("--seeds: seed is swept already")
     if definition.method != "grid" and definition.trials is None:

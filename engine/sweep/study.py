@@ -187,7 +187,7 @@ class Study:
                 }
                 self._study.enqueue_trial(dict(trial.chosen), user_attrs=attributes)
             if done.state == "running":
-                self._study.tell(trial.number, state=TrialState.FAIL)
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)  # by another machine
 
 
 # -- opening
