@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.sweep.definition import EarlyTermination, define
+from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, define
 from paceline.engine.sweep.opening import open_sweep
 from paceline.engine.sweep.study import SamplerName, Study, Trial, sample
 
@@ -101,9 +101,15 @@ def test_tpe_goes_where_it_was_good(tmp_path: Path) -> None:
     assert sum(distance[14:]) < 0.5 * sum(distance[:10])
 
 
-def test_steps_are_those_of_the_distribution(tmp_path: Path) -> None:
-    points = sample(define(["a=int(interval(1,9))", "b=interval(0,1)"], method="random", trials=2), 50)
-    assert {point["a"] for point in points} == set(range(1, 10)) and len({point["b"] for point in points}) == 50
+@pytest.mark.parametrize("space", [Range(1, 9), Range(0, 9, 4), Range(0, 1, 0.3), Range(1.0, 2.0, 0.25)], ids=str)
+def test_what_is_drawn_is_what_a_grid_has(space: Range) -> None:
+    """W&B, too, takes bounds whose difference is no multiple of the step."""
+    drawn = {point["a"] for point in sample(Definition("random", {"a": space}, trials=2), 50)}
+    assert sorted(drawn) == pytest.approx(space.all()) and space.last() == space.all()[-1]
+
+
+def test_numbers_between_bounds_are_drawn_each_anew() -> None:
+    assert len({point["b"] for point in sample(define(["b=interval(0,1)"], trials=2), 50)}) == 50
 
 
 def test_each_trial_is_claimed_by_one(tmp_path: Path) -> None:
