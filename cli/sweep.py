@@ -136,10 +136,11 @@ def sweep(
             raise ConfigError("--dry-run: give the definition that is to be planned")
         _dry_run(wanted)
         return
-    chosen = name or _name_of(words)
+    chosen = name if name is not None else _name_of(words)
     if chosen is None and resume:
         raise ConfigError("--resume: which sweep? Give its file, or --name NAME")
-    chosen = chosen or time.strftime("sweep-%m%d-%H%M%S")
+    if chosen is None:
+        chosen = time.strftime("sweep-%m%d-%H%M%S")
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
         with view(opened.study) as observer:
             Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer).run()

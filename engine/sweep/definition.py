@@ -57,10 +57,15 @@ class Range:
         return math.floor((self.high - self.low) / (self.step or 1) + 1e-9) + 1
 
     def all(self) -> Sequence[float]:
+        return [self._value(i) for i in range(self.count())]
+
+    def last(self) -> float:
+        """The largest: `high`, or the last step before it."""
+        return self.high if self.step is None else self._value(self.count() - 1)
+
+    def _value(self, i: int) -> float:
         step = self.step or 1
-        if self.integer:
-            return [self.low + i * int(step) for i in range(self.count())]
-        return [float(f"{self.low + i * step:.12g}") for i in range(self.count())]
+        return self.low + i * int(step) if self.integer else float(f"{self.low + i * step:.12g}")
 
 
 Space = Values | Range
@@ -258,6 +263,8 @@ def ranged(key: str, low: float, high: float, step: float | None, log: bool) -> 
 def check(definition: Definition) -> None:
     """Whether its parts go together. Raises `ConfigError`."""
     _check_overrides(definition)
+    if definition.config_dir is not None and not Path(definition.config_dir).is_dir():
+        raise ConfigError(f"--config-dir {definition.config_dir}: there is no such directory")
     if definition.seeds is not None and "seed" in definition.parameters:
         raise ConfigError("--seeds: seed is swept already")
     if definition.method != "grid" and definition.trials is None:

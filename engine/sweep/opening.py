@@ -88,6 +88,10 @@ def _stored(directory: Path, name: str) -> Definition:
         return from_dict(yaml.safe_load((directory / FILE).read_text()))
     except OSError:
         raise ConfigError(f"--resume: the sweep {name} was never begun; give its definition again") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigError(
+            f"--resume: {directory / FILE} is no YAML, and the sweep {name} was never begun: remove {directory}"
+        ) from None
 
 
 def _text(definition: Definition) -> str:

@@ -187,7 +187,7 @@ class Study:
                 }
                 self._study.enqueue_trial(dict(trial.chosen), user_attrs=attributes)
             if done.state == "running":
-                self._study.tell(trial.number, state=TrialState.FAIL)
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)  # by another machine
 
 
 # -- opening
@@ -350,8 +350,8 @@ def _distribution(space: Space) -> BaseDistribution:
     if isinstance(space, Values):
         return CategoricalDistribution(space.texts)
     if space.integer:
-        return IntDistribution(int(space.low), int(space.high), log=space.log, step=int(space.step or 1))
-    return FloatDistribution(space.low, space.high, log=space.log, step=space.step)
+        return IntDistribution(int(space.low), int(space.last()), log=space.log, step=int(space.step or 1))
+    return FloatDistribution(space.low, space.last(), log=space.log, step=space.step)
 
 
 def _current(every: list[FrozenTrial]) -> list[FrozenTrial]:

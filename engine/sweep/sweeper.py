@@ -146,7 +146,8 @@ class Sweeper:
             except InterruptedRunError:
                 if self._over.is_set():
                     return  # it stays unfinished
-                self._failed(trial, name, finished, "was stopped by a signal from elsewhere", 128 + signal.SIGTERM)
+                reason = "was stopped by a signal from elsewhere"
+                self._failed(trial, seed, finished, reason, 128 + signal.SIGTERM)
                 return
             except StorageError:
                 raise
@@ -155,7 +156,7 @@ class Sweeper:
                 if isinstance(error, WorkerFailedError) and code == DISK:
                     raise StorageError(str(error)) from error
                 said = str(error) if hasattr(error, "exit_code") else f"{type(error).__name__}: {error}"
-                self._failed(trial, name, finished, " ".join(said.split()), code)
+                self._failed(trial, seed, finished, " ".join(said.split()), code)
                 return
             finished.append((name, summary))
             if summary.get("status") == "pruned":
@@ -248,14 +249,17 @@ class Sweeper:
         self._end(trial, "complete", sum(values) / len(values), names, summaries)
 
     def _failed(
-        self, trial: Trial, name: str, finished: list[tuple[str, dict[str, Any]]], reason: str, code: int
+        self, trial: Trial, seed: int | None, finished: list[tuple[str, dict[str, Any]]], reason: str, code: int
     ) -> None:
+        name = run_name(trial, seed)
         directory = RunDirectory(self._directory / name)
         if not directory.path.exists():  # refused before it was made
             directory = RunDirectory.create(self._directory, name)
-            seed = trial.seeds[0] if trial.seeds[0] is not None else 0
-            self._note(directory, trial, seed)
+        if not (directory.path / SWEEP_NOTE).exists():
+            self._note(directory, trial, seed or 0)
+        if not any(record.get("kind") == "end" for record in directory.records()):
             directory.append({"kind": "end", "status": "failed", "reason": reason})
+        directory.close()
         names, summaries = [*(run for run, _ in finished), name], [summary for _, summary in finished]
         self._end(trial, "failed", None, names, summaries, reason, code)
 

@@ -1,0 +1,262 @@
+"""`paceline sweep`: what it says, what it refuses, and that refusals and dry runs write nothing."""
+
+import fcntl
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paceline.engine.sweep.definition import define
+from paceline.engine.sweep.opening import open_sweep
+from paceline.tracking.run_directory import RunDirectory
+
+TINY = ("epochs=1", "steps=4", "data.limit=64", "tracking=none", "checkpoint.every=0", "hardware.workers=1")
+FILE = {
+    "program": "paceline",
+    "method": "grid",
+    "parameters": {"sync": {"values": ["bsp", "ssp"]}, "optimizer.lr": {"values": [0.1, 0.2]}},
+    "command": ["${program}", "train", "data=digits", "${args_no_hyphens}"],
+}
+
+
+def written(here: Path, name: str = "file.yaml", **changes: Any) -> str:
+    (here / name).write_text(yaml.safe_dump({**FILE, **changes}))
+    return name
+
+
+def made(here: Path, *words: str, name: str = "mine", **changes: Any) -> Path:
+    """A sweep that was begun, none of whose trials has run."""
+    with open_sweep(name, define(list(words), **changes), here / "runs", resume=False) as opened:
+        return opened.directory
+
+
+def table(out: str) -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+
+
+# -- help
+
+
+def test_help_teaches_with_examples_and_exit_statuses(paceline) -> None:
+    ended = paceline("sweep", "--help")
+    assert ended.status == 0
+    said = " ".join(ended.out.split())
+    for word in ("paceline sweep sync=bsp,ssp optimizer.lr=0.1,0.01", "tag(log,interval(0.001,0.1))", "wandb agent"):
+        assert word in said
+    for option in ("--dry-run", "--resume", "--seeds", "--jobs", "--max-failures", "--prune", "--storage", "--sampler"):
+        assert option in said
+    assert "4 when a trial failed" in said
+
+
+def test_without_a_word_it_says_what_to_give(paceline, here: Path) -> None:
+    ended = paceline("sweep")
+    assert ended.status == 2 and ended.last.startswith("nothing is swept: give a key several values, such as sync=bsp")
+    assert not list(here.iterdir())
+
+
+# -- the dry run
+
+
+def test_a_dry_run_plans_every_point_and_writes_nothing(paceline, here: Path) -> None:
+    ended = paceline("sweep", "sync=bsp,ssp", "hardware.workers=1,2", "epochs=1", "--seeds", "3", "--dry-run")
+    assert ended.status == 0
+    header, *points = table(ended.out)
+    assert header == ["point", "sync", "hardware.workers", "workers", "steps", "sent/step", "memory"]
+    chosen = [("bsp", "1"), ("bsp", "2"), ("ssp", "1"), ("ssp", "2")]
+    assert [tuple(point[:3]) for point in points] == [(str(i), *point) for i, point in enumerate(chosen)]
+    assert points[0][3:6] == ["1", points[0][4], "0 B"] and points[1][5] not in ("0 B", "varies")
+    assert int(points[3][3]) > 2, "with a parameter server beside the workers"
+    assert ended.last == "4 points, 12 runs; nothing was trained"
+    assert not list(here.iterdir())
+
+
+def test_a_dry_run_of_a_file_takes_overrides_and_at_most_trials_points(paceline, here: Path) -> None:
+    ended = paceline("sweep", written(here), "optimizer.lr=0.3", "--dry-run")
+    assert [row[:2] for row in table(ended.out)] == [["point", "sync"], ["0", "bsp"], ["1", "ssp"]]
+    ended = paceline("sweep", written(here), "--trials", "3", "--dry-run")
+    assert len(table(ended.out)) == 4 and ended.last == "3 points, 3 runs; nothing was trained"
+    assert [path.name for path in here.iterdir()] == ["file.yaml"]
+
+
+def test_a_dry_run_names_every_point_that_is_refused(paceline, here: Path) -> None:
+    ended = paceline("sweep", "sync=bsp,nosuch", "optimizer.lr=0.1,-1", "--dry-run")
+    assert ended.status == 2 and ended.last == "3 of 4 points are refused"
+    rows = table(ended.out)[1:]
+    assert [row[3] == "refused" for row in rows] == [False, True, True, True]
+    refused = ended.err.splitlines()
+    assert any(line.startswith("point 1: sync=bsp optimizer.lr=-1: optimizer.lr=-1") for line in refused), refused
+    for i, rate in ((2, "0.1"), (3, "-1")):
+        assert any(
+            line.startswith(f"point {i}: sync=nosuch optimizer.lr={rate}: sync=nosuch: there is no") for line in refused
+        )
+    assert not list(here.iterdir())
+
+
+def test_a_dry_run_of_an_adaptive_search_says_that_it_is_partial(paceline, here: Path) -> None:
+    rate = "optimizer.lr=tag(log,interval(0.001,0.1))"
+    ended = paceline("sweep", rate, "sync=bsp,asp", "--trials", "25", "--dry-run")
+    assert ended.status == 0
+    rates = [float(row[1]) for row in table(ended.out)[1:]]
+    assert len(set(rates)) == 10 and all(0.001 <= rate <= 0.1 for rate in rates)
+    assert "10 points drawn at random from a search of 25 trials" in ended.last and "this is partial" in ended.last
+    assert len(table(paceline("sweep", rate, "--trials", "2", "--dry-run").out)) == 3
+    assert not list(here.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.dist
+@pytest.mark.timeout(300)
+def test_a_thousand_points_are_planned_each_once(paceline, here: Path) -> None:
+    ended = paceline("sweep", "sync=bsp,ssp", "optimizer.lr=range(1,501)", "--dry-run")
+    assert ended.status == 0
+    rows = table(ended.out)[1:]
+    assert [row[:3] for row in rows] == [
+        [str(i), sync, str(rate)]
+        for i, (sync, rate) in enumerate((sync, rate) for sync in ("bsp", "ssp") for rate in range(1, 501))
+    ]
+    assert ended.last == "1,000 points, 1,000 runs; nothing was trained" and not list(here.iterdir())
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("sync=bsp",), "nothing is swept"),
+        (("sync=bsp,ssp", "--seeds", "2", "seed=1,2"), "--seeds: seed is swept already"),
+        (("optimizer.lr=interval(0.1,1)",), "method=bayes: has no end by itself; say how many: --trials N"),
+        (("optimizer.lr=interval(0.1,1)", "--method", "grid"), "method=grid: optimizer.lr has no end of values"),
+        (("sync=bsp,ssp", "--metric", "nosuch"), "--metric nosuch: is no column of the table"),
+        (("sync=bsp,ssp", "--prune", "1", "--metric", "throughput"), "early_terminate: goes by what is measured"),
+        (("sync=bsp,ssp", "--name", "../up"), "run name '../up' is not allowed"),
+        (("sync=bsp,ssp", "--name", ""), "run name '' is not allowed"),
+        (("sync=bsp,ssp", "--resume"), "--resume: which sweep? Give its file, or --name NAME"),
+        (("--resume",), "--resume: which sweep? Give its file, or --name NAME"),
+        (("--resume", "--name", "none"), "--resume: there is no sweep none under "),
+        (("--resume", "--name", "none", "--seeds", "2"), "--resume: goes on with the sweep as it was defined"),
+        (("--resume", "--name", "none", "--allow-module", "m"), "--resume: goes on with the sweep as it was defined"),
+        (("--resume", "--name", "none", "--dry-run"), "--dry-run: give the definition that is to be planned"),
+        (("missing.yaml",), "missing.yaml: cannot be read: No such file or directory"),
+        (("sync=bsp,ssp", "--config-dir", "missing"), "--config-dir missing: there is no such directory"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(words: tuple[str, ...], said: str, paceline, here) -> None:
+    ended = paceline("sweep", *words)
+    assert ended.status == 2 and said in ended.last, ended.err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--jobs", "--trials", "--max-failures", "--prune"])
+@pytest.mark.parametrize("number", ["0", "x"])
+def test_numbers_are_from_one_on(option: str, number: str, paceline, here: Path) -> None:
+    ended = paceline("sweep", "sync=bsp,ssp", option, number)
+    assert ended.status == 2 and option in ended.err and not list(here.iterdir())
+
+
+def test_a_file_with_something_unsupported_is_named_with_it(paceline, here: Path) -> None:
+    ended = paceline("sweep", written(here, method="bayes", metric={"name": "loss"}, project="x"))
+    assert ended.status == 2 and ended.last.startswith("file.yaml: project: is not supported by paceline sweep")
+    assert [path.name for path in here.iterdir()] == ["file.yaml"]
+
+
+def test_a_name_that_is_taken_is_refused(paceline, here: Path) -> None:
+    made(here, "sync=bsp,ssp")
+    ended = paceline("sweep", "sync=bsp,ssp", "--name", "mine")
+    assert ended.status == 2 and "is there already: --resume goes on with it" in ended.last
+    made(here, "sync=bsp,ssp", name="file")
+    assert "--name file: " in paceline("sweep", written(here)).last, "a file's name is the sweep's"
+    RunDirectory.create(here / "runs", "run")
+    for more in ((), ("--resume",)):
+        ended = paceline("sweep", "sync=bsp,ssp", "--name", "run", *more)
+        assert ended.status == 2 and "is a run; choose another name" in ended.last
+    assert sorted(path.name for path in (here / "runs" / "run").iterdir()) == ["checkpoints", "logs", "metrics.jsonl"]
+
+
+def test_resuming_with_another_definition_is_refused_with_the_difference(paceline, here: Path) -> None:
+    directory = made(here, "sync=bsp,ssp", "epochs=1")
+    before = (directory / "sweep.yaml").read_bytes(), (directory / "study.db").read_bytes()
+    ended = paceline("sweep", "sync=bsp,asp", "epochs=1", "--seeds", "2", "--name", "mine", "--resume")
+    assert ended.status == 2
+    assert "the definition of mine is another one than it began with" in ended.last
+    assert "parameters was {sync: {values: [bsp, ssp]}} and is {sync: {values: [bsp, asp]}}" in ended.last
+    assert "seeds was null and is 2" in ended.last and "fixed" not in ended.last
+    assert ((directory / "sweep.yaml").read_bytes(), (directory / "study.db").read_bytes()) == before
+
+
+def test_a_sweep_that_another_sweeper_works_on_is_refused(paceline, here: Path) -> None:
+    directory = made(here, "sync=bsp,ssp")
+    with (directory / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = paceline("sweep", "--name", "mine", "--resume")
+    assert ended.status == 2 and "another paceline sweep is at work on" in ended.last
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1", "", "method: grid", "\x00"])
+def test_a_damaged_definition_of_a_sweep_without_its_study_is_no_traceback(content: str, paceline, here: Path) -> None:
+    directory = made(here, "sync=bsp,ssp")
+    (directory / "study.db").unlink()
+    (directory / "sweep.yaml").write_text(content)
+    ended = paceline("sweep", "--name", "mine", "--resume")
+    assert ended.status == 2 and "sweep.yaml" in ended.last and "Traceback" not in ended.err
+
+
+# -- for real
+
+
+@pytest.mark.dist
+@pytest.mark.usefixtures("fork_server")
+def test_a_sweep_ends_with_the_table_the_best_and_the_report_and_resuming_says_it_again(paceline, here: Path) -> None:
+    words = ("sync=bsp,ssp", *TINY)
+    ended = paceline("sweep", *words, "--name", "mine")
+    assert ended.status == 0
+    header, *rows = ended.out.splitlines()
+    assert header.startswith("run ") and [row.split()[0] for row in rows] == ["0000-bsp", "0001-ssp"]
+    lines = ended.err.splitlines()
+    assert lines[0] == "trial 0000-bsp: sync=bsp" and "1 of 2 done, best accuracy" in lines[1]
+    assert lines[2] == "trial 0001-ssp: sync=ssp" and "2 of 2 done" in lines[3]
+    assert not re.search(r"[\x1b\r]", ended.err), "plain lines where no terminal is"
+    assert lines[-1] == "everything of this sweep: runs/mine; its report: runs/mine/report.html"
+    assert (here / "runs" / "mine" / "report.html").is_file()
+
+    times = {path: path.stat().st_mtime_ns for path in (here / "runs" / "mine").glob("*/*")}
+    for definition in ((), words):
+        again = paceline("sweep", *definition, "--name", "mine", "--resume")
+        assert (again.status, again.out) == (0, ended.out) and "trial 00" not in again.err
+    assert {path: path.stat().st_mtime_ns for path in (here / "runs" / "mine").glob("*/*")} == times
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_terminal_shows_a_live_table(here: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "paceline.cli.main", "sweep", "sync=bsp,ssp", *TINY, "--name", "mine"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(
+        command, cwd=here, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while chunk := _read(ours):
+            seen += chunk
+        assert process.stdout is not None
+        out = process.stdout.read().decode()
+    assert process.returncode == 0, seen
+    shown = seen.decode()
+    for word in ("trial", "parameters", "progress", "sync=bsp", "0 of 2 done", "best accuracy", "\x1b["):
+        assert word in shown
+    assert "report: runs/mine/report.html" in shown and len(out.splitlines()) == 3
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # the other end is closed
+        return b""

@@ -1,0 +1,201 @@
+"""Which trial comes next, and what the study knows of those that were."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, define
+from paceline.engine.sweep.opening import open_sweep
+from paceline.engine.sweep.study import SamplerName, Study, Trial, sample
+
+RATE = "optimizer.lr=tag(log,interval(0.001,0.1))"
+
+
+class Sweep:
+    """One sweep in a directory of its own; `open` is what each command does anew."""
+
+    def __init__(self, root: Path, words: Sequence[str], sampler: SamplerName = "auto", **changes: Any) -> None:
+        self.definition = define(list(words), **changes)
+        self._root, self._sampler = root, sampler
+
+    def open(self) -> Study:
+        resume = (self._root / "mine").exists()
+        with open_sweep("mine", self.definition, self._root, resume, self._sampler) as opened:
+            return opened.study
+
+
+def done(study: Study, trial: Trial, value: float = 0.5) -> None:
+    study.acknowledge(trial, "complete", value, (f"run{trial.point}",), ({"name": f"run{trial.point}"},))
+
+
+def all_of(study: Study, value: float = 0.5) -> list[Trial]:
+    """Claim and acknowledge until there are no more."""
+    found = []
+    while (trial := study.next()) is not None:
+        found.append(trial)
+        done(study, trial, value)
+    return found
+
+
+def chosen(trials: Sequence[Trial]) -> list[tuple[Any, ...]]:
+    return [(*trial.chosen.values(), *trial.seeds) for trial in trials]
+
+
+def test_a_grid_gives_each_point_and_seed_once_and_in_order(tmp_path: Path) -> None:
+    study = Sweep(tmp_path, ["sync=bsp,ssp", "a=range(1,3)", "seed=4"], seeds=2).open()
+    trials = all_of(study)
+    assert chosen(trials) == [(s, a, seed) for s in ("bsp", "ssp") for a in ("1", "2") for seed in (4, 5)]
+    assert [trial.point for trial in trials] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [d.trial for d in study.trials()] == trials and {d.state for d in study.trials()} == {"complete"}
+
+
+def test_a_grid_goes_on_where_it_was_when_it_is_opened_again(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["a=range(0,6)"], trials=5)
+    first = sweep.open()
+    begun = [first.next() for _ in range(2)]
+    for trial in begun:
+        assert trial is not None
+        done(first, trial)
+    assert chosen([*filter(None, begun), *all_of(sweep.open())]) == [(str(i), None) for i in range(5)]
+    assert all_of(sweep.open()) == []
+
+
+def test_a_random_search_does_not_repeat_itself_when_it_is_opened_again(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, [RATE], method="random", trials=9)
+    found = []
+    for _ in range(3):
+        study = sweep.open()
+        for _ in range(3):
+            trial = study.next()
+            assert trial is not None
+            done(study, trial)
+            found.append(trial.chosen["optimizer.lr"])
+    assert len(set(found)) == 9 and sweep.open().next() is None
+    assert [d.trial.point for d in sweep.open().trials()] == list(range(9))
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", pytest.param("gp", marks=pytest.mark.slow)])
+def test_a_sampler_stays_within_the_bounds(sampler: SamplerName, tmp_path: Path) -> None:
+    words = ["sync=bsp,ssp", "a=int(interval(2,5))", RATE, "b=interval(-1,0)"]
+    study = Sweep(tmp_path, words, sampler, method="bayes", trials=14).open()
+    trials = [trial.chosen for trial in all_of(study)]
+    assert len(trials) == 14
+    for point in trials:
+        assert list(point) == ["sync", "a", "optimizer.lr", "b"]
+        assert point["sync"] in ("bsp", "ssp") and point["a"] in (2, 3, 4, 5) and isinstance(point["a"], int)
+        assert isinstance(point["optimizer.lr"], float) and 0.001 <= point["optimizer.lr"] <= 0.1
+        assert isinstance(point["b"], float) and -1 <= point["b"] <= 0
+    rates = [point["optimizer.lr"] for point in trials]
+    assert len(set(rates)) == 14 and min(rates) < 0.01 < max(rates)
+
+
+def test_tpe_goes_where_it_was_good(tmp_path: Path) -> None:
+    study = Sweep(tmp_path, ["b=interval(0,1)"], "tpe", method="bayes", trials=24).open()
+    drawn = []
+    while (trial := study.next()) is not None:
+        drawn.append(float(trial.chosen["b"]))
+        done(study, trial, -abs(drawn[-1] - 0.3))
+    distance = [abs(value - 0.3) for value in drawn]
+    assert sum(distance[14:]) < 0.5 * sum(distance[:10])
+
+
+@pytest.mark.parametrize("space", [Range(1, 9), Range(0, 9, 4), Range(0, 1, 0.3), Range(1.0, 2.0, 0.25)], ids=str)
+def test_what_is_drawn_is_what_a_grid_has(space: Range) -> None:
+    """W&B, too, takes bounds whose difference is no multiple of the step."""
+    drawn = {point["a"] for point in sample(Definition("random", {"a": space}, trials=2), 50)}
+    assert sorted(drawn) == pytest.approx(space.all()) and space.last() == space.all()[-1]
+
+
+def test_numbers_between_bounds_are_drawn_each_anew() -> None:
+    assert len({point["b"] for point in sample(define(["b=interval(0,1)"], trials=2), 50)}) == 50
+
+
+def test_each_trial_is_claimed_by_one(tmp_path: Path) -> None:
+    study = Sweep(tmp_path, ["a=range(0,3)"]).open()
+    claimed = [study.next() for _ in range(4)]
+    assert [trial and trial.point for trial in claimed] == [0, 1, 2, None]
+    assert {d.state for d in study.trials()} == {"running"}
+
+
+def test_an_unfinished_trial_is_run_again_once_as_the_same_point(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["a=range(0,2)"], seeds=1)
+    lost = sweep.open().next()
+    assert lost is not None and (lost.point, lost.attempt, lost.seeds) == (0, 1, (0,))
+    study = sweep.open()
+    (left,) = study.left_over()
+    assert (left.trial, left.state) == (lost, "running")
+    study.again(left)
+    study.again(left)
+    assert study.left_over() == [] == sweep.open().left_over()
+    first, second, none = study.next(), study.next(), study.next()
+    assert first is not None and second is not None and none is None
+    again = max(first, second, key=lambda trial: trial.attempt)
+    assert (again.point, again.attempt, again.chosen, again.seeds) == (0, 2, lost.chosen, (0,))
+    for trial in (first, second):
+        done(study, trial)
+    assert [(d.trial.point, d.state) for d in sweep.open().trials()] == [(0, "complete"), (1, "complete")]
+
+
+@pytest.mark.parametrize(("code", "again"), [(2, False), (3, False), (4, True), (5, True), (6, False)])
+def test_a_failed_trial_is_run_again_if_its_workers_were_killed_or_hung(code: int, again: bool, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["a=range(0,2)"])
+    study = sweep.open()
+    trial = study.next()
+    assert trial is not None
+    study.acknowledge(trial, "failed", None, ("run",), (), "because", code)
+    (failed, _) = study.trials()
+    assert (failed.state, failed.reason, failed.exit_code, failed.runs) == ("failed", "because", code, ("run",))
+    assert [left.trial.point for left in sweep.open().left_over()] == ([0] if again else [])
+
+
+def test_an_adaptive_search_counts_a_trial_and_its_next_attempt_once(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, [RATE], method="random", trials=3, seeds=2)
+    lost = sweep.open().next()
+    assert lost is not None and lost.seeds == (0, 1), "one value for both"
+    study = sweep.open()
+    for left in study.left_over():
+        study.again(left)
+    trials = all_of(study)
+    assert len(trials) == 3 and trials[0].chosen == lost.chosen and trials[0].attempt == 2
+    assert len(study.trials()) == 3
+
+
+def test_the_worse_two_thirds_are_given_up_at_each_rung(tmp_path: Path) -> None:
+    study = Sweep(tmp_path, ["a=range(0,9)"], early=EarlyTermination(2, 3)).open()
+    ends = []
+    for value in (0.5, 0.4, 0.6, 0.3, 0.7, 0.2):
+        trial = study.next()
+        assert trial is not None
+        ends.append(next((step for step in range(1, 6) if study.report(trial, step, value)), None))
+        study.acknowledge(trial, "pruned" if ends[-1] else "complete", None if ends[-1] else value, (), ())
+    assert ends == [None, 2, None, 2, None, 2]
+    assert [d.state for d in study.trials()][:4] == ["complete", "pruned", "complete", "pruned"]
+
+
+def test_pruning_goes_by_the_goal(tmp_path: Path) -> None:
+    study = Sweep(tmp_path, ["a=range(0,2)"], metric="loss", early=EarlyTermination(1, 3)).open()
+    first, second = study.next(), study.next()
+    assert first is not None and second is not None
+    assert not study.report(first, 1, 0.5) and study.report(second, 1, 0.6), "a loss is minimized"
+
+
+def test_without_early_termination_nothing_is_given_up(tmp_path: Path) -> None:
+    study = Sweep(tmp_path, ["a=range(0,2)"]).open()
+    first, second = study.next(), study.next()
+    assert first is not None and second is not None
+    assert not any(study.report(trial, 1, value) for trial, value in ((first, 0.5), (second, 0.1)))
+
+
+def test_what_was_acknowledged_is_all_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["a='x y','\"'"])
+    study = sweep.open()
+    trial = study.next()
+    assert trial is not None
+    summary = {"name": "run", "accuracy": 0.5, "nested": {"a": [1, None]}}
+    study.acknowledge(trial, "complete", float("inf"), ("run",), (summary,))
+    first, second = sweep.open().trials()
+    assert (first.value, first.runs, first.summaries) == (float("inf"), ("run",), (summary,))
+    assert (first.trial.chosen, second.trial.chosen) == ({"a": "'x y'"}, {"a": "'\"'"})
+    assert second.state == "waiting"
