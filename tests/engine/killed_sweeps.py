@@ -146,9 +146,7 @@ class Sweep:
             assert self._files(trial["runs"]) == kept.files, f"trial {number} was run again: {trial['runs']}"
         for trial in trials:
             if trial["state"] in ("COMPLETE", "PRUNED"):
-                self.kept.setdefault(
-                    trial["number"], Kept(trial["state"], trial["value"], self._files(trial["runs"]))
-                )
+                self.kept.setdefault(trial["number"], Kept(trial["state"], trial["value"], self._files(trial["runs"])))
 
     def check_whole(self, reference: "Sweep | None" = None) -> None:
         """After the last sweeper, which was let end. Raises AssertionError."""
@@ -182,9 +180,7 @@ class Sweep:
                 return []
             found = []
             for key, number, state in database.execute("select trial_id, number, state from trials order by number"):
-                facts = database.execute(
-                    "select key, value_json from trial_user_attributes where trial_id = ?", (key,)
-                )
+                facts = database.execute("select key, value_json from trial_user_attributes where trial_id = ?", (key,))
                 value = database.execute("select value from trial_values where trial_id = ?", (key,)).fetchone()
                 attributes = {name: json.loads(text) for name, text in facts}
                 found.append({"number": number, "state": state, "value": value and value[0], **attributes})
