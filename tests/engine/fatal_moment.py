@@ -110,7 +110,7 @@ def install(moment: str, hit: Count) -> None:
         "run directory, half made": lambda: before(Path, "touch", hit, file_named("metrics.jsonl")),
         "before trial.json": lambda: before(sweeper.Sweeper, "_note", hit),
         "trial.json, half written": lambda: before(Path, "replace", hit, file_named(".trial.json")),
-        "workers started": lambda: before(sweeper.Sweeper, "_tell", hit, lambda _, what, *__: what == "step"),
+        "first step": lambda: before(sweeper.Sweeper, "_tell", hit, lambda _, what, *__: what == "step"),
         "trained": lambda: after(sweeper, "carry_out", hit),
         "before it is acknowledged": lambda: before(study.Study, "acknowledge", hit),
         "half of its facts": lambda: after(RDBStorage, "set_trial_user_attr", hit, attribute("runs")),

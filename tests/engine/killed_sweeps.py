@@ -265,6 +265,40 @@ class Life:
             pass
 
 
+# Moments of fatal_moment.py, each with the last of the times that it comes in a small sweep, or so.
+OPENING = {
+    "the place, half written": 1,
+    "study made, no definition": 1,
+    "adding points": 4,
+    "before a commit": 30,
+    "after a commit": 30,
+    "sweep.yaml, half written": 1,
+}
+TRIALS = {
+    "before a commit": 30,
+    "after a commit": 30,
+    "asked": 2,
+    "claimed": 2,
+    "run directory, half made": 2,
+    "before trial.json": 2,
+    "trial.json, half written": 2,
+    "training": 2,
+    "first step": 2,
+    "trained": 2,
+    "before it is acknowledged": 2,
+    "half of its facts": 2,
+    "all of its facts": 2,
+    "acknowledged, not told": 2,
+    "told": 2,
+    "before the report": 1,
+    "the report, half written": 1,
+}
+RESUMING = {
+    "before it is put away": 1,
+    "put away, not removed": 1,
+    "queued again, not given up": 1,
+    "taken over": 1,
+}
 SHOTS = {"a worker": None, "the fork server": "forkserver", "the logger": "wandb-core"}
 
 
