@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ import yaml
 from ...tracking.run_directory import check_name, write_atomically
 from ..errors import ConfigError
 from .definition import Definition
-from .study import SamplerName, Study, create, place_of, reopen
+from .study import GRACE, SamplerName, Study, create, place_of, reopen
 
 FILE, DATABASE, LOCK = "sweep.yaml", "study.db", "lock"
+GONE = "gone"  # unfinished runs, for the moment in which they are taken away
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,13 @@ def open_sweep(
     resume: bool,
     sampler: SamplerName = "auto",
     storage: str | None = None,
+    grace: float = GRACE,
 ) -> Iterator[Opened]:
     """The sweep `root/name`, held by this process alone.
 
     `definition`: None with `resume` takes the stored one. `storage`: the URL of a database that several machines share;
-    None is an SQLite file in the sweep's directory. Raises `ConfigError`, `StorageError` or `MachineError`.
+    None is an SQLite file in the sweep's directory. `grace`: seconds without a word after which what another machine
+    runs is taken over. Raises `ConfigError`, `StorageError` or `MachineError`.
     """
     check_name(name)
     directory = root.absolute() / name
@@ -53,13 +57,14 @@ def open_sweep(
     url = storage or f"sqlite:///{directory / DATABASE}"
     _make(directory)
     with _alone(directory, name):
+        _tidy(directory)
         place = place_of(directory)
         study = None
         if resume:
-            study = reopen(name, url, definition, sampler, place)
+            study = reopen(name, url, definition, sampler, place, grace)
         if study is None:
             definition = definition or _stored(directory, name)
-            study = create(name, url, definition, sampler, place)
+            study = create(name, url, definition, sampler, place, grace)
         if study is None:
             raise ConfigError(
                 f"--storage: the database has a sweep {name} already: --resume joins it, or choose another name"
@@ -78,6 +83,14 @@ def _make(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {directory}: {error.strerror}") from None
+
+
+def _tidy(directory: Path) -> None:
+    """Take away what a sweeper that was killed had half written, or half removed."""
+    for name in ("place", FILE, "report.html"):
+        for file in directory.glob(f".{name}.*.tmp"):
+            file.unlink(missing_ok=True)
+    shutil.rmtree(directory / GONE, ignore_errors=True)
 
 
 def _stored(directory: Path, name: str) -> Definition:

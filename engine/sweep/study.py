@@ -9,29 +9,34 @@ workers were killed, is run again as a new trial that says which one it takes th
 """
 
 import itertools
+import random
+import re
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.exceptions import StorageInternalError
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
 
 from ...tracking.errors import StorageError
 from ..errors import ConfigError, MachineError
 from .definition import Definition, EarlyTermination, Point, Space, Values, from_dict
 
 SamplerName = Literal["auto", "random", "tpe", "gp"]
-BEAT, GRACE = 15, 60  # seconds: a shared study hears of a running trial so often, and gives it up after so long
+GRACE = 60.0  # seconds without a word after which a shared study gives up a running trial
+BEATS = 6  # a running trial is heard of so often within them
+REMOTE = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}
+ATTEMPTS = 5  # to make a new database's tables while another machine does
 DEFINITION, PLACE, RETRIED = "definition", "place", (4, 5)  # RETRIED: exit codes of what may go well the next time
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -68,10 +73,15 @@ class Done:
 
 
 class Study:
-    """One sweep's study, open. `shared`: other machines may work on it, too."""
+    """One sweep's study, open. `shared`: other machines may work on it, too.
 
-    def __init__(self, study: optuna.Study, definition: Definition, shared: bool, place: str) -> None:
+    `grace`: seconds without a word after which their trials are given up.
+    """
+
+    def __init__(self, study: optuna.Study, definition: Definition, shared: bool, place: str, grace: float) -> None:
         self._study, self.definition, self.shared, self._place = study, definition, shared, place
+        self._grace, self.beat_seconds = grace, grace / BEATS
+        self._nameless: dict[int, float] = {}  # trials of nobody, and when we first saw them
         self._spaces = {key: _distribution(space) for key, space in definition.parameters.items()}
         self._lock = threading.Lock()
 
@@ -80,22 +90,31 @@ class Study:
     def next(self) -> Trial | None:
         """Claim a trial; None once there are no more."""
         with self._lock, _stored():
-            every = self._study.get_trials(deepcopy=False)
-            waiting = any(trial.state is TrialState.WAITING for trial in every)
-            enough = self.definition.method == "grid" or len(_current(every)) >= (self.definition.trials or 0)
-            if enough and not waiting:
-                return None
-            asked = self._study.ask(self._spaces)
-            attributes = asked.user_attrs
-            if self.definition.method == "grid" and "point" not in attributes:  # another machine took the last one
+            while True:
+                every = self._study.get_trials(deepcopy=False)
+                waiting = any(trial.state is TrialState.WAITING for trial in every)
+                enough = self.definition.method == "grid" or len(self._current(every)) >= (self.definition.trials or 0)
+                if enough and not waiting:
+                    return None
+                asked = self._study.ask(self._spaces)
+                self._beat(asked._trial_id)
+                if self._is_wanted(asked):
+                    asked.set_user_attr(PLACE, self._place)
+                    return _trial(self._frozen(asked.number), self.definition)
                 self._study.tell(asked, state=TrialState.FAIL)
-                return None
-            if "point" not in attributes:
-                asked.set_user_attr("seeds", list(self.definition.each_seed()))
-                asked.set_user_attr("point", asked.number)
-            asked.set_user_attr(PLACE, self._place)
-            self._beat(asked._trial_id)
-            return _trial(self._frozen(asked.number), self.definition)
+
+    def _is_wanted(self, asked: optuna.Trial) -> bool:
+        """Not so, when another machine took or queued the same in this moment."""
+        if "point" in asked.user_attrs:
+            return asked.number not in _doubles(self._study.get_trials(deepcopy=False))
+        if self.definition.method == "grid":
+            return False
+        asked.set_user_attr("seeds", list(self.definition.each_seed()))
+        asked.set_user_attr("point", asked.number)
+        earlier = [
+            trial for trial in self._current(self._study.get_trials(deepcopy=False)) if trial.number < asked.number
+        ]
+        return len(earlier) < (self.definition.trials or 0)
 
     def beat(self, trials: list[Trial]) -> None:
         """Tell a shared study that these still run."""
@@ -129,20 +148,29 @@ class Study:
         summaries: tuple[dict[str, Any], ...],
         reason: str = "",
         exit_code: int = 0,
-    ) -> None:
-        """Once this returns, the trial is never lost. `value`: None if pruned or failed."""
+    ) -> bool:
+        """Once this returns, the trial is never lost. `value`: None if pruned or failed.
+
+        False: too late, another machine has taken it over.
+        """
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         facts = {"runs": list(runs), "summaries": list(summaries), "reason": reason, "exit_code": exit_code}
         with self._lock, _stored():
             trial_id = self._frozen(trial.number)._trial_id
-            for key, fact in facts.items():
-                self._study._storage.set_trial_user_attr(trial_id, key, fact)
-            self._study.tell(trial.number, value if state == "complete" else None, state=states[state])
+            try:
+                for key, fact in facts.items():
+                    self._study._storage.set_trial_user_attr(trial_id, key, fact)
+                self._study.tell(trial.number, value if state == "complete" else None, state=states[state])
+            except (UpdateFinishedTrialError, ValueError):
+                if not self._frozen(trial.number).state.is_finished():
+                    raise
+                return False
+        return True
 
     def trials(self) -> list[Done]:
         """Every point's last attempt, in the sweep's order."""
         with self._lock, _stored():
-            every = _current(self._study.get_trials(deepcopy=False))
+            every = self._current(self._study.get_trials(deepcopy=False))
         return sorted((_done(trial, self.definition) for trial in every), key=lambda done: done.trial.place)
 
     # -- going on
@@ -153,25 +181,55 @@ class Study:
         Call it while no other sweeper of this place is at work.
         """
         with self._lock, _stored():
-            every = _current(self._study.get_trials(deepcopy=False))
-            stale = set(self._study._storage._get_stale_trial_ids(self._study._study_id)) if self.shared else set()  # pyright: ignore[reportAttributeAccessIssue]
-        gone = [trial for trial in every if trial.state is TrialState.RUNNING and self._has_gone(trial, stale)]
-        killed = [
+            every = self._current(self._study.get_trials(deepcopy=False))
+        mine = [trial for trial in every if self._is_mine(trial)]
+        found = [
             trial
-            for trial in every
-            if trial.state is TrialState.FAIL and trial.user_attrs.get("exit_code") in RETRIED and self._is_mine(trial)
+            for trial in mine
+            if trial.state is TrialState.RUNNING
+            or (trial.state is TrialState.FAIL and trial.user_attrs.get("exit_code") in RETRIED)
         ]
-        return [_done(trial, self.definition) for trial in [*gone, *killed]]
+        return [*(_done(trial, self.definition) for trial in found), *self.abandoned()]
+
+    def abandoned(self) -> list[Done]:
+        """Running trials of other machines that have not been heard of for too long."""
+        if not self.shared:
+            return []
+        with self._lock, _stored():
+            every = self._current(self._study.get_trials(deepcopy=False))
+            silent = set(self._study._storage._get_stale_trial_ids(self._study._study_id))  # pyright: ignore[reportAttributeAccessIssue]
+        theirs = [trial for trial in every if trial.state is TrialState.RUNNING and not self._is_mine(trial)]
+        return [
+            _done(trial, self.definition) for trial in theirs if trial._trial_id in silent or self._is_nobodys(trial)
+        ]
+
+    def awaited(self) -> int:
+        """How many trials other machines run."""
+        if not self.shared:
+            return 0
+        with self._lock, _stored():
+            every = self._current(self._study.get_trials(deepcopy=False))
+        return sum(trial.state is TrialState.RUNNING and not self._is_mine(trial) for trial in every)
 
     def _is_mine(self, trial: FrozenTrial) -> bool:
-        return trial.user_attrs.get(PLACE) == self._place
+        return not self.shared or trial.user_attrs.get(PLACE) == self._place
 
-    def _has_gone(self, trial: FrozenTrial, stale: set[int]) -> bool:
-        if not self.shared or self._is_mine(trial) or trial._trial_id in stale:
-            return True
-        claimed = trial.datetime_start
-        unknown = PLACE not in trial.user_attrs
-        return unknown and claimed is not None and datetime.now() - claimed > timedelta(seconds=2 * GRACE)
+    def _is_nobodys(self, trial: FrozenTrial) -> bool:
+        """Whoever claimed it did not come to say so."""
+        if PLACE in trial.user_attrs:
+            return False
+        return time.monotonic() - self._nameless.setdefault(trial.number, time.monotonic()) > self._grace
+
+    def _current(self, every: list[FrozenTrial]) -> list[FrozenTrial]:
+        """Without those that a later one has taken the place of, doubles, and surplus ones that were never run."""
+        left_out = {trial.user_attrs.get("again_of") for trial in every} | _doubles(every)
+        return [
+            trial
+            for trial in every
+            if trial.number not in left_out
+            and not (trial.state is TrialState.FAIL and "exit_code" not in trial.user_attrs)
+            and not (self.definition.method == "grid" and "point" not in trial.user_attrs)
+        ]
 
     def again(self, done: Done) -> None:
         """Have a trial run again, as a new one."""
@@ -193,9 +251,11 @@ class Study:
 # -- opening
 
 
-def create(name: str, url: str, definition: Definition, sampler: SamplerName, place: str) -> Study | None:
+def create(
+    name: str, url: str, definition: Definition, sampler: SamplerName, place: str, grace: float = GRACE
+) -> Study | None:
     """A new study with its points, if they are known beforehand. None when there is one of this name already."""
-    storage = _storage(url)
+    storage = _storage(url, grace)
     try:
         with _stored():
             study = optuna.create_study(
@@ -204,16 +264,18 @@ def create(name: str, url: str, definition: Definition, sampler: SamplerName, pl
             study.set_user_attr(DEFINITION, definition.as_dict())
     except optuna.exceptions.DuplicatedStudyError:
         return None
-    opened = _opened(study, definition, sampler, url, place)
+    opened = _opened(study, definition, sampler, url, place, grace)
     _enqueue(study, definition)
     return opened
 
 
-def reopen(name: str, url: str, wanted: Definition | None, sampler: SamplerName, place: str) -> Study | None:
+def reopen(
+    name: str, url: str, wanted: Definition | None, sampler: SamplerName, place: str, grace: float = GRACE
+) -> Study | None:
     """The study of this name; None: there is none. `wanted`: what is expected; it may not have been stored yet."""
     try:
         with _stored():
-            study = optuna.load_study(study_name=name, storage=_storage(url))
+            study = optuna.load_study(study_name=name, storage=_storage(url, grace))
             stored = study.user_attrs.get(DEFINITION)
             if stored is None and wanted is not None:  # stopped in the moment between
                 stored = wanted.as_dict()
@@ -224,7 +286,7 @@ def reopen(name: str, url: str, wanted: Definition | None, sampler: SamplerName,
         return None
     definition = from_dict(stored)
     _enqueue(study, definition)  # what a sweeper that was killed here had not yet written
-    return _opened(study, definition, sampler, url, place)
+    return _opened(study, definition, sampler, url, place, grace)
 
 
 def place_of(directory: Path) -> str:
@@ -237,12 +299,14 @@ def place_of(directory: Path) -> str:
     return file.read_text()
 
 
-def _opened(study: optuna.Study, definition: Definition, sampler: SamplerName, url: str, place: str) -> Study:
+def _opened(
+    study: optuna.Study, definition: Definition, sampler: SamplerName, url: str, place: str, grace: float
+) -> Study:
     with _stored():
         known = len(study.get_trials(deepcopy=False))
     study.sampler = _sampler(definition, sampler, known)
     study.pruner = _pruner(definition.early)
-    return Study(study, definition, not url.startswith("sqlite:"), place)
+    return Study(study, definition, not url.startswith("sqlite:"), place, grace)
 
 
 def _pruner(early: EarlyTermination | None) -> optuna.pruners.BasePruner:
@@ -296,23 +360,31 @@ def _enqueue(study: optuna.Study, definition: Definition) -> None:
             study.add_trials(missing)
 
 
-def _storage(url: str) -> RDBStorage:
-    """Raises `ConfigError` or `MachineError`."""
+def _storage(url: str, grace: float) -> RDBStorage:
+    """Raises `ConfigError`, `StorageError` or `MachineError`."""
     local = url.startswith("sqlite:")
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        with _stored(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return RDBStorage(
-                url,
-                engine_kwargs={"connect_args": {"timeout": 60}} if local else {"pool_pre_ping": True},
-                heartbeat_interval=None if local else BEAT,
-                grace_period=None if local else GRACE,
-            )
+        for attempt in itertools.count(1):
+            try:
+                with _stored(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    return RDBStorage(
+                        url,
+                        engine_kwargs={"connect_args": {"timeout": 60}} if local else REMOTE,
+                        heartbeat_interval=None if local else max(1, round(grace / BEATS)),
+                        grace_period=None if local else max(1, round(grace)),
+                    )
+            except StorageError as error:
+                if attempt == ATTEMPTS or not isinstance(error.__cause__, IntegrityError | ProgrammingError):
+                    raise
+                time.sleep(random.uniform(0, 1))  # another machine makes the tables at this moment
+        raise AssertionError
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        said = str(error).splitlines()[0].replace(url, _without_password(url))
         raise ConfigError(
-            f"--storage {_without_password(url)}: {str(error).splitlines()[0]}; give a URL such as "
+            f"--storage {_without_password(url)}: {said}; give a URL such as "
             "postgresql://user@host/database or sqlite:///file.db"
         ) from None
     except StorageError as error:
@@ -324,7 +396,8 @@ def _storage(url: str) -> RDBStorage:
 def _without_password(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     login, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}{login.partition(':')[0]}{at}{host}" if at else url
+    host = re.sub(r"(?<=[?&])([^=&]*pass[^=&]*)=[^&]*", r"\1=...", host, flags=re.IGNORECASE)
+    return f"{scheme}{separator}{login.partition(':')[0]}{at}{host}"
 
 
 @contextmanager
@@ -354,20 +427,24 @@ def _distribution(space: Space) -> BaseDistribution:
     return FloatDistribution(space.low, space.last(), log=space.log, step=space.step)
 
 
-def _current(every: list[FrozenTrial]) -> list[FrozenTrial]:
-    """Without those that a later one has taken the place of, and surplus ones that were never run."""
-    replaced = {trial.user_attrs.get("again_of") for trial in every}
-    return [
-        trial
-        for trial in every
-        if trial.number not in replaced and not (trial.state is TrialState.FAIL and "exit_code" not in trial.user_attrs)
-    ]
+def _doubles(every: list[FrozenTrial]) -> set[int]:
+    """Trials that two machines queued at the same moment, but for the first of them."""
+    first: dict[Any, int] = {}
+    for trial in every:
+        number = first.setdefault(_identity(trial), trial.number)
+        first[_identity(trial)] = min(number, trial.number)
+    return {trial.number for trial in every if trial.number != first[_identity(trial)]}
+
+
+def _identity(trial: FrozenTrial) -> Any:
+    known = trial.user_attrs
+    return (known["point"], *known.get("seeds", ()), known.get("attempt", 1)) if "point" in known else trial.number
 
 
 def _trial(frozen: FrozenTrial, definition: Definition) -> Trial:
     attributes = frozen.user_attrs
     chosen = frozen.params or frozen.system_attrs.get("fixed_params", {})
-    seeds = attributes.get("seeds") or [None]
+    seeds = attributes.get("seeds") or definition.each_seed()
     return Trial(
         frozen.number,
         attributes.get("point", frozen.number),

@@ -26,17 +26,17 @@ from ...tracking.mirror import Mirror
 from ...tracking.run_directory import Record, RunDirectory, write_atomically
 from ...tracking.sources import SWEEP_NOTE, Swept
 from ..errors import InterruptedRunError, WorkerFailedError
-from ..launch import STOP_SIGNALS, Crew
+from ..launch import STOP_SIGNALS, WORKER_FAILED, Crew
 from ..plan import Plan
 from ..session import Prepared, carry_out, prepare
+from .opening import GONE
 from .results import as_pruned, measures_of
 from .study import Done, Study, Trial
 
-BEAT_SECONDS = 10.0
 PLANNING = threading.Lock()  # hydra and torch's meta device are asked by one thread at a time
 LONGEST = 40  # characters of a run's name before its seed
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
-GONE = "gone"  # in the sweep's directory: unfinished runs, for the moment in which they are taken away
+ENDED = ("completed", "pruned")  # of a run that need not be run again
 DISK = 3  # exit code of a worker that could not write
 
 
@@ -59,6 +59,7 @@ class Sweeper:
         self._jobs, self._max_failures, self._observer = jobs, max_failures, observer
         self._room = Room(len(os.sched_getaffinity(0)))
         self._lock = threading.Lock()  # of what follows
+        self._clearing = threading.Lock()
         self._running: dict[int, Trial] = {}
         self._crews: dict[int, Crew] = {}
         self._failures = 0
@@ -66,6 +67,7 @@ class Sweeper:
         self._signal = 0
         self._over = threading.Event()  # what runs is being stopped
         self._enough = threading.Event()  # what runs is the last
+        self._waiting = threading.Event()  # and that was said
         self._closing: list[Future[object]] = []
         self._closers = ThreadPoolExecutor(4, "paceline-closer")
 
@@ -78,7 +80,7 @@ class Sweeper:
                 slot.start()
             while any(slot.is_alive() for slot in slots):
                 for slot in slots:
-                    slot.join(BEAT_SECONDS / len(slots))
+                    slot.join(self._study.beat_seconds / len(slots))
                 self._beat()
         for closing in self._closing:
             closing.result()
@@ -96,8 +98,10 @@ class Sweeper:
     def _take_over(self) -> None:
         for done in self._study.left_over():
             found = [self._finished(done.trial, seed) for seed in done.trial.seeds]
-            if done.state == "running" and all(found):  # it was killed in the moment before it acknowledged
-                self._acknowledge(done.trial, [(run.name, summary) for run, summary in filter(None, found)])
+            ended = [(run.name, summary) for run, summary in filter(None, found)]
+            pruned = any(summary["status"] == "pruned" for _, summary in ended)  # then its other seeds are not run
+            if done.state == "running" and (all(found) or pruned):  # it was killed just before it was acknowledged
+                self._acknowledge(done.trial, ended)
             else:
                 self._study.again(done)
 
@@ -109,7 +113,7 @@ class Sweeper:
                 summary = run.read_summary()
             except CorruptRunError:
                 continue
-            if summary is not None and summary.get("status") in ("completed", "pruned"):
+            if summary is not None and summary.get("status") in ENDED:
                 return run, summary
         return None
 
@@ -119,8 +123,10 @@ class Sweeper:
         try:
             while not (self._over.is_set() or self._enough.is_set()):
                 trial = self._study.next()
-                if trial is None:
+                if trial is None and not self._wait_for_others():
                     return
+                if trial is None:
+                    continue
                 with self._lock:
                     self._running[trial.number] = trial
                 self._try(trial)
@@ -131,6 +137,19 @@ class Sweeper:
                 self._fatal = self._fatal or error
             self._stop_all()
 
+    def _wait_for_others(self) -> bool:
+        """For what other machines still run, or do no more; False: there is nothing."""
+        abandoned = self._study.abandoned()
+        for done in abandoned:
+            self._study.again(done)
+        if abandoned:
+            return True
+        awaited = self._study.awaited()
+        if awaited and not self._waiting.is_set():
+            self._waiting.set()
+            print(f"waiting for other machines' trials: {awaited}", file=sys.stderr, flush=True)
+        return awaited > 0 and not self._over.wait(min(self._study.beat_seconds, 2.0))
+
     def _try(self, trial: Trial) -> None:
         """Train once for each seed, and acknowledge. Raises what ends the sweep."""
         finished: list[tuple[str, dict[str, Any]]] = []
@@ -138,6 +157,8 @@ class Sweeper:
             found = self._finished(trial, seed)
             if found is not None:
                 finished.append((found[0].name, found[1]))
+                if found[1]["status"] == "pruned":
+                    break
                 continue
             self._clear(trial, seed)
             name = run_name(trial, seed)
@@ -146,8 +167,7 @@ class Sweeper:
             except InterruptedRunError:
                 if self._over.is_set():
                     return  # it stays unfinished
-                reason = "was stopped by a signal from elsewhere"
-                self._failed(trial, seed, finished, reason, 128 + signal.SIGTERM)
+                self._failed(trial, seed, finished, "was stopped by a signal from elsewhere", WORKER_FAILED)
                 return
             except StorageError:
                 raise
@@ -158,8 +178,12 @@ class Sweeper:
                 said = str(error) if hasattr(error, "exit_code") else f"{type(error).__name__}: {error}"
                 self._failed(trial, seed, finished, " ".join(said.split()), code)
                 return
+            if summary.get("status") not in ENDED:  # its workers got a signal, and saved and left
+                if not self._over.is_set():
+                    self._failed(trial, seed, finished, "was stopped by a signal from elsewhere", WORKER_FAILED)
+                return
             finished.append((name, summary))
-            if summary.get("status") == "pruned":
+            if summary["status"] == "pruned":
                 break
         self._acknowledge(trial, finished)
 
@@ -224,11 +248,19 @@ class Sweeper:
         """Take away what an attempt that did not end left: a run that is not finished is no result."""
         for attempt in range(1, trial.attempt + 1):
             left = self._directory / run_name(replace(trial, attempt=attempt), seed)
-            if left.exists():
-                gone = self._directory / GONE / f"{left.name}-{os.getpid()}"
-                gone.parent.mkdir(exist_ok=True)
-                left.rename(gone)  # at once: what still writes there by its name, does so no more
-                shutil.rmtree(gone.parent, ignore_errors=True)
+            self._put_away(left)
+
+    def _put_away(self, run: Path) -> None:
+        if not run.exists():
+            return
+        gone = self._directory / GONE
+        try:
+            with self._clearing:
+                gone.mkdir(exist_ok=True)
+                run.rename(gone / run.name)  # at once: what still writes there by its name, does so no more
+                shutil.rmtree(gone, ignore_errors=True)
+        except OSError as error:
+            raise StorageError(f"cannot take {run} away: {error.strerror}") from error
 
     # -- how it ended
 
@@ -273,7 +305,11 @@ class Sweeper:
         reason: str = "",
         code: int = 0,
     ) -> None:
-        self._study.acknowledge(trial, state, value, tuple(names), tuple(summaries), reason, code)
+        if not self._study.acknowledge(trial, state, value, tuple(names), tuple(summaries), reason, code):
+            for name in names:
+                self._put_away(self._directory / name)
+            print(f"trial {trial.point:04d}: another machine has taken it over", file=sys.stderr, flush=True)
+            return
         done = Done(trial, state, value, reason, code, tuple(names), tuple(summaries), None)
         self._tell("ended", done)
         if state == "failed":

@@ -1,4 +1,4 @@
-"""What a sweep searches: Hydra's grammar, overrides of a file, what is stored. test_sweep_schema.py has W&B's schema."""
+"""What a sweep searches: Hydra's grammar, overrides of a file, what is stored; test_sweep_schema.py: W&B's schema."""
 
 import random
 from pathlib import Path

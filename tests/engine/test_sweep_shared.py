@@ -1,0 +1,191 @@
+"""One sweep on two machines, here two directories, by a PostgreSQL server of our own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from postgres_server import PASSWORD, Server, binaries
+from process_table import MARK, until
+from short_runs import HERE, START, clean_environment
+from sweeps_here import SMALL, Noted, sweep
+
+from paceline.engine.errors import ConfigError, MachineError
+from paceline.engine.sweep.definition import Definition, Values
+from paceline.engine.sweep.study import Done, create, reopen
+from paceline.tracking.errors import StorageError
+
+pytestmark = [pytest.mark.dist, pytest.mark.fault]
+
+POINTS = "optimizer.lr=0.3,0.2,0.1,0.05,0.02,0.01"
+SLOWLY = ("strategy=sabotage", "strategy.pause=0.05", "steps=20")
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Server]:
+    directory = binaries()
+    if directory is None:
+        pytest.skip("PostgreSQL's server is not installed (Debian: apt-get install postgresql)")
+    server = Server(directory)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def url(started: Server) -> str:
+    return started.new_database()
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+
+
+def machine(root: Path, url: str, *words: str, moment: str = "-", nth: int = 1) -> "subprocess.Popen[str]":
+    """A sweeper that is a process of its own; see fatal_moment.py."""
+    root.mkdir(parents=True)
+    options = ["--name", "swept", "--resume", "--storage", url, "--config-dir", str(HERE / "conf")]
+    command = [sys.executable, str(HERE / "fatal_moment.py"), moment, str(nth), "sweep", *SMALL, *words, *options]
+    with (root / "stdout").open("wb") as output, (root / "stderr").open("wb") as errors:
+        return subprocess.Popen(
+            [*command, "--allow-module", "saboteur"],
+            cwd=root,
+            env={**clean_environment(root), MARK: root.name},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            text=True,
+        )
+
+
+def rates(done: list[Done]) -> list[object]:
+    return [trial.trial.chosen["optimizer.lr"] for trial in done]
+
+
+def test_two_machines_that_begin_together_run_each_point_once_and_both_know_all_results(
+    tmp_path: Path, url: str, fork_server: None
+) -> None:
+    watches = [Noted(), Noted()]
+    with ThreadPoolExecutor(2) as pool:
+        doing = [
+            pool.submit(sweep, tmp_path / f"machine-{i}", POINTS, resume=True, storage=url, observer=watches[i])
+            for i in range(2)
+        ]
+        first, second = (each.result() for each in doing)
+    began = [run for watch in watches for run in watch.began]
+    assert sorted(began) == [f"{point:04d}" for point in range(6)]
+    assert first == second
+    assert [done.state for done in first] == ["complete"] * 6 and len(set(rates(first))) == 6
+    from paceline.cli.sweep import _runs
+
+    for i in range(2):
+        there = _runs("swept", tmp_path / f"machine-{i}" / "swept", first)
+        assert [run.name for run in there] == [f"{point:04d}" for point in range(6)]
+        assert all(run.row["accuracy"] is not None for run in there if run.row) or there
+
+
+def test_what_a_killed_machine_had_claimed_another_takes_over(tmp_path: Path, url: str, fork_server: None) -> None:
+    killed = machine(tmp_path / "killed", url, POINTS, moment="first step", nth=6)
+    assert killed.wait(START * 3) == -signal.SIGKILL, (tmp_path / "killed" / "stderr").read_text()
+    watch = Noted()
+    done = sweep(tmp_path / "other", POINTS, resume=True, storage=url, grace=1.5, observer=watch)
+    assert [trial.state for trial in done] == ["complete"] * 6
+    assert len(set(rates(done))) == 6
+    there = (tmp_path / "killed" / "stderr").read_text().count(": accuracy")
+    assert len(watch.began) == 6 - there
+    assert [trial.trial.attempt for trial in done].count(2) == 1
+
+
+@pytest.mark.slow
+def test_a_frozen_machine_that_wakes_late_neither_doubles_nor_changes_a_result(
+    tmp_path: Path, url: str, fork_server: None
+) -> None:
+    frozen = machine(tmp_path / "frozen", url, POINTS, *SLOWLY)
+    stderr = tmp_path / "frozen" / "stderr"
+    try:
+        until(lambda: stderr.read_text().count(": accuracy") == 1, START * 3, "its first result")
+        until(lambda: stderr.read_text().rstrip().count("optimizer.lr") >= 3, START, "its second trial")
+        os.kill(frozen.pid, signal.SIGSTOP)
+        done = sweep(tmp_path / "other", POINTS, *SLOWLY, resume=True, storage=url, grace=1.5)
+        assert [trial.state for trial in done] == ["complete"] * 6
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    assert frozen.wait(START * 3) == 0, stderr.read_text()
+    assert "another machine has taken it over" in stderr.read_text()
+    assert sweep(tmp_path / "other", POINTS, *SLOWLY, resume=True, storage=url) == done
+    table = (tmp_path / "frozen" / "stdout").read_text()
+    assert len(table.splitlines()) == 7
+
+
+def test_a_machine_that_was_killed_before_it_said_who_it_is_is_given_up_too(url: str) -> None:
+    definition = Definition("grid", {"optimizer.lr": Values(("0.1",))})
+    gone = create("swept", url, definition, "auto", "gone", 0.2)
+    assert gone is not None
+    gone._study.ask(gone._spaces)
+    other = reopen("swept", url, definition, "auto", "other", 0.2)
+    assert other is not None and other.next() is None and other.awaited() == 1
+    (left,) = until(other.abandoned, 5.0, "it is given up")
+    other.again(left)
+    assert other.next() is not None
+
+
+def test_of_a_search_two_machines_make_no_more_trials_than_asked_for(url: str) -> None:
+    definition = Definition("random", {"optimizer.lr": Values(("0.1", "0.2", "0.3"))}, trials=5)
+    studies = [create("swept", url, definition, "auto", "0"), reopen("swept", url, definition, "auto", "1")]
+    with ThreadPoolExecutor(2) as pool:
+        claimed = list(pool.map(lambda study: [study.next() for _ in range(5)], studies))
+    assert sum(trial is not None for each in claimed for trial in each) == 5
+
+
+def test_a_password_is_never_shown(tmp_path: Path, url: str) -> None:
+    ended = machine(tmp_path / "machine", url, "optimizer.lr=0.1,-1")
+    assert ended.wait(START * 3) == 4
+    files = [path for path in (tmp_path / "machine").rglob("*") if path.is_file()]
+    assert any(path.name == "config.yaml" for path in files) and any(path.name == "report.html" for path in files)
+    assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("postgresql://me:{}@127.0.0.1:9/sweeps", MachineError),
+        ("postgresql://me:p@{}@127.0.0.1:9/sweeps", MachineError),
+        ("postgresql://127.0.0.1:9/sweeps?user=me&password={}", MachineError),
+        ("nosuch://me:{}@127.0.0.1/sweeps", ConfigError),
+        ("me:{}@127.0.0.1", ConfigError),
+        ("postgresql://me:{}@127.0.0.1:port/sweeps", ConfigError),
+    ],
+)
+def test_a_database_that_cannot_be_reached_is_named_without_its_password(
+    url: str, error: type[Exception], tmp_path: Path
+) -> None:
+    with pytest.raises(error) as caught:
+        sweep(tmp_path, POINTS, storage=url.format(PASSWORD), resume=True)
+    assert "--storage" in str(caught.value) and PASSWORD not in str(caught.value)
+
+
+def test_a_wrong_password_is_said_without_it(url: str, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="password authentication failed") as caught:
+        sweep(tmp_path, POINTS, storage=url.replace(PASSWORD, "wrong-horse"), resume=True)
+    assert "wrong-horse" not in str(caught.value)
+
+
+def test_a_server_that_goes_away_ends_the_sweep_with_3_and_when_it_is_back_the_sweep_goes_on(
+    tmp_path: Path, started: Server, url: str, fork_server: None
+) -> None:
+    watch = Noted(lambda run: started.stop() if run == "0002" else None)
+    try:
+        with pytest.raises(StorageError, match=r"the sweep's study: .*what was acknowledged before is kept") as caught:
+            sweep(tmp_path, POINTS, storage=url, resume=True, observer=watch)
+    finally:
+        started.start()
+    assert caught.value.exit_code == 3
+    assert [done.trial.point for done in watch.ends] == [0, 1]
+    resumed = Noted()
+    done = sweep(tmp_path, POINTS, storage=url, resume=True, observer=resumed)
+    assert [trial.state for trial in done] == ["complete"] * 6
+    assert {run[:4] for run in resumed.began} <= {"0002", "0003", "0004", "0005"}
