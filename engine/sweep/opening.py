@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,21 +59,22 @@ def open_sweep(
     with _alone(directory, name):
         _tidy(directory)
         place = place_of(directory)
-        study = None
-        if resume:
-            study = reopen(name, url, definition, sampler, place, grace)
+        study = reopen(name, url, definition, sampler, place, grace) if resume else None
         if study is None:
             definition = definition or _stored(directory, name)
             study = create(name, url, definition, sampler, place, grace)
+        if study is None and resume:  # another machine created it at this moment
+            study = reopen(name, url, definition, sampler, place, grace)
         if study is None:
             raise ConfigError(
                 f"--storage: the database has a sweep {name} already: --resume joins it, or choose another name"
             )
-        if definition is not None:
-            _check_same(definition, study.definition, name)
-        if not (directory / FILE).exists():
-            write_atomically(directory / FILE, _text(study.definition))
-        yield Opened(directory, study)
+        with closing(study):
+            if definition is not None:
+                _check_same(definition, study.definition, name)
+            if not (directory / FILE).exists():
+                write_atomically(directory / FILE, _text(study.definition))
+            yield Opened(directory, study)
 
 
 def _make(directory: Path) -> None:

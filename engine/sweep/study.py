@@ -85,6 +85,12 @@ class Study:
         self._spaces = {key: _distribution(space) for key, space in definition.parameters.items()}
         self._lock = threading.Lock()
 
+    def close(self) -> None:
+        """Let go of the database."""
+        storage = self._study._storage
+        storage.remove_session()
+        getattr(storage, "_backend", storage).engine.dispose()
+
     # -- what comes next
 
     def next(self) -> Trial | None:
@@ -363,6 +369,8 @@ def _enqueue(study: optuna.Study, definition: Definition) -> None:
 def _storage(url: str, grace: float) -> RDBStorage:
     """Raises `ConfigError`, `StorageError` or `MachineError`."""
     local = url.startswith("sqlite:")
+    if not local and url.partition("?")[0].count("@") > 1:
+        raise ConfigError("--storage: has more than one @; write %40 for that of a password")
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
@@ -381,7 +389,7 @@ def _storage(url: str, grace: float) -> RDBStorage:
                     raise
                 time.sleep(random.uniform(0, 1))  # another machine makes the tables at this moment
         raise AssertionError
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+    except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         said = str(error).splitlines()[0].replace(url, _without_password(url))
         raise ConfigError(
             f"--storage {_without_password(url)}: {said}; give a URL such as "
@@ -395,6 +403,8 @@ def _storage(url: str, grace: float) -> RDBStorage:
 
 def _without_password(url: str) -> str:
     scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "..."  # whatever it is
     login, at, host = rest.rpartition("@")
     host = re.sub(r"(?<=[?&])([^=&]*pass[^=&]*)=[^&]*", r"\1=...", host, flags=re.IGNORECASE)
     return f"{scheme}{separator}{login.partition(':')[0]}{at}{host}"
