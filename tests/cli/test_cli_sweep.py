@@ -144,7 +144,7 @@ def test_a_thousand_points_are_planned_each_once(paceline, here: Path) -> None:
         (("--resume", "--name", "none", "--allow-module", "m"), "--resume: goes on with the sweep as it was defined"),
         (("--resume", "--name", "none", "--dry-run"), "--dry-run: give the definition that is to be planned"),
         (("missing.yaml",), "missing.yaml: cannot be read: No such file or directory"),
-        (("sync=bsp,ssp", "--config-dir", "missing"), "--config-dir missing: there is no such directory"),
+        (("sync=bsp,ssp", "--config-dir", "missing"), "missing: there is no such directory"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_is_written(words: tuple[str, ...], said: str, paceline, here) -> None:
