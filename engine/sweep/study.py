@@ -89,7 +89,7 @@ class Study:
         """Let go of the database."""
         storage = self._study._storage
         storage.remove_session()
-        getattr(storage, "_backend", storage).engine.dispose()
+        getattr(storage, "_backend", storage).engine.dispose()  # pyright: ignore[reportAttributeAccessIssue]
 
     # -- what comes next
 
