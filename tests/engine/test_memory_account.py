@@ -132,16 +132,16 @@ def test_attention_on_cuda_is_fused_with_dropout_too() -> None:
 
 def grow(comm: Any) -> tuple[int, int]:
     before = memory.process_now()
-    held = torch.ones(16 * MIB)  # 64 MiB
+    held = torch.ones(64 * MIB)  # 256 MiB: the pages of torch's own code that are touched first are some 20 MiB
     temporary = held * 2
     del temporary
     cpu = torch.device("cpu")
-    return memory.other({"parameters": 64 * MIB}, cpu, before), memory.other({"parameters": 256 * MIB}, cpu, before)
+    return memory.other({"parameters": 256 * MIB}, cpu, before), memory.other({"parameters": 1024 * MIB}, cpu, before)
 
 
 def test_other_is_what_a_process_grew_by_and_no_kind_holds(workers) -> None:
     ((some, none),) = workers(1, grow)
-    assert some == pytest.approx(64 * MIB, rel=0.25)  # the temporary
+    assert some == pytest.approx(256 * MIB, rel=0.15)  # the temporary
     assert none == 0
 
 
