@@ -27,6 +27,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from ...tracking.errors import StorageError
 from ..errors import ConfigError, MachineError
@@ -35,7 +36,7 @@ from .definition import Definition, EarlyTermination, Point, Space, Values, from
 SamplerName = Literal["auto", "random", "tpe", "gp"]
 GRACE = 60.0  # seconds without a word after which a shared study gives up a running trial
 BEATS = 6  # a running trial is heard of so often within them
-REMOTE = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}
+REMOTE = {"connect_args": {"connect_timeout": 10}}  # seconds
 ATTEMPTS = 5  # to make a new database's tables while another machine does
 DEFINITION, PLACE, RETRIED = "definition", "place", (4, 5)  # RETRIED: exit codes of what may go well the next time
 
@@ -269,6 +270,7 @@ def create(
             )
             study.set_user_attr(DEFINITION, definition.as_dict())
     except optuna.exceptions.DuplicatedStudyError:
+        storage.engine.dispose()
         return None
     opened = _opened(study, definition, sampler, url, place, grace)
     _enqueue(study, definition)
@@ -279,16 +281,18 @@ def reopen(
     name: str, url: str, wanted: Definition | None, sampler: SamplerName, place: str, grace: float = GRACE
 ) -> Study | None:
     """The study of this name; None: there is none. `wanted`: what is expected; it may not have been stored yet."""
+    storage = _storage(url, grace)
     try:
         with _stored():
-            study = optuna.load_study(study_name=name, storage=_storage(url, grace))
+            study = optuna.load_study(study_name=name, storage=storage)
             stored = study.user_attrs.get(DEFINITION)
             if stored is None and wanted is not None:  # stopped in the moment between
                 stored = wanted.as_dict()
                 study.set_user_attr(DEFINITION, stored)
     except KeyError:
-        return None
+        stored = None
     if stored is None:
+        storage.engine.dispose()
         return None
     definition = from_dict(stored)
     _enqueue(study, definition)  # what a sweeper that was killed here had not yet written
@@ -374,21 +378,16 @@ def _storage(url: str, grace: float) -> RDBStorage:
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
     try:
-        for attempt in itertools.count(1):
-            try:
-                with _stored(), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    return RDBStorage(
-                        url,
-                        engine_kwargs={"connect_args": {"timeout": 60}} if local else REMOTE,
-                        heartbeat_interval=None if local else max(1, round(grace / BEATS)),
-                        grace_period=None if local else max(1, round(grace)),
-                    )
-            except StorageError as error:
-                if attempt == ATTEMPTS or not isinstance(error.__cause__, IntegrityError | ProgrammingError):
-                    raise
-                time.sleep(random.uniform(0, 1))  # another machine makes the tables at this moment
-        raise AssertionError
+        if not local:
+            _make_tables(url)
+        with _stored(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return RDBStorage(
+                url,
+                engine_kwargs={"connect_args": {"timeout": 60}} if local else {**REMOTE, "pool_pre_ping": True},
+                heartbeat_interval=None if local else max(1, round(grace / BEATS)),
+                grace_period=None if local else max(1, round(grace)),
+            )
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         said = str(error).splitlines()[0].replace(url, _without_password(url))
         raise ConfigError(
@@ -399,6 +398,20 @@ def _storage(url: str, grace: float) -> RDBStorage:
         if local:
             raise
         raise MachineError(f"--storage {_without_password(url)}: the database cannot be used: {error}") from None
+
+
+def _make_tables(url: str) -> None:
+    """In a new database, in which another machine may do so at the same moment. Raises `StorageError`."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _stored(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                RDBStorage(url, engine_kwargs={**REMOTE, "poolclass": NullPool}).remove_session()
+                return
+        except StorageError as error:
+            if attempt == ATTEMPTS or not isinstance(error.__cause__, IntegrityError | ProgrammingError):
+                raise
+            time.sleep(random.uniform(0, 1))
 
 
 def _without_password(url: str) -> str:

@@ -50,7 +50,7 @@ def test_a_sweeper_killed_at_three_moments_ends_with_the_table_of_one_that_was_n
     assert undisturbed.wait() == 0
     whole.check_whole()
     killed = Sweep(SCENES["grid"], tmp_path / "killed", cell)
-    for moment, nth in (("adding points", 3), ("half of its facts", 2), ("queued again, not given up", 1)):
+    for moment, nth in (("before trial.json", 2), ("queued again, not given up", 1), ("half of its facts", 1)):
         killed.live(moment, nth)
         assert killed.hits[-1:] == [moment], "the moment came"
     assert killed.live().process.returncode == 0
@@ -154,7 +154,7 @@ def test_refused_diverged_and_killed_trials_are_recorded_and_only_the_killed_one
     tmp_path: Path, fork_server: None
 ) -> None:
     points = "optimizer.lr=0.1,1e30,-1,0.05"
-    watch = Noted(lambda run: harm_soon(tmp_path / "swept" / run, signal.SIGKILL) if run == "0003" else None)
+    watch = Noted(lambda run: harm_soon(tmp_path / "swept" / run, signal.SIGKILL) if run.startswith("0003") else None)
     done = sweep(tmp_path, points, *SLOW, observer=watch)
     assert [(trial.state, trial.exit_code) for trial in done] == [
         ("complete", 0),
@@ -164,7 +164,7 @@ def test_refused_diverged_and_killed_trials_are_recorded_and_only_the_killed_one
     ]
     assert "optimizer.lr" in done[2].reason or "learning rate" in done[2].reason, done[2].reason
     assert "was killed by SIGKILL" in done[3].reason
-    ends = [RunDirectory(tmp_path / "swept" / f"{i:04d}").records()[-1] for i in range(4)]
+    ends = [RunDirectory(tmp_path / "swept" / trial.runs[-1]).records()[-1] for trial in done]
     assert [end["status"] for end in ends] == ["completed", "diverged", "failed", "failed"]
     assert [end.get("reason") for end in ends[1:]] == [trial.reason for trial in done[1:]]
 
@@ -217,13 +217,14 @@ def test_after_so_many_failures_no_trial_begins(tmp_path: Path, fork_server: Non
 def test_two_trials_that_are_both_to_run_again_do_not_take_away_each_others_rests(
     tmp_path: Path, fork_server: None
 ) -> None:
-    def leave(run: str) -> None:
-        (tmp_path / "swept" / run / "checkpoints").mkdir(parents=True, exist_ok=True)
-
-    for point in range(6):
-        leave(f"{point:04d}")
-    done = sweep(tmp_path, "optimizer.lr=0.1,0.2,0.3,0.4,0.5,0.6", "hardware.workers=1", "steps=1", jobs=2)
+    rates = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6")
+    left = [tmp_path / "swept" / f"{point:04d}-{rate}" for point, rate in enumerate(rates)]
+    for run in left:
+        (run / "left").mkdir(parents=True)
+    done = sweep(tmp_path, f"optimizer.lr={','.join(rates)}", "hardware.workers=1", "steps=1", jobs=2)
     assert [trial.state for trial in done] == ["complete"] * 6
+    assert [trial.runs for trial in done] == [(run.name,) for run in left]
+    assert not any((run / "left").exists() for run in left)
 
 
 # -- a full disk
