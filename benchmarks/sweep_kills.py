@@ -6,6 +6,7 @@ must be there; at the end each point is there once, from one run, with the bits 
 """
 
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,7 +46,7 @@ def main(
             kill_and_resume(sweep, chance, min(IN_A_ROW, kills - hits.total()), verbose)
             sweep.check_whole(references[scene.name] if scene.grid else None)
             remove(sweep)
-        except (AssertionError, TimeoutError) as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             wrong.append(f"{sweep.root}: after {', '.join(sweep.hits)}: {error}")
             print(f"WRONG: {wrong[-1]}", flush=True)
         hits.update(sweep.hits)

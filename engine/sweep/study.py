@@ -290,7 +290,8 @@ def reopen(
                 stored = wanted.as_dict()
                 study.set_user_attr(DEFINITION, stored)
     except KeyError:
-        stored = None
+        storage.engine.dispose()
+        return None
     if stored is None:
         storage.engine.dispose()
         return None

@@ -58,8 +58,10 @@ class Cell:
     """A network and a /dev/shm of our own, in which others' sockets and segments are not seen."""
 
     def __init__(self) -> None:
-        made = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo made && exec sleep infinity"
-        self._holder = subprocess.Popen(["unshare", "-rmn", "sh", "-c", made], stdout=subprocess.PIPE, text=True)
+        made = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo made && exec cat >&2"  # until we end
+        self._holder = subprocess.Popen(
+            ["unshare", "-rmn", "sh", "-c", made], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self._holder.stdout is not None
         self._made = self._holder.stdout.readline() == "made\n"
         if not self._made:
@@ -83,9 +85,7 @@ class Cell:
 
     def close(self) -> None:
         self._holder.kill()
-        self._holder.wait()
-        if self._holder.stdout is not None:
-            self._holder.stdout.close()
+        self._holder.communicate()
 
 
 @dataclass
