@@ -23,7 +23,7 @@ from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]
 
-SLOW = ("strategy=sabotage", "strategy.pause=0.03", "steps=20")  # a run that can be caught at work
+SLOW = ("strategy=sabotage", "strategy.pause=0.03", "steps=60")  # a run that can be caught at work
 
 
 @pytest.fixture
@@ -196,13 +196,13 @@ def test_a_trial_whose_worker_was_stopped_from_elsewhere_is_not_taken_for_a_resu
 ) -> None:
     """Its workers then end as if all were well, after some of their steps."""
     watch = Noted(lambda run: harm_soon(tmp_path / "swept" / run, signal.SIGTERM))
-    words = ("optimizer.lr=choice(0.1)", "strategy=sabotage", "strategy.pause=0.02", "steps=60")
+    words = ("optimizer.lr=choice(0.1)", "strategy=sabotage", "strategy.pause=0.02", "steps=200")
     (done,) = sweep(tmp_path, *words, observer=watch)
     assert (done.state, done.exit_code) == ("failed", 4)
     assert "stopped by a signal from elsewhere" in done.reason
     (done,) = sweep(tmp_path, *words, resume=True)
     assert done.state == "complete"
-    assert done.summaries[0]["steps"] == 60
+    assert done.summaries[0]["steps"] == 200
 
 
 def test_after_so_many_failures_no_trial_begins(tmp_path: Path, fork_server: None) -> None:
