@@ -126,6 +126,7 @@ def test_fit_tells_the_same_in_every_format(paceline) -> None:
     assert {row["strategy"].split()[0] for row in raw["strategies"]} == {choice.name for choice in group_of("strategy")}
 
 
+@pytest.mark.slow
 def test_fit_says_by_how_much_a_model_does_not_fit(paceline) -> None:
     ended = paceline("plan", "--fit", SMALL, "model=gpt_4b", "data=text", "strategy=pipeline")
     assert ended.status == 0 and " GiB too much for a device" in ended.out

@@ -83,6 +83,7 @@ def test_the_same_seed_repeats_every_bit_every_time_and_every_event(
     assert other[1]["event_digest"] != first[1]["event_digest"]
 
 
+@pytest.mark.slow
 def test_another_process_with_other_hashes_repeats_it_too(start: Start, virtual: Virtual) -> None:
     overrides = ("hardware=virtual", "hardware.workers=4", "sync=asp", "stragglers=lognormal")
     first = outcome(virtual(*overrides))
@@ -189,6 +190,7 @@ def test_recomputing_in_a_pipeline_costs_another_forward(virtual: Virtual, recom
     assert step_time(result) == pytest.approx(2.0 + 2 / 3 if recompute else 2.0)
 
 
+@pytest.mark.slow
 def test_measured_compute_is_kept_and_then_repeats_exactly(start: Start, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     found = []
