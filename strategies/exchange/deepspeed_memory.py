@@ -29,7 +29,7 @@ def stated(
     - from stage 1 on a bucket (of `bucket` entries at most) that gradients travel in, and at stage 2 and 3, before it
       fills, the gradients themselves;
     - where a step has several micro-batches (`accumulates`), at stage 3 a second share, of what has been summed so far;
-    - with offload, gradients in fp32 on the host (at stage 3 twice).
+    - with offload, gradients in fp32 on the host; at stage 3 as they were computed, too.
     """
     psi = sum(parameter.numel() for parameter in parameters)
     pieces = sum(-(-parameter.numel() // replicas) for parameter in parameters)  # stage 3 cuts each parameter
@@ -47,7 +47,7 @@ def stated(
         "buffers": held["buffers"] + width * bucket,
     }
     if offloads:
-        memory["host_gradients"] = 4 * share * (2 if stage == 3 else 1)
+        memory["host_gradients"] = (4 + (width if stage == 3 else 0)) * share
     return _moved(memory, offload)
 
 

@@ -1,6 +1,7 @@
 """A user's own DeepSpeed configuration beside ours."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,10 @@ class Noting(dict[str, Any]):
         return Noting(self, self.seen)
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < math.inf
+
+
 def _joined(own: dict[str, Any], theirs: dict[str, Any], at: str) -> dict[str, Any]:
     joined = dict(own)
     for key, value in theirs.items():
@@ -74,7 +79,7 @@ def _joined(own: dict[str, Any], theirs: dict[str, Any], at: str) -> dict[str, A
             continue
         if isinstance(own.get(key), dict) and not isinstance(value, dict):
             raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a JSON object")
-        if key == "reduce_bucket_size" and not (isinstance(value, int | float) and value >= 1):
+        if key == "reduce_bucket_size" and not _is_count(value):
             raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a number of entries")
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
             joined[key] = _joined(own.get(key, {}), value, f"{where}.")

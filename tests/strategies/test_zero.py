@@ -147,6 +147,9 @@ def test_bytes_on_the_wire_and_memory_are_the_stated_ones(fork_server, tmp_path,
         pytest.param(["strategy.stage=3", "strategy.micro_batches=2", "strategy.precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=2", "strategy.precision=bf16", "strategy.recompute=true"], marks=slow),
         pytest.param(["strategy.stage=2", "strategy.precision=bf16", "model.vocabulary=2048"], marks=slow),
+        pytest.param(
+            ["strategy.stage=3", "strategy.precision=bf16", "strategy.offload=all"], marks=[slow, needs_compiler]
+        ),
     ],
 )
 def test_a_gpts_memory_is_the_stated_one(fork_server, tmp_path, how):
@@ -240,6 +243,8 @@ def test_a_run_keeps_what_its_file_of_settings_held(tmp_path):
         ({"zero_optimization": True}, "zero_optimization=true: must be a JSON object"),
         ({"zero_optimization": None}, "zero_optimization=null: must be a JSON object"),
         ({"zero_optimization": {"reduce_bucket_size": "big"}}, 'reduce_bucket_size="big": must be a number'),
+        ({"zero_optimization": {"reduce_bucket_size": True}}, "reduce_bucket_size=true: must be a number"),
+        ({"zero_optimization": {"reduce_bucket_size": float("inf")}}, "reduce_bucket_size=Infinity: must be a number"),
         ({"zero_optimization": {"reduce_bucket_size": -5}}, "reduce_bucket_size=-5: must be a number"),
         ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, '"cpu" there and "none" by strategy.offload'),
         ({"gradient_accumulation_steps": 4}, "4 there and 1 by strategy.micro_batches"),
