@@ -99,6 +99,12 @@ def test_what_a_killed_machine_had_claimed_another_takes_over(tmp_path: Path, ur
     there = (tmp_path / "killed" / "stderr").read_text().count(": accuracy")
     assert len(watch.began) == 6 - there
     assert [trial.trial.attempt for trial in done].count(2) == 1
+    assert with_password(tmp_path) == []
+
+
+def with_password(root: Path) -> list[Path]:
+    """The files, standard output and error among them, in which it stands."""
+    return [path for path in root.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()]
 
 
 @pytest.mark.slow
@@ -149,12 +155,13 @@ def test_of_a_search_two_machines_make_no_more_trials_than_asked_for(url: str) -
         study.close()
 
 
+@pytest.mark.slow
 def test_a_password_is_never_shown(tmp_path: Path, url: str) -> None:
     ended = machine(tmp_path / "machine", url, "optimizer.lr=0.1,-1")
     assert ended.wait(START * 3) == 4
     files = [path for path in (tmp_path / "machine").rglob("*") if path.is_file()]
     assert any(path.name == "config.yaml" for path in files) and any(path.name == "report.html" for path in files)
-    assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []
+    assert with_password(tmp_path) == []
 
 
 @pytest.mark.parametrize(
