@@ -177,16 +177,20 @@ def from_yaml(text: str) -> Experiment:
 
 def explain(error: ValidationError, prefix: str = "") -> str:
     """pydantic's findings as key path, value and rule, one a line."""
-    lines: list[str] = []
+    rules: dict[str, dict[str, None]] = {}  # in order, each once
     for finding in error.errors():
-        tags = ("process", "virtual")  # which of the two kinds of hardware: no part of the path
-        path = ".".join(str(piece) for piece in finding["loc"] if isinstance(piece, str | int) and piece not in tags)
+        path = ".".join(str(piece) for piece in finding["loc"] if not _is_tag(piece))
         path = ".".join(piece for piece in (prefix, path) if piece)
         if finding["type"] == "extra_forbidden":
-            lines.append(f"{path}: there is no such key")
+            what, rule = path, "there is no such key"
         elif finding["type"] == "missing":
-            lines.append(f"{path}: is missing")
+            what, rule = path, "is missing"
         else:
-            rule = finding["msg"].replace("Input should be", "must be")
-            lines.append(f"{path}={finding['input']!r}: {rule}")
-    return "\n".join(dict.fromkeys(lines))
+            what, rule = f"{path}={finding['input']!r}", finding["msg"].replace("Input should be", "must be")
+        rules.setdefault(what, {})[rule] = None
+    return "\n".join(f"{what}: {' or '.join(those)}" for what, those in rules.items())
+
+
+def _is_tag(piece: object) -> bool:
+    """Whether it is pydantic's name for a member of a union, and no part of the path."""
+    return piece in ("process", "virtual", "str", "int", "float", "bool") or "[" in str(piece)

@@ -13,7 +13,25 @@ _ELSEWHERE = {
     "scheduler": "there are no schedules of DeepSpeed's here",
     "train_batch_size": "batch_size=... says how many samples a replica takes in a step",
     "train_micro_batch_size_per_gpu": "batch_size=... says how many samples a replica takes in a step",
+    "data_types": "what is trained in is chosen by strategy.precision=...",
 }
+_FIGURES = "where figures go is chosen by tracking=..."
+_PLUS = "what ZeRO++ sends and holds is not accounted for here"
+_NOT_HERE = {  # fine when switched off
+    "gradient_predivide_factor": "gradients are averaged as under every other strategy",
+    "tensor_parallel": "strategy=zero cuts up state, not layers",
+    "sequence_parallel_size": "a sequence stays on one worker",
+    "csv_monitor": _FIGURES,
+    "comet": _FIGURES,
+    "tensorboard": _FIGURES,
+    "wandb": _FIGURES,
+    "zero_force_ds_cpu_optimizer": "optimizer=adam takes DeepSpeed's CPU Adam where state is on the host",
+    "zero_optimization.zero_hpz_partition_size": _PLUS,
+    "zero_optimization.zero_quantized_weights": _PLUS,
+    "zero_optimization.zero_quantized_nontrainable_weights": _PLUS,
+    "zero_optimization.zero_quantized_gradients": _PLUS,
+}
+_COUNTS = "reduce_bucket_size", "allgather_bucket_size"
 _KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file -> (whose it is, when that is not there)
     "zero_optimization.stage": ("strategy.stage", None),
     "zero_optimization.offload_optimizer.device": ("strategy.offload", "none"),
@@ -22,11 +40,14 @@ _KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file ->
     "gradient_clipping": ("strategy.clip", None),
     "bf16.enabled": ("strategy.precision", False),
     "fp16.enabled": ("strategy.precision", False),
+    "torch_autocast.enabled": ("strategy.precision", False),
 }
 
 
 def read(path: str) -> dict[str, Any]:
     """A user's file. Raises `LayoutError`."""
+    if not path:
+        raise LayoutError("strategy.config=: name a DeepSpeed JSON file, or leave it out (null)")
     try:
         theirs = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
@@ -71,6 +92,12 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < math.inf
 
 
+def _is_off(value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.get("enabled") is False or all(map(_is_off, value.values()))
+    return value is not True and value in (False, None, 1)
+
+
 def _joined(own: dict[str, Any], theirs: dict[str, Any], at: str) -> dict[str, Any]:
     joined = dict(own)
     for key, value in theirs.items():
@@ -79,7 +106,9 @@ def _joined(own: dict[str, Any], theirs: dict[str, Any], at: str) -> dict[str, A
             continue
         if isinstance(own.get(key), dict) and not isinstance(value, dict):
             raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a JSON object")
-        if key == "reduce_bucket_size" and not _is_count(value):
+        if where in _NOT_HERE and not _is_off(value):
+            raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: {_NOT_HERE[where]}; leave it out there")
+        if key in _COUNTS and not _is_count(value):
             raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a number of entries")
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
             joined[key] = _joined(own.get(key, {}), value, f"{where}.")
