@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -28,24 +29,46 @@ from .zero import zero_against_deepspeed
 
 RESULTS = Path(__file__).with_name("results.json")
 
+COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # what is compared, rounds, a quick look's
+    "bsp": (bsp_against_ddp, 12, 4),
+    "harness": (harness_against_bare_loop, 12, 4),
+    "start": (start_times, 7, 3),
+    "hogwild": (hogwild_against_locks, 12, 4),
+    "local_sgd": (local_sgd_against_torch, 12, 4),
+    "sharding": (sharding_against_torch, 12, 4),
+    "zero": (zero_against_deepspeed, 8, 2),
+    "sweep": (sweep_overhead, 3, 1),
+    "fedavg": (fedavg_against_flower, 3, 1),
+    "virtual": (virtual_speed, 3, 1),
+}
+
 
 def main(
     quick: Annotated[bool, typer.Option(help="Few rounds: a look, not a figure to quote.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help=f"{', '.join(COMPARISONS)}; all of them, else.")] = None,
     json_file: Annotated[Path, typer.Option("--json", help="Where the figures go as JSON.")] = RESULTS,
 ) -> None:
     """Time paceline against what a user would pick instead."""
-    rounds = 4 if quick else 12
-    outcomes = bsp_against_ddp(rounds) + harness_against_bare_loop(rounds) + start_times(3 if quick else 7)
-    outcomes += hogwild_against_locks(rounds) + local_sgd_against_torch(rounds) + sharding_against_torch(rounds)
-    outcomes += zero_against_deepspeed(2 if quick else 8)
-    outcomes += sweep_overhead(1 if quick else 3)
-    outcomes += fedavg_against_flower(1 if quick else 3) + virtual_speed(1 if quick else 3)
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
-    json_file.write_text(json.dumps({"machine": machine, "results": [o.as_json() for o in outcomes]}, indent=2) + "\n")
+    outcomes: list[Outcome] = []
+    failed: list[str] = []
+    for name in only or COMPARISONS:
+        if name not in COMPARISONS:
+            raise typer.BadParameter(f"--only {name}: must be one of {', '.join(COMPARISONS)}")
+        compare, rounds, few = COMPARISONS[name]
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        try:
+            outcomes += compare(few if quick else rounds)
+        except Exception as error:  # the others' figures took long
+            failed.append(f"{name}: {error}")
+        results = [o.as_json() for o in outcomes]
+        json_file.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")
     Console(width=None if sys.stdout.isatty() else 150).print(_table(outcomes))
     print(f"medians; the ratio is the median over rounds, ours and the peer in turn; written to {json_file}")
-    if not quick:
+    if not quick and not only:
         print(f"\npeak memory, 2 workers, GPT of 114 M parameters:\n{memory_table()}\n{cuda_speed()}")
+    if failed:
+        sys.exit("\n\n".join(["not measured:", *failed]))
 
 
 def _table(outcomes: list[Outcome]) -> Table:

@@ -1,12 +1,15 @@
 """What `paceline plan --fit` shows."""
 
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from .output import aligned
 
 if TYPE_CHECKING:
     from ..engine.experiment import Machine
-    from ..engine.fit import Capacity, Fit, Verdict
+    from ..engine.fit import Fit, Verdict
+
+TRAINED_IN = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # a strategy's precision, as rates are named
 
 
 def raw_fit(fit: "Fit") -> dict[str, Any]:
@@ -44,7 +47,7 @@ def _raw(verdict: "Verdict") -> dict[str, Any]:
 def fit_for_people(fit: "Fit") -> str:
     return "\n\n".join(
         [
-            _machine(fit.capacity),
+            _machine(fit),
             "\n".join([*aligned([_model(fit), *_why(fit), _batch(fit)], numbers_from=2)]),
             "\n".join([_title(fit), *_strategies(fit)]),
             _notes(fit),
@@ -52,9 +55,11 @@ def fit_for_people(fit: "Fit") -> str:
     )
 
 
-def _machine(capacity: "Capacity") -> str:
+def _machine(fit: "Fit") -> str:
     from ..tracking.compare import human_bytes
 
+    plan, capacity = fit.chosen.plan, fit.capacity
+    assert plan is not None
     machine = capacity.machine
     host = f"{human_bytes(machine.host_memory)} of host memory, {human_bytes(capacity.host)} to fill"
     shared = f"shared by {capacity.per_host} workers and servers" if capacity.per_host > 1 else "for 1 worker"
@@ -64,6 +69,12 @@ def _machine(capacity: "Capacity") -> str:
         lines += [f"{devices} of {human_bytes(machine.device_memory)}, {human_bytes(capacity.device)} of each to fill"]
     if rates := _rates(machine):
         lines += [rates]
+    if (hosts := ceil(plan.layout.world_size / capacity.per_host)) > 1:
+        price = f", {hosts * machine.price_per_hour:.2f} US dollars an hour together" if machine.price_per_hour else ""
+        lines += [f"{_count(plan.layout.workers, 'worker')} take {hosts} such machines{price}"]
+    trained_in = TRAINED_IN[getattr(plan.strategy, "precision", "fp32")]
+    if machine.flops and trained_in not in machine.flops:
+        lines += [f"no rate in {trained_in} is known of it: see that it computes in that, and how fast"]
     return "\n         ".join(lines)
 
 

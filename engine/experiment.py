@@ -50,7 +50,7 @@ class Machine(_Frozen):
     devices: Natural  # accelerators, for one worker each; 0: workers compute on the CPU, in the host's memory
     device_memory: Natural  # of each
     host_memory: Positive
-    flops: dict[Literal["float32", "bfloat16"], Annotated[float, Gt(0)]]  # of a device, or of the CPU
+    flops: dict[Literal["float32", "bfloat16", "float16"], Annotated[float, Gt(0)]]  # of a device, or of the CPU
     host_link: Annotated[float, Gt(0)] | None  # bandwidth between a device and its host
     link: LinkModel | None  # between devices
     price_per_hour: Annotated[float, Gt(0)] | None  # None: it is not rented
@@ -185,6 +185,8 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             what, rule = path, "there is no such key"
         elif finding["type"] == "missing":
             what, rule = path, "is missing"
+        elif finding["type"] == "value_error" and isinstance(finding["input"], dict):
+            what, rule = path, finding["msg"].removeprefix("Value error, ")  # it names the keys that it is about
         else:
             what, rule = f"{path}={finding['input']!r}", finding["msg"].replace("Input should be", "must be")
         rules.setdefault(what, {})[rule] = None

@@ -175,8 +175,11 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
 
     whole = steps_of(directory.checkpoints)
     if not whole:
+        model = directory.path / "model.safetensors"
         raise ConfigError(
-            f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended early)"
+            f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended before the first "
+            "was due; checkpoint.every_steps=... makes them more often)"
+            + (f"; its weights are there to start anew from: weights={model}" if model.exists() else "")
         )
     if not step:
         return whole[-1]

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -27,7 +27,9 @@ from ..base import DataSpec
 from ..errors import TaskConfigError
 from .checks import need_tokens
 
-Count = Annotated[int, Ge(1)]
+Count = Annotated[int, Ge(1), Le(2**31 - 1)]
+Depth = Annotated[int, Ge(1), Le(4096)]
+Width = Annotated[int, Ge(1), Le(2**20)]  # the entries of a layer stay countable in 64 bits
 Probability = Annotated[float, Ge(0), Lt(1)]
 
 
@@ -113,9 +115,9 @@ class GPT(nn.Sequential):
         spec: DataSpec,
         vocabulary: Count | None = None,
         context: Count | None = None,
-        n_layer: Count = 4,
+        n_layer: Depth = 4,
         n_head: Count = 4,
-        width: Count = 128,
+        width: Width = 128,
         dropout: Probability = 0.0,
         tied: bool = False,
         recompute: bool = False,
