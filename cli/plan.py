@@ -159,21 +159,9 @@ def _configuration(experiment: "Experiment") -> list[str]:
 
 
 def _overrides(knobs: dict[str, Any], prefix: str) -> str:
-    return " ".join(f"{prefix}{key}={_value(value)}" for key, value in knobs.items())
+    from ..engine.grammar import as_override
 
-
-def _value(value: Any) -> str:
-    """In Hydra's grammar."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case list():
-            return f"[{','.join(map(_value, value))}]"
-        case dict():
-            return f"{{{','.join(f'{key}:{_value(item)}' for key, item in value.items())}}}"
-    return str(value)
+    return " ".join(f"{prefix}{key}={as_override(value)}" for key, value in knobs.items())
 
 
 def _who(plan: "Plan") -> list[str]:

@@ -236,8 +236,8 @@ def _dry_run(definition: "Definition") -> None:
 def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[list[str]]:
     from ..tracking.compare import human_bytes
 
-    modelled = any(point.compute is not None for point in planned)
-    more = ["compute/step, modelled"] if modelled else []
+    modelled = any(point.virtual_seconds is not None for point in planned)
+    more = ["virtual time, at least"] if modelled else []
     table = [["point", *definition.parameters, "workers", "steps", "sent/step", "memory", *more]]
     for i, point in enumerate(planned):
         chosen = [_cell(point.chosen[key]) for key in definition.parameters]
@@ -246,8 +246,8 @@ def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[l
             continue
         steps = f"{point.steps:,}" if point.steps is not None else "varies"
         sent = human_bytes(point.bytes_per_step) if point.bytes_per_step is not None else "varies"
-        compute = f"{point.compute * 1e3:.3g} ms" if point.compute is not None else "-"
-        cells = [str(point.workers), steps, sent, human_bytes(point.memory), *[compute for _ in more]]
+        virtual = f"{point.virtual_seconds:.3g} s" if point.virtual_seconds is not None else "-"
+        cells = [str(point.workers), steps, sent, human_bytes(point.memory), *[virtual for _ in more]]
         table.append([str(i), *chosen, *cells])
     return table
 

@@ -146,7 +146,7 @@ class Interval:
     log: bool
 
 
-def sweep_values(text: str) -> tuple[str, list[str] | Interval | None]:
+def sweep_values(text: str, config_dir: Path | None = None) -> tuple[str, list[str] | Interval | None]:
     """The key of an override, and what it sweeps over: values as overrides write them; None for a single one.
 
     `shuffle` gives the same order each time. Raises `ConfigError`.
@@ -154,12 +154,12 @@ def sweep_values(text: str) -> tuple[str, list[str] | Interval | None]:
     before = random.getstate()
     random.seed(text)  # hydra shuffles by it
     try:
-        return _swept(text)
+        return _swept(text, config_dir)
     finally:
         random.setstate(before)
 
 
-def _swept(text: str) -> tuple[str, list[str] | Interval | None]:
+def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | Interval | None]:
     override = _parsed(text)
     key = override.get_key_element()
     if not override.is_sweep_override():
@@ -175,7 +175,7 @@ def _swept(text: str) -> tuple[str, list[str] | Interval | None]:
     if isinstance(value, Sweep) and value.tags:
         raise ConfigError(f"{text}: tags are for intervals, as in tag(log,interval(0.001,0.1))")
     if isinstance(value, Glob):
-        names = [name for name in _all_choices(key) if name in value.filter([name])]
+        names = [name for name in _all_choices(key, config_dir) if name in value.filter([name])]
     else:
         names = [str(item) for item in itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1)]
     if not 0 < len(names) <= MOST_VALUES:
@@ -184,10 +184,12 @@ def _swept(text: str) -> tuple[str, list[str] | Interval | None]:
     return key, names
 
 
-def _all_choices(group: str) -> list[str]:
+def _all_choices(group: str, config_dir: Path | None) -> list[str]:
     GlobalHydra.instance().clear()
     with initialize_config_module("paceline.conf", version_base="1.3"):
-        return GlobalHydra.instance().config_loader().get_group_options(group)
+        ours = GlobalHydra.instance().config_loader().get_group_options(group)
+    theirs = [file.stem for file in (config_dir / group).glob("*.yaml")] if config_dir else []
+    return sorted({*ours, *theirs})
 
 
 def _choices(overrides: list[str]) -> list[str]:

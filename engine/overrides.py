@@ -1,6 +1,5 @@
 """The overrides that one would type for a configuration: its differences from the defaults of its choices."""
 
-import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,9 @@ import yaml
 
 from .compose import compose
 from .experiment import CHOSEN
+from .grammar import as_override
 
 _CONF = Path(str(files("paceline.conf")))
-_PLAIN = re.compile(r"[A-Za-z_./][\w./:@%-]*")
-_WORDS = ("null", "true", "false", "inf", "nan")  # that Hydra takes for more than text
 
 
 def overrides_of(config: dict[str, Any]) -> list[str]:
@@ -79,25 +77,5 @@ def _differences(path: str, default: Any, mine: Any) -> list[str]:
         inner = [_differences(f"{path}.{key}", default.get(key, _MISSING), value) for key, value in mine.items()]
         return [*gone, *(each for found in inner for each in found)]
     if default is _MISSING:
-        return [f"+{path}={value_text(mine)}"]
-    return [] if default == mine and type(default) is type(mine) else [f"{path}={value_text(mine)}"]
-
-
-def value_text(value: Any) -> str:
-    """The value in Hydra's grammar."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return str(value)
-        case list() | tuple():
-            return f"[{','.join(map(value_text, value))}]"
-        case dict():
-            return f"{{{','.join(f'{key}:{value_text(item)}' for key, item in value.items())}}}"
-    text = str(value)
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
-        return text
-    text = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (r"\'" if found[2] else ""), text)
-    return f"'{text}'"
+        return [f"+{path}={as_override(mine)}"]
+    return [] if default == mine and type(default) is type(mine) else [f"{path}={as_override(mine)}"]

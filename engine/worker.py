@@ -203,6 +203,7 @@ class Worker:
                 "samples": len(job.train),
                 "workers": self.layout.workers,
                 "modelled": self.parts.compute is not None,
+                "target_accuracy": self.experiment.target_accuracy,
                 **self._choices(),
             }
         )
@@ -404,6 +405,7 @@ class Worker:
     def _summarise(self, reports: list[Report], meter: Meter, done: int, status: str) -> None:
         experiment, layout = self.experiment, self.layout
         plan = make_plan(experiment, self.assignment.allowed, layout.world_size).as_dict()
+        reason = {} if status == "completed" else {"reason": f"was asked to stop, after step {done}"}
         self.directory.write_summary(
             {
                 "name": self.directory.name,
@@ -428,7 +430,8 @@ class Worker:
                 "target_accuracy": experiment.target_accuracy,
                 "time_to_accuracy": self.time_to_accuracy,
                 "seconds": max(report.seconds for report in reports),
+                **reason,
                 "predicted": {"bytes_per_step": plan["bytes_per_step"], "memory": plan["memory"]},
             }
         )
-        self.directory.append({"kind": "end", "status": status})
+        self.directory.append({"kind": "end", "status": status, **reason})

@@ -70,12 +70,13 @@ class RunDirectory:
 
     @classmethod
     def open(cls, root: str | Path, name_or_path: str | Path) -> "RunDirectory":
-        """The run called `name_or_path` under `root`, or the run directory at that path.
+        """The run called `name_or_path` (SWEEP/RUN: a sweep's) under `root`, or the run directory at that path.
 
         Raises RunNameError, naming close matches, when there is neither.
         """
         text = str(name_or_path)
-        candidates = [Path(root) / text] if _allowed(text) else []
+        named = text.count("/") <= 1 and all(map(_allowed, text.split("/")))
+        candidates = [Path(root) / text] if named else []
         for candidate in [*candidates, Path(text)]:
             if (candidate / "metrics.jsonl").is_file():
                 return cls(candidate.resolve())

@@ -107,7 +107,7 @@ def summary_of(run: RunDirectory) -> Summary:
 
 def from_records(name: str, records: list[Record]) -> Summary:
     """What is known of a run that has not written its summary: still running, killed, or out of disk."""
-    summary: Summary = {"name": name, "status": "unfinished"}
+    summary: Summary = {"name": name, "status": "unfinished", "reason": "it still runs, or was killed"}
     for record in records:
         summary |= _told_by(record)
     return summary
@@ -117,7 +117,7 @@ def _told_by(record: Record) -> Summary:
     match record.get("kind"):
         case "start":
             told = ("strategy", "sync", "model", "data", "partition", "stragglers", "workers", "modelled")
-            return {key: record.get(key) for key in told}
+            return {key: record.get(key) for key in (*told, "target_accuracy")}
         case "step":
             return {"loss": record.get("loss")}
         case "evaluation":
@@ -125,7 +125,7 @@ def _told_by(record: Record) -> Summary:
         case "end":
             return {"status": record.get("status"), "reason": record.get("reason")}
         case "resume":
-            return {"status": "unfinished", "reason": None}
+            return {"status": "unfinished", "reason": "it still runs, or was killed"}
     return {}
 
 

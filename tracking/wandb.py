@@ -117,9 +117,14 @@ class WandbMirror:
         return self._directory / "logs" / "wandb.log"
 
 
+_said: set[str] = set()  # by this process: the runs of a sweep have the same to say
+
+
 def _say(text: bytes) -> None:
-    if text:
-        print(text.decode(errors="replace"), end="", file=sys.stderr, flush=True)
+    for line in text.decode(errors="replace").splitlines():
+        if line not in _said:
+            _said.add(line)
+            print(line, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -180,6 +185,8 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
     """The W&B run: online when asked and possible, otherwise offline, and one line that says so."""
     import wandb
 
+    from .sources import SWEEP_NOTE
+
     files = directory.path / "wandb"
     files.mkdir(exist_ok=True)
     mode, reason = _mode(settings["mode"], wandb.setup().settings)
@@ -195,8 +202,10 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
     run = _open(settings, files, mode)
     if mode == "offline":
         here = Path.cwd()
-        shown = directory.path.relative_to(here) if directory.path.is_relative_to(here) else directory.path
-        _tell(f"W&B: offline ({reason}); {files}; send it with: paceline sync {shown}")
+        of_sweep = (directory.path / SWEEP_NOTE).exists()
+        all_of_it = directory.path.parent if of_sweep else directory.path
+        shown = all_of_it.relative_to(here) if all_of_it.is_relative_to(here) else all_of_it
+        _tell(f"W&B: offline ({reason}); {all_of_it if of_sweep else files}; send it with: paceline sync {shown}")
     return run
 
 

@@ -181,9 +181,10 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
     from .schema import from_file
 
     if arguments and "=" not in arguments[0] and Path(arguments[0]).suffix in (".yaml", ".yml"):
-        definition = _changed(from_file(Path(arguments[0])), arguments[1:])
+        definition = from_file(Path(arguments[0]))
+        definition = _changed(definition, arguments[1:], changes.get("config_dir") or definition.config_dir)
     else:
-        definition = from_overrides(arguments)
+        definition = from_overrides(arguments, changes.get("config_dir"))
     given = {field: value for field, value in changes.items() if value not in (None, ())}
     if "metric" in given and "maximize" not in given and given["metric"] != definition.metric:
         given["maximize"] = _larger_is_better(given["metric"])
@@ -202,14 +203,14 @@ def _larger_is_better(metric: str) -> bool:
     return column.larger_first
 
 
-def _changed(definition: Definition, overrides: Sequence[str]) -> Definition:
+def _changed(definition: Definition, overrides: Sequence[str], config_dir: str | None) -> Definition:
     """With other values for some keys, fixed or swept."""
     parameters, fixed = dict(definition.parameters), list(definition.fixed)
     for text in overrides:
         key, _ = sweep_values(text)
         fixed = [other for other in fixed if sweep_values(other)[0] != key]
         parameters.pop(key, None)
-    more, less = _read(overrides)
+    more, less = _read(overrides, config_dir)
     if not {**parameters, **more}:
         raise ConfigError(f"{' '.join(overrides)}: leaves nothing to sweep")
     return replace(definition, parameters={**parameters, **more}, fixed=(*fixed, *less))
@@ -218,12 +219,12 @@ def _changed(definition: Definition, overrides: Sequence[str]) -> Definition:
 # -- Hydra's grammar
 
 
-def from_overrides(overrides: Sequence[str]) -> Definition:
+def from_overrides(overrides: Sequence[str], config_dir: str | None = None) -> Definition:
     """`sync=bsp,ssp optimizer.lr=interval(0.01,0.1)`: a grid, or where an interval has no end of values, bayes.
 
     Raises `ConfigError`.
     """
-    parameters, fixed = _read(overrides)
+    parameters, fixed = _read(overrides, config_dir)
     if not parameters:
         raise ConfigError(
             "nothing is swept: give a key several values, such as sync=bsp,ssp or optimizer.lr=interval(0.01,0.1), or "
@@ -233,12 +234,12 @@ def from_overrides(overrides: Sequence[str]) -> Definition:
     return Definition("grid" if finite else "bayes", parameters, tuple(fixed))
 
 
-def _read(overrides: Sequence[str]) -> tuple[dict[str, Space], list[str]]:
+def _read(overrides: Sequence[str], config_dir: str | None) -> tuple[dict[str, Space], list[str]]:
     """(What is swept, what is fixed.)"""
     parameters: dict[str, Space] = {}
     fixed: list[str] = []
     for text in overrides:
-        key, found = sweep_values(text)
+        key, found = sweep_values(text, Path(config_dir) if config_dir else None)
         if found is None:
             fixed.append(text)
         elif key in parameters:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from ..experiment import Experiment, VirtualHardware
+from ..plan import Plan
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -26,9 +27,7 @@ class Planned:
     steps: int | None = None
     bytes_per_step: float | None = None
     memory: int = 0  # of the largest worker
-    compute: float | None = (
-        None  # modelled seconds of a step's passes, stragglers aside; None: not on a virtual cluster
-    )
+    virtual_seconds: float | None = None  # at least, of the whole run; None: not known, or no virtual cluster
     why: str = ""
 
 
@@ -87,17 +86,35 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
     try:
         prepared = prepare(definition.overrides(chosen, None), directory, definition.allow_modules)
         plan = prepared.plan()
-        compute = _modelled_compute(prepared.experiment, definition.allow_modules)
+        compute = _modelled_compute(prepared.experiment, definition.allow_modules, plan)
     except Exception as error:
         if getattr(error, "exit_code", None) is None:
             raise
         return Planned(chosen, why=" ".join(str(error).split()))
     memory = max(sum(part.memory.values()) for part in plan.parts)
-    return Planned(chosen, plan.layout.world_size, plan.steps, plan.bytes_per_step(), memory, compute)
+    sent = plan.bytes_per_step()
+    virtual = None
+    if compute is not None and plan.steps is not None:
+        virtual = plan.steps * _step_at_least(prepared.experiment, plan, compute)
+    return Planned(chosen, plan.layout.world_size, plan.steps, sent, memory, virtual)
 
 
-def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...]) -> float | None:
-    """Of a replica of one part; what a part of several is given is only known once it runs."""
+def _step_at_least(experiment: Experiment, plan: Plan, compute: float) -> float:
+    """Virtual seconds: a worker computes a step, and what the busiest of workers and servers sends for it passes its
+    link; the two may overlap, and latency, stragglers and waiting come on top.
+    """
+    hardware = experiment.hardware
+    assert isinstance(hardware, VirtualHardware)
+    alone = hardware.workers_per_host == 1  # otherwise some of it may stay within the host
+    bandwidth = hardware.network.bandwidth if alone else max(hardware.network.bandwidth, hardware.inside.bandwidth)
+    sent = [sum(costs.values()) for part in plan.parts for costs in (part.worker, part.server) if costs is not None]
+    return max(compute, max(sent, default=0.0) / bandwidth)
+
+
+def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Plan) -> float | None:
+    """A step's, on average over an epoch: its last batch is smaller. Of a replica of one part; what a part of several
+    is given is only known once it runs.
+    """
     if not isinstance(experiment.hardware, VirtualHardware) or experiment.hardware.compute != "modelled":
         return None
     import torch
@@ -105,10 +122,11 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...]) -> float
     from ..build import assemble
 
     parts = assemble(experiment, allowed)
-    if len(parts.modules) > 1 or parts.compute is None:
+    if len(parts.modules) > 1 or parts.compute is None or plan.steps_per_epoch is None:
         return None
     spec = parts.data.spec
     parts.compute.keep(0, parts.modules[0])
     inputs = torch.empty(experiment.batch_size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
     cost = parts.compute.of(0, inputs)
-    return cost.forward + cost.backward
+    places = plan.steps_per_epoch * plan.layout.replicas * experiment.batch_size  # for samples, in an epoch
+    return (cost.forward + cost.backward) * min(1.0, (spec.train_size or places) / places)

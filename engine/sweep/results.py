@@ -35,8 +35,9 @@ def _flat(section: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 def as_pruned(run: RunDirectory) -> dict[str, Any]:
     """Its summary, with the reason why it ended in it."""
-    run.append({"kind": "end", "status": "pruned", "reason": "given up: not among the best at this many evaluations"})
+    end = {"status": "pruned", "reason": "given up: not among the best at this many evaluations"}
+    run.append({"kind": "end", **end})
     run.close()
-    summary = {**(run.read_summary() or {"name": run.name}), "status": "pruned"}
+    summary = {**(run.read_summary() or {"name": run.name}), **end}
     run.write_summary(summary)
     return summary

@@ -4,7 +4,6 @@ The same file runs under `wandb agent`; what cannot be done here is refused by i
 """
 
 import math
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -16,14 +15,13 @@ from typing import Any
 import yaml
 
 from ..errors import ConfigError
+from ..grammar import as_override
 from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, ranged
 
 _KEYS = ("program", "method", "parameters", "metric", "early_terminate", "run_cap", "command", "name", "description")
 _ELSEWHERE = ("project", "entity", "controller", "imageuri", "image_uri", "job", "scheduler", "settings", "prior_runs")
 _ONLY_OPTIONS = "only the options --config-dir and --allow-module may stand in a sweep's command, each with its value"
 LARGEST_EXPONENT = 700  # of e that a float holds
-_PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")
-_BEFORE_QUOTE = re.compile(r"\\*(?:'|$)")
 
 
 def from_file(path: Path) -> Definition:
@@ -184,7 +182,7 @@ def _parameters(plain: Any) -> tuple[dict[str, Space], list[str]]:
             _check_keys(key, parameter, {"value", "distribution"})
             if "value" not in parameter or parameter.get("distribution", "constant") != "constant":
                 raise ConfigError(f"parameters.{key}: value and distribution=constant go together, alone")
-            constants.append(f"{key}={as_override(parameter.get('value'))}")
+            constants.append(f"{key}={as_override(parameter.get('value'), exact=False)}")
         else:
             spaces[key] = _space(key, parameter)
     if not spaces:
@@ -227,7 +225,7 @@ def _space(key: str, parameter: dict[str, Any]) -> Space:
         values = parameter["values"]
         if not isinstance(values, list) or not values:
             raise ConfigError(f"parameters.{key}.values={values}: must be a list of at least one")
-        return Values(tuple(dict.fromkeys(as_override(value) for value in values)))
+        return Values(tuple(dict.fromkeys(as_override(value, exact=False) for value in values)))
     _check_keys(key, parameter, {"min", "max", "q", "distribution"})
     if kind == "categorical":
         raise ConfigError(f"parameters.{key}.distribution=categorical: takes values, not min and max")
@@ -258,6 +256,9 @@ def _ranged(key: str, kind: str, low: Any, high: Any, q: Any) -> Range:
                 f"{LARGEST_EXPONENT}; log_uniform_values takes the bounds themselves"
             )
         low, high = math.exp(low), math.exp(high)
+    if steps and q is not None:  # W&B rounds what it draws to multiples of q
+        first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
+        low, high = (float(f"{each * q:.12g}") if isinstance(q, float) else each * q for each in (first, last))
     if kind != "int_uniform" and not steps:
         low, high = float(low), float(high)
     return ranged(key, low, high, q, kind in _LOG)
@@ -276,28 +277,3 @@ def _check_keys(key: str, parameter: dict[str, Any], valid: set[str]) -> None:
 def _nearest(name: str, valid: Sequence[str]) -> str:
     close = get_close_matches(name, valid, n=2)
     return f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(valid)}"
-
-
-def as_override(value: Any) -> str:
-    """A YAML value as Hydra's grammar writes it."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return repr(value)
-        case list():
-            return f"[{','.join(map(as_override, value))}]"
-        case dict():
-            return f"{{{','.join(f'{key}:{as_override(item)}' for key, item in value.items())}}}"
-    text = str(value)
-    if _PLAIN.fullmatch(text):
-        return text
-    # in quotes a backslash means itself, unless it stands before a quote
-    return "'" + _BEFORE_QUOTE.sub(lambda run: _escaped(run.group()), text) + "'"
-
-
-def _escaped(run: str) -> str:
-    backslashes, quote = run.rstrip("'"), run.lstrip("\\")
-    return backslashes * 2 + ("\\'" if quote else "")

@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -315,9 +316,10 @@ def _opened(
 ) -> Study:
     with _stored():
         known = len(study.get_trials(deepcopy=False))
-    study.sampler = _sampler(definition, sampler, known)
+    shared = not url.startswith("sqlite:")
+    study.sampler = _sampler(definition, sampler, zlib.crc32(place.encode()) + known if shared else known)
     study.pruner = _pruner(definition.early)
-    return Study(study, definition, not url.startswith("sqlite:"), place, grace)
+    return Study(study, definition, shared, place, grace)
 
 
 def _pruner(early: EarlyTermination | None) -> optuna.pruners.BasePruner:
@@ -328,8 +330,8 @@ def _pruner(early: EarlyTermination | None) -> optuna.pruners.BasePruner:
     return optuna.pruners.SuccessiveHalvingPruner(early.min_iter, early.eta, min_early_stopping_rate=0)
 
 
-def _sampler(definition: Definition, name: SamplerName, known: int) -> optuna.samplers.BaseSampler:
-    seed = known  # a sampler that draws as it did before would repeat itself
+def _sampler(definition: Definition, name: SamplerName, seed: int) -> optuna.samplers.BaseSampler:
+    """`seed`: another one each time that a study is opened, and on each machine, or it would draw the same again."""
     if name == "auto" and definition.method == "bayes":
         name = "tpe"
     with warnings.catch_warnings():

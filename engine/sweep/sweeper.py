@@ -35,6 +35,7 @@ from .study import Done, Study, Trial
 
 PLANNING = threading.Lock()  # hydra and torch's meta device are asked by one thread at a time
 LONGEST = 40  # characters of a run's name before its seed
+_NEGATIVE = re.compile(r"^-(?=[\d.])")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 ENDED = ("completed", "pruned")  # of a run that need not be run again
 DISK = 3  # exit code of a worker that could not write
@@ -432,7 +433,7 @@ class _Watcher:
 def run_name(trial: Trial, seed: int | None) -> str:
     """The name of the run's directory within the sweep's: 0003-ssp-0.1-s0, cut to what a name may be."""
     chosen = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.chosen.values())
-    words = "-".join(_NOT_IN_NAMES.sub("_", text).strip("_") for text in chosen)
+    words = "-".join(_NOT_IN_NAMES.sub("_", _NEGATIVE.sub("minus", text)).strip("_") for text in chosen)
     of_seed = f"-s{seed}" if seed is not None else ""
     again = f"-again{trial.attempt - 1}" if trial.attempt > 1 else ""
     return f"{f'{trial.point:04d}-{words}'[:LONGEST].rstrip('-_')}{of_seed}{again}"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline.engine import prepare
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import from_yaml, to_yaml
@@ -43,3 +44,29 @@ def test_a_file_that_is_not_ours_is_refused_and_makes_no_objects(change: tuple[s
     with pytest.raises(ConfigError, match=r"the run's config\.yaml is not one of ours") as caught:
         from_yaml(text.replace(*change))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["strategy=zero", "strategy.config=5"], "strategy.config=5: must be a valid string or must be an object"),
+        (["strategy=zero", "strategy.config="], "strategy.config=: name a DeepSpeed JSON file, or leave it out (null)"),
+        (
+            ["hardware=t4", "hardware.machine.device_memory=0"],
+            "hardware.machine: devices=1 with device_memory=0: a machine has devices with memory, or 0 of both",
+        ),
+        (
+            ["model=gpt", "data=text", "model.n_layer=100000"],
+            "model.n_layer=100000: must be less than or equal to",
+        ),
+        (
+            ["model=gpt", "data=text", "model.width=9000000"],
+            "model.width=9000000: must be less than or equal to",
+        ),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_told_by_its_key_in_one_line(overrides: list[str], line: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        prepare(overrides).plan()
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)

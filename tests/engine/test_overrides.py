@@ -7,7 +7,8 @@ import yaml
 
 from paceline.engine.compose import compose
 from paceline.engine.experiment import to_yaml
-from paceline.engine.overrides import overrides_of, value_text
+from paceline.engine.grammar import as_override
+from paceline.engine.overrides import overrides_of
 
 
 def stored(*overrides: str) -> dict[str, Any]:
@@ -67,4 +68,4 @@ def test_what_is_no_configuration_of_ours_is_an_error(config):
 def test_a_value_is_read_back_by_hydra(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    assert OverridesParser.create().parse_override(f"key={value_text(value)}").value() == value
+    assert OverridesParser.create().parse_override(f"key={as_override(value)}").value() == value

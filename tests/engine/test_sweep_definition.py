@@ -13,9 +13,9 @@ from sweep_files import COMMAND, parameter, schema, written
 
 from paceline.engine.compose import sweep_values
 from paceline.engine.errors import ConfigError
+from paceline.engine.grammar import as_override
 from paceline.engine.sweep import definition as sweeps
 from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, Values, define, from_dict
-from paceline.engine.sweep.schema import as_override
 
 # -- Hydra's grammar
 
@@ -42,6 +42,14 @@ from paceline.engine.sweep.schema import as_override
 def test_several_values_of_a_key_are_a_grid(text: str, values: list[str]) -> None:
     found = define([text, "epochs=1"])
     assert found == Definition("grid", {text.partition("=")[0]: Values(tuple(values))}, ("epochs=1",))
+
+
+def test_a_users_own_choices_are_among_those_that_a_pattern_finds(tmp_path: Path) -> None:
+    (tmp_path / "sync").mkdir()
+    (tmp_path / "sync" / "bsp_mine.yaml").write_text("{}")
+    found = define(["sync=glob(bsp*)"], config_dir=str(tmp_path))
+    assert found.parameters == {"sync": Values(("bsp", "bsp_mine", "bsp_naive"))}
+    assert define(["sync=glob(bsp*)"]).parameters == {"sync": Values(("bsp", "bsp_naive"))}
 
 
 @pytest.mark.parametrize(
@@ -245,11 +253,11 @@ values = some.recursive(
 @example(1e22)
 @example([None, True, ["a b", 1.5], {"k": "v w"}])
 def test_a_value_written_as_an_override_is_read_as_it_was(value: Any) -> None:
-    override = OverridesParser.create().parse_override(f"a={as_override(value)}")
+    override = OverridesParser.create().parse_override(f"a={as_override(value, exact=False)}")
     read = override.value()
     assert not override.is_sweep_override() and _unquoted(read) == value
     assert repr(_unquoted(read)) == repr(value)
-    assert sweep_values(f"a={as_override(value)}") == ("a", None)
+    assert sweep_values(f"a={as_override(value, exact=False)}") == ("a", None)
 
 
 def _unquoted(value: Any) -> Any:
@@ -262,5 +270,5 @@ def _unquoted(value: Any) -> Any:
 
 @given(some.lists(plain_text, min_size=2, max_size=4, unique=True))
 def test_values_on_the_command_line_are_those_of_a_file(texts: list[str]) -> None:
-    swept = define([f"a={','.join(map(as_override, texts))}"])
+    swept = define([f"a={','.join(as_override(text, exact=False) for text in texts)}"])
     assert swept.parameters == {"a": parameter(values=texts)}

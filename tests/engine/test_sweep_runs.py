@@ -140,6 +140,7 @@ def test_each_run_has_a_name_and_a_note_of_its_trial(sweep: Sweep) -> None:
         ({"sync": "ssp", "lr": 1e-05}, "0007-ssp-1e_05"),
         ({"model.hidden": "[32,16]"}, "0007-32_16"),
         ({"a": "'../up'", "b": "ü"}, "0007-.._up"),
+        ({"a": "-0.5", "b": -2, "c": "0.5"}, "0007-minus0.5-minus2-0.5"),
         ({"a": "x" * 99}, f"0007-{'x' * 35}"),
     ],
 )

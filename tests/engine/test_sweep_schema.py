@@ -21,7 +21,7 @@ from paceline.engine.sweep.schema import from_schema
         ({"min": 1, "max": 5, "distribution": "int_uniform"}, Range(1, 5)),
         ({"min": 1, "max": 5.0}, Range(1.0, 5.0)),
         ({"min": 1, "max": 5, "distribution": "uniform"}, Range(1.0, 5.0)),
-        ({"min": 0, "max": 1, "q": 0.25, "distribution": "q_uniform"}, Range(0, 1, 0.25)),
+        ({"min": 0, "max": 1, "q": 0.25, "distribution": "q_uniform"}, Range(0.0, 1.0, 0.25)),
         ({"min": 0, "max": 9, "distribution": "q_uniform"}, Range(0, 9, 1)),
         ({"min": -2, "max": 0, "distribution": "log_uniform"}, Range(math.exp(-2), 1.0, None, True)),
         ({"min": 0.001, "max": 1, "distribution": "log_uniform_values"}, Range(0.001, 1.0, None, True)),
@@ -36,7 +36,8 @@ def test_each_distribution_is_a_space(choice: dict[str, Any], space: Values | Ra
 
 def test_steps_are_counted_from_the_lower_bound_with_both_ends() -> None:
     assert parameter(min=0, max=1, q=0.1, distribution="q_uniform").all() == [i / 10 for i in range(11)]
-    assert parameter(min=1, max=10, q=4, distribution="q_uniform").all() == [1, 5, 9]
+    assert parameter(min=1, max=10, q=4, distribution="q_uniform").all() == [4, 8]  # W&B rounds to multiples of q
+    assert parameter(min=0.05, max=0.31, q=0.1, distribution="q_uniform").all() == [0.1, 0.2, 0.3]
     assert not parameter(min=0.0, max=1.0).finite
 
 

@@ -16,7 +16,7 @@ from short_runs import HERE, START, clean_environment
 from sweeps_here import SMALL, Noted, sweep
 
 from paceline.engine.errors import ConfigError, MachineError
-from paceline.engine.sweep.definition import Definition, Values
+from paceline.engine.sweep.definition import Definition, Values, define
 from paceline.engine.sweep.study import Done, create, reopen
 from paceline.tracking.errors import StorageError
 
@@ -100,6 +100,15 @@ def test_what_a_killed_machine_had_claimed_another_takes_over(tmp_path: Path, ur
     assert len(watch.began) == 6 - there
     assert [trial.trial.attempt for trial in done].count(2) == 1
     assert with_password(tmp_path) == []
+
+
+def test_machines_that_search_begin_at_other_points(url: str) -> None:
+    search = define(["optimizer.lr=interval(0.01,0.1)"], method="random", trials=4)
+    first = create("swept", url, search, "auto", "one")
+    second = reopen("swept", url, search, "auto", "two")  # before the first has claimed a trial
+    assert first is not None and second is not None
+    claimed = [study.next() for study in (first, second, first, second)]
+    assert len({trial.chosen["optimizer.lr"] for trial in claimed if trial is not None}) == 4
 
 
 def with_password(root: Path) -> list[Path]:

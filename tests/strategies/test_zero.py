@@ -256,6 +256,15 @@ def test_a_run_keeps_what_its_file_of_settings_held(tmp_path):
         ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, '"cpu" there and "none" by strategy.offload'),
         ({"gradient_accumulation_steps": 4}, "4 there and 1 by strategy.micro_batches"),
         ({"train_batch_size": 64}, "batch_size="),
+        ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled is true there and false by strategy.precision"),
+        ({"zero_optimization": {"allgather_bucket_size": 0}}, "allgather_bucket_size=0: must be a number"),
+        ({"zero_optimization": {"zero_quantized_gradients": True}}, "ZeRO++"),
+        ({"zero_optimization": {"zero_hpz_partition_size": 3}}, "ZeRO++"),
+        ({"gradient_predivide_factor": 2.0}, "gradient_predivide_factor=2.0: gradients are averaged"),
+        ({"tensor_parallel": {"autotp_size": 2}}, "not layers"),
+        ({"tensorboard": {"enabled": True}}, "tracking="),
+        ({"data_types": {"grad_accum_dtype": "fp16"}}, "strategy.precision"),
+        ({"zero_force_ds_cpu_optimizer": True}, "CPU Adam"),
         ({"optimizer": {"type": "Adam"}}, "optimizer="),
         ([], "must be a JSON object"),
     ],
@@ -264,6 +273,20 @@ def test_a_contradiction_is_refused_with_both_values(tmp_path, theirs, says):
     with pytest.raises(LayoutError) as refused:
         settings_with(tmp_path, theirs)
     assert says in str(refused.value)
+
+
+def test_what_is_switched_off_may_stand_in_the_file(tmp_path):
+    off = {"tensorboard": {"enabled": False, "output_path": "x"}, "torch_autocast": {"enabled": False}}
+    off |= {"gradient_predivide_factor": 1.0, "tensor_parallel": {"autotp_size": 1}}
+    settings = settings_with(tmp_path, {**off, "zero_optimization": {"zero_hpz_partition_size": 1}})
+    assert off.items() <= settings.items()
+
+
+def test_the_key_that_deepspeed_refuses_is_named(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"wall_clock_breakdown": "yes", "dump_state": False}))
+    with pytest.raises(LayoutError, match='DeepSpeed refuses wall_clock_breakdown="yes"'):
+        prepare(["strategy=zero", f"strategy.config={file}"]).plan()
 
 
 def test_a_missing_compiler_is_named_with_its_package(monkeypatch, tmp_path):

@@ -319,3 +319,10 @@ def test_a_full_disk_is_exit_code_3_and_costs_no_record_that_was_acknowledged(tm
     done = subprocess.run([*unshare, "sh", "-c", mount], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("survived")
+
+
+def test_a_run_of_a_sweep_is_found_by_both_names(tmp_path):
+    inner = RunDirectory.create(tmp_path / "runs" / "rates", "0001-ssp")
+    assert RunDirectory.open(tmp_path / "runs", "rates/0001-ssp").path == inner.path
+    with pytest.raises(RunNameError):
+        RunDirectory.open(tmp_path / "runs" / "other", "../rates/0001-ssp")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from recorded import began, config, datastore, directory, history, items
 
+from paceline.tracking import summaries
 from paceline.tracking.compare import Request, render, rows, table
 from paceline.tracking.errors import CorruptRunError, RunNameError
 from paceline.tracking.run_directory import RunDirectory
@@ -292,3 +293,10 @@ def test_json_that_holds_no_runs_is_refused(content, tmp_path, root):
 def test_a_row_of_wrong_types_is_damaged_beside_the_others(tmp_path, root):
     (tmp_path / "x.json").write_text('[{"run": "bad", "workers": []}, {"run": "good", "workers": 2}]')
     assert [run.summary["status"] for run in gather([str(tmp_path / "x.json")], root)] == ["damaged", "unfinished"]
+
+
+def test_what_a_run_that_failed_was_after_is_known(tmp_path: Path) -> None:
+    records = [{"kind": "start", "sync": "bsp", "target_accuracy": 0.97}, {"kind": "step", "step": 1, "loss": 1.0}]
+    told = summaries.from_records("cut", records)
+    assert told["target_accuracy"] == 0.97
+    assert (told["status"], told["reason"]) == ("unfinished", "it still runs, or was killed")

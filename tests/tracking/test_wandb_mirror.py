@@ -19,6 +19,7 @@ from paceline.tracking.compare import rows
 from paceline.tracking.errors import TrackingConfigError
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.sources import SWEEP_NOTE
 from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram
 
 IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
@@ -283,6 +284,17 @@ def test_no_key_and_no_terminal_is_offline_and_says_so_in_one_line(run, capfd):
     assert len(lines) == 1
     assert lines[0].startswith("W&B: offline (no API key)") and lines[0].endswith(f"paceline sync {run.path}")
     assert len(wandb_datastore.history(datastores(run)[0])) == 6
+
+
+def test_a_sweep_says_once_for_all_its_runs_that_it_is_offline(tmp_path, capfd):
+    for name in ("0000-bsp", "0001-ssp"):
+        run = RunDirectory.create(tmp_path / "rates", name)
+        (run.path / SWEEP_NOTE).write_text("{}")
+        started = mirror(run, mode="offline")
+        write_everything(run)
+        assert started.close()
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("W&B")]
+    assert len(lines) == 1 and lines[0].endswith(f"send it with: paceline sync {tmp_path / 'rates'}")
 
 
 def test_a_run_that_was_not_completed_is_marked_failed(run):

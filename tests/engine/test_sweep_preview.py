@@ -1,0 +1,38 @@
+"""What a dry run says of a point, against the run itself."""
+
+from pathlib import Path
+
+import pytest
+
+from paceline import engine
+from paceline.engine.sweep.definition import define
+from paceline.engine.sweep.preview import plan_point
+
+CLUSTER = ("hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=1", "hardware/network=ethernet_1g")
+SHORT = ("steps=12", "tracking=none", "evaluate.every=1000")
+
+
+@pytest.mark.parametrize(
+    ("how", "share"),
+    [
+        (("sync=bsp",), 0.5),
+        (("sync=bsp", "hardware.workers_per_host=4"), 0.05),  # it may all stay within the host
+        (("sync=bsp", "hardware.flops=1e6"), 0.9),  # where the passes are nearly all of it
+        (("sync=ssp",), 0.9),  # where all is waiting for the server's link
+        (("sync=local_sgd",), 0.3),
+        (("sync=backup_workers", "stragglers=exponential"), 0.3),
+    ],
+    ids=str,
+)
+def test_a_run_takes_at_least_the_virtual_time_said(how: tuple[str, ...], share: float, tmp_path: Path) -> None:
+    words = [*CLUSTER, *SHORT, *how]
+    told = plan_point(define([*words, "seed=0,1"]), {"seed": "0"})
+    assert told.virtual_seconds is not None, told.why
+    taken = engine.run([*words, "seed=0"], root=tmp_path, quiet=True).summary["seconds"]
+    assert share * taken <= told.virtual_seconds <= taken
+
+
+@pytest.mark.parametrize("how", [("hardware.workers=2",), (*CLUSTER, "hardware.compute=measured")], ids=" ".join)
+def test_no_time_is_said_where_it_is_measured(how: tuple[str, ...]) -> None:
+    told = plan_point(define([*how, *SHORT, "seed=0,1"]), {"seed": "0"})
+    assert not told.why and told.virtual_seconds is None
