@@ -116,10 +116,15 @@ def mean(values: Sequence[Any]) -> tuple[Any, float | None]:
     n, centre = len(values), math.fsum(values) / len(values)
     if unknown(centre) or math.isinf(centre):
         return centre, None
+    deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1))
+    return centre, (t975(n) or 0.0) * deviation / math.sqrt(n)
+
+
+def t975(n: int) -> float | None:
+    """t(0.975, n - 1), for the interval of a mean of n; None where there is none."""
     from scipy.special import stdtrit
 
-    deviation = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1))
-    return centre, float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
+    return float(stdtrit(n - 1, 0.975)) if n > 1 else None
 
 
 def _listed(values: list[Any]) -> str:

@@ -8,6 +8,7 @@ from browser import MISSING, Browser
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, many, recorded
 
+from paceline.tracking.groups import mean
 from paceline.tracking.report import write_report
 from paceline.tracking.sources import RunData, Swept
 
@@ -330,3 +331,45 @@ def test_500_runs_of_1000_points_are_shown_in_few_lines_and_all_listed(window: B
         assert sum(count for count, _ in lines) < 160_000
         assert len({name for _, names in lines for name in names} - {""}) == 500
     assert window.complaints() == []
+
+
+def seeds_of(setting: int, sync: str, count: int) -> list[RunData]:
+    return [
+        recorded(
+            f"000{setting}-{sync}-s{seed}",
+            number=3 * setting + 7 * seed,
+            sync=sync,
+            swept=Swept("sweep", setting, seed, {"sync": sync}),
+            config={"sync": {"name": sync}, "seed": seed},
+        )
+        for seed in range(count)
+    ]
+
+
+def test_seeds_are_drawn_as_a_mean_with_its_interval_and_can_be_taken_apart(window: Browser, tmp_path: Path) -> None:
+    runs = [*seeds_of(0, "bsp", 3), *seeds_of(1, "asp", 3), recorded("alone", number=2)]
+    cut = seeds_of(2, "ssp", 2)
+    cut[1].summary["status"] = "failed"
+    write_report([*runs, *cut], tmp_path / "seeds.html")
+    window.open(tmp_path / "seeds.html")
+    show(window, "accuracy")
+    window.run(
+        "const x = document.getElementById('accuracy-x'); x.value = 'step'; x.dispatchEvent(new Event('change'));"
+    )
+    [names] = traces(window, "accuracy")
+    means = [name for name in names if "mean of 3 seeds" in name]
+    assert len(means) == 2 and names.count("interval") == 2 and len(names) == 2 * 2 + 3
+    lines = window.run("return document.querySelector('#accuracy .plot').data.map((l) => [l.name, l.y, l.customdata])")
+    of_bsp = next(line for line in lines if line[0] == means[0])
+    every = [[r["accuracy"] for r in run.records if r["kind"] == "evaluation"] for run in runs[:3]]
+    expected = [mean(values) for values in zip(*every, strict=True)]
+    assert of_bsp[1] == pytest.approx([centre for centre, _ in expected], rel=1e-5)
+    assert of_bsp[2] == pytest.approx([half for _, half in expected], rel=1e-3)
+    legend = window.run("return document.querySelector('#accuracy .legend').textContent")
+    assert "mean of 3 seeds" in legend and "0002-ssp-s1 (failed)" in legend
+    window.run("[...document.querySelectorAll('#accuracy .controls input')].at(-1).click()")
+    assert len(traces(window, "accuracy")[0]) == len(runs) + len(cut)
+
+
+def test_without_seeds_there_is_no_switch_for_them(few: Browser) -> None:
+    assert few.run("return document.querySelectorAll('#accuracy .controls input').length") == 0

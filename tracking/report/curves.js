@@ -37,10 +37,12 @@ function curvesSection(section, body, controls) {
   const known = X_AXES.filter(([axis]) => runs.some((run) => run.curves.some(([, curve]) => hasAxis(run, curve, axis))));
   const x = choice(controls, `${section.id}-x`, 'Against', known.map(([axis, name]) => [axis, name]), again);
   const logarithmic = section.id === 'accuracy' ? { checked: false } : tick(controls, 'logarithmic', again);
+  const together = report.seeds.length ? tick(controls, 'seeds together', again) : { checked: false };
+  together.checked = report.seeds.length > 0;
   addButtons(controls, () => own);
   for (const kind of KINDS) {
     own.push(addFigure(body, section.dataset.title, kind, (shown) =>
-      describeCurves(shown, metrics[Number(metric.value)], known.find(([axis]) => axis === x.value), logarithmic.checked)));
+      describeCurves(shown, metrics[Number(metric.value)], known.find(([axis]) => axis === x.value), logarithmic.checked, together.checked)));
   }
   return true;
 }
@@ -49,14 +51,14 @@ function hasAxis(run, curve, axis) {
   return axis === 'bytes' ? run.bytesOfStep !== null : curve[axis] !== null;
 }
 
-function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic) {
+function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic, together) {
   const withCurve = shown.filter((run) => curveOf(run, metric));
   const some = withCurve.filter((run) => hasAxis(run, curveOf(run, metric), axis));
   const without = shown.length - some.length;
   const missing = without ? ` ${plural(without, 'run')} without such a curve.` : '';
   if (!some.length) return { summary: `No run that is plotted has ${metric} against ${axisName}.` };
   const percent = metric === 'accuracy';
-  const traces = curveTraces(some, metric, axis, percent);
+  const traces = (together ? seedTraces : curveTraces)(some, metric, axis, percent);
   const y = axisStyle(forPlotly(metric), { type: logarithmic ? 'log' : 'linear' });
   if (percent) y.tickformat = '.0~%';
   const top = axis === 'bytes' ? Math.max(...some.map((run) => decoded(run, curveOf(run, metric)).bytes.at(-1))) : 0;
@@ -65,7 +67,7 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic)
   const targets = new Set(some.map((run) => run.target));
   if (percent && targets.size === 1 && some[0].target !== null) addTarget(layout, some[0].target);
   return {
-    traces, layout, legend: legendOfRuns(some),
+    traces, layout, legend: (together ? legendOfSettings : legendOfRuns)(some),
     summary: `${metric} of ${plural(some.length, 'run')} against ${axisName}. ${bestAtEnd(some, metric)}${missing}`,
   };
 }

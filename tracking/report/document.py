@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from .. import compare
+from ..groups import Entry, grouped, t975
 from ..sources import RunData
 from .curves import ACCURACY, TEST_LOSS, TRAINING_LOSS, Curve, curves_of, encode, limit_for, number, thin
 from .palette import DARK, LIGHT, MEMORY_COLOURS, STEP_COLOURS, look
@@ -31,6 +32,7 @@ def document(runs: list[RunData]) -> Plain:
     columns, cells = _table(runs)
     keys, values, configurations = _configurations(runs)
     axes = _swept_keys(runs)
+    seeds = _seeds(runs)
     return {
         "verdicts": verdicts(runs),
         "colours": {"light": LIGHT, "dark": DARK, "step": STEP_COLOURS, "memory": MEMORY_COLOURS},
@@ -39,6 +41,8 @@ def document(runs: list[RunData]) -> Plain:
         "memoryKinds": MEMORY_KINDS,
         "stepParts": STEP_PARTS,
         "axes": [shown(axis) for axis in axes],
+        "seeds": seeds,
+        "t975": [t975(n) for n in range(max((len(group["runs"]) for group in seeds), default=0) + 1)],
         "configKeys": keys,
         "configValues": values,
         "runs": [
@@ -157,6 +161,17 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
 
 def _rank(key: str) -> int:
     return FIRST_COLUMNS.index(key) if key in FIRST_COLUMNS else len(FIRST_COLUMNS)
+
+
+def _seeds(runs: list[RunData]) -> list[Plain]:
+    """The groups of runs that differ in their seed alone: a label, and their places."""
+    places = {id(run): place for place, run in enumerate(runs)}
+    groups = grouped([Entry((run,), _row(run)) for run in runs], lambda _: False)
+    return [
+        {"label": shown(group.row["run"]), "runs": [places[id(run)] for run in group.runs]}
+        for group in groups
+        if len(group.runs) > 1
+    ]
 
 
 def _row(run: RunData) -> Plain:
