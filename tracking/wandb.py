@@ -167,6 +167,8 @@ def _watch(finish: threading.Event) -> None:
 def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
     import wandb
 
+    from .wandb_upload import mark_of
+
     directory = RunDirectory(Path(settings["directory"]))
     run = _init(settings, directory)
     _keep_choices(run, settings["config"])
@@ -177,18 +179,26 @@ def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
             run.log(history)
     summary = directory.read_summary()
     run.summary.update(_shown(directory, summary or {}))
-    run.finish(exit_code=0 if summary and summary.get("status") == "completed" else 1)
+    online, file = not run.offline, Path(run.settings.sync_file)
+    try:
+        run.finish(exit_code=0 if summary and summary.get("status") == "completed" else 1)
+    except TimeoutError:
+        _tell(f"W&B: the server did not take everything; send it again with: paceline sync {_named(directory)}")
+        online = False
     wandb.teardown()
+    if online and file.exists():
+        mark_of(file).touch()
 
 
 def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
     """The W&B run: online when asked and possible, otherwise offline, and one line that says so."""
     import wandb
 
-    from .sources import SWEEP_NOTE
+    from .wandb_upload import mark_of
 
     files = directory.path / "wandb"
     files.mkdir(exist_ok=True)
+    earlier = set(files.glob("run-*/*.wandb"))
     mode, reason = _mode(settings["mode"], wandb.setup().settings)
     if mode == "online":
         try:
@@ -198,15 +208,23 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
         except Exception as error:
             traceback.print_exc()
             wandb.teardown()  # the W&B service that failed still holds the run's id
+            for file in files.glob("run-*/*.wandb"):
+                if file not in earlier:
+                    mark_of(file).touch()  # there is nothing in it
             mode, reason = "offline", _reason(error)
     run = _open(settings, files, mode)
     if mode == "offline":
-        here = Path.cwd()
-        of_sweep = (directory.path / SWEEP_NOTE).exists()
-        all_of_it = directory.path.parent if of_sweep else directory.path
-        shown = all_of_it.relative_to(here) if all_of_it.is_relative_to(here) else all_of_it
-        _tell(f"W&B: offline ({reason}); {all_of_it if of_sweep else files}; send it with: paceline sync {shown}")
+        _tell(f"W&B: offline ({reason}); send it with: paceline sync {_named(directory)}")
     return run
+
+
+def _named(directory: RunDirectory) -> Path:
+    """What to call it in a command: of a trial, its whole sweep."""
+    from .sources import SWEEP_NOTE
+
+    here = Path.cwd()
+    path = directory.path.parent if (directory.path / SWEEP_NOTE).exists() else directory.path
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _open(settings: dict[str, Any], files: Path, mode: Mode) -> Any:
@@ -235,6 +253,7 @@ def _open(settings: dict[str, Any], files: Path, mode: Mode) -> Any:
             x_save_requirements=False,
             init_timeout=INIT_SECONDS,
             finish_timeout=UPLOAD_SECONDS,
+            finish_timeout_raises=True,
             x_transaction_log_flush_interval=1.0,  # what a killed run may lose, in seconds
         ),
     )

@@ -34,7 +34,7 @@ _NO_ENTRY = re.compile(r"returned error 401\b")
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run recorded offline: one `.wandb` file of each time that it was started, the earliest first."""
+    """What a run recorded for W&B: one `.wandb` file of each time that it was started, the earliest first."""
 
     name: str  # of the run, for people
     path: Path  # its directory
@@ -53,14 +53,15 @@ class Outcome:
 
 
 def recording(name: str, run: Path) -> Recording:
-    """Of the run in the directory `run`; without files, when it had no W&B or was online."""
+    """Of the run in the directory `run`; without files, when it had no W&B. What went out online is marked as sent."""
     path = run.resolve()
-    return Recording(name, path, tuple(sorted(path.glob("wandb/offline-run-*/*.wandb"))))
+    files = [*path.glob("wandb/offline-run-*/*.wandb"), *path.glob("wandb/run-*/*.wandb")]
+    return Recording(name, path, tuple(sorted(files, key=lambda file: file.parent.name.removeprefix("offline-"))))
 
 
 def is_sent(file: Path) -> bool:
     """Marked as sent, and not written to since."""
-    mark = _mark(file)
+    mark = mark_of(file)
     return mark.exists() and mark.stat().st_mtime_ns >= file.stat().st_mtime_ns
 
 
@@ -167,10 +168,11 @@ def _is_about(file: Path, line: str) -> bool:
 
 def _unmark(files: Sequence[Path]) -> None:
     for file in files:
-        _mark(file).unlink(missing_ok=True)
+        mark_of(file).unlink(missing_ok=True)
 
 
-def _mark(file: Path) -> Path:
+def mark_of(file: Path) -> Path:
+    """What W&B's client makes once the file was sent."""
     return file.with_name(f"{file.name}.synced")
 
 

@@ -21,6 +21,7 @@ from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.sources import SWEEP_NOTE
 from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram
+from paceline.tracking.wandb_upload import recording
 
 IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
 CONFIG = {"sync": {"name": "bsp", "staleness": 3}, "api_key": "do-not-tell"}
@@ -366,6 +367,7 @@ def test_online_the_server_gets_every_row_the_config_and_the_group(run, monkeypa
         assert json.loads(created["config"])["sync"]["value"] == CONFIG["sync"]
         assert server.summaries[-1]["step_time/median"] == 0.02
         assert server.exit_codes == [0]
+    assert recording("first", run.path).files and not recording("first", run.path).unsent().files
     said = capfd.readouterr().err
     assert said.startswith(f"W&B: {server.url}/me/paceline/runs/first-") and said.count("\n") == 1
 
@@ -388,12 +390,13 @@ def test_an_unreachable_server_costs_no_data_and_bounded_time(run, monkeypatch, 
         assert time.monotonic() - begun < FINISH_SECONDS + 1.0
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("W&B: offline (CommError")
+    assert [file.parent.name[:7] for file in recording("first", run.path).unsent().files] == ["offline"]
     assert len(wandb_datastore.history(datastores(run)[0])) == 6
 
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_server_lost_before_the_end_bounds_the_finish_and_leaves_every_row_on_disk(run, monkeypatch):
+def test_a_server_lost_before_the_end_bounds_the_finish_and_leaves_every_row_on_disk(run, monkeypatch, capfd):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     with serving() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
@@ -410,6 +413,8 @@ def test_a_server_lost_before_the_end_bounds_the_finish_and_leaves_every_row_on_
     (path,) = datastores(run, "run-*")
     assert [row["step"] for row in wandb_datastore.history(path)] == [1, 2, 3, 4, 5]
     assert not wandb_cores(os.getpid())
+    assert recording("first", run.path).unsent().files == (path.resolve(),)
+    assert capfd.readouterr().err.splitlines()[-1].endswith(f"send it again with: paceline sync {run.path}")
 
 
 @pytest.mark.fault
