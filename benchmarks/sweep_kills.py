@@ -16,7 +16,8 @@ from typing import Annotated
 
 import typer
 
-sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "engine")]
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "engine")]
 from killed_sweeps import OPENING, RESUMING, SCENES, SHOTS, TRIALS, Cell, Sweep, remove, shoot  # noqa: E402
 
 IN_A_ROW = 5  # kills of one sweep, at most
