@@ -10,6 +10,7 @@ from .output import note, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
+    from ..tracking.summaries import Row
 
 Format = Literal["table", "json", "csv", "markdown"]
 
@@ -101,7 +102,7 @@ def compare(
     show(text)
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
-    _write(shown, html, png)
+    _write(shown, table, keys, html, png)
 
 
 def check_outputs(html: Path | None, png: Path | None) -> None:
@@ -111,6 +112,8 @@ def check_outputs(html: Path | None, png: Path | None) -> None:
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         reason = "is a directory" if html.is_dir() else f"there is no directory {html.parent}"
         raise TableError(f"--html {html}: must name a file to write; {reason}")
+    if html is not None and html.exists() and not html.is_file():
+        raise TableError(f"--html {html}: must name a file to write; it is a device or a pipe")
     if png is not None and png.exists() and not png.is_dir():
         raise TableError(f"--png {png}: must name a directory, and is a file")
 
@@ -159,11 +162,11 @@ def _with_baseline(found: "list[RunData]", name: str, records: bool) -> "tuple[l
     return [*others, *found], others[0]
 
 
-def _write(runs: "list[RunData]", html: Path | None, png: Path | None) -> None:
+def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], html: Path | None, png: Path | None) -> None:
     if html is not None:
         from ..tracking.report import write_report
 
-        write_report(runs, html)
+        write_report(runs, html, table, keys)
         note(f"report: {shortest(html)}")
     if png is not None:
         from ..tracking.pictures import write_pictures

@@ -163,7 +163,7 @@ def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Def
     rows, _ = table(runs, Request())
     show(render(rows, width=terminal_width()))
     report = directory / "report.html"
-    write_report(runs, report)
+    write_report(runs, report, rows)
     failed = [done for done in trials if done.state == "failed"]
     best = _best(trials, definition)
     if best is not None:

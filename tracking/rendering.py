@@ -68,6 +68,12 @@ def facts(row: Row) -> list[tuple[str, str]]:
     return [(title, text) for title, text in told if text != "-"]
 
 
+def for_people(table: list[Row], columns: Sequence[str] = ()) -> tuple[list[str], list[bool], list[list[str]]]:
+    """As `render` shows it: the titles, which columns hold numbers, each row's texts."""
+    shown, cells = _for_people(table, False, columns)
+    return [column.title for column in shown], [column.is_number for column in shown], cells
+
+
 def _picked(table: list[Row], columns: Sequence[str]) -> list[Row]:
     if not columns:
         return table

@@ -194,7 +194,7 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Path]
     """Stands for the writers of reports and pictures: what they were given."""
     given: list[tuple[str, list[str], Path]] = []
 
-    def write_report(runs, file: Path) -> None:
+    def write_report(runs, file: Path, rows, columns) -> None:
         given.append(("html", [run.name for run in runs if run.records is not None], file))
 
     def write_pictures(runs, directory: Path) -> list[Path]:
@@ -220,6 +220,7 @@ def test_a_report_and_pictures_are_of_the_runs_shown_each_by_itself(paceline, sw
     [
         (["--html", "no/where.html"], "--html no/where.html: must name a file to write; there is no directory no"),
         (["--html", "runs"], "--html runs: must name a file to write; is a directory"),
+        (["--html", "/dev/full"], "--html /dev/full: must name a file to write; it is a device or a pipe"),
         (["--png", "runs/slow/summary.json"], "must name a directory, and is a file"),
     ],
     ids=" ".join,

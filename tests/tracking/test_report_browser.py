@@ -8,6 +8,7 @@ from browser import MISSING, Browser
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, many, recorded
 
+from paceline.tracking.compare import Request, table
 from paceline.tracking.groups import mean
 from paceline.tracking.report import write_report
 from paceline.tracking.sources import RunData, Swept
@@ -373,3 +374,31 @@ def test_seeds_are_drawn_as_a_mean_with_its_interval_and_can_be_taken_apart(wind
 
 def test_without_seeds_there_is_no_switch_for_them(few: Browser) -> None:
     assert few.run("return document.querySelectorAll('#accuracy .controls input').length") == 0
+
+
+def test_seeds_without_a_common_time_are_drawn_one_by_one_and_it_is_said(window: Browser, tmp_path: Path) -> None:
+    early, late = seeds_of(0, "bsp", 2)
+    for record in late.records:
+        if "time" in record:
+            record["time"] += 1000.0
+    write_report([early, late], tmp_path / "apart.html")
+    window.open(tmp_path / "apart.html")
+    show(window, "accuracy")
+    assert traces(window, "accuracy") == [[early.name, late.name]]
+    caption = window.run("return document.querySelector('#accuracy figcaption').textContent")
+    assert "Seeds that have no time in common are drawn one by one (2 runs)." in caption
+
+
+def test_the_means_of_seeds_are_shown_as_in_the_terminal(window: Browser, tmp_path: Path) -> None:
+    runs = [*seeds_of(0, "bsp", 3), *seeds_of(1, "asp", 3)]
+    rows, _ = table(runs, Request(pareto=("accuracy", "bytes")))
+    write_report(runs, tmp_path / "means.html", rows)
+    window.open(tmp_path / "means.html")
+    of_line = "(line) => [...line.children].map((cell) => cell.textContent)"
+    lines = window.run(f"return [...document.querySelectorAll('#comparison tr')].map({of_line})")
+    assert lines[0][0] == "run" and [line[0] for line in lines[1:]] == ["0000-bsp", "0001-asp"]
+    expected = mean([run.summary["accuracy"] for run in runs[:3]])
+    assert f"{expected[0]:.2%}" in lines[1][lines[0].index("accuracy")] and "±" in lines[1][lines[0].index("accuracy")]
+    write_report(runs[:1], tmp_path / "one.html")
+    window.open(tmp_path / "one.html")
+    assert window.run("return document.getElementById('compared').hidden")

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from some_runs import failed, many, recorded
 
+from paceline.tracking import compare
 from paceline.tracking.errors import StorageError
 from paceline.tracking.report import write_report
 from paceline.tracking.report.curves import Curve, curves_of, encode, limit_for, lived, thin
@@ -313,3 +315,35 @@ def test_100_runs_of_1000_points_stay_under_8_mb(tmp_path: Path) -> None:
 def test_a_few_runs_take_little_more_than_plotly(tmp_path: Path) -> None:
     write_report(many(10, 1000, 20), tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size < 5_200_000
+
+
+def test_a_run_that_was_killed_after_it_reached_the_target_reached_it() -> None:
+    killed = timed("killed", 5.0, 10.0, status="unfinished")
+    del killed.summary["time_to_accuracy"]
+    reached = next(record for record in killed.records if record.get("accuracy", 0) >= 0.9)
+    assert f"soonest: killed (data_parallel, sync=bsp), in {reached['time']:.3g} s" in verdicts([killed])[0]
+    killed.summary["status"] = "failed"
+    assert verdicts([killed]) == ["Measured, mlp on digits: none of 1 reaches 90.00%."]
+
+
+def test_seeds_outside_a_sweep_are_one_setting_too() -> None:
+    runs = [timed(f"mine-{seed}", 2.0 + seed, 1.0) for seed in (0, 1)]
+    runs = [replace(run, config={"seed": seed, "sync": "bsp"}) for seed, run in enumerate(runs)]
+    assert "soonest: mine-0 (data_parallel, sync=bsp) (mean of 2 seeds), in 2.5 s" in verdicts(runs)[0]
+
+
+def test_the_comparison_is_in_the_page_where_it_says_more_than_the_runs() -> None:
+    runs = [recorded("a", number=1), recorded("b", number=2)]
+    plain, _ = compare.table(runs, compare.Request())
+    assert document(runs, plain)["compared"] is None
+    marked, _ = compare.table(runs, compare.Request(baseline=runs[0], pareto=("accuracy", "bytes")))
+    told = document(runs, marked)["compared"]
+    assert told is not None and [row[0] for row in told["rows"]] == ["a", "b"]
+    assert {"front"} & set(told["titles"]) and len(told["titles"]) == len(told["numbers"]) == len(told["rows"][0])
+    assert document(runs, plain, ["run", "accuracy"])["compared"]["titles"] == ["run", "accuracy"]
+
+
+def test_a_report_is_written_through_a_symbolic_link(tmp_path: Path) -> None:
+    (tmp_path / "link.html").symlink_to(tmp_path / "there.html")
+    write_report([recorded()], tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink() and "<!doctype html>" in (tmp_path / "there.html").read_text()

@@ -1,6 +1,8 @@
 """The HTML report: one file that opens offline in a browser, with plots, the table and every configuration."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..run_directory import write_atomically
 from ..sources import RunData
@@ -8,9 +10,15 @@ from ..sources import RunData
 __all__ = ["write_report"]
 
 
-def write_report(runs: list[RunData], file: Path) -> None:
-    """Runs side by side, in the order given, as one HTML file. Raises StorageError when it cannot be written."""
+def write_report(
+    runs: list[RunData], file: Path, compared: Sequence[dict[str, Any]] = (), columns: Sequence[str] = ()
+) -> None:
+    """Runs side by side, in the order given, as one HTML file. Raises StorageError when it cannot be written.
+
+    `compared`: rows of `compare.table` to show before the runs, with the means of seeds, ratios to a baseline, the
+    front; `columns`: the keys of it to show, instead of those that say something.
+    """
     from .document import document
     from .page import page
 
-    write_atomically(file, page(document(runs)))
+    write_atomically(file.resolve(), page(document(runs, list(compared), columns)))  # through a symbolic link

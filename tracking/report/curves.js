@@ -58,7 +58,8 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic,
   const missing = without ? ` ${plural(without, 'run')} without such a curve.` : '';
   if (!some.length) return { summary: `No run that is plotted has ${metric} against ${axisName}.` };
   const percent = metric === 'accuracy';
-  const traces = (together ? seedTraces : curveTraces)(some, metric, axis, percent);
+  const settings = together ? settingsOf(some, metric, axis) : null;
+  const traces = (settings ? seedTraces : curveTraces)(settings || some, metric, axis, percent);
   const y = axisStyle(forPlotly(metric), { type: logarithmic ? 'log' : 'linear' });
   if (percent) y.tickformat = '.0~%';
   const top = axis === 'bytes' ? Math.max(...some.map((run) => decoded(run, curveOf(run, metric)).bytes.at(-1))) : 0;
@@ -67,8 +68,8 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic,
   const targets = new Set(some.map((run) => run.target));
   if (percent && targets.size === 1 && some[0].target !== null) addTarget(layout, some[0].target);
   return {
-    traces, layout, legend: (together ? legendOfSettings : legendOfRuns)(some),
-    summary: `${metric} of ${plural(some.length, 'run')} against ${axisName}. ${bestAtEnd(some, metric)}${missing}`,
+    traces, layout, legend: settings ? legendOfSettings(settings, some) : legendOfRuns(some),
+    summary: `${metric} of ${plural(some.length, 'run')} against ${axisName}. ${bestAtEnd(some, metric)}${missing}${settings ? apart(settings, axisName) : ''}`,
   };
 }
 

@@ -1,12 +1,13 @@
 """What the page is told: plain values for JSON, every text as it may be shown."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from .. import compare
 from ..groups import Entry, grouped, t975
+from ..rendering import for_people
 from ..sources import RunData
 from .curves import ACCURACY, TEST_LOSS, TRAINING_LOSS, Curve, curves_of, encode, limit_for, number, thin
 from .palette import DARK, LIGHT, MEMORY_COLOURS, STEP_COLOURS, look
@@ -24,7 +25,7 @@ CONFIG_KEYS, CONFIG_DEPTH = 2000, 20
 Plain = dict[str, Any]
 
 
-def document(runs: list[RunData]) -> Plain:
+def document(runs: list[RunData], compared: list[Plain] | None = None, picked: Sequence[str] = ()) -> Plain:
     curves = [curves_of(run) for run in runs]
     metrics = _metrics(curves)
     drawn = [{name: of_run[name] for name in metrics if name in of_run} for of_run in curves]
@@ -35,6 +36,7 @@ def document(runs: list[RunData]) -> Plain:
     seeds = _seeds(runs)
     return {
         "verdicts": verdicts(runs),
+        "compared": _compared(compared or [], picked),
         "colours": {"light": LIGHT, "dark": DARK, "step": STEP_COLOURS, "memory": MEMORY_COLOURS},
         "columns": columns,
         "metrics": [shown(name) for name in metrics],
@@ -161,6 +163,19 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
 
 def _rank(key: str) -> int:
     return FIRST_COLUMNS.index(key) if key in FIRST_COLUMNS else len(FIRST_COLUMNS)
+
+
+def _compared(table: list[Plain], picked: Sequence[str]) -> Plain | None:
+    """The rows of a comparison as the terminal shows them; None where they say no more than the table of runs."""
+    says_more = ("n", "front", "speedup_throughput")
+    if not table or not (picked or any(row.get(key) is not None for row in table for key in says_more)):
+        return None
+    titles, numbers, cells = for_people(table, picked)
+    return {
+        "titles": [shown(title) for title in titles],
+        "numbers": numbers,
+        "rows": [[shown(text, 500) for text in row] for row in cells],
+    }
 
 
 def _seeds(runs: list[RunData]) -> list[Plain]:

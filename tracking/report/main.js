@@ -42,6 +42,7 @@ const system = window.matchMedia('(prefers-color-scheme: dark)');
 let chosen = false;
 document.documentElement.dataset.theme = system.matches ? 'dark' : 'light';
 buildVerdict();
+buildCompared();
 buildTable(() => redraw());
 document.querySelectorAll('main section[data-kind]').forEach(buildSection);
 buildDifference();

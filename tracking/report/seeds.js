@@ -48,15 +48,26 @@ function meanCurve(members, metric, axis) {
   return { x, mean, half };
 }
 
-function seedTraces(some, metric, axis, percent) {
+// [{ label, members, curve }] to draw: where seeds have nothing of the axis in common, each by itself.
+function settingsOf(some, metric, axis) {
+  return bySetting(some).flatMap(([label, members]) => {
+    const curve = members.length > 1 ? meanCurve(members, metric, axis) : null;
+    if (curve && curve.x.length > 1) return [{ label, members, curve }];
+    return members.map((run) => ({ label: labelled(run), members: [run], curve: null, split: members.length > 1 }));
+  });
+}
+
+function seedTraces(settings, metric, axis, percent) {
   const traces = [];
-  const marked = some.length * 10 <= MARKED;
-  for (const [label, members] of bySetting(some)) {
-    if (members.length === 1) {
-      traces.push({ ...curveTraces(members, metric, axis, percent)[0], ...lineStyle(members[0], some.length, marked) });
+  const count = settings.length;
+  const marked = count * 10 <= MARKED;
+  for (const { label, members, curve } of settings) {
+    const style = lineStyle(members[0], count, marked);
+    if (!curve) {
+      traces.push({ ...curveTraces(members, metric, axis, percent)[0], ...style });
       continue;
     }
-    const { x, mean, half } = meanCurve(members, metric, axis);
+    const { x, mean, half } = curve;
     const colour = colours()[members[0].look[0]];
     const bound = (y) => (percent ? Math.min(Math.max(y, 0), 1) : y);
     const edge = [...mean.map((y, i) => bound(y + half[i])), ...mean.map((y, i) => bound(y - half[i])).reverse()];
@@ -66,7 +77,7 @@ function seedTraces(some, metric, axis, percent) {
     });
     const name = forPlotly(shorten(label, 60));
     traces.push({
-      type: 'scatter', x, y: mean, customdata: half, name, ...lineStyle(members[0], some.length, marked && x.length <= 40),
+      type: 'scatter', x, y: mean, customdata: half, name, ...lineStyle(members[0], count, marked && x.length <= 40),
       hovertemplate: `${name}<br>${percent ? '%{y:.2%} \u00b1 %{customdata:.2%}' : '%{y:.4~g} \u00b1 %{customdata:.2~g}'}`
         + ' at %{x:.4s}<extra></extra>',
     });
@@ -74,9 +85,13 @@ function seedTraces(some, metric, axis, percent) {
   return traces;
 }
 
-function legendOfSettings(some) {
-  const settings = bySetting(some);
+function legendOfSettings(settings, some) {
   if (settings.length > FEW) return legendOfRuns(some);
-  return settings.map(([label, members]) =>
+  return settings.map(({ label, members }) =>
     make('li', null, swatch(members[0]), make('span', [['class', 'name'], ['title', label]], bdi(label))));
+}
+
+function apart(settings, axisName) {
+  const count = settings.filter(({ split }) => split).length;
+  return count ? ` Seeds that have no ${axisName} in common are drawn one by one (${plural(count, 'run')}).` : '';
 }

@@ -28,6 +28,19 @@ function buildTable(changed) {
   filter();
 }
 
+// The rows as the terminal shows them.
+function buildCompared() {
+  const compared = report.compared;
+  document.getElementById('compared').hidden = compared === null;
+  if (compared === null) return;
+  const cell = (tag, text, i, more) =>
+    make(tag, [...(more || []), ...(compared.numbers[i] ? [['class', 'number']] : [])], bdi(text));
+  const head = make('tr', null, ...compared.titles.map((title, i) => cell('th', title, i, [['scope', 'col']])));
+  const lines = compared.rows.map((row) =>
+    make('tr', null, ...row.map((text, i) => (i === 0 ? cell('th', text, i, [['scope', 'row']]) : cell('td', text, i)))));
+  document.getElementById('comparison').append(make('thead', null, head), make('tbody', null, ...lines));
+}
+
 function headCell(column, place, changed) {
   const button = make('button', [['type', 'button']], column.title);
   const cell = make('th', [['scope', 'col'], ['aria-sort', 'none']], button);

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compare import human_bytes
+from ..groups import Entry, grouped
+from ..run_directory import Record
 from ..sources import RunData
 from .curves import lived, number
 from .text import shown
@@ -50,9 +52,16 @@ def _name(run: RunData, key: str) -> str:
 
 def _settings(runs: list[RunData]) -> list[Reached]:
     groups: dict[str, list[RunData]] = {}
-    for i, run in enumerate(runs):
+    alone = [run for run in runs if run.swept is None]
+    entries = [Entry((run,), {"run": run.name, "status": run.summary.get("status")}) for run in alone]
+    of_run = {id(run): i for i, entry in enumerate(grouped(entries, lambda _: False)) for run in entry.runs}
+    for run in runs:
         swept = run.swept
-        key = f"{i}" if swept is None else json.dumps([swept.sweep, swept.parameters], sort_keys=True, default=str)
+        key = (
+            f"{of_run[id(run)]}"
+            if swept is None
+            else json.dumps([swept.sweep, swept.parameters], sort_keys=True, default=str)
+        )
         groups.setdefault(key, []).append(run)
     return [_reached(group) for group in groups.values()]
 
@@ -60,9 +69,10 @@ def _settings(runs: list[RunData]) -> list[Reached]:
 def _reached(group: list[RunData]) -> Reached:
     first = group[0]
     what = f"{shown(first.name, 64)} ({_name(first, 'strategy')}, sync={_name(first, 'sync')})"
-    if len(group) > 1 and first.swept is not None:
-        what = ", ".join(f"{shown(key, 64)}={shown(value, 64)}" for key, value in first.swept.parameters.items())
-        what = f"{what or shown(first.name, 64)} (mean of {len(group)} seeds)"
+    if len(group) > 1:
+        chosen = first.swept.parameters if first.swept is not None else {}
+        named = ", ".join(f"{shown(key, 64)}={shown(value, 64)}" for key, value in chosen.items())
+        what = f"{named or what} (mean of {len(group)} seeds)"
     times = [time for run in group if (time := _time_to_target(run)) is not None]
     sent = [sum_ for run in group if (sum_ := _bytes_to_target(run)) is not None]
     return Reached(
@@ -76,18 +86,28 @@ def _reached(group: list[RunData]) -> Reached:
 
 def _time_to_target(run: RunData) -> float | None:
     """Seconds. A run that broke afterwards is no choice."""
-    broken = run.summary.get("status") in BROKEN
-    return None if broken else number(run.summary.get("time_to_accuracy"))
+    if run.summary.get("status") in BROKEN:
+        return None
+    if "time_to_accuracy" in run.summary:
+        return number(run.summary["time_to_accuracy"])
+    reached = _evaluation_at_target(run)  # it has no summary: it was killed later, or goes on
+    return number(reached.get("time")) if reached else None
 
 
 def _bytes_to_target(run: RunData) -> float | None:
-    a_step, target = bytes_of_a_step(run.summary), number(run.summary.get("target_accuracy"))
+    a_step, reached = bytes_of_a_step(run.summary), _evaluation_at_target(run)
+    step = number(reached.get("step")) if reached else None
+    return None if step is None or a_step is None else step * a_step
+
+
+def _evaluation_at_target(run: RunData) -> Record | None:
+    target = number(run.summary.get("target_accuracy"))
     for record in lived(run.records):
-        accuracy, step = number(record.get("accuracy")), number(record.get("step"))
-        if record.get("kind") == "evaluation" and None not in (accuracy, step, target, a_step):
-            assert accuracy is not None and step is not None and target is not None and a_step is not None
+        accuracy = number(record.get("accuracy"))
+        if record.get("kind") == "evaluation" and None not in (accuracy, target):
+            assert accuracy is not None and target is not None
             if accuracy >= target:
-                return step * a_step
+                return record
     return None
 
 
