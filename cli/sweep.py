@@ -223,6 +223,8 @@ def _dry_run(definition: "Definition") -> None:
     runs = total * (definition.seeds or 1)
     if definition.method == "grid":
         note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
+    elif definition.method == "random":
+        note(f"\n{total} of {definition.trials} points that are drawn at random; nothing was trained")
     else:
         note(
             f"\n{total} points drawn at random from a search of {definition.trials} trials: which it takes depends "

@@ -177,7 +177,10 @@ def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | Interva
     if isinstance(value, Glob):
         names = [name for name in _all_choices(key, config_dir) if name in value.filter([name])]
     else:
-        names = [str(item) for item in itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1)]
+        try:
+            names = [str(item) for item in itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1)]
+        except (ValueError, ArithmeticError) as error:
+            raise ConfigError(f"{text}: its values cannot be counted out ({_first_line(error)})") from None
     if not 0 < len(names) <= MOST_VALUES:
         many = f"more than {MOST_VALUES:,} values; an interval may do" if names else "no value to choose from"
         raise ConfigError(f"{text}: has {many}")
@@ -213,7 +216,10 @@ def _no_such_key(message: str, cause: BaseException | None, choices: list[str]) 
         return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"
     if "Could not override" not in message:
         return f"{_first_line(cause or message)}"
-    config = hydra_compose("config", overrides=choices)
+    try:
+        config = hydra_compose("config", overrides=choices)
+    except HydraException as error:  # the choices themselves
+        return _first_line(error)
     parent, _, _ = key.rpartition(".")
     section = OmegaConf.select(config, parent) if parent else config
     if parent and not isinstance(section, DictConfig):

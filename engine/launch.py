@@ -33,7 +33,7 @@ from ..comm.board import mark_lost
 from ..comm.network import Link, Network
 from ..comm.process import connect, serve_store
 from ..comm.virtual import Cluster
-from ..tracking.run_directory import RunDirectory
+from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
 from .build import Parts, assemble
 from .errors import InterruptedRunError, WorkerFailedError
 from .experiment import VirtualHardware, from_yaml, to_yaml
@@ -369,6 +369,8 @@ def what_is_saved(assignment: Assignment) -> str:
     saved = last_checkpoint(assignment.run)
     if saved is None:
         return "nothing was saved yet"
+    if (assignment.run / SWEEP_NOTE).exists():
+        return f"saved: {saved.name}; go on with: paceline sweep --resume --name {assignment.run.parent.name}"
     allow = "".join(f" --allow-module {module}" for module in assignment.allowed)
     return f"saved: {saved.name}; resume with: paceline train --resume {assignment.run.name}{allow}"
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ..tracking.environment import environment
-from ..tracking.errors import StorageError
+from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.mirror import Mirror, Sink
 from ..tracking.redact import redact
-from ..tracking.run_directory import RunDirectory, check_name
+from ..tracking.run_directory import SWEEP_NOTE, RunDirectory, check_name
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from . import ROOT
@@ -101,6 +101,10 @@ def prepare(
             raise ConfigError(f"--name {name}: a resumed run keeps its name")
         run_name, _, step = resume.partition("@")
         directory = RunDirectory.open(root, run_name)
+        if (directory.path / SWEEP_NOTE).exists():
+            sweep = directory.path.parent.name
+            how = f"paceline sweep --resume --name {sweep}"
+            raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
         experiment = override_stored(_stored(directory), list(overrides))
         _check_virtual(experiment, resumes=True)
         chosen = _checkpoint(directory, step)
@@ -195,11 +199,13 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
     plan.strategy.make_ready(lambda text: None if quiet else print(text, file=sys.stderr, flush=True))
 
 
-def _can_go_on(checkpoint: Path, plan: "Plan") -> None:
+def _can_go_on(checkpoint: Path, plan: "Plan", completed: bool) -> None:
     """Before any process starts. Raises `CorruptCheckpointError` or `ConfigError`."""
     from .checkpoint import read_manifest
 
     done = read_manifest(checkpoint).step
+    if plan.steps == done and completed:
+        raise ConfigError(f"steps, epochs: make {done} steps, and the run has made them; give more to go on with it")
     if plan.steps is not None and plan.steps < done:
         raise ConfigError(f"epochs, steps: make {plan.steps} steps, and {checkpoint.name} has {done} behind it already")
 
@@ -235,7 +241,11 @@ def run(
 def _check(prepared: Prepared, plan: "Plan") -> "Data":
     """What a run needs of this machine beside its plan. Raises `ConfigError`, `MachineError` or `MissingDataError`."""
     if prepared.checkpoint is not None:
-        _can_go_on(prepared.checkpoint, plan)
+        assert prepared.directory is not None
+        completed = False
+        with suppress(CorruptRunError):  # a damaged summary is written anew
+            completed = (prepared.directory.read_summary() or {}).get("status") == "completed"
+        _can_go_on(prepared.checkpoint, plan, completed)
     _check_machine(prepared, plan)
     return _have_data(prepared)
 

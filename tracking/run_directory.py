@@ -22,6 +22,7 @@ from typing import Any
 
 from .errors import CorruptRunError, RunNameError, StorageError
 
+SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see sources.Swept
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 POLL_SECONDS = 0.1
 CHUNK_BYTES = 1 << 20

@@ -11,9 +11,8 @@ import yaml
 
 from . import summaries
 from .errors import RunNameError
-from .run_directory import NAME, Record, RunDirectory, run_names
+from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, run_names
 
-SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see Swept
 SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
 

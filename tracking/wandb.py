@@ -22,7 +22,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from .redact import redact
-from .run_directory import Record, RunDirectory, follow, write_atomically
+from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically
 
 Mode = Literal["online", "offline", "disabled"]
 MODES = ("auto", "online", "offline")
@@ -220,8 +220,6 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
 
 def _named(directory: RunDirectory) -> Path:
     """What to call it in a command: of a trial, its whole sweep."""
-    from .sources import SWEEP_NOTE
-
     here = Path.cwd()
     path = directory.path.parent if (directory.path / SWEEP_NOTE).exists() else directory.path
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -14,6 +14,7 @@ Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
 PRUNED_BY = ("accuracy", "loss")
 MOST = 100_000  # points of a grid
+MOST_RUNS = 1_000_000  # of a grid with its seeds
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,9 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
         definition = _changed(definition, arguments[1:], changes.get("config_dir") or definition.config_dir)
     else:
         definition = from_overrides(arguments, changes.get("config_dir"))
+        ranges = any(isinstance(space, Range) for space in definition.parameters.values())
+        if ranges and changes.get("trials"):  # so many of them are looked for, not the first so many
+            definition = replace(definition, method="bayes")
     given = {field: value for field, value in changes.items() if value not in (None, ())}
     if "metric" in given and "maximize" not in given and given["metric"] != definition.metric:
         given["maximize"] = _larger_is_better(given["metric"])
@@ -283,11 +287,23 @@ def check(definition: Definition) -> None:
             f"method=grid: {endless[0]} has no end of values; give values, integer bounds or q, or choose "
             "method=random or bayes"
         )
+    _check_metric(definition.metric)
     if definition.method == "grid" and definition.size() > MOST:
         raise ConfigError(
             f"method=grid: makes {definition.size():,} points, and {MOST:,} are the most; fewer values, or "
             "method=random with --trials N"
         )
+    runs = definition.size() * (definition.seeds or 1) if definition.method == "grid" else 0
+    if runs > MOST_RUNS:
+        raise ConfigError(f"--seeds {definition.seeds}: makes {runs:,} runs, and {MOST_RUNS:,} are the most")
+
+
+def _check_metric(metric: str) -> None:
+    from ...tracking.columns import known
+
+    column = known(metric)
+    if not metric or (column is not None and not column.is_number):
+        raise ConfigError(f"metric={metric}: must be a number of the table, such as accuracy or time_to_accuracy")
 
 
 def _check_overrides(definition: Definition) -> None:

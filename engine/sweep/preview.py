@@ -95,20 +95,21 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
     sent = plan.bytes_per_step()
     virtual = None
     if compute is not None and plan.steps is not None:
-        virtual = plan.steps * _step_at_least(prepared.experiment, plan, compute)
+        virtual = max(plan.steps * compute, _seconds_of_sending(prepared.experiment, plan, plan.steps))
     return Planned(chosen, plan.layout.world_size, plan.steps, sent, memory, virtual)
 
 
-def _step_at_least(experiment: Experiment, plan: Plan, compute: float) -> float:
-    """Virtual seconds: a worker computes a step, and what the busiest of workers and servers sends for it passes its
-    link; the two may overlap, and latency, stragglers and waiting come on top.
+def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float:
+    """Virtual seconds that what the busiest of workers and servers sends takes to pass its link: it may be sent while
+    workers compute, and latency, stragglers and waiting come on top.
     """
     hardware = experiment.hardware
     assert isinstance(hardware, VirtualHardware)
     alone = hardware.workers_per_host == 1  # otherwise some of it may stay within the host
     bandwidth = hardware.network.bandwidth if alone else max(hardware.network.bandwidth, hardware.inside.bandwidth)
     sent = [sum(costs.values()) for part in plan.parts for costs in (part.worker, part.server) if costs is not None]
-    return max(compute, max(sent, default=0.0) / bandwidth)
+    period = experiment.sync.knobs.get("period") or 1  # a period that is not whole ends without its exchange
+    return steps // period * period * max(sent, default=0.0) / bandwidth
 
 
 def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Plan) -> float | None:

@@ -54,6 +54,10 @@ def from_schema(plain: Any) -> Definition:
     parameters, constants = _parameters(plain.get("parameters"))
     metric, maximize = _metric(plain.get("metric"), method)
     command = _command(plain.get("command"))
+    keys = {*parameters, *(text.partition("=")[0] for text in constants)}
+    for text in command.fixed:
+        if text.partition("=")[0] in keys:
+            raise ConfigError(f"command: {text}: stands under parameters, too; leave one of them out")
     return Definition(
         method,
         parameters,
@@ -258,6 +262,10 @@ def _ranged(key: str, kind: str, low: Any, high: Any, q: Any) -> Range:
         low, high = math.exp(low), math.exp(high)
     if steps and q is not None:  # W&B rounds what it draws to multiples of q
         first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
+        if first >= last:
+            raise ConfigError(
+                f"parameters.{key}.q={q}: takes multiples of q between min={low} and max={high}, and there are not two"
+            )
         low, high = (float(f"{each * q:.12g}") if isinstance(q, float) else each * q for each in (first, last))
     if kind != "int_uniform" and not steps:
         low, high = float(low), float(high)

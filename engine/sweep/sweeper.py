@@ -17,15 +17,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from ...tracking.columns import known
 from ...tracking.errors import CorruptRunError, StorageError
 from ...tracking.mirror import Mirror
-from ...tracking.run_directory import Record, RunDirectory, write_atomically
-from ...tracking.sources import SWEEP_NOTE, Swept
-from ..errors import InterruptedRunError, WorkerFailedError
+from ...tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
+from ...tracking.sources import Swept
+from ..errors import ConfigError, InterruptedRunError, WorkerFailedError
 from ..launch import STOP_SIGNALS, WORKER_FAILED, Crew
 from ..plan import Plan
 from ..session import Prepared, carry_out, prepare
@@ -208,9 +210,9 @@ class Sweeper:
                 raise InterruptedRunError("the sweep is being stopped", 128 + signal.SIGTERM)
             self._tell("started", trial, name)
             try:
-                return carry_out(
-                    prepared, plan, self._directory, True, started, opened, close=self._close_beside
-                ).summary
+                result = carry_out(prepared, plan, self._directory, True, started, opened, close=self._close_beside)
+                watcher.catch_up(result.path)
+                return as_pruned(RunDirectory(result.path)) if watcher.pruned else result.summary
             except InterruptedRunError:
                 if not watcher.pruned:
                     raise
@@ -273,6 +275,12 @@ class Sweeper:
             return
         every = [measures_of(summary) for summary in summaries]
         if any(metric not in measures for measures in every):
+            if "/" not in metric and known(metric) is None:  # some runs have no section/name, every run has the rest
+                near = get_close_matches(metric, every[0], n=3)
+                hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(every[0])}"
+                raise ConfigError(
+                    f"metric {metric}: the results have no such number{hint} Begin anew, under another --name"
+                )
             there = ", ".join(key for key, value in every[0].items() if value is not None)
             reason = f"metric {metric}: the results have no such number; there are {there}"
             self._end(trial, "failed", None, names, summaries, reason, 2)
@@ -409,6 +417,7 @@ class _Watcher:
         self._prunes = study.definition.early is not None and trial.seeds[0] in (None, prepared.experiment.seed)
         self._steps: int | None = None
         self._evaluations = 0
+        self._lock, self._over = threading.Lock(), False
         self.pruned = False
         self.crew: Crew | None = None
 
@@ -419,13 +428,26 @@ class _Watcher:
             case "step":
                 self._tell("step", self._trial, record["step"], self._steps)
             case "evaluation":
-                self._evaluations += 1
-                self._tell("evaluated", self._trial, record)
-                value = record.get(self._study.definition.metric)
-                if self._prunes and isinstance(value, int | float) and self.crew is not None and not self.pruned:
-                    self.pruned = self._study.report(self._trial, self._evaluations, value)
-                    if self.pruned:
-                        self.crew.ask_to_stop()
+                with self._lock:
+                    if not self._over:
+                        self._evaluated(record)
+
+    def catch_up(self, run: Path) -> None:
+        """Training has ended: look at the evaluations that the mirror has not handed over yet, and at no more."""
+        with self._lock:
+            evaluations = [record for record in RunDirectory(run).records() if record.get("kind") == "evaluation"]
+            for record in evaluations[self._evaluations :]:
+                self._evaluated(record)
+            self._over = True
+
+    def _evaluated(self, record: Record) -> None:
+        self._evaluations += 1
+        self._tell("evaluated", self._trial, record)
+        value = record.get(self._study.definition.metric)
+        if self._prunes and isinstance(value, int | float) and self.crew is not None and not self.pruned:
+            self.pruned = self._study.report(self._trial, self._evaluations, value)
+            if self.pruned:
+                self.crew.ask_to_stop()
 
     def close(self, summary: dict[str, Any] | None) -> None: ...
 

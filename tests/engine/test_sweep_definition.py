@@ -66,7 +66,14 @@ def test_an_interval_is_a_range(text: str, space: Range) -> None:
     found = define([text], trials=3)
     assert found.parameters == {"a": space} and found.parameters["a"].finite == isinstance(space.low, int)
     assert type(found.parameters["a"].low) is type(space.low)  # pyright: ignore[reportAttributeAccessIssue]
-    assert found.method == ("grid" if space.integer else "bayes")
+    assert found.method == "bayes"
+
+
+def test_so_many_of_an_interval_of_whole_numbers_are_looked_for(tmp_path: Path) -> None:
+    assert define(["a=int(interval(8,64))"], trials=3).method == "bayes"
+    assert define(["a=int(interval(8,64))"], trials=3, method="grid").method == "grid"
+    assert define(["a=int(interval(8,64))"]).method == "grid"
+    assert define(["a=8,16,32"], trials=2).method == "grid"
 
 
 def test_a_shuffled_list_has_the_same_order_each_time() -> None:
@@ -104,6 +111,8 @@ def test_a_shuffled_list_has_the_same_order_each_time() -> None:
         (["a=interval(nan,1)"], "must be finite"),
         (["a=tag(log,interval(0,1))"], "a: a logarithmic scale begins above 0, not at 0.0"),
         (["a=interval(0,1)"], "method=bayes: has no end by itself; say how many: --trials N"),
+        (["a=range(1,5,0)"], "a=range(1,5,0): its values cannot be counted out"),
+        (["a=range(0,nan,0.1)"], "a=range(0,nan,0.1): its values cannot be counted out"),
         (["missing.yaml"], "missing.yaml: cannot be read: No such file"),
     ],
 )
@@ -119,6 +128,9 @@ def test_what_is_no_sweep_is_refused(words: list[str], said: str) -> None:
         ({"method": "random"}, "method=random: has no end by itself; say how many: --trials N"),
         ({"method": "bayes"}, "method=bayes: has no end by itself"),
         ({"metric": "nosuch"}, "--metric nosuch: is no column of the table: say --minimize or --maximize"),
+        ({"metric": "sync", "maximize": True}, "metric=sync: must be a number of the table"),
+        ({"metric": "status", "maximize": True}, "metric=status: must be a number of the table"),
+        ({"seeds": 1_000_000}, "--seeds 1000000: makes 2,000,000 runs"),
         ({"metric": "throughput", "early": EarlyTermination(1, 3)}, "early_terminate: goes by what is measured"),
     ],
 )

@@ -20,6 +20,8 @@ SHORT = ("steps=12", "tracking=none", "evaluate.every=1000")
         (("sync=bsp", "hardware.flops=1e6"), 0.9),  # where the passes are nearly all of it
         (("sync=ssp",), 0.9),  # where all is waiting for the server's link
         (("sync=local_sgd",), 0.3),
+        (("sync=local_sgd", "hardware.network.bandwidth=1000000", "steps=7"), 0.8),  # its last period is not whole
+        (("sync=easgd_async", "hardware.network.bandwidth=1000000", "steps=3"), 0.9),  # and sends nothing
         (("sync=backup_workers", "stragglers=exponential"), 0.3),
     ],
     ids=str,

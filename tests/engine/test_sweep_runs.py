@@ -15,7 +15,7 @@ import pytest
 import yaml
 from process_table import until
 
-from paceline.engine.errors import DivergedError, InterruptedRunError, WorkerFailedError
+from paceline.engine.errors import ConfigError, DivergedError, InterruptedRunError, WorkerFailedError
 from paceline.engine.session import Prepared, Result
 from paceline.engine.sweep.definition import EarlyTermination, define
 from paceline.engine.sweep.opening import open_sweep
@@ -211,10 +211,19 @@ def test_seeds_of_an_adaptive_search_are_averaged(sweep: Sweep) -> None:
     assert [(done.value, len(done.runs)) for done in seen.done] == [(0.75, 3)] * 2
 
 
-def test_a_metric_that_does_not_exist_fails_the_trial_with_those_that_do(sweep: Sweep) -> None:
-    seen = sweep.run(accurate, "sync=bsp,ssp", *ONE, metric="acuracy", maximize=True)
-    assert {done.state for done in seen.done} == {"failed"}
-    assert seen.done[0].reason.startswith("metric acuracy: the results have no such number; there are ")
+def test_a_metric_that_no_run_has_ends_the_sweep_after_the_first(sweep: Sweep) -> None:
+    with pytest.raises(ConfigError, match=r"metric acuracy: the results have no such number; did you mean accuracy"):
+        sweep.run(accurate, "sync=bsp,ssp", *ONE, metric="acuracy", maximize=True)
+    assert [done.state for done in sweep.study.trials()] == ["running", "waiting"]
+
+
+def test_a_metric_that_some_runs_have_fails_the_others_with_those_that_they_have(sweep: Sweep) -> None:
+    def stale(run: Run) -> dict[str, Any]:
+        return {"accuracy": 0.5} | ({"staleness": {"mean": 1.0}} if "ssp" in run.directory.name else {})
+
+    seen = sweep.run(stale, "sync=bsp,ssp", *ONE, metric="staleness/mean", maximize=True)
+    assert [done.state for done in seen.done] == ["failed", "complete"]
+    assert seen.done[0].reason.startswith("metric staleness/mean: the results have no such number; there are ")
     assert " accuracy" in seen.done[0].reason and seen.done[0].runs == ("0000-bsp",)
 
 
@@ -276,6 +285,19 @@ def test_two_jobs_take_turns_where_each_wants_all_cores(sweep: Sweep) -> None:
     assert len(sweep.run(training, *words, jobs=2).done) == 3 and most == [1, 1, 1]
 
 
+def test_a_trial_that_ended_before_it_could_be_stopped_is_given_up_all_the_same(sweep: Sweep) -> None:
+    def quick(run: Run) -> dict[str, Any]:
+        """Is through before the mirror has handed over its evaluations."""
+        final = 0.9 - 0.2 * int(run.directory.name[3])
+        for accuracy in (final, 0.99):
+            run.directory.append({"kind": "evaluation", "step": 1, "accuracy": accuracy, "loss": 0.1})
+        return {"accuracy": 0.99}
+
+    early = EarlyTermination(1, 3)
+    seen = sweep.run(quick, "optimizer.lr=0.1,0.2,0.3,0.4", *ONE, early=early)
+    assert [done.state for done in seen.done] == ["complete", "pruned", "pruned", "pruned"]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_trial_stays_unfinished_and_is_run_again(number: int, code: int, sweep: Sweep) -> None:
     def training(run: Run) -> dict[str, Any]:
@@ -322,7 +344,7 @@ def test_the_exit_status_is_4_when_a_trial_failed_and_the_table_has_both(tmp_pat
     done = paceline(tmp_path, "optimizer.lr=0.1,-1", *TINY, *ONE, "--name", "mine")
     assert done.returncode == 4, done.stderr
     rows = [row.split()[:2] for row in done.stdout.splitlines()]
-    assert rows[1][0] == "0000-0.1" and ["0001-1", "(failed)"] in rows
+    assert rows[1][0] == "0000-0.1" and ["0001-minus1", "(failed)"] in rows
     assert done.stderr.splitlines()[-1] == "1 of 2 trials failed"
     assert "trial 1 failed: optimizer.lr=-1" in done.stderr
     assert (tmp_path / "runs" / "mine" / "report.html").is_file()
@@ -332,14 +354,14 @@ def test_the_exit_status_is_4_when_a_trial_failed_and_the_table_has_both(tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_bad_rate_is_given_up_early_for_real(tmp_path: Path) -> None:
-    words = ("optimizer.lr=0.5,1e-9", "epochs=150", "data.limit=200", "tracking=none", "checkpoint.every=0", *ONE)
+    words = ("optimizer.lr=0.5,1e-9", "epochs=1500", "data.limit=200", "tracking=none", "checkpoint.every=0", *ONE)
     done = paceline(tmp_path, *words, "--prune", "2", "--name", "mine")
     assert done.returncode == 0, done.stderr
     bad = RunDirectory.open(tmp_path / "runs" / "mine", "0001-1e_09")
     summary = bad.read_summary()
     assert summary is not None and summary["status"] == "pruned"
     evaluations = sum(record["kind"] == "evaluation" for record in bad.records())
-    assert 2 <= evaluations < 150 and "0001-1e_09 (pruned)" in done.stdout
+    assert 2 <= evaluations < 1500 and "0001-1e_09 (pruned)" in done.stdout
     assert "trial 0001-1e_09: pruned" in done.stderr
 
 

@@ -18,8 +18,7 @@ from paceline.tracking import sinks_from
 from paceline.tracking.compare import rows
 from paceline.tracking.errors import TrackingConfigError
 from paceline.tracking.mirror import Mirror
-from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.sources import SWEEP_NOTE
+from paceline.tracking.run_directory import SWEEP_NOTE, RunDirectory
 from paceline.tracking.wandb import FINISH_SECONDS, INIT_SECONDS, _with_histogram
 from paceline.tracking.wandb_upload import recording
 
@@ -471,7 +470,7 @@ def test_a_helper_that_hangs_is_killed_in_bounded_time(run, monkeypatch, capfd):
 
 OFFLINE = """
 import json, sys
-from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.run_directory import SWEEP_NOTE, RunDirectory
 from paceline.tracking.mirror import Mirror
 from paceline.tracking import sinks_from
 run = RunDirectory.create(sys.argv[1], "first")
@@ -497,7 +496,7 @@ def test_without_any_network_a_run_without_a_key_is_kept_offline(tmp_path):
 
 TRAINER = """
 import sys, time
-from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.run_directory import SWEEP_NOTE, RunDirectory
 from paceline.tracking.mirror import Mirror
 from paceline.tracking import sinks_from
 import json
