@@ -7,7 +7,6 @@ as JSON. No worker outlives us: the kernel kills workers when the fork server go
 The workers of the virtual cluster are threads of one such process.
 """
 
-import ctypes
 import json
 import multiprocessing
 import os
@@ -38,11 +37,11 @@ from .build import Parts, assemble
 from .errors import InterruptedRunError, WorkerFailedError
 from .experiment import VirtualHardware, from_yaml, to_yaml
 from .layout import Layout
+from .tied import LAUNCHER, tie
 from .worker import Assignment, prepare_process, work
 
 GRACE = 2.0  # seconds after the first failure in which others may say what they know, or end by themselves
 ONE_PRESS = 0.3  # seconds within which two signals are one
-PR_SET_PDEATHSIG = 1
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WORKER_FAILED = 4
 STARTING = threading.Lock()  # several runs may be started at once, from threads
@@ -105,7 +104,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
 
 def tie_to_launcher() -> None:
     """This child of the fork server dies when that does, and that dies with the launcher."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    tie(signal.SIGKILL)
     _let_go_of_fork_server()
     if os.getppid() == 1:
         os._exit(4)  # the fork server went before we asked the kernel to tell us
@@ -239,10 +238,8 @@ class Crew:
     def start(self, world_size: int, told: dict[str, Any], preload: tuple[str, ...]) -> None:
         context = multiprocessing.get_context("forkserver")
         # torch.optim imports torch._dynamo on first use
-        ours = ["paceline.engine.launch", "torch._dynamo", *preload, "paceline.engine.fork_server"]
-        context.set_forkserver_preload(ours)
         with STARTING, without_main():
-            _start_fork_server()
+            start_fork_server("paceline.engine.launch", "torch._dynamo", *preload)
             for rank in range(world_size):
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(
@@ -313,13 +310,16 @@ class Crew:
             process.join()
 
 
-def _start_fork_server() -> None:
-    """Ctrl-C, and SIGTERM to a group, reach us all: the fork server blocks them, a worker until it can save."""
+def start_fork_server(*preload: str) -> None:
+    """Unless it runs. Ctrl-C, and SIGTERM to a group, reach us all: it blocks them, a worker until it can save."""
+    multiprocessing.set_forkserver_preload(["paceline.engine.tied", *preload, "paceline.engine.fork_server"])
     resource_tracker.ensure_running()  # first: it unblocks what it blocks
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    os.environ[LAUNCHER] = str(os.getpid())
     try:
         forkserver.ensure_running()
     finally:
+        del os.environ[LAUNCHER]
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

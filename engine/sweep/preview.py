@@ -52,12 +52,12 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
     if count(definition) < MANY:
         yield from map(one, points)
         return
-    from ..launch import without_main
+    from ..launch import start_fork_server, without_main
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "paceline.engine.plan", "paceline.engine.session"])
     cores = len(os.sched_getaffinity(0))
     with without_main(), ProcessPoolExecutor(cores, context, initializer=_begin) as pool:
+        start_fork_server(__name__, "paceline.engine.plan", "paceline.engine.session")
         yield from pool.map(one, points, chunksize=CHUNK)
 
 
