@@ -245,7 +245,12 @@ class Crew:
                 process = context.Process(
                     target=worker_main, args=(rank, told, theirs), name=f"paceline-worker-{rank}", daemon=True
                 )
-                process.start()
+                try:
+                    process.start()
+                except (EOFError, ConnectionError):
+                    raise WorkerFailedError(
+                        f"worker {rank} cannot begin: the fork server was killed", WORKER_FAILED, []
+                    ) from None
                 theirs.close()
                 self._processes.append(process)
                 self._channels.append(ours)
