@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,11 @@ class Swept:
     trial: int
     seed: int
     parameters: dict[str, Any]  # what the sweep chose: {"sync": "ssp", "optimizer.lr": 0.1}
+
+    @classmethod
+    def of_overrides(cls, sweep: str, trial: int, seed: int, parameters: dict[str, Any]) -> "Swept":
+        """Of parameters that are texts as overrides write them: `1e-3` is a number, `'3'` in quotes is text."""
+        return cls(sweep, trial, seed, {name: _read(value) for name, value in parameters.items()})
 
 
 @dataclass(frozen=True)
@@ -145,8 +151,27 @@ def _kind(path: Path) -> str | None:
 
 def _swept(run: RunDirectory) -> Swept | None:
     try:
-        swept = Swept(**json.loads((run.path / SWEEP_NOTE).read_text()))
-    except (OSError, ValueError, TypeError):
+        swept = Swept.of_overrides(**json.loads((run.path / SWEEP_NOTE).read_text()))
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    known = isinstance(swept.sweep, str) and isinstance(swept.parameters, dict)
-    return swept if known and isinstance(swept.trial, int) and isinstance(swept.seed, int) else None
+    known = isinstance(swept.sweep, str) and isinstance(swept.trial, int) and isinstance(swept.seed, int)
+    return swept if known else None
+
+
+# What Hydra's grammar takes for a whole number, and for any number.
+_WHOLE = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
+_NUMBER = re.compile(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)(e[+-]?\d(_?\d)*)?|[+-]?(inf|nan)", re.I)
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def _read(value: Any) -> Any:
+    """What an override's value means; a list, a mapping and what is no text stay as they are."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        return re.sub(r"(\\+)(?=['\"]|$)", lambda found: found[0][: len(found[0]) // 2], value[1:-1])
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    if _WHOLE.fullmatch(value) and len(value) < 300:
+        return int(value)
+    return float(value) if _NUMBER.fullmatch(value) else value

@@ -147,6 +147,19 @@ def test_a_sweep_is_its_runs_with_seeds_as_one_row(paceline, sweep: Path) -> Non
     assert "90.50% ±6.35" in out and "t1-s1 (pruned)" in out and "pruned at epoch 1" in out
 
 
+def test_swept_numbers_are_numbers_to_select_and_sort_by(paceline, runs: Path) -> None:
+    for trial, size in enumerate(["128", "8"]):
+        run = RunDirectory.create(runs / "sizes", f"t{trial}")
+        note = {"sweep": "sizes", "trial": trial, "seed": 0, "parameters": {"batch_size": size}}
+        (run.path / "trial.json").write_text(json.dumps(note))
+        run.write_config(f"batch_size: {size}\nseed: 0\n")
+        run.write_summary({"name": run.name, "status": "completed"})
+    (runs / "sizes" / "sweep.yaml").touch()
+    told = json.loads(paceline("compare", "sizes", "--sort", "batch_size", "--format", "json").out)
+    assert [(row["run"], row["batch_size"]) for row in told] == [("t1", 8), ("t0", 128)]
+    assert names(paceline("compare", "sizes", "--where", "batch_size>=64", "--format", "json").out) == ["t0"]
+
+
 def test_a_group_is_the_baseline_by_any_of_its_runs(paceline, sweep: Path) -> None:
     for name in ("t0-s0", "rates/t0-s1", "runs/rates/t0-s1"):
         rows = json.loads(paceline("compare", "rates", "--baseline", name, "--format", "json").out)

@@ -1,6 +1,7 @@
 """Where compared runs may lie: run directories, sweeps, W&B files, exported JSON."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,34 @@ def test_a_damaged_run_is_gathered_with_its_reason_and_named_by_check(root):
     check(["second", "rates"], root)
     with pytest.raises(CorruptRunError, match=r"first/summary\.json"):
         check(["second", "first"], root)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8", 8), ("-3", -3), ("1_000", 1000),
+        ("0.09", 0.09), ("1e-3", 1e-3), ("5e-05", 5e-5), (".5", 0.5), ("2.", 2.0),
+        ("inf", math.inf), ("true", True), ("False", False), ("null", None), ("none", "none"), ("007", "007"),
+        ("'3'", "3"), ('"true"', "true"), (r"'it\'s'", "it's"), ("ssp", "ssp"), ("[8,4]", "[8,4]"), ("'", "'"),
+        ("1e", "1e"), (8, 8), (0.5, 0.5), ([8, 4], [8, 4]), ("", ""),
+    ],
+)  # fmt: skip
+def test_what_a_sweep_chose_is_read_as_an_override_is(text, value, root):
+    note = {"sweep": "rates", "trial": 1, "seed": 0, "parameters": {"x": text}}
+    (root / "first" / "trial.json").write_text(json.dumps(note))
+    (run,) = gather(["first"], root)
+    assert run.swept is not None
+    found = run.swept.parameters["x"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["8", "1_000", "1e-3", ".5", "2.", "inf", "-nan", "true", "null", "none", "007", "1e"])
+def test_hydra_reads_the_same(text):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    theirs = OverridesParser.create().parse_override(f"x={text}").value()
+    ours = Swept.of_overrides("s", 0, 0, {"x": text}).parameters["x"]
+    assert (repr(ours), type(ours)) == (repr(theirs), type(theirs))
 
 
 # -- W&B's files
