@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import summaries
-from .baseline import dollars, ratios
+from .baseline import dollars, ratios, target
 from .columns import (
     BY_KEY,
     COLUMNS,
@@ -84,7 +84,7 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     entries = [entry for entry in entries if all(c.holds(_value(entry, c.key, names)) for c in of_rows)]
     shown = [entry.row for entry in entries]
     if front:
-        mark_front(shown, front)
+        mark_front(shown, front, [target(entry) for entry in entries])
     shown = uniform(shown)
     if request.sort is not None and shown:
         shown = sort(shown, names.key(request.sort, is_ranked=True), request.reverse)

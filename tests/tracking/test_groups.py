@@ -179,6 +179,13 @@ def test_runs_that_cannot_be_compared_have_no_ratio(change):
     assert {shown[1][key] for key in shown[1] if "speedup" in key or "ratio" in key} == {None}
 
 
+def test_a_group_whose_first_run_failed_at_once_has_the_others_target():
+    group = [failed("bsp-9", config(9, lr=0.3)), *seeds(lr=0.3)]
+    base = data("base", config())
+    shown, _ = table([base, *group], Request(baseline=base))
+    assert (shown[1]["n"], shown[1]["speedup_time_to_accuracy"]) == (3, 1.0)
+
+
 def test_a_baseline_that_a_condition_leaves_out_is_still_what_is_compared_with():
     base = data("base", throughput=500.0)
     shown, _ = table([base, data("other")], Request(baseline=base, where=("throughput>600",)))

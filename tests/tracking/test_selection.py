@@ -155,6 +155,18 @@ def test_only_completed_runs_with_known_values_are_on_it_and_modelled_ones_among
     assert front("accuracy", runs=runs) == ["measured", "modelled", "other data"]
 
 
+def test_times_to_different_accuracies_do_not_beat_each_other():
+    runs = [
+        data("easy", target_accuracy=0.5, time_to_accuracy=1.0, accuracy=0.9),
+        data("hard", target_accuracy=0.95, time_to_accuracy=20.0, accuracy=0.9),
+        data("slow", target_accuracy=0.95, time_to_accuracy=30.0, accuracy=0.8),
+    ]
+    assert front("time_to_accuracy", "accuracy", runs=runs) == ["easy", "hard"]
+    assert front("accuracy", runs=runs) == ["easy", "hard"] and front("time_to_accuracy", runs=runs) == ["easy", "hard"]
+    runs[1] = data("hard", target_accuracy=0.95, time_to_accuracy=20.0, accuracy=0.85)
+    assert front("accuracy", runs=runs) == ["easy"]  # of the accuracy itself the target says nothing
+
+
 @pytest.mark.parametrize("word", ["sync", "optimizer.lr", "run"])
 def test_a_column_without_better_or_worse_is_refused(word):
     with pytest.raises(TableError, match=f"--pareto {word}: it is not known which way .* throughput"):
