@@ -90,10 +90,10 @@ def compare(
     reference = None
     if baseline:
         found, reference = _with_baseline(found, baseline, bool(html or png))
-    picked = tuple(_listed(columns))
-    request = tables.Request(reference, not no_group, tuple(where or ()), tuple(_listed(pareto)), picked, sort, reverse)
+    picked, conditions, front = tuple(_listed(columns)), tuple(where or ()), tuple(_listed(pareto))
+    request = tables.Request(reference, not no_group, conditions, front, picked, sort, reverse)
     table, shown = tables.table(found, request)
-    keys = tables.column_keys(picked, found, table) if picked else []
+    keys = tables.column_keys(request, found, table)
     width = terminal_width() if format == "table" else None
     text = tables.render(table, format, width, memory, keys)
     if format == "table" and not (memory or keys or not tables.has_memory(table)):

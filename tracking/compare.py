@@ -72,6 +72,8 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     of_runs = [condition for condition in conditions if not names.is_measured(condition.key)]
     of_rows = [condition for condition in conditions if names.is_measured(condition.key)]
     front = directions(request.pareto, names)
+    sort_key = names.key(request.sort, is_ranked=True) if request.sort is not None else None
+    column_keys(request, runs, [dict.fromkeys(there | {"front"} if front else there)])
 
     def joined(entries: list[Entry]) -> list[Entry]:
         return grouped(entries, names.is_measured) if request.group else entries
@@ -86,15 +88,23 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     if front:
         mark_front(shown, front, [target(entry) for entry in entries])
     shown = uniform(shown)
-    if request.sort is not None and shown:
-        shown = sort(shown, names.key(request.sort, is_ranked=True), request.reverse)
+    if sort_key is not None and shown:
+        shown = sort(shown, sort_key, request.reverse)
     return shown, [run for entry in entries for run in entry.runs]
 
 
-def column_keys(words: Sequence[str], runs: Sequence[RunData], there: Sequence[Row]) -> list[str]:
-    """The keys that the `words` of --columns mean, the run first. Raises TableError."""
-    names = Names.of(runs, frozenset(key for row in there for key in row) & BY_KEY.keys())
-    return list(dict.fromkeys(["run", *(names.key(word) for word in words)]))
+def column_keys(request: Request, runs: Sequence[RunData], shown: Sequence[Row]) -> list[str]:
+    """The keys of the columns that `request` asks for, the run first, then the front; none: the usual ones.
+
+    `shown`: the rows that `table` gave; where no run fulfils the conditions, any column will do. Raises TableError.
+    """
+    if not request.columns:
+        return []
+    there = frozenset(key for row in shown for key in row) if shown else frozenset(BY_KEY)
+    names = Names.of(runs, there & BY_KEY.keys())
+    picked = [names.key(word) for word in request.columns]
+    front = ["front"] if request.pareto and "front" not in picked else []
+    return list(dict.fromkeys(["run", *front, *picked]))
 
 
 def rows(runs: Sequence[Run], baseline: str | Run | None = None) -> list[Row]:

@@ -188,8 +188,28 @@ def test_conditions_columns_and_the_front_go_together(paceline, runs: Path) -> N
         ["slow", "90.00%", "*", "2"],
         ["fast", "80.00%", "*", "2"],
     ]
-    ended = paceline("compare", "--where", "accuracy>2")
-    assert ended.status == 0 and "none of 3 runs fulfils accuracy>2" in ended.err
+
+
+def test_the_front_is_a_column_by_itself_unless_it_is_among_those_asked_for(paceline, runs: Path) -> None:
+    lines = paceline("compare", "--pareto", "accuracy", "--columns", "data,accuracy").out.splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [["run", "front"], ["slow", "*"], ["fast", "-"]]
+    header = paceline("compare", "--pareto", "accuracy", "--columns", "accuracy,front", "--format", "csv").out
+    assert header.splitlines()[0] == "run,accuracy,front"
+    alone = paceline("compare", "--columns", "accuracy", "--format", "csv").out
+    assert alone.splitlines()[0] == "run,accuracy"
+
+
+@pytest.mark.parametrize("more", [[], ["--columns", "accuracy,workers"], ["--columns", "sync", "--sort", "accuracy"]])
+def test_conditions_that_nothing_fulfils_are_no_error(more: list[str], paceline, runs: Path) -> None:
+    ended = paceline("compare", "--where", "accuracy>2", *more)
+    assert ended.status == 0 and ended.last == "none of 3 runs fulfils accuracy>2"
+
+
+@pytest.mark.parametrize("more", [["--columns", "acuracy"], ["--columns", "speedup"], ["--sort", "acuracy"]])
+def test_a_column_that_there_is_not_is_refused_even_if_no_row_is_shown(more: list[str], paceline, runs: Path) -> None:
+    for condition in ([], ["--where", "accuracy>2"]):
+        ended = paceline("compare", *condition, *more)
+        assert (ended.status, ended.out) == (2, "") and f"no column '{more[1]}'" in ended.last
 
 
 def test_the_memory_by_kind_follows_the_table_unless_it_is_all_that_is_asked_for(paceline, sweep: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_wrong_condition_is_refused_with_its_rule(condition, rule):
 def test_columns_are_shown_as_asked_for_with_the_run_first():
     words = ("accuracy", "optimizer.lr", "bytes", "sync", "val/f1")
     shown, _ = table(RUNS, Request(columns=words))
-    keys = column_keys(words, RUNS, shown)
+    keys = column_keys(Request(columns=words), RUNS, shown)
     assert keys == ["run", "accuracy", "optimizer.lr", "bytes_per_step", "sync", "val/f1"]
     lines = render(shown, columns=keys).splitlines()
     assert lines[0].split() == ["run", "accuracy", "optimizer.lr", "sent/step", "sync", "val/f1"]
