@@ -37,7 +37,9 @@ def compare(
     reverse: Annotated[bool, typer.Option("--reverse", help="With --sort: worst first.")] = False,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Add speed-ups and ratios to this run.", autocompletion=complete_source),
+        typer.Option(
+            metavar="RUN", help="Add speed-ups and ratios to this run or mean of seeds.", autocompletion=complete_source
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -89,7 +91,7 @@ def compare(
     found = _gathered(runs, bool(html or png))
     reference = None
     if baseline:
-        found, reference = _with_baseline(found, baseline, bool(html or png))
+        found, reference = _with_baseline(found, baseline, not no_group, bool(html or png))
     picked, conditions, front = tuple(_listed(columns)), tuple(where or ()), tuple(_listed(pareto))
     request = tables.Request(reference, not no_group, conditions, front, picked, sort, reverse)
     table, shown = tables.table(found, request)
@@ -136,8 +138,11 @@ def _gathered(names: list[str] | None, records: bool) -> "list[RunData]":
     return sources.gather(every, ROOT, records)
 
 
-def _with_baseline(found: "list[RunData]", name: str, records: bool) -> "tuple[list[RunData], RunData]":
-    """The runs, the baseline among them, and the baseline. Raises RunNameError, CorruptRunError or TableError."""
+def _with_baseline(found: "list[RunData]", name: str, group: bool, records: bool) -> "tuple[list[RunData], RunData]":
+    """The runs, the baseline among them, and the baseline: of a group of seeds, one of its completed runs.
+
+    Raises RunNameError, CorruptRunError or TableError.
+    """
     from ..engine import ROOT
     from ..tracking import compare as tables
     from ..tracking import sources
@@ -148,15 +153,42 @@ def _with_baseline(found: "list[RunData]", name: str, records: bool) -> "tuple[l
         if known.path is not None:
             sources.check([str(known.path)], ROOT)
         return found, known
-    sources.check([name], ROOT)
-    others = sources.gather([name], ROOT, records)
-    if len(others) > 1:
+    others = tables.members(found, name)
+    seeds = bool(others)
+    if not others:
+        others, seeds = _elsewhere(name, records)
+    if len(others) > 1 and not (seeds and group):
         examples = ", ".join(run.name for run in others[:3])
-        raise TableError(f"--baseline {name}: must be one run, and is {len(others)} ({examples}, ...)")
-    for run in found:
-        if run.path is not None and run.path == others[0].path:
-            return found, run
-    return [*others, *found], others[0]
+        more = "; without --no-group their mean can be" if seeds else ""
+        raise TableError(f"--baseline {name}: must be one run, and is {len(others)} ({examples}, ...){more}")
+    there: dict[Path | None, RunData] = {run.path: run for run in found if run.path is not None}
+    joining = [run for run in others if run.path not in there and not any(run is each for each in found)]
+    first = next(iter(others))
+    return [*joining, *found], there.get(first.path, first)
+
+
+def _elsewhere(name: str, records: bool) -> "tuple[tuple[RunData, ...], bool]":
+    """The runs that `name` stands for, and whether they are a sweep's group of seeds (SWEEP/GROUP).
+
+    Raises RunNameError or CorruptRunError.
+    """
+    from ..engine import ROOT
+    from ..tracking import compare as tables
+    from ..tracking import sources
+    from ..tracking.errors import RunNameError
+
+    try:
+        sources.check([name], ROOT)
+        return tuple(sources.gather([name], ROOT, records)), False
+    except RunNameError:
+        sweep, _, group = name.rpartition("/")
+        try:
+            seeds = tables.members(sources.gather([sweep], ROOT, records), group) if sweep else ()
+        except RunNameError:
+            seeds = ()
+        if not seeds:
+            raise
+        return seeds, True
 
 
 def _write(runs: "list[RunData]", html: Path | None, png: Path | None) -> None:

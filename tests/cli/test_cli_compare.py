@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -166,6 +167,36 @@ def test_a_group_is_the_baseline_by_any_of_its_runs(paceline, sweep: Path) -> No
         assert [row["speedup_throughput"] for row in rows] == [1.0, 1.0] and len(rows) == 2
     ended = paceline("compare", "slow", "--baseline", "rates")
     assert (ended.status, ended.out) == (2, "") and "must be one run, and is 4 (t0-s0" in ended.last
+
+
+def test_a_group_is_the_baseline_by_the_name_that_the_table_has_for_it(paceline, sweep: Path) -> None:
+    by_run = paceline("compare", "rates", "--baseline", "t0-s1", "--format", "json").out
+    for name in ("t0", "rates/t0"):
+        assert paceline("compare", "rates", "--baseline", name, "--format", "json").out == by_run
+    for name in ("rates/t0", "runs/rates/t0"):  # not among those named
+        rows = json.loads(paceline("compare", "slow", "--baseline", name, "--format", "json").out)
+        assert [(row["run"], row["n"]) for row in rows] == [("t0", 2), ("slow", 1)]
+        assert [row["throughput_samples_per_s"] for row in rows] == [100, 100]
+    ended = paceline("compare", "rates", "--no-group", "--baseline", "t0")
+    assert (ended.status, ended.out) == (2, "") and "is 2 (t0-s0, t0-s1, ...); without --no-group" in ended.last
+    ended = paceline("compare", "rates", "--baseline", "rates/t9")
+    assert (ended.status, ended.out) == (2, "") and "no run 'rates/t9'" in ended.last
+
+
+def test_rows_of_one_name_are_told_apart_by_their_sweeps(paceline, sweep: Path) -> None:
+    shutil.copytree(sweep, sweep.parent / "again")
+    for config in sweep.parent.glob("again/*/config.yaml"):
+        config.write_text(config.read_text() + "epochs: 2\n")
+    for note in sweep.parent.glob("again/*/trial.json"):
+        note.write_text(note.read_text().replace("rates", "again"))
+    told = json.loads(paceline("compare", "rates", "again", "--format", "json").out)
+    assert [row["run"] for row in told] == ["rates/t0", "rates/t1", "again/t0", "again/t1"]
+    assert told[2]["runs"] == ["again/t0-s0", "again/t0-s1"] and told[3]["others"] == ["again/t1-s1 (pruned)"]
+    told = json.loads(paceline("compare", "rates", "again", "--baseline", "again/t0", "--format", "json").out)
+    assert [row["speedup_throughput"] for row in told] == [1.0] * 4
+    for name, rule in (("t0", "rates/t0 or again/t0"), ("t0-s1", "rates/t0-s1 or again/t0-s1")):
+        ended = paceline("compare", "rates", "again", "--baseline", name)
+        assert (ended.status, ended.out) == (2, "") and f"and is 2: {rule}" in ended.last
 
 
 def test_plain_runs_are_shown_without_names_and_a_note_names_the_sweeps(paceline, sweep: Path) -> None:

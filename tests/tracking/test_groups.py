@@ -8,6 +8,7 @@ from scipy import stats
 
 from paceline.tracking.baseline import dollars
 from paceline.tracking.compare import Request, find, render, rows, table
+from paceline.tracking.errors import TableError
 from paceline.tracking.groups import mean
 from paceline.tracking.sources import RunData, Swept
 
@@ -212,3 +213,11 @@ def test_dollars_are_hours_times_hosts_times_price(machine, changes, expected):
 def test_a_run_of_a_sweep_is_found_by_its_own_name_and_by_its_sweeps():
     runs = [data("a", None, Swept("s", 0, 0, {})), data("b")]
     assert find(runs, "s/a") is find(runs, "a") is runs[0] and find(runs, "s/b") is None
+
+
+def test_a_name_is_first_of_all_that_of_a_run_of_no_sweep():
+    runs = [data("a", None, Swept("s", 0, 0, {})), data("a"), data("b", None, Swept("s", 0, 0, {})),
+            data("b", None, Swept("t", 0, 0, {}))]  # fmt: skip
+    assert find(runs, "a") is runs[1] and find(runs, "s/a") is runs[0] and find(runs, "t/b") is runs[3]
+    with pytest.raises(TableError, match="--baseline b: must be one run, and is 2"):
+        find(runs, "b")
