@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ def _joined(parts: "list[tuple[Path, Stored]]") -> RunData:
     hurt = [f"{file.name} is damaged in {stored.damaged} places" for file, stored in parts if stored.damaged]
     status = {None: "unfinished", 0: "completed"}.get(last.exit_code, "failed")
     name = last.display_name or last.run_id or file.stem
-    return _run(name, last.config, summary, history, status, "; ".join(hurt) or None)
+    run = _run(name, last.config, summary, history, status, "; ".join(hurt) or None)
+    return replace(run, file=file if len(parts) == 1 else None)
 
 
 def from_json(file: Path) -> list[RunData]:

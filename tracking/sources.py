@@ -45,6 +45,7 @@ class RunData:
     path: Path | None  # None: it is no run directory of ours
     swept: Swept | None = None
     extra: dict[str, Any] = field(default_factory=dict)  # by names of its own: W&B's summary, an exported table's row
+    file: Path | None = None  # that holds this run and no other: a W&B file
 
 
 def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
