@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .completion import complete_column, complete_source
-from .output import note, shortest, show, terminal_width
+from .output import note, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
@@ -92,6 +92,7 @@ def compare(
     reference = None
     if baseline:
         found, reference = _with_baseline(found, baseline, not no_group, bool(html or png))
+    note_damage(found)
     picked, conditions, front = tuple(_listed(columns)), tuple(where or ()), tuple(_listed(pareto))
     request = tables.Request(reference, not no_group, conditions, front, picked, sort, reverse)
     table, shown = tables.table(found, request)

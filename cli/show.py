@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .completion import complete_source
-from .output import aligned, shortest, show, terminal_width
+from .output import aligned, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
@@ -39,6 +39,7 @@ def show_run(
     paceline show first-asp --format json
     """
     data = _find(run)
+    note_damage([data])
     if format == "json":
         show(json.dumps(_as_json(data), indent=2))
         return

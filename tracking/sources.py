@@ -46,6 +46,7 @@ class RunData:
     swept: Swept | None = None
     extra: dict[str, Any] = field(default_factory=dict)  # by names of its own: W&B's summary, an exported table's row
     file: Path | None = None  # that holds this run and no other: a W&B file
+    damage: tuple[str, ...] = ()  # of its files, what could not be read
 
 
 def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
@@ -79,20 +80,35 @@ def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
 
 
 def from_directory(run: RunDirectory, records: bool = True) -> RunData:
-    """Raises nothing for a damaged run: its status says so."""
+    """Raises nothing for a damaged run: its status says so, and `damage`."""
+    config, of_config = _config(run)
+    told, of_records = _records(run, records or not run.summary.exists())
+    summary = summaries.summary_of(run)
+    return RunData(run.name, summary, config, told, run.path, _swept(run), damage=(*of_config, *of_records))
+
+
+def _config(run: RunDirectory) -> tuple[dict[str, Any], list[str]]:
     try:
         config = yaml.load(run.config.read_text(), _YAML)
-    except (OSError, ValueError, yaml.YAMLError):
-        config = {}
-    summary = summaries.summary_of(run)
-    return RunData(
-        run.name,
-        summary,
-        config if isinstance(config, dict) else {},
-        run.records() if records or not run.summary.exists() else [],
-        run.path,
-        _swept(run),
-    )
+    except FileNotFoundError:
+        return {}, []
+    except OSError as error:
+        return {}, [f"{run.config}: cannot be read ({error.strerror})"]
+    except (ValueError, RecursionError, yaml.YAMLError):
+        config = None
+    return (config, []) if isinstance(config, dict) else ({}, [f"{run.config}: is no YAML mapping"])
+
+
+def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record], list[str]]:
+    """Not `wanted`: only whether the file begins as it should."""
+    try:
+        records, damaged = run.scan(None if wanted else 1)
+    except OSError as error:
+        return [], [f"{run.metrics}: cannot be read ({error.strerror})"]
+    if not wanted:
+        return [], [f"{run.metrics}: begins with what is no record"] if damaged else []
+    count = f"{len(damaged)} lines are" if len(damaged) > 1 else "1 line is"
+    return records, [f"{run.metrics}: {count} no record (the first: line {damaged[0]})"] if damaged else []
 
 
 def runs_of_sweep(path: Path, records: bool = True) -> list[RunData]:
@@ -141,12 +157,12 @@ def _kind(path: Path) -> str | None:
             return "wandb" if path.suffix == ".wandb" else "json"
         if not path.is_dir():
             return None
+        if (path / "metrics.jsonl").exists():
+            return "run"
+        if (path / SWEEP_FILE).is_file() or run_names(path):
+            return "sweep"
     except (OSError, ValueError):  # a name that is too long, or has a NUL in it
         return None
-    if (path / "metrics.jsonl").is_file():
-        return "run"
-    if (path / SWEEP_FILE).is_file() or run_names(path):
-        return "sweep"
     return "wandb" if next(path.rglob("*.wandb"), None) else None
 
 

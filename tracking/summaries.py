@@ -84,6 +84,8 @@ def read(run: RunDirectory) -> Summary:
         if summary is None:
             file = run.metrics
             summary = from_records(run.name, run.records())
+            if summary.get("status") == "completed":
+                summary["reason"] = f"{run.summary.name} is missing"
         if row_of(summary)["run"] is None:
             raise ValueError("it names no run")
     except (ValueError, OSError) as error:

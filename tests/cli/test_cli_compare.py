@@ -102,6 +102,18 @@ def test_a_damaged_run_is_a_row_when_found_and_an_error_when_named(content: str,
     assert paceline("compare", "fast").status == 0
 
 
+def test_files_that_could_not_be_read_in_whole_are_a_line_each_beside_the_table(paceline, runs: Path) -> None:
+    (runs / "slow" / "config.yaml").write_text("just text")
+    with (runs / "going" / "metrics.jsonl").open("ab") as file:
+        file.write(b"garbage\n")
+    ended = paceline("compare")
+    assert ended.status == 0 and ended.err.splitlines() == [
+        f"{runs}/slow/config.yaml: is no YAML mapping",
+        f"{runs}/going/metrics.jsonl: 1 line is no record (the first: line 2)",
+    ]
+    assert paceline("show", "slow").err == f"{runs}/slow/config.yaml: is no YAML mapping\n"
+
+
 def test_a_reader_that_leaves_early_is_no_error(runs: Path, here: Path) -> None:
     command = [sys.executable, "-m", "paceline.cli.main", "compare"]
     process = subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

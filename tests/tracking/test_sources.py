@@ -107,6 +107,41 @@ def test_a_damaged_run_is_gathered_with_its_reason_and_named_by_check(root):
         check(["second", "first"], root)
 
 
+@pytest.mark.parametrize("content", ["a: [", "just text", "- 1\n- 2", "", "\x00", "[" * 20000])
+def test_a_configuration_that_is_no_mapping_is_told_and_one_that_is_not_there_is_not(content, root):
+    (root / "first" / "config.yaml").write_text(content)
+    (root / "second" / "config.yaml").unlink()
+    first, second = gather(["first", "second"], root, records=False)
+    assert first.damage == (f"{root}/first/config.yaml: is no YAML mapping",) and first.config == {}
+    assert second.damage == () and first.summary["status"] == "completed"
+
+
+def test_damaged_lines_are_told_and_of_what_is_not_read_whether_it_begins_with_a_record(root):
+    (root / "first" / "metrics.jsonl").write_bytes(b"\xff\n\xfe\n")
+    (run,) = gather(["first"], root)
+    assert run.damage == (f"{root}/first/metrics.jsonl: 2 lines are no record (the first: line 1)",)
+    (run,) = gather(["first"], root, records=False)
+    assert run.damage == (f"{root}/first/metrics.jsonl: begins with what is no record",)
+
+
+def test_a_completed_run_without_its_summary_says_so(root):
+    run = RunDirectory.create(root, "bare")
+    run.append({"kind": "end", "status": "completed", "reason": None})
+    (row,) = rows(gather(["bare"], root))
+    assert (row["status"], row["why"]) == ("completed", "summary.json is missing")
+
+
+@pytest.mark.parametrize("has_summary", [True, False])
+def test_metrics_that_cannot_be_read_are_told(has_summary, root):
+    (root / "first" / "metrics.jsonl").unlink()
+    (root / "first" / "metrics.jsonl").mkdir()
+    if not has_summary:
+        (root / "first" / "summary.json").unlink()
+    (run,) = gather(["first"], root)
+    assert run.damage == (f"{root}/first/metrics.jsonl: cannot be read (Is a directory)",)
+    assert run.summary["status"] == ("completed" if has_summary else "damaged")
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
