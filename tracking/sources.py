@@ -163,7 +163,9 @@ def _kind(path: Path) -> str | None:
             return "sweep"
     except (OSError, ValueError):  # a name that is too long, or has a NUL in it
         return None
-    return "wandb" if next(path.rglob("*.wandb"), None) else None
+    from .foreign import wandb_files
+
+    return "wandb" if next(wandb_files(path), None) else None
 
 
 def _swept(run: RunDirectory) -> Swept | None:

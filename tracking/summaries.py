@@ -1,6 +1,7 @@
 """A run's summary and the row that a comparison makes of it, in both directions."""
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,8 @@ def _number(value: Any) -> float | int | None:
         return float(value)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError(f"{value!r} is no number")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError("a number is too large")
     return value
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -307,6 +308,53 @@ def test_what_is_no_wandb_file_is_refused(content, tmp_path, root):
     with pytest.raises(CorruptRunError, match=r"x\.wandb: is no W&B file") as refused:
         gather([str(tmp_path / "x.wandb")], root)
     assert refused.value.exit_code == 7
+
+
+def test_a_bad_file_in_a_folder_is_a_damaged_run_beside_the_others(tmp_path, root):
+    datastore(tmp_path / "w" / "1" / "run-good.wandb", began("good"), history(loss=1.0))
+    bad = tmp_path / "w" / "2" / "run-bad.wandb"
+    bad.parent.mkdir()
+    bad.write_bytes(b"no datastore")
+    good, hurt = gather([str(tmp_path / "w")], root)
+    assert (good.name, hurt.name, hurt.summary["status"]) == ("good", "bad", "damaged")
+    assert "run-bad.wandb: is no W&B file" in rows([hurt])[0]["why"]
+    with pytest.raises(CorruptRunError, match=r"run-bad\.wandb"):  # the only one, as if it were named itself
+        gather([str(bad.parent)], root)
+
+
+def test_a_directory_that_vanishes_while_it_is_searched_is_passed_over(tmp_path, root, monkeypatch):
+    datastore(tmp_path / "w" / "z" / "run-good.wandb", began("good"), history(loss=1.0))
+    (tmp_path / "w" / "gone").mkdir()
+    scandir = os.scandir
+
+    def racing(path="."):
+        if Path(path).name == "gone":
+            Path(path).rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", racing)
+    assert names(tmp_path / "w", root=root) == ["good"]
+
+
+HUGE = 10**400
+
+
+def test_a_number_that_no_float_holds_is_infinite_in_what_others_exported(tmp_path, root):
+    told = {"name": "one", "summary": {"loss": HUGE, "val_accuracy": 0.5, "f1": -HUGE}, "config": {"lr": HUGE},
+            "history": [{"_step": 0, "loss": HUGE, "_runtime": HUGE}]}  # fmt: skip
+    (tmp_path / "api.json").write_text(json.dumps([told, {"run": "two", "workers": HUGE, "loss": HUGE}]))
+    runs = gather([str(tmp_path / "api.json")], root)
+    assert (runs[0].summary["loss"], runs[0].summary["accuracy"], runs[0].extra["f1"]) == (math.inf, 0.5, -math.inf)
+    shown, _ = table(runs, Request(columns=("loss", "f1", "lr"), where=("lr!=3",)))
+    assert "inf" in render(shown)
+    datastore(tmp_path / "x.wandb", began("w", {"lr": HUGE}), history(loss=HUGE))
+    assert gather([str(tmp_path / "x.wandb")], root)[0].summary["loss"] == math.inf
+
+
+def test_a_summary_with_a_number_that_no_float_holds_is_damaged(root):
+    (root / "first" / "summary.json").write_text(json.dumps({"name": "first", "throughput": HUGE}))
+    (run,) = gather(["first"], root)
+    assert run.summary["status"] == "damaged" and "a number is too large" in run.summary["reason"]
 
 
 # -- exported JSON
