@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 Format = Literal["table", "json", "csv", "markdown"]
 
 
+def _directory(text: str) -> Path:
+    """Raises TableError. An empty name would be the current directory."""
+    from ..tracking.errors import TableError
+
+    if not text:
+        raise TableError("--png '': must name a directory")
+    return Path(text)
+
+
 def compare(
     runs: Annotated[
         list[str] | None,
@@ -67,7 +76,8 @@ def compare(
         typer.Option(metavar="FILE", help="Write a report, too: one page that opens offline.", show_default=False),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False, parser=_directory),
     ] = None,
 ) -> None:
     """Set runs side by side.
@@ -88,13 +98,13 @@ def compare(
     from ..tracking import compare as tables
 
     check_outputs(html, png)
+    picked, front = _listed("--columns", columns), _listed("--pareto", pareto)
     found = _gathered(runs, bool(html or png))
     reference = None
-    if baseline:
+    if baseline is not None:
         found, reference = _with_baseline(found, baseline, not no_group, bool(html or png))
     note_damage(found)
-    picked, conditions, front = tuple(_listed(columns)), tuple(where or ()), tuple(_listed(pareto))
-    request = tables.Request(reference, not no_group, conditions, front, picked, sort, reverse)
+    request = tables.Request(reference, not no_group, tuple(where or ()), front, picked, sort, reverse)
     table, shown = tables.table(found, request)
     keys = tables.column_keys(request, found, table)
     width = terminal_width() if format == "table" else None
@@ -205,5 +215,11 @@ def _write(runs: "list[RunData]", html: Path | None, png: Path | None) -> None:
         note(f"{len(pictures)} pictures: {shortest(png)}")
 
 
-def _listed(words: str | None) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()] if words else []
+def _listed(option: str, words: str | None) -> tuple[str, ...]:
+    """Raises TableError."""
+    from ..tracking.errors import TableError
+
+    listed = tuple(word.strip() for word in words.split(",") if word.strip()) if words is not None else ()
+    if words is not None and not listed:
+        raise TableError(f"{option} {words!r}: must name columns, such as accuracy,bytes")
+    return listed

@@ -134,6 +134,8 @@ def sweep_names(root: Path) -> list[str]:
 
 def _locate(name: str, root: Path) -> tuple[str, Path]:
     """What `name` is (run, sweep, wandb, json), and where. Raises RunNameError."""
+    if not name.strip():
+        raise RunNameError(f"run {name!r}: must be the name or path of a run, a sweep, a W&B folder or a JSON file")
     parts = name.split("/")
     inside = len(parts) <= 2 and all(NAME.fullmatch(part) and part.strip(".") for part in parts)
     for path in [root / name, Path(name)] if inside else [Path(name)]:

@@ -305,6 +305,25 @@ def test_where_nothing_can_be_written_is_refused_at_once(arguments, rule, paceli
     assert (ended.status, ended.out, writers) == (2, "", []) and rule in ended.last
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["--columns", ""], "--columns '': must name columns, such as accuracy,bytes"),
+        (["--columns", " , "], "--columns ' , ': must name columns"),
+        (["--pareto", ""], "--pareto '': must name columns"),
+        (["--sort", ""], "no column ''"),
+        (["--where", ""], "must be NAME, one of"),
+        (["--baseline", ""], "run '': must be the name or path of a run"),
+        (["--png", ""], "--png '': must name a directory"),
+        (["--html", ""], "must name a file to write"),
+        ([""], "run '': must be the name or path of a run"),
+    ],
+)
+def test_what_is_left_empty_is_refused(arguments, rule, paceline, runs: Path, writers) -> None:
+    ended = paceline("compare", *arguments)
+    assert (ended.status, ended.out, writers) == (2, "", []) and rule in ended.last
+
+
 def test_an_encoding_without_the_signs_is_given_others(sweep: Path, here: Path) -> None:
     command = [sys.executable, "-m", "paceline.cli.main", "compare", "rates"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
