@@ -6,13 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .completion import complete_column, complete_source
-from .output import note, shortest, show, terminal_width
+from .output import note, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
     from ..tracking.summaries import Row
 
 Format = Literal["table", "json", "csv", "markdown"]
+
+
+def _directory(text: str) -> Path:
+    """Raises TableError. An empty name would be the current directory."""
+    from ..tracking.errors import TableError
+
+    if not text:
+        raise TableError("--png '': must name a directory")
+    return Path(text)
 
 
 def compare(
@@ -38,7 +47,9 @@ def compare(
     reverse: Annotated[bool, typer.Option("--reverse", help="With --sort: worst first.")] = False,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Add speed-ups and ratios to this run.", autocompletion=complete_source),
+        typer.Option(
+            metavar="RUN", help="Add speed-ups and ratios to this run or mean of seeds.", autocompletion=complete_source
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -66,7 +77,8 @@ def compare(
         typer.Option(metavar="FILE", help="Write a report, too: one page that opens offline.", show_default=False),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False, parser=_directory),
     ] = None,
 ) -> None:
     """Set runs side by side.
@@ -87,14 +99,15 @@ def compare(
     from ..tracking import compare as tables
 
     check_outputs(html, png)
+    picked, front = _listed("--columns", columns), _listed("--pareto", pareto)
     found = _gathered(runs, bool(html or png))
     reference = None
-    if baseline:
-        found, reference = _with_baseline(found, baseline, bool(html or png))
-    picked = tuple(_listed(columns))
-    request = tables.Request(reference, not no_group, tuple(where or ()), tuple(_listed(pareto)), picked, sort, reverse)
+    if baseline is not None:
+        found, reference = _with_baseline(found, baseline, not no_group, bool(html or png))
+    note_damage(found)
+    request = tables.Request(reference, not no_group, tuple(where or ()), front, picked, sort, reverse)
     table, shown = tables.table(found, request)
-    keys = tables.column_keys(picked, found, table) if picked else []
+    keys = tables.column_keys(request, found, table)
     width = terminal_width() if format == "table" else None
     text = tables.render(table, format, width, memory, keys)
     if format == "table" and not (memory or keys or not tables.has_memory(table)):
@@ -139,8 +152,11 @@ def _gathered(names: list[str] | None, records: bool) -> "list[RunData]":
     return sources.gather(every, ROOT, records)
 
 
-def _with_baseline(found: "list[RunData]", name: str, records: bool) -> "tuple[list[RunData], RunData]":
-    """The runs, the baseline among them, and the baseline. Raises RunNameError, CorruptRunError or TableError."""
+def _with_baseline(found: "list[RunData]", name: str, group: bool, records: bool) -> "tuple[list[RunData], RunData]":
+    """The runs, the baseline among them, and the baseline: of a group of seeds, one of its completed runs.
+
+    Raises RunNameError, CorruptRunError or TableError.
+    """
     from ..engine import ROOT
     from ..tracking import compare as tables
     from ..tracking import sources
@@ -151,15 +167,42 @@ def _with_baseline(found: "list[RunData]", name: str, records: bool) -> "tuple[l
         if known.path is not None:
             sources.check([str(known.path)], ROOT)
         return found, known
-    sources.check([name], ROOT)
-    others = sources.gather([name], ROOT, records)
-    if len(others) > 1:
+    others = tables.members(found, name)
+    seeds = bool(others)
+    if not others:
+        others, seeds = _elsewhere(name, records)
+    if len(others) > 1 and not (seeds and group):
         examples = ", ".join(run.name for run in others[:3])
-        raise TableError(f"--baseline {name}: must be one run, and is {len(others)} ({examples}, ...)")
-    for run in found:
-        if run.path is not None and run.path == others[0].path:
-            return found, run
-    return [*others, *found], others[0]
+        more = "; without --no-group their mean can be" if seeds else ""
+        raise TableError(f"--baseline {name}: must be one run, and is {len(others)} ({examples}, ...){more}")
+    there: dict[Path | None, RunData] = {run.path: run for run in found if run.path is not None}
+    joining = [run for run in others if run.path not in there and not any(run is each for each in found)]
+    first = next(iter(others))
+    return [*joining, *found], there.get(first.path, first)
+
+
+def _elsewhere(name: str, records: bool) -> "tuple[tuple[RunData, ...], bool]":
+    """The runs that `name` stands for, and whether they are a sweep's group of seeds (SWEEP/GROUP).
+
+    Raises RunNameError or CorruptRunError.
+    """
+    from ..engine import ROOT
+    from ..tracking import compare as tables
+    from ..tracking import sources
+    from ..tracking.errors import RunNameError
+
+    try:
+        sources.check([name], ROOT)
+        return tuple(sources.gather([name], ROOT, records)), False
+    except RunNameError:
+        sweep, _, group = name.rpartition("/")
+        try:
+            seeds = tables.members(sources.gather([sweep], ROOT, records), group) if sweep else ()
+        except RunNameError:
+            seeds = ()
+        if not seeds:
+            raise
+        return seeds, True
 
 
 def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], html: Path | None, png: Path | None) -> None:
@@ -175,5 +218,11 @@ def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], html: Pat
         note(f"{len(pictures)} pictures: {shortest(png)}")
 
 
-def _listed(words: str | None) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()] if words else []
+def _listed(option: str, words: str | None) -> tuple[str, ...]:
+    """Raises TableError."""
+    from ..tracking.errors import TableError
+
+    listed = tuple(word.strip() for word in words.split(",") if word.strip()) if words is not None else ()
+    if words is not None and not listed:
+        raise TableError(f"{option} {words!r}: must name columns, such as accuracy,bytes")
+    return listed

@@ -4,7 +4,12 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..tracking.sources import RunData
 
 
 class OutputError(Exception):
@@ -55,6 +60,15 @@ def note(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     except OSError:  # nobody can be told
         _discard(sys.stderr)
+
+
+def note_damage(runs: "Iterable[RunData]") -> None:
+    """A line for each file that could not be read in whole."""
+    from ..tracking.rendering import visible
+
+    for run in runs:
+        for line in run.damage:
+            note(visible(line))
 
 
 def _discard(stream: TextIO) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .completion import complete_source
-from .output import aligned, shortest, show, terminal_width
+from .output import aligned, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
@@ -39,6 +39,7 @@ def show_run(
     paceline show first-asp --format json
     """
     data = _find(run)
+    note_damage([data])
     if format == "json":
         show(json.dumps(_as_json(data), indent=2))
         return
@@ -59,15 +60,25 @@ def _find(name: str) -> "RunData":
     from ..engine import ROOT
     from ..tracking import sources
     from ..tracking.errors import RunNameError
+    from ..tracking.rendering import visible
 
     found = sources.gather([name], ROOT)
     if len(found) > 1:
-        examples = ", ".join(each.name for each in found[:3])
+        examples = ", ".join(visible(each.name) for each in found[:3])
+        one = next((text for each in found if (text := _as_typed(name, each))), None)
+        such = f", such as {one}" if one else ""
         raise RunNameError(
-            f"{name}: holds {len(found)} runs ({examples}, ...); show takes one, such as {name}/{found[0].name}, "
-            f"paceline compare {name} takes all"
+            f"{name}: holds {len(found)} runs ({examples}, ...); show takes one{such}, "
+            f"paceline compare {shlex.quote(name)} takes all"
         )
     return found[0]
+
+
+def _as_typed(name: str, run: "RunData") -> str | None:
+    """How to name one of the runs that `name` holds; None: not at all."""
+    if run.path is not None:
+        return shlex.quote(f"{name.rstrip('/')}/{run.name}")
+    return shlex.quote(str(shortest(run.file))) if run.file is not None else None
 
 
 def _result(run: "RunData") -> str:

@@ -189,7 +189,8 @@ def _runs(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
             if run in here:
                 found.append(here[run])
             elif run in summaries:
-                swept = Swept(name, done.trial.point, int(summaries[run].get("seed", 0)), dict(done.trial.chosen))
+                seed = int(summaries[run].get("seed", 0))
+                swept = Swept.of_overrides(name, done.trial.point, seed, done.trial.chosen)
                 found.append(RunData(run, summaries[run], {}, [], None, swept))
     return found
 

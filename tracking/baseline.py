@@ -37,7 +37,7 @@ def ratios(entry: Entry, reference: Entry) -> Row:
     """
     mine, its = entry.row, reference.row
     comparable = all(mine[key] == its[key] for key in ("model", "data", "modelled"))
-    same_target = _target(entry) == _target(reference)
+    same_target = target(entry) == target(reference)
     found = {
         "speedup_throughput": ratio(mine["throughput_samples_per_s"], its["throughput_samples_per_s"]),
         "speedup_time_to_accuracy": ratio(its["time_to_accuracy_s"], mine["time_to_accuracy_s"]),
@@ -54,8 +54,10 @@ def ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
 
 
-def _target(entry: Entry) -> Any:
-    return entry.runs[0].summary.get("target_accuracy")
+def target(entry: Entry) -> Any:
+    """The accuracy that it was to reach; a run that failed before it trained knows none."""
+    known = (run.summary.get("target_accuracy") for run in entry.runs)
+    return next((each for each in known if each is not None), None)
 
 
 def _number(value: Any) -> float | None:

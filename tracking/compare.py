@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import summaries
-from .baseline import dollars, ratios
+from .baseline import dollars, ratios, target
 from .columns import (
     BY_KEY,
     COLUMNS,
@@ -21,6 +21,7 @@ from .columns import (
 )
 from .errors import TableError
 from .groups import INTERVAL, Entry, grouped, mean, uniform
+from .labels import labels
 from .rendering import FORMATS, render
 from .run_directory import RunDirectory
 from .selection import Condition, Names, directions, mark_front
@@ -64,7 +65,7 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     A condition on a number is asked of a row (of a group, its mean); any other of each run, before grouping.
     """
     own = _own(runs, request)
-    singles = [Entry((run,), _row(run) | own_values) for run, own_values in zip(runs, own, strict=True)]
+    singles = [Entry(each.runs, each.row | values) for each, values in zip(_singles(runs), own, strict=True)]
     there = {key for entry in singles for key in entry.row} | {"n", "runs", "others"}
     there |= set(_RATIOS) if request.baseline else set()
     names = Names.of(runs, frozenset(there & BY_KEY.keys()))
@@ -72,6 +73,8 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     of_runs = [condition for condition in conditions if not names.is_measured(condition.key)]
     of_rows = [condition for condition in conditions if names.is_measured(condition.key)]
     front = directions(request.pareto, names)
+    sort_key = names.key(request.sort, is_ranked=True) if request.sort is not None else None
+    column_keys(request, runs, [dict.fromkeys(there | {"front"} if front else there)])
 
     def joined(entries: list[Entry]) -> list[Entry]:
         return grouped(entries, names.is_measured) if request.group else entries
@@ -84,17 +87,25 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     entries = [entry for entry in entries if all(c.holds(_value(entry, c.key, names)) for c in of_rows)]
     shown = [entry.row for entry in entries]
     if front:
-        mark_front(shown, front)
+        mark_front(shown, front, [target(entry) for entry in entries])
     shown = uniform(shown)
-    if request.sort is not None and shown:
-        shown = sort(shown, names.key(request.sort, is_ranked=True), request.reverse)
+    if sort_key is not None and shown:
+        shown = sort(shown, sort_key, request.reverse)
     return shown, [run for entry in entries for run in entry.runs]
 
 
-def column_keys(words: Sequence[str], runs: Sequence[RunData], there: Sequence[Row]) -> list[str]:
-    """The keys that the `words` of --columns mean, the run first. Raises TableError."""
-    names = Names.of(runs, frozenset(key for row in there for key in row) & BY_KEY.keys())
-    return list(dict.fromkeys(["run", *(names.key(word) for word in words)]))
+def column_keys(request: Request, runs: Sequence[RunData], shown: Sequence[Row]) -> list[str]:
+    """The keys of the columns that `request` asks for, the run first, then the front; none: the usual ones.
+
+    `shown`: the rows that `table` gave; where no run fulfils the conditions, any column will do. Raises TableError.
+    """
+    if not request.columns:
+        return []
+    there = frozenset(key for row in shown for key in row) if shown else frozenset(BY_KEY)
+    names = Names.of(runs, there & BY_KEY.keys())
+    picked = [names.key(word) for word in request.columns]
+    front = ["front"] if request.pareto and "front" not in picked else []
+    return list(dict.fromkeys(["run", *front, *picked]))
 
 
 def rows(runs: Sequence[Run], baseline: str | Run | None = None) -> list[Row]:
@@ -226,11 +237,43 @@ def _holding(entries: list[Entry], run: RunData) -> Entry:
 
 
 def find(runs: Sequence[RunData], name: str) -> RunData | None:
-    """The run that is called `name`, or SWEEP/NAME."""
-    for run in runs:
-        if name in (run.name, f"{run.swept.sweep}/{run.name}" if run.swept else None):
-            return run
-    return None
+    """The run that is called `name`, as the table does or by its own name, or SWEEP/NAME.
+
+    Raises TableError when several are.
+    """
+    called = labels(runs)
+    found = [run for run, label in zip(runs, called, strict=True) if label == name]
+    found = found or [run for run in runs if run.name == name and run.swept is None]
+    found = found or [run for run in runs if run.swept and name in (run.name, f"{run.swept.sweep}/{run.name}")]
+    if len(found) > 1:
+        known = [label for run, label in zip(runs, called, strict=True) if any(run is each for each in found)]
+        raise TableError(f"--baseline {name}: must be one run, and is {len(found)}: {' or '.join(known)}")
+    return found[0] if found else None
+
+
+def members(runs: Sequence[RunData], name: str) -> tuple[RunData, ...]:
+    """The runs of the group that the table calls `name`, or SWEEP/NAME, completed ones first; (): there is none.
+
+    Raises TableError when several groups are called so.
+    """
+    entries = [entry for entry in grouped(_singles(runs), lambda _: False) if len(entry.runs) > 1]
+    found = [entry for entry in entries if entry.row["run"] == name]
+    found = found or [entry for entry in entries if name in _with_and_without_sweep(entry)]
+    if len(found) > 1:
+        known = " or ".join(str(entry.row["run"]) for entry in found)
+        raise TableError(f"--baseline {name}: must be one row, and is {len(found)}: {known}")
+    return tuple(sorted(found[0].runs, key=lambda run: run.summary.get("status") != "completed")) if found else ()
+
+
+def _with_and_without_sweep(entry: Entry) -> tuple[str, ...]:
+    label = str(entry.row["run"])
+    sweeps = {run.swept.sweep if run.swept else None for run in entry.runs}
+    sweep = sweeps.pop() if len(sweeps) == 1 else None
+    return (f"{sweep}/{label}", label.removeprefix(f"{sweep}/")) if sweep else ()
+
+
+def _singles(runs: Sequence[RunData]) -> list[Entry]:
+    return [Entry((run,), _row(run) | {"run": label}) for run, label in zip(runs, labels(runs), strict=True)]
 
 
 def _named(entries: list[Entry], name: str) -> Entry:

@@ -1,18 +1,18 @@
 """Runs that lie in no run directory: W&B's files, and exported JSON."""
 
-import json
 import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import summaries
 from .columns import BY_KEY
 from .errors import CorruptRunError
 from .run_directory import Record
 from .sources import RunData
-
-if TYPE_CHECKING:
-    from .wandb_datastore import Stored
+from .wandb_datastore import Stored, read, read_json
 
 # Names that others give to what our table calls accuracy and loss; the first that is there is taken.
 ACCURACY = ("val_accuracy", "test_accuracy", "val/accuracy", "test/accuracy", "eval/accuracy", "accuracy")
@@ -22,19 +22,34 @@ STATES = {"finished": "completed", "crashed": "failed", "failed": "failed", "kil
 EVALUATION, STEP = "evaluation/", "train/"  # how our own mirror names what it logs (tracking/wandb.py)
 
 
+def wandb_files(folder: Path) -> Iterator[Path]:
+    """The `.wandb` files below it. What cannot be read, or vanishes meanwhile, is passed over."""
+    for place, _, names in os.walk(folder):
+        yield from (Path(place) / name for name in names if name.endswith(".wandb"))
+
+
 def from_wandb(path: Path) -> dict[Any, RunData]:
     """The runs of a `.wandb` file, or of all below a folder, by time; parts of one resumed run are joined.
 
-    Keys say of which files. Raises CorruptRunError.
+    Keys say of which files. Raises CorruptRunError for a single file; one of several has status `damaged`.
     """
-    from .wandb_datastore import read
-
-    files = [path] if path.is_file() else sorted(path.rglob("*.wandb"))
-    read_files = [(file, read(file)) for file in dict.fromkeys(file.resolve() for file in files)]
+    files = [path] if path.is_file() else sorted(wandb_files(path))
+    files = list(dict.fromkeys(file.resolve() for file in files))
     parts: dict[str, list[tuple[Path, Stored]]] = {}
+    damaged: dict[Any, RunData] = {}
+    read_files: list[tuple[Path, Stored]] = []
+    for file in files:
+        try:
+            read_files.append((file, read(file)))
+        except CorruptRunError as error:
+            if len(files) == 1:
+                raise
+            name = file.stem.removeprefix("run-")
+            told = {"name": name, "status": "damaged", "reason": str(error)}
+            damaged[(file,)] = RunData(name, told, {}, [], None, file=file)
     for file, stored in sorted(read_files, key=lambda found: (found[1].started, found[0])):
         parts.setdefault(stored.run_id or str(file), []).append((file, stored))
-    return {tuple(file for file, _ in part): _joined(part) for part in parts.values()}
+    return {tuple(file for file, _ in part): _joined(part) for part in parts.values()} | damaged
 
 
 def _joined(parts: "list[tuple[Path, Stored]]") -> RunData:
@@ -44,13 +59,14 @@ def _joined(parts: "list[tuple[Path, Stored]]") -> RunData:
     hurt = [f"{file.name} is damaged in {stored.damaged} places" for file, stored in parts if stored.damaged]
     status = {None: "unfinished", 0: "completed"}.get(last.exit_code, "failed")
     name = last.display_name or last.run_id or file.stem
-    return _run(name, last.config, summary, history, status, "; ".join(hurt) or None)
+    run = _run(name, last.config, summary, history, status, "; ".join(hurt) or None)
+    return replace(run, file=file if len(parts) == 1 else None)
 
 
 def from_json(file: Path) -> list[RunData]:
     """The runs of an exported file. Raises CorruptRunError when it holds none."""
     try:
-        content = json.loads(file.read_text())
+        content = read_json(file.read_text())
     except OSError as error:
         raise CorruptRunError(f"{file}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
@@ -87,8 +103,8 @@ def _mapping(thing: dict[str, Any], key: str) -> dict[str, Any] | None:
     value = thing.get(key)
     if isinstance(value, str):  # W&B's API gives JSON as text
         try:
-            value = json.loads(value)
-        except ValueError:
+            value = read_json(value)
+        except (ValueError, RecursionError):
             return None
     return {} if value is None else value if isinstance(value, dict) else None
 

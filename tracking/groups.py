@@ -43,7 +43,7 @@ def grouped(entries: Sequence[Entry], is_measured: Callable[[str], bool]) -> lis
         for part in _parts(members):
             together[id(part[0])] = part
     parts = [together[id(entry)] for entry in entries if id(entry) in together]
-    names = _names([[entry.runs[0].name for entry in part] for part in parts])
+    names = _names([[str(entry.row["run"]) for entry in part] for part in parts])
     if all(len(part) == 1 for part in parts):
         return list(entries)
     return [

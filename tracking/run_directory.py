@@ -17,6 +17,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +138,26 @@ class RunDirectory:
 
     def records(self) -> list[Record]:
         """Every complete record of metrics.jsonl so far."""
-        done = threading.Event()
-        done.set()
-        return list(follow(self.metrics, done))
+        return self.scan()[0]
+
+    def scan(self, most: int | None = None) -> tuple[list[Record], list[int]]:
+        """Every complete record of metrics.jsonl so far, and the numbers of the lines, from 1, that are damaged.
+
+        A line that a crash tore is not: the last one, or one after which the run went on or was declared ended.
+        `most`: of so many lines only.
+        """
+        records: list[Record] = []
+        damaged: list[int] = []
+        torn: list[int] = []
+        for number, line in enumerate(islice(_lines(self.metrics), most), 1):
+            record = _parse(line)
+            if record is None and line.strip():
+                (torn if line.startswith(b"{") and not torn else damaged).append(number)
+            elif record is not None:
+                damaged += [] if record.get("kind") in ("resume", "end") else torn
+                torn.clear()
+                records += [record] if line.endswith(b"\n") else []
+        return records, sorted(damaged)
 
 
 def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterator[Record]:
@@ -237,10 +255,18 @@ def _read(path: Path, position: int) -> bytes:
         return b""
 
 
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except FileNotFoundError:
+        return
+
+
 def _parse(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

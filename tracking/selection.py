@@ -149,18 +149,26 @@ def directions(words: Sequence[str], names: Names) -> dict[str, bool]:
     return {key: BY_KEY[key].larger_first for key in keys}
 
 
-def mark_front(table: list[Row], larger: dict[str, bool]) -> None:
+def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any] = ()) -> None:
     """Sets `front` to `*` in the rows that no other is at least as good as everywhere and better somewhere.
 
-    Compared are completed runs with every value known, of one model and data set, modelled with modelled.
+    Compared are completed runs with every value known, of one model and data set, modelled with modelled; times to
+    accuracy only between runs of one target (`targets`: each row's target_accuracy).
     """
+    timed = "time_to_accuracy_s" in larger and targets
+    kinds = [
+        [row["model"], row["data"], row["modelled"], target if timed else None]
+        for row, target in zip(table, targets or [None] * len(table), strict=True)
+    ]
     judged = [
-        row for row in table if row["status"] in ("completed", None) and not any(unknown(row[key]) for key in larger)
+        (row, kind)
+        for row, kind in zip(table, kinds, strict=True)
+        if row["status"] in ("completed", None) and not any(unknown(row[key]) for key in larger)
     ]
     for row in table:
         row["front"] = None
-    for row in judged:
-        peers = [other for other in judged if all(other[key] == row[key] for key in ("model", "data", "modelled"))]
+    for row, kind in judged:
+        peers = [other for other, its in judged if its == kind]
         row["front"] = None if any(_dominates(other, row, larger) for other in peers) else "*"
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,11 @@ class Swept:
     seed: int
     parameters: dict[str, Any]  # what the sweep chose: {"sync": "ssp", "optimizer.lr": 0.1}
 
+    @classmethod
+    def of_overrides(cls, sweep: str, trial: int, seed: int, parameters: dict[str, Any]) -> "Swept":
+        """Of parameters that are texts as overrides write them: `1e-3` is a number, `'3'` in quotes is text."""
+        return cls(sweep, trial, seed, {name: _read(value) for name, value in parameters.items()})
+
 
 @dataclass(frozen=True)
 class RunData:
@@ -38,6 +44,8 @@ class RunData:
     path: Path | None  # None: it is no run directory of ours
     swept: Swept | None = None
     extra: dict[str, Any] = field(default_factory=dict)  # by names of its own: W&B's summary, an exported table's row
+    file: Path | None = None  # that holds this run and no other: a W&B file
+    damage: tuple[str, ...] = ()  # of its files, what could not be read
 
 
 def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
@@ -71,20 +79,35 @@ def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
 
 
 def from_directory(run: RunDirectory, records: bool = True) -> RunData:
-    """Raises nothing for a damaged run: its status says so."""
+    """Raises nothing for a damaged run: its status says so, and `damage`."""
+    config, of_config = _config(run)
+    told, of_records = _records(run, records or not run.summary.exists())
+    summary = summaries.summary_of(run)
+    return RunData(run.name, summary, config, told, run.path, _swept(run), damage=(*of_config, *of_records))
+
+
+def _config(run: RunDirectory) -> tuple[dict[str, Any], list[str]]:
     try:
         config = yaml.load(run.config.read_text(), _YAML)
-    except (OSError, ValueError, yaml.YAMLError):
-        config = {}
-    summary = summaries.summary_of(run)
-    return RunData(
-        run.name,
-        summary,
-        config if isinstance(config, dict) else {},
-        run.records() if records or not run.summary.exists() else [],
-        run.path,
-        _swept(run),
-    )
+    except FileNotFoundError:
+        return {}, []
+    except OSError as error:
+        return {}, [f"{run.config}: cannot be read ({error.strerror})"]
+    except (ValueError, RecursionError, yaml.YAMLError):
+        config = None
+    return (config, []) if isinstance(config, dict) else ({}, [f"{run.config}: is no YAML mapping"])
+
+
+def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record], list[str]]:
+    """Not `wanted`: only whether the file begins as it should."""
+    try:
+        records, damaged = run.scan(None if wanted else 1)
+    except OSError as error:
+        return [], [f"{run.metrics}: cannot be read ({error.strerror})"]
+    if not wanted:
+        return [], [f"{run.metrics}: begins with what is no record"] if damaged else []
+    count = f"{len(damaged)} lines are" if len(damaged) > 1 else "1 line is"
+    return records, [f"{run.metrics}: {count} no record (the first: line {damaged[0]})"] if damaged else []
 
 
 def runs_of_sweep(path: Path, records: bool = True) -> list[RunData]:
@@ -110,6 +133,8 @@ def sweep_names(root: Path) -> list[str]:
 
 def _locate(name: str, root: Path) -> tuple[str, Path]:
     """What `name` is (run, sweep, wandb, json), and where. Raises RunNameError."""
+    if not name.strip():
+        raise RunNameError(f"run {name!r}: must be the name or path of a run, a sweep, a W&B folder or a JSON file")
     parts = name.split("/")
     inside = len(parts) <= 2 and all(NAME.fullmatch(part) and part.strip(".") for part in parts)
     for path in [root / name, Path(name)] if inside else [Path(name)]:
@@ -133,19 +158,40 @@ def _kind(path: Path) -> str | None:
             return "wandb" if path.suffix == ".wandb" else "json"
         if not path.is_dir():
             return None
+        if (path / "metrics.jsonl").exists():
+            return "run"
+        if (path / SWEEP_FILE).is_file() or run_names(path):
+            return "sweep"
     except (OSError, ValueError):  # a name that is too long, or has a NUL in it
         return None
-    if (path / "metrics.jsonl").is_file():
-        return "run"
-    if (path / SWEEP_FILE).is_file() or run_names(path):
-        return "sweep"
-    return "wandb" if next(path.rglob("*.wandb"), None) else None
+    from .foreign import wandb_files
+
+    return "wandb" if next(wandb_files(path), None) else None
 
 
 def _swept(run: RunDirectory) -> Swept | None:
     try:
-        swept = Swept(**json.loads((run.path / SWEEP_NOTE).read_text()))
-    except (OSError, ValueError, TypeError):
+        swept = Swept.of_overrides(**json.loads((run.path / SWEEP_NOTE).read_text()))
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    known = isinstance(swept.sweep, str) and isinstance(swept.parameters, dict)
-    return swept if known and isinstance(swept.trial, int) and isinstance(swept.seed, int) else None
+    known = isinstance(swept.sweep, str) and isinstance(swept.trial, int) and isinstance(swept.seed, int)
+    return swept if known else None
+
+
+# What Hydra's grammar takes for a whole number, and for any number.
+_WHOLE = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
+_NUMBER = re.compile(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)(e[+-]?\d(_?\d)*)?|[+-]?(inf|nan)", re.I)
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def _read(value: Any) -> Any:
+    """What an override's value means; a list, a mapping and what is no text stay as they are."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        return re.sub(r"(\\+)(?=['\"]|$)", lambda found: found[0][: len(found[0]) // 2], value[1:-1])
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    if _WHOLE.fullmatch(value) and len(value) < 300:
+        return int(value)
+    return float(value) if _NUMBER.fullmatch(value) else value

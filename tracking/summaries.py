@@ -1,6 +1,7 @@
 """A run's summary and the row that a comparison makes of it, in both directions."""
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,8 @@ def read(run: RunDirectory) -> Summary:
         if summary is None:
             file = run.metrics
             summary = from_records(run.name, run.records())
+            if summary.get("status") == "completed":
+                summary["reason"] = f"{run.summary.name} is missing"
         if row_of(summary)["run"] is None:
             raise ValueError("it names no run")
     except (ValueError, OSError) as error:
@@ -159,6 +162,8 @@ def _number(value: Any) -> float | int | None:
         return float(value)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError(f"{value!r} is no number")
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError("a number is too large")
     return value
 
 

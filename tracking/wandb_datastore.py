@@ -17,6 +17,7 @@ from .errors import CorruptRunError
 
 HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 BLOCK = 32 * 1024
+MOST_DIGITS = 308  # a float holds every whole number of fewer
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
@@ -52,11 +53,16 @@ def read(path: Path) -> Stored:
     for payload in payloads:
         try:
             _add(stored, proto.Record.FromString(payload))
-        except (DecodeError, ValueError):
+        except (DecodeError, ValueError, RecursionError):
             stored.damaged += 1
     for row in reversed(stored.history):  # a run that was killed has no summary of its own
         stored.summary = row | stored.summary
     return stored
+
+
+def read_json(text: str) -> Any:
+    """Whole numbers beyond a float's range are infinite, as other numbers are. Raises ValueError or RecursionError."""
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < MOST_DIGITS else float(digits))
 
 
 def split(path: Path) -> tuple[list[bytes], int]:
@@ -141,9 +147,9 @@ def _key(item: Any) -> str:
 
 def _value(item: Any) -> Any:
     if item.value_json:
-        return json.loads(item.value_json)
+        return read_json(item.value_json)
     kind = item.WhichOneof("value") if "value" in item.DESCRIPTOR.oneofs_by_name else None
     if kind in (None, "none"):
         return None
     value = getattr(item, kind)
-    return json.loads(value) if kind == "json" else value
+    return read_json(value) if kind == "json" else value

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -101,6 +102,18 @@ def test_a_damaged_run_is_a_row_when_found_and_an_error_when_named(content: str,
     assert paceline("compare", "fast").status == 0
 
 
+def test_files_that_could_not_be_read_in_whole_are_a_line_each_beside_the_table(paceline, runs: Path) -> None:
+    (runs / "slow" / "config.yaml").write_text("just text")
+    with (runs / "going" / "metrics.jsonl").open("ab") as file:
+        file.write(b"garbage\n")
+    ended = paceline("compare")
+    assert ended.status == 0 and ended.err.splitlines() == [
+        f"{runs}/slow/config.yaml: is no YAML mapping",
+        f"{runs}/going/metrics.jsonl: 1 line is no record (the first: line 2)",
+    ]
+    assert paceline("show", "slow").err == f"{runs}/slow/config.yaml: is no YAML mapping\n"
+
+
 def test_a_reader_that_leaves_early_is_no_error(runs: Path, here: Path) -> None:
     command = [sys.executable, "-m", "paceline.cli.main", "compare"]
     process = subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -147,12 +160,55 @@ def test_a_sweep_is_its_runs_with_seeds_as_one_row(paceline, sweep: Path) -> Non
     assert "90.50% ±6.35" in out and "t1-s1 (pruned)" in out and "pruned at epoch 1" in out
 
 
+def test_swept_numbers_are_numbers_to_select_and_sort_by(paceline, runs: Path) -> None:
+    for trial, size in enumerate(["128", "8"]):
+        run = RunDirectory.create(runs / "sizes", f"t{trial}")
+        note = {"sweep": "sizes", "trial": trial, "seed": 0, "parameters": {"batch_size": size}}
+        (run.path / "trial.json").write_text(json.dumps(note))
+        run.write_config(f"batch_size: {size}\nseed: 0\n")
+        run.write_summary({"name": run.name, "status": "completed"})
+    (runs / "sizes" / "sweep.yaml").touch()
+    told = json.loads(paceline("compare", "sizes", "--sort", "batch_size", "--format", "json").out)
+    assert [(row["run"], row["batch_size"]) for row in told] == [("t1", 8), ("t0", 128)]
+    assert names(paceline("compare", "sizes", "--where", "batch_size>=64", "--format", "json").out) == ["t0"]
+
+
 def test_a_group_is_the_baseline_by_any_of_its_runs(paceline, sweep: Path) -> None:
     for name in ("t0-s0", "rates/t0-s1", "runs/rates/t0-s1"):
         rows = json.loads(paceline("compare", "rates", "--baseline", name, "--format", "json").out)
         assert [row["speedup_throughput"] for row in rows] == [1.0, 1.0] and len(rows) == 2
     ended = paceline("compare", "slow", "--baseline", "rates")
     assert (ended.status, ended.out) == (2, "") and "must be one run, and is 4 (t0-s0" in ended.last
+
+
+def test_a_group_is_the_baseline_by_the_name_that_the_table_has_for_it(paceline, sweep: Path) -> None:
+    by_run = paceline("compare", "rates", "--baseline", "t0-s1", "--format", "json").out
+    for name in ("t0", "rates/t0"):
+        assert paceline("compare", "rates", "--baseline", name, "--format", "json").out == by_run
+    for name in ("rates/t0", "runs/rates/t0"):  # not among those named
+        rows = json.loads(paceline("compare", "slow", "--baseline", name, "--format", "json").out)
+        assert [(row["run"], row["n"]) for row in rows] == [("t0", 2), ("slow", 1)]
+        assert [row["throughput_samples_per_s"] for row in rows] == [100, 100]
+    ended = paceline("compare", "rates", "--no-group", "--baseline", "t0")
+    assert (ended.status, ended.out) == (2, "") and "is 2 (t0-s0, t0-s1, ...); without --no-group" in ended.last
+    ended = paceline("compare", "rates", "--baseline", "rates/t9")
+    assert (ended.status, ended.out) == (2, "") and "no run 'rates/t9'" in ended.last
+
+
+def test_rows_of_one_name_are_told_apart_by_their_sweeps(paceline, sweep: Path) -> None:
+    shutil.copytree(sweep, sweep.parent / "again")
+    for config in sweep.parent.glob("again/*/config.yaml"):
+        config.write_text(config.read_text() + "epochs: 2\n")
+    for note in sweep.parent.glob("again/*/trial.json"):
+        note.write_text(note.read_text().replace("rates", "again"))
+    told = json.loads(paceline("compare", "rates", "again", "--format", "json").out)
+    assert [row["run"] for row in told] == ["rates/t0", "rates/t1", "again/t0", "again/t1"]
+    assert told[2]["runs"] == ["again/t0-s0", "again/t0-s1"] and told[3]["others"] == ["again/t1-s1 (pruned)"]
+    told = json.loads(paceline("compare", "rates", "again", "--baseline", "again/t0", "--format", "json").out)
+    assert [row["speedup_throughput"] for row in told] == [1.0] * 4
+    for name, rule in (("t0", "rates/t0 or again/t0"), ("t0-s1", "rates/t0-s1 or again/t0-s1")):
+        ended = paceline("compare", "rates", "again", "--baseline", name)
+        assert (ended.status, ended.out) == (2, "") and f"and is 2: {rule}" in ended.last
 
 
 def test_plain_runs_are_shown_without_names_and_a_note_names_the_sweeps(paceline, sweep: Path) -> None:
@@ -175,8 +231,28 @@ def test_conditions_columns_and_the_front_go_together(paceline, runs: Path) -> N
         ["slow", "90.00%", "*", "2"],
         ["fast", "80.00%", "*", "2"],
     ]
-    ended = paceline("compare", "--where", "accuracy>2")
-    assert ended.status == 0 and "none of 3 runs fulfils accuracy>2" in ended.err
+
+
+def test_the_front_is_a_column_by_itself_unless_it_is_among_those_asked_for(paceline, runs: Path) -> None:
+    lines = paceline("compare", "--pareto", "accuracy", "--columns", "data,accuracy").out.splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [["run", "front"], ["slow", "*"], ["fast", "-"]]
+    header = paceline("compare", "--pareto", "accuracy", "--columns", "accuracy,front", "--format", "csv").out
+    assert header.splitlines()[0] == "run,accuracy,front"
+    alone = paceline("compare", "--columns", "accuracy", "--format", "csv").out
+    assert alone.splitlines()[0] == "run,accuracy"
+
+
+@pytest.mark.parametrize("more", [[], ["--columns", "accuracy,workers"], ["--columns", "sync", "--sort", "accuracy"]])
+def test_conditions_that_nothing_fulfils_are_no_error(more: list[str], paceline, runs: Path) -> None:
+    ended = paceline("compare", "--where", "accuracy>2", *more)
+    assert ended.status == 0 and ended.last == "none of 3 runs fulfils accuracy>2"
+
+
+@pytest.mark.parametrize("more", [["--columns", "acuracy"], ["--columns", "speedup"], ["--sort", "acuracy"]])
+def test_a_column_that_there_is_not_is_refused_even_if_no_row_is_shown(more: list[str], paceline, runs: Path) -> None:
+    for condition in ([], ["--where", "accuracy>2"]):
+        ended = paceline("compare", *condition, *more)
+        assert (ended.status, ended.out) == (2, "") and f"no column '{more[1]}'" in ended.last
 
 
 def test_the_memory_by_kind_follows_the_table_unless_it_is_all_that_is_asked_for(paceline, sweep: Path) -> None:
@@ -226,6 +302,25 @@ def test_a_report_and_pictures_are_of_the_runs_shown_each_by_itself(paceline, sw
     ids=" ".join,
 )
 def test_where_nothing_can_be_written_is_refused_at_once(arguments, rule, paceline, runs: Path, writers) -> None:
+    ended = paceline("compare", *arguments)
+    assert (ended.status, ended.out, writers) == (2, "", []) and rule in ended.last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["--columns", ""], "--columns '': must name columns, such as accuracy,bytes"),
+        (["--columns", " , "], "--columns ' , ': must name columns"),
+        (["--pareto", ""], "--pareto '': must name columns"),
+        (["--sort", ""], "no column ''"),
+        (["--where", ""], "must be NAME, one of"),
+        (["--baseline", ""], "run '': must be the name or path of a run"),
+        (["--png", ""], "--png '': must name a directory"),
+        (["--html", ""], "must name a file to write"),
+        ([""], "run '': must be the name or path of a run"),
+    ],
+)
+def test_what_is_left_empty_is_refused(arguments, rule, paceline, runs: Path, writers) -> None:
     ended = paceline("compare", *arguments)
     assert (ended.status, ended.out, writers) == (2, "", []) and rule in ended.last
 

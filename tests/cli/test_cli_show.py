@@ -99,6 +99,30 @@ def test_a_sweep_is_refused_with_a_run_to_name_and_a_run_of_it_is_shown(paceline
     assert words(paceline("show", "a-sweep/t0").out)[-1][-2:] == ["--resume", "runs/a-sweep/t0"]
 
 
+def test_of_a_wandb_folder_the_run_that_is_suggested_can_be_shown(paceline, here: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "tracking")
+    from recorded import began, datastore, history
+
+    for folder, name in (("b 1", "ext a"), ("b 2", "ext b")):
+        began_as = began(name)
+        began_as["run"]["run_id"] = name
+        datastore(here / "theirs" / folder / f"run-{folder[-1]}.wandb", began_as, history(loss=1.0))
+    ended = paceline("show", "theirs")
+    assert ended.status == 2 and "holds 2 runs (ext a, ext b, ...)" in ended.last
+    (_, _, suggested) = ended.last.partition("such as ")
+    (typed, _, also) = suggested.partition(", paceline compare ")
+    assert also == "theirs takes all" and shlex.split(typed) == ["theirs/b 1/run-1.wandb"]
+    assert ["run", "ext", "a", "(unfinished)"] in words(paceline("show", *shlex.split(typed)).out)
+
+
+def test_of_an_exported_table_no_single_run_is_suggested(paceline, here: Path) -> None:
+    (here / "x.json").write_text('[{"run": "a"}, {"run": "b"}]')
+    ended = paceline("show", "x.json")
+    assert ended.status == 2 and ended.last == (
+        "x.json: holds 2 runs (a, b, ...); show takes one, paceline compare x.json takes all"
+    )
+
+
 def test_another_configuration_is_shown_as_it_is(paceline, here: Path) -> None:
     (here / "x.json").write_text(
         '[{"name": "x", "summary": {"accuracy": 0.5}, "config": {"lr": 0.1, "net": {"w": 8}}}]'

@@ -8,6 +8,7 @@ from scipy import stats
 
 from paceline.tracking.baseline import dollars
 from paceline.tracking.compare import Request, find, render, rows, table
+from paceline.tracking.errors import TableError
 from paceline.tracking.groups import mean
 from paceline.tracking.sources import RunData, Swept
 
@@ -179,6 +180,13 @@ def test_runs_that_cannot_be_compared_have_no_ratio(change):
     assert {shown[1][key] for key in shown[1] if "speedup" in key or "ratio" in key} == {None}
 
 
+def test_a_group_whose_first_run_failed_at_once_has_the_others_target():
+    group = [failed("bsp-9", config(9, lr=0.3)), *seeds(lr=0.3)]
+    base = data("base", config())
+    shown, _ = table([base, *group], Request(baseline=base))
+    assert (shown[1]["n"], shown[1]["speedup_time_to_accuracy"]) == (3, 1.0)
+
+
 def test_a_baseline_that_a_condition_leaves_out_is_still_what_is_compared_with():
     base = data("base", throughput=500.0)
     shown, _ = table([base, data("other")], Request(baseline=base, where=("throughput>600",)))
@@ -205,3 +213,11 @@ def test_dollars_are_hours_times_hosts_times_price(machine, changes, expected):
 def test_a_run_of_a_sweep_is_found_by_its_own_name_and_by_its_sweeps():
     runs = [data("a", None, Swept("s", 0, 0, {})), data("b")]
     assert find(runs, "s/a") is find(runs, "a") is runs[0] and find(runs, "s/b") is None
+
+
+def test_a_name_is_first_of_all_that_of_a_run_of_no_sweep():
+    runs = [data("a", None, Swept("s", 0, 0, {})), data("a"), data("b", None, Swept("s", 0, 0, {})),
+            data("b", None, Swept("t", 0, 0, {}))]  # fmt: skip
+    assert find(runs, "a") is runs[1] and find(runs, "s/a") is runs[0] and find(runs, "t/b") is runs[3]
+    with pytest.raises(TableError, match="--baseline b: must be one run, and is 2"):
+        find(runs, "b")

@@ -326,3 +326,30 @@ def test_a_run_of_a_sweep_is_found_by_both_names(tmp_path):
     assert RunDirectory.open(tmp_path / "runs", "rates/0001-ssp").path == inner.path
     with pytest.raises(RunNameError):
         RunDirectory.open(tmp_path / "runs" / "other", "../rates/0001-ssp")
+
+
+STEP, TORN = b'{"kind":"step","step":1}\n', b'{"kind":"st'
+
+
+@pytest.mark.parametrize(
+    ("content", "records", "damaged"),
+    [
+        (STEP + TORN, 1, []),
+        (STEP + TORN + b"\n" + b'{"kind":"resume","step":1}\n' + STEP, 3, []),
+        (STEP + TORN + b"\n" + b'{"kind":"end","status":"failed"}\n', 2, []),
+        (STEP + TORN + b"\n" + STEP, 2, [2]),
+        (STEP + TORN + b"\n" + TORN + b"\n" + b'{"kind":"resume"}\n', 2, [3]),
+        (STEP + b"garbage\n" + STEP + b"\n", 2, [2]),
+        (STEP + b"[1]\n3\n" + STEP, 2, [2, 3]),
+        (STEP + b"garbage", 1, [2]),
+        (b"\x8f\x00\n\xff", 0, [1, 2]),
+        (STEP + b"[" * 20000 + b"\n", 1, [2]),
+        (b'{"kind":"step","step":1}', 0, []),  # still being written
+        (b"", 0, []),
+    ],
+)
+def test_a_line_that_a_crash_tore_is_no_damage_and_any_other_that_is_no_record_is(content, records, damaged, tmp_path):
+    run = RunDirectory.create(tmp_path, "hurt")
+    run.metrics.write_bytes(content)
+    found, lines = run.scan()
+    assert (len(found), lines) == (records, damaged) and run.records() == found

@@ -90,7 +90,7 @@ def test_a_wrong_condition_is_refused_with_its_rule(condition, rule):
 def test_columns_are_shown_as_asked_for_with_the_run_first():
     words = ("accuracy", "optimizer.lr", "bytes", "sync", "val/f1")
     shown, _ = table(RUNS, Request(columns=words))
-    keys = column_keys(words, RUNS, shown)
+    keys = column_keys(Request(columns=words), RUNS, shown)
     assert keys == ["run", "accuracy", "optimizer.lr", "bytes_per_step", "sync", "val/f1"]
     lines = render(shown, columns=keys).splitlines()
     assert lines[0].split() == ["run", "accuracy", "optimizer.lr", "sent/step", "sync", "val/f1"]
@@ -153,6 +153,18 @@ def test_only_completed_runs_with_known_values_are_on_it_and_modelled_ones_among
         data("unknown", accuracy="nan"),
     ]
     assert front("accuracy", runs=runs) == ["measured", "modelled", "other data"]
+
+
+def test_times_to_different_accuracies_do_not_beat_each_other():
+    runs = [
+        data("easy", target_accuracy=0.5, time_to_accuracy=1.0, accuracy=0.9),
+        data("hard", target_accuracy=0.95, time_to_accuracy=20.0, accuracy=0.9),
+        data("slow", target_accuracy=0.95, time_to_accuracy=30.0, accuracy=0.8),
+    ]
+    assert front("time_to_accuracy", "accuracy", runs=runs) == ["easy", "hard"]
+    assert front("accuracy", runs=runs) == ["easy", "hard"] and front("time_to_accuracy", runs=runs) == ["easy", "hard"]
+    runs[1] = data("hard", target_accuracy=0.95, time_to_accuracy=20.0, accuracy=0.85)
+    assert front("accuracy", runs=runs) == ["easy"]  # of the accuracy itself the target says nothing
 
 
 @pytest.mark.parametrize("word", ["sync", "optimizer.lr", "run"])

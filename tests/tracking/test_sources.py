@@ -1,6 +1,8 @@
 """Where compared runs may lie: run directories, sweeps, W&B files, exported JSON."""
 
 import json
+import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +106,69 @@ def test_a_damaged_run_is_gathered_with_its_reason_and_named_by_check(root):
     check(["second", "rates"], root)
     with pytest.raises(CorruptRunError, match=r"first/summary\.json"):
         check(["second", "first"], root)
+
+
+@pytest.mark.parametrize("content", ["a: [", "just text", "- 1\n- 2", "", "\x00", "[" * 20000])
+def test_a_configuration_that_is_no_mapping_is_told_and_one_that_is_not_there_is_not(content, root):
+    (root / "first" / "config.yaml").write_text(content)
+    (root / "second" / "config.yaml").unlink()
+    first, second = gather(["first", "second"], root, records=False)
+    assert first.damage == (f"{root}/first/config.yaml: is no YAML mapping",) and first.config == {}
+    assert second.damage == () and first.summary["status"] == "completed"
+
+
+def test_damaged_lines_are_told_and_of_what_is_not_read_whether_it_begins_with_a_record(root):
+    (root / "first" / "metrics.jsonl").write_bytes(b"\xff\n\xfe\n")
+    (run,) = gather(["first"], root)
+    assert run.damage == (f"{root}/first/metrics.jsonl: 2 lines are no record (the first: line 1)",)
+    (run,) = gather(["first"], root, records=False)
+    assert run.damage == (f"{root}/first/metrics.jsonl: begins with what is no record",)
+
+
+def test_a_completed_run_without_its_summary_says_so(root):
+    run = RunDirectory.create(root, "bare")
+    run.append({"kind": "end", "status": "completed", "reason": None})
+    (row,) = rows(gather(["bare"], root))
+    assert (row["status"], row["why"]) == ("completed", "summary.json is missing")
+
+
+@pytest.mark.parametrize("has_summary", [True, False])
+def test_metrics_that_cannot_be_read_are_told(has_summary, root):
+    (root / "first" / "metrics.jsonl").unlink()
+    (root / "first" / "metrics.jsonl").mkdir()
+    if not has_summary:
+        (root / "first" / "summary.json").unlink()
+    (run,) = gather(["first"], root)
+    assert run.damage == (f"{root}/first/metrics.jsonl: cannot be read (Is a directory)",)
+    assert run.summary["status"] == ("completed" if has_summary else "damaged")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8", 8), ("-3", -3), ("1_000", 1000),
+        ("0.09", 0.09), ("1e-3", 1e-3), ("5e-05", 5e-5), (".5", 0.5), ("2.", 2.0),
+        ("inf", math.inf), ("true", True), ("False", False), ("null", None), ("none", "none"), ("007", "007"),
+        ("'3'", "3"), ('"true"', "true"), (r"'it\'s'", "it's"), ("ssp", "ssp"), ("[8,4]", "[8,4]"), ("'", "'"),
+        ("1e", "1e"), (8, 8), (0.5, 0.5), ([8, 4], [8, 4]), ("", ""),
+    ],
+)  # fmt: skip
+def test_what_a_sweep_chose_is_read_as_an_override_is(text, value, root):
+    note = {"sweep": "rates", "trial": 1, "seed": 0, "parameters": {"x": text}}
+    (root / "first" / "trial.json").write_text(json.dumps(note))
+    (run,) = gather(["first"], root)
+    assert run.swept is not None
+    found = run.swept.parameters["x"]
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("text", ["8", "1_000", "1e-3", ".5", "2.", "inf", "-nan", "true", "null", "none", "007", "1e"])
+def test_hydra_reads_the_same(text):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    theirs = OverridesParser.create().parse_override(f"x={text}").value()
+    ours = Swept.of_overrides("s", 0, 0, {"x": text}).parameters["x"]
+    assert (repr(ours), type(ours)) == (repr(theirs), type(theirs))
 
 
 # -- W&B's files
@@ -243,6 +308,53 @@ def test_what_is_no_wandb_file_is_refused(content, tmp_path, root):
     with pytest.raises(CorruptRunError, match=r"x\.wandb: is no W&B file") as refused:
         gather([str(tmp_path / "x.wandb")], root)
     assert refused.value.exit_code == 7
+
+
+def test_a_bad_file_in_a_folder_is_a_damaged_run_beside_the_others(tmp_path, root):
+    datastore(tmp_path / "w" / "1" / "run-good.wandb", began("good"), history(loss=1.0))
+    bad = tmp_path / "w" / "2" / "run-bad.wandb"
+    bad.parent.mkdir()
+    bad.write_bytes(b"no datastore")
+    good, hurt = gather([str(tmp_path / "w")], root)
+    assert (good.name, hurt.name, hurt.summary["status"]) == ("good", "bad", "damaged")
+    assert "run-bad.wandb: is no W&B file" in rows([hurt])[0]["why"]
+    with pytest.raises(CorruptRunError, match=r"run-bad\.wandb"):  # the only one, as if it were named itself
+        gather([str(bad.parent)], root)
+
+
+def test_a_directory_that_vanishes_while_it_is_searched_is_passed_over(tmp_path, root, monkeypatch):
+    datastore(tmp_path / "w" / "z" / "run-good.wandb", began("good"), history(loss=1.0))
+    (tmp_path / "w" / "gone").mkdir()
+    scandir = os.scandir
+
+    def racing(path="."):
+        if Path(path).name == "gone":
+            Path(path).rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", racing)
+    assert names(tmp_path / "w", root=root) == ["good"]
+
+
+HUGE = 10**400
+
+
+def test_a_number_that_no_float_holds_is_infinite_in_what_others_exported(tmp_path, root):
+    told = {"name": "one", "summary": {"loss": HUGE, "val_accuracy": 0.5, "f1": -HUGE}, "config": {"lr": HUGE},
+            "history": [{"_step": 0, "loss": HUGE, "_runtime": HUGE}]}  # fmt: skip
+    (tmp_path / "api.json").write_text(json.dumps([told, {"run": "two", "workers": HUGE, "loss": HUGE}]))
+    runs = gather([str(tmp_path / "api.json")], root)
+    assert (runs[0].summary["loss"], runs[0].summary["accuracy"], runs[0].extra["f1"]) == (math.inf, 0.5, -math.inf)
+    shown, _ = table(runs, Request(columns=("loss", "f1", "lr"), where=("lr!=3",)))
+    assert "inf" in render(shown)
+    datastore(tmp_path / "x.wandb", began("w", {"lr": HUGE}), history(loss=HUGE))
+    assert gather([str(tmp_path / "x.wandb")], root)[0].summary["loss"] == math.inf
+
+
+def test_a_summary_with_a_number_that_no_float_holds_is_damaged(root):
+    (root / "first" / "summary.json").write_text(json.dumps({"name": "first", "throughput": HUGE}))
+    (run,) = gather(["first"], root)
+    assert run.summary["status"] == "damaged" and "a number is too large" in run.summary["reason"]
 
 
 # -- exported JSON
