@@ -105,12 +105,12 @@ def test_fit_prints_a_gpt_that_can_be_planned_as_it_is_typed(paceline) -> None:
 
 
 def test_fit_tells_the_same_in_every_format(paceline) -> None:
-    arguments = ("plan", "--fit", SMALL, "model=gpt_100m", "data=text")
+    arguments = ("plan", "--fit", SMALL, "model=gpt", "data=text")
     raw = json.loads(paceline(*arguments, "--format", "json").out)
     assert yaml.safe_load(paceline(*arguments, "--format", "yaml").out) == raw
     table = paceline(*arguments).out
     assert raw["largest_model"]["overrides"] in table
-    assert f"batch_size={raw['largest_batch_size']} for model=gpt_100m" in table
+    assert f"batch_size={raw['largest_batch_size']} for model=gpt" in table
     lines = table.splitlines()
     for row in raw["strategies"]:
         needs, kinds = (line for line in lines if line.startswith(f"{row['strategy']}  "))

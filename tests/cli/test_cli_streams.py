@@ -43,7 +43,10 @@ def test_a_closed_stream_is_the_null_device_here_and_in_children(redirection: st
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "redirection",
+    [pytest.param(">&-", marks=pytest.mark.slow), pytest.param("2>&-", marks=pytest.mark.slow), "<&- >&- 2>&-"],
+)
 def test_a_run_with_closed_streams_is_a_run(redirection: str, here: Path) -> None:
     done = closing(redirection, *PACELINE, *QUICK, "--name", "mine", here=here)
     assert done.returncode == 0, done.stderr

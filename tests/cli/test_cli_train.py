@@ -155,6 +155,7 @@ def torchrun(here: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=110)
 
 
+@pytest.mark.slow
 def test_under_torchrun_the_row_is_printed_once(here: Path) -> None:
     done = torchrun(here, *QUICK, "--name", "mine", "--trace", "trace.json")
     assert done.returncode == 0, done.stderr

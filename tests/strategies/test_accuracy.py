@@ -49,8 +49,9 @@ def test_two_processes_learn_as_well_as_one(serial_digits, tmp_path, sync):
     assert trained_accuracy(tmp_path, f"sync={sync}", *TWO_PROCESSES) >= serial_digits - TOLERANCE > 0.92
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("sync", slow_but("ssp"))
+@pytest.mark.parametrize("sync", SYNCS)
 def test_64_virtual_workers_learn_as_well_as_one(serial_of_64, tmp_path, sync):
     rate = [f"optimizer.lr={RATES_OF_64[sync]}"] if sync in RATES_OF_64 else []
     assert trained_accuracy(tmp_path, *OF_64, f"sync={sync}", *rate) >= serial_of_64 - TOLERANCE > 0.94
