@@ -269,7 +269,7 @@ def test_a_killed_launcher_takes_a_frozen_worker_with_it(start: Start) -> None:
     ("number", "to", "status"),
     [
         (signal.SIGINT, os.killpg, 130),
-        (signal.SIGTERM, os.killpg, 143),
+        pytest.param(signal.SIGTERM, os.killpg, 143, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, os.kill, 143, marks=pytest.mark.slow),
     ],
     ids=["ctrl-c", "sigterm to all", "sigterm to the launcher"],

@@ -108,6 +108,8 @@ def test_machines_that_search_begin_at_other_points(url: str) -> None:
     second = reopen("swept", url, search, "auto", "two")  # before the first has claimed a trial
     assert first is not None and second is not None
     claimed = [study.next() for study in (first, second, first, second)]
+    first.close()
+    second.close()
     assert len({trial.chosen["optimizer.lr"] for trial in claimed if trial is not None}) == 4
 
 
