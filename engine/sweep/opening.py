@@ -54,6 +54,8 @@ def open_sweep(
         raise ConfigError(f"--resume: there is no sweep {name} under {root}")
     if definition is None and not resume:
         raise ConfigError("nothing is swept")
+    if storage and (directory / DATABASE).exists():
+        raise ConfigError(f"--storage: the sweep {name} has its study in {directory / DATABASE}; leave --storage out")
     if storage == "":
         raise ConfigError("--storage: must be a database's URL, such as postgresql://user@host/name")
     url = storage or f"sqlite:///{directory / DATABASE}"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from paceline.engine.errors import ConfigError
 from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, define
 from paceline.engine.sweep.opening import open_sweep
 from paceline.engine.sweep.study import SamplerName, Study, Trial, sample
@@ -199,3 +200,13 @@ def test_what_was_acknowledged_is_all_there_when_it_is_opened_again(tmp_path: Pa
     assert (first.value, first.runs, first.summaries) == (float("inf"), ("run",), (summary,))
     assert (first.trial.chosen, second.trial.chosen) == ({"a": "'x y'"}, {"a": "'\"'"})
     assert second.state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("storage", "said"), [("", "must be a database's URL"), ("sqlite:///other.db", "has its study in")]
+)
+def test_a_sweep_has_one_study(storage: str, said: str, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["a=1,2"])
+    sweep.open()
+    with pytest.raises(ConfigError, match=said), open_sweep("mine", sweep.definition, tmp_path, True, "auto", storage):
+        raise AssertionError("it was opened")
