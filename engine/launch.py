@@ -237,8 +237,8 @@ class Crew:
 
     def start(self, world_size: int, told: dict[str, Any], preload: tuple[str, ...]) -> None:
         context = multiprocessing.get_context("forkserver")
-        # torch.optim imports torch._dynamo on first use
         with STARTING, without_main():
+            # torch.optim imports torch._dynamo on first use
             start_fork_server("paceline.engine.launch", "torch._dynamo", *preload)
             for rank in range(world_size):
                 ours, theirs = context.Pipe(duplex=False)

@@ -277,7 +277,7 @@ class Sweeper:
         if any(metric not in measures for measures in every):
             if "/" not in metric and known(metric) is None:  # some runs have no section/name, every run has the rest
                 near = get_close_matches(metric, every[0], n=3)
-                hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(every[0])}"
+                hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(every[0])}."
                 raise ConfigError(
                     f"metric {metric}: the results have no such number{hint} Begin anew, under another --name"
                 )
