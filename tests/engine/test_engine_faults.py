@@ -252,9 +252,14 @@ def test_a_killed_launcher_leaves_nothing_alive_and_the_resumed_run_has_the_same
 
 def test_a_launcher_that_is_killed_while_its_fork_server_imports_torch_takes_it_along(start: Start) -> None:
     launcher = start(*LONG)
-    launcher.until(lambda: any("forkserver" in command for command in launcher.alive().values()), "a fork server")
+    launcher.until(lambda: any(map(_imports_torch, launcher.alive().items())), "a fork server that imports torch")
     launcher.process.kill()
     until(lambda: not launcher.alive(), 0.7, f"all gone, but there is {launcher.alive()}")
+
+
+def _imports_torch(process: tuple[int, str]) -> bool:
+    pid, command = process
+    return "multiprocessing.forkserver" in command and "libtorch" in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_a_killed_launcher_takes_a_frozen_worker_with_it(start: Start) -> None:
