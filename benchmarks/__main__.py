@@ -36,7 +36,7 @@ COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # w
     "hogwild": (hogwild_against_locks, 12, 4),
     "local_sgd": (local_sgd_against_torch, 12, 4),
     "sharding": (sharding_against_torch, 12, 4),
-    "zero": (zero_against_deepspeed, 8, 2),
+    "zero": (zero_against_deepspeed, 40, 3),
     "sweep": (sweep_overhead, 3, 1),
     "fedavg": (fedavg_against_flower, 3, 1),
     "virtual": (virtual_speed, 3, 1),

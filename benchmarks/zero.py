@@ -1,4 +1,4 @@
-"""strategy=zero against a script that uses DeepSpeed by itself for the same work, in runs of both in turn."""
+"""strategy=zero against a script that uses DeepSpeed by itself for the same work, in slices of seconds in turn."""
 
 import json
 import os
@@ -7,11 +7,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from .measure import Outcome, alternate
+from .measure import Outcome
+from .slices import SAID, Timed, in_slices
 
-STEPS, BATCH = 40, 32
+BATCH = 32
+STEPS = 1_000_000  # more than are looked at
 WAYS = ((2, "none"), (3, "none"), (3, "all"))  # stage, offload
 SCRIPT = Path(__file__).with_name("deepspeed_script.py")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
@@ -25,39 +26,44 @@ def zero_against_deepspeed(rounds: int) -> list[Outcome]:
         if offload != "none" and shutil.which("g++") is None:
             print(f"{name}: left out, there is no g++ to compile CPU Adam with", file=sys.stderr)
             continue
-        outcomes.append(
-            alternate(
-                name,
-                lambda s=stage, o=offload: _ours(s, o),
-                lambda s=stage, o=offload: _bare(s, o),
-                "a bare DeepSpeed script",
-                "<= 1.03",
-                rounds,
-            )
-        )
+        with (
+            tempfile.TemporaryDirectory() as a,
+            tempfile.TemporaryDirectory() as b,
+            _ours(stage, offload, Path(a)) as ours,
+            _bare(stage, offload, Path(b)) as bare,
+        ):
+            outcomes.append(in_slices(name, ours, bare, "a bare DeepSpeed script", "<= 1.03", rounds))
     return outcomes
 
 
-def _ours(stage: int, offload: str) -> float:
-    more = (f"strategy.stage={stage}", f"strategy.offload={offload}", f"batch_size={BATCH}", f"steps={STEPS}")
-    return train("strategy=zero", "model=gpt", *more, f"warmup={STEPS // 4}")["step_time"]["median"] * 1e3
+def _ours(stage: int, offload: str, folder: Path) -> Timed:
+    paceline = str(Path(sys.executable).with_name("paceline"))
+    what = ("strategy=zero", f"strategy.stage={stage}", f"strategy.offload={offload}", "model=gpt", "data=text")
+    everywhere = (
+        f"batch_size={BATCH}",
+        "optimizer=adam",
+        "tracking=none",
+        "checkpoint.every=0",
+        f"evaluate.every={STEPS}",
+    )
+    two = ("hardware.workers=2", "hardware.threads=1", f"epochs={STEPS}", f"steps={STEPS}")
+    metrics = folder / "runs" / "timed" / "metrics.jsonl"
+
+    def steps() -> list[float]:
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        return [record["step_time"] * 1e3 for record in map(json.loads, lines) if record["kind"] == "step"]
+
+    return Timed([paceline, "train", "--name", "timed", *what, *everywhere, *two], folder, ONE_THREAD, steps)
 
 
-def train(*overrides: str) -> dict[str, Any]:
-    """The summary of a run on two workers of one thread."""
-    with tempfile.TemporaryDirectory() as folder:
-        everywhere = ("data=text", "optimizer=adam", "tracking=none", "checkpoint.every=0", "evaluate.every=1000")
-        two = ("hardware.workers=2", "hardware.threads=1", "epochs=1000")
-        paceline = str(Path(sys.executable).with_name("paceline"))
-        run_in([paceline, "train", "--name", "timed", *everywhere, *two, *overrides], folder)
-        return json.loads((Path(folder) / "runs" / "timed" / "summary.json").read_text())
-
-
-def _bare(stage: int, offload: str) -> float:
+def _bare(stage: int, offload: str, folder: Path) -> Timed:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    with tempfile.TemporaryDirectory() as folder:
-        printed = run_in([*torchrun, str(SCRIPT), str(stage), offload, str(STEPS), str(BATCH)], folder)
-    return float(printed.splitlines()[-1])
+
+    def steps() -> list[float]:
+        lines = (folder / SAID).read_text().splitlines()
+        return [float(line.removeprefix("step ")) for line in lines if line.startswith("step ")]
+
+    return Timed([*torchrun, str(SCRIPT), str(stage), offload, str(BATCH)], folder, ONE_THREAD, steps)
 
 
 def run_in(command: list[str], folder: str) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -142,6 +143,11 @@ class _Groups:
     timeout: float
     device: torch.device
 
+    @cached_property
+    def gloo(self) -> dist.ProcessGroupGloo.Device:
+        """One for all groups: each has a thread that looks for work 100 times a second."""
+        return dist.ProcessGroupGloo.create_default_device()
+
     def make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
         return self.over(dist.PrefixStore(name, self.store), rank, size, name)
 
@@ -150,7 +156,9 @@ class _Groups:
         group = dist.ProcessGroup(store, rank, size)
         kinds = dist.ProcessGroup.BackendType
         try:
-            gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, patience)
+            options = dist.ProcessGroupGloo._Options()  # pyright: ignore[reportAttributeAccessIssue] as torch calls it
+            options._timeout, options._devices = patience, [self.gloo]
+            gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, options)
             group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
             group._set_default_backend(kinds.GLOO)
             if self.device.type == "cuda":

@@ -46,6 +46,7 @@ class Assignment:
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
     """Threads and device of this process; before any torch work."""
     torch.set_num_threads(experiment.hardware.threads or share_of_cores(parts.layout))
+    memory.keep_freed()
     device = choose_device(experiment, parts.layout)
     if device.type == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())

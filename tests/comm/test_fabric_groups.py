@@ -134,3 +134,16 @@ def cross_barrier(comm, rounds):
 
 def test_nobody_leaves_a_barrier_before_all_have_come(fabric):
     assert all(seen == list(range(1, 21)) for seen in fabric(3, cross_barrier, 20))
+
+
+def threads_of_gloo(comm):
+    halves, everyone = comm.split(comm.rank // 2), comm.split(0)
+    assert halves is not None and everyone is not None
+    halves.all_reduce(torch.ones(1)).wait()
+    everyone.all_reduce(torch.ones(1)).wait()
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return names.count("gloo_tcp_loop")
+
+
+def test_all_groups_of_a_worker_share_one_thread_that_polls(workers):
+    assert workers(4, threads_of_gloo) == [1, 1, 1, 1]
