@@ -208,6 +208,26 @@ def test_groups_of_the_same_workers_do_not_mix_messages(fabric):
     assert fabric(2, talk_in_two_groups)[1] == [3, 2, 1, 4]
 
 
+def talk_around_all_gathers(comm):
+    """Messages are under way before the all-gathers and are received after them; two all-gathers overlap."""
+    other = 1 - comm.rank
+    sent = comm.isend(number(10 + comm.rank), other)
+    gathered = [torch.full((2, 3), -1.0) for _ in range(2)]
+    for i, tensor in enumerate(gathered):
+        tensor[comm.rank] = 2 * i + comm.rank
+    works = [comm.iall_gather(tensor) for tensor in gathered]
+    for work in reversed(works):
+        work.wait()
+    received = number(-1)
+    comm.recv(received, other)
+    sent.wait()
+    return [int(received), *(tensor[:, 0].tolist() for tensor in gathered)]
+
+
+def test_all_gathers_and_messages_of_the_same_workers_do_not_mix(fabric):
+    assert fabric(2, talk_around_all_gathers) == [[11, [0, 1], [2, 3]], [10, [0, 1], [2, 3]]]
+
+
 def send_too_little(comm):
     if comm.rank == 0:
         comm.send(torch.zeros(3), 1)
