@@ -20,23 +20,13 @@ stage 1 on the norm beside it, and in less than fp32 a flag), and from stage 1 o
 3, what is fetched when is the affair of DeepSpeed's prefetcher: there is no stated cost.
 """
 
-import fcntl
-import hashlib
 import json
 import logging
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -51,8 +41,9 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
-from .errors import LayoutError, MissingToolError
+from .errors import LayoutError
 from .exchange.deepspeed_memory import Account, stated
+from .exchange.deepspeed_ops import build_ops, end_with_parent, use_own_folder
 from .exchange.deepspeed_settings import Noting, merged, read
 from .sync.bsp import start_alike
 
@@ -61,9 +52,7 @@ DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16,
 
 # what fp16 training keeps of its loss scale
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
-OP = "cpu_adam"  # as DeepSpeed calls it
 BUCKET = 500_000_000  # entries; DeepSpeed's default
-PATIENCE = 15  # seconds between two words while it is compiled
 
 
 class Zero(Strategy):
@@ -394,70 +383,6 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix("module.") if wrapped else name: tensor.float() for name, tensor in state.items()}
 
 
-def build_ops(say: Callable[[str], None]) -> None:
-    """Compile DeepSpeed's CPU Adam unless that was done; torch keeps what it compiles. Raises `MissingToolError`."""
-    quiet_import()
-    from torch.utils.cpp_extension import _get_build_directory, get_cxx_compiler
-
-    try:
-        folder = Path(_get_build_directory(OP, verbose=False))
-        lock = (folder.parent / f"{OP}.paceline.lock").open("w")
-    except OSError as error:
-        raise MissingToolError(
-            f"strategy.offload: there is no place for DeepSpeed's CPU Adam, which is compiled once: {error}; name a "
-            "folder that can be written to in TORCH_EXTENSIONS_DIR"
-        ) from None
-    with lock:  # one of us at a time
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_built(folder):
-            return
-        compiler = get_cxx_compiler()
-        if shutil.which(compiler) is None:
-            raise MissingToolError(
-                f"strategy.offload: DeepSpeed compiles its CPU Adam, and there is no {compiler} here; "
-                "on Debian: apt-get install g++"
-            )
-        say("compiling DeepSpeed's CPU Adam for this machine, once: one to two minutes")
-        (folder / "lock").unlink(missing_ok=True)  # of one that was stopped; torch would wait for it for ever
-        start = time.perf_counter()
-        said = _compile(lambda: say(f"compiling: {time.perf_counter() - start:.0f} s"))
-        if said is not None:
-            raise MissingToolError(f"DeepSpeed's CPU Adam cannot be compiled here:\n{said}")
-        say(f"compiled in {time.perf_counter() - start:.0f} s; kept in {folder}")
-
-
-def _is_built(folder: Path) -> bool:
-    """Whether torch would load what is there as it is; only ninja knows."""
-    if not (folder / f"{OP}.so").exists():
-        return False
-    asked = subprocess.run(["ninja", "-n"], cwd=folder, capture_output=True, text=True)
-    return "no work to do" in asked.stdout
-
-
-def _compile(still_at_it: Callable[[], None]) -> str | None:
-    """What it ended with, if not well. The compilers end with us, whatever ends us."""
-    command = "from paceline.strategies.zero import load_ops; load_ops()"
-    with tempfile.TemporaryFile("w+") as said:
-        with subprocess.Popen(
-            [sys.executable, "-c", command],
-            stdin=subprocess.PIPE,  # closed when we are gone
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        ) as build:
-            try:
-                while build.poll() is None:
-                    with suppress(subprocess.TimeoutExpired):
-                        build.wait(PATIENCE)
-                    if build.poll() is None:
-                        still_at_it()
-            except BaseException:
-                os.killpg(build.pid, signal.SIGTERM)
-                raise
-        said.seek(0)
-        return "\n".join(said.read().strip().splitlines()[-15:]) if build.returncode else None
-
-
 def check_settings(settings: dict[str, Any]) -> None:
     """Raises `LayoutError` for what DeepSpeed refuses, and for keys that it does not know, which it would pass over."""
     quiet_import()
@@ -494,47 +419,29 @@ def _said(error: Exception) -> str:
 
 
 def load_ops() -> None:
-    """Have DeepSpeed compile and load its CPU Adam, in a process and session of its own."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """Have DeepSpeed compile and load its CPU Adam, in a process of its own (exchange/deepspeed_ops.py)."""
+    end_with_parent()
     quiet_import()
     from deepspeed.ops.op_builder.cpu import CPUAdamBuilder
 
     CPUAdamBuilder().load(verbose=False)
 
 
-def _end_with_parent() -> None:
-    os.read(0, 1)  # ends when the other end of the pipe is closed
-    os.killpg(0, signal.SIGTERM)  # ninja ends the compilers, which have groups of their own
-
-
 def quiet_import() -> Any:
     """DeepSpeed without its talk, and without its shared-memory operation, which takes a minute to compile and serves
     inference alone.
     """
-    tools = str(Path(sys.executable).parent)  # ninja, which torch looks for on PATH
-    if tools not in os.environ["PATH"].split(os.pathsep):
-        os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
+    use_own_folder()
     warnings.filterwarnings("ignore", module="deepspeed")
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it says that it looked for one
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(_extensions())
     import deepspeed
     import deepspeed.ops
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
-
-
-def _extensions() -> Path:
-    """Where torch keeps what it compiles for this very installation: another one's would be compiled over."""
-    from torch.utils.cpp_extension import get_cxx_compiler, get_default_build_root
-
-    made_from = sys.version, sys.prefix, torch.__version__, version("deepspeed"), get_cxx_compiler()
-    name = f"paceline-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}"
-    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
-    return root if root.name == name else root / name
 
 
 def _on_the_host(optimizer: Optimizer) -> Optimizer:

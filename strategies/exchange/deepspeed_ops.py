@@ -1,0 +1,119 @@
+"""DeepSpeed's CPU Adam, which is compiled once on each machine, for a minute or two, by torch and ninja.
+
+torch would keep it by its name alone, so that two virtual environments compile over each other's; here each
+installation has a folder of its own.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from ..errors import MissingToolError
+
+OP = "cpu_adam"  # as DeepSpeed calls it
+PATIENCE = 15  # seconds between two words while it is compiled
+
+
+def build_ops(say: Callable[[str], None]) -> None:
+    """Compile DeepSpeed's CPU Adam unless that was done; torch keeps what it compiles. Raises `MissingToolError`."""
+    from torch.utils.cpp_extension import _get_build_directory, get_cxx_compiler
+
+    use_own_folder()
+    try:
+        folder = Path(_get_build_directory(OP, verbose=False))
+        lock = (folder.parent / f"{OP}.paceline.lock").open("w")
+    except OSError as error:
+        raise MissingToolError(
+            f"strategy.offload: there is no place for DeepSpeed's CPU Adam, which is compiled once: {error}; name a "
+            "folder that can be written to in TORCH_EXTENSIONS_DIR"
+        ) from None
+    with lock:  # one of us at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_built(folder):
+            return
+        compiler = get_cxx_compiler()
+        if shutil.which(compiler) is None:
+            raise MissingToolError(
+                f"strategy.offload: DeepSpeed compiles its CPU Adam, and there is no {compiler} here; "
+                "on Debian: apt-get install g++"
+            )
+        say("compiling DeepSpeed's CPU Adam for this machine, once: one to two minutes")
+        (folder / "lock").unlink(missing_ok=True)  # of one that was stopped; torch would wait for it for ever
+        start = time.perf_counter()
+        said = _compile(lambda: say(f"compiling: {time.perf_counter() - start:.0f} s"))
+        if said is not None:
+            raise MissingToolError(f"DeepSpeed's CPU Adam cannot be compiled here:\n{said}")
+        say(f"compiled in {time.perf_counter() - start:.0f} s; kept in {folder}")
+
+
+def _is_built(folder: Path) -> bool:
+    """Whether torch would load what is there as it is; only ninja knows."""
+    if not (folder / f"{OP}.so").exists():
+        return False
+    asked = subprocess.run(["ninja", "-n"], cwd=folder, capture_output=True, text=True)
+    return "no work to do" in asked.stdout
+
+
+def _compile(still_at_it: Callable[[], None]) -> str | None:
+    """What it ended with, if not well. The compilers end with us, whatever ends us."""
+    command = "from paceline.strategies.zero import load_ops; load_ops()"
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(
+            [sys.executable, "-c", command],
+            stdin=subprocess.PIPE,  # closed when we are gone
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as build:
+            try:
+                while build.poll() is None:
+                    with suppress(subprocess.TimeoutExpired):
+                        build.wait(PATIENCE)
+                    if build.poll() is None:
+                        still_at_it()
+            except BaseException:
+                os.killpg(build.pid, signal.SIGTERM)
+                raise
+        said.seek(0)
+        return "\n".join(said.read().strip().splitlines()[-15:]) if build.returncode else None
+
+
+def _extensions() -> Path:
+    """Where torch keeps what it compiles for this very installation: another one's would be compiled over."""
+    from torch.utils.cpp_extension import get_cxx_compiler, get_default_build_root
+
+    made_from = sys.version, sys.prefix, torch.__version__, version("deepspeed"), get_cxx_compiler()
+    name = f"paceline-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}"
+    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    return root if root.name == name else root / name
+
+
+def use_own_folder() -> None:
+    """Have torch find ninja, and what it compiles for this installation, before DeepSpeed is imported."""
+    tools = str(Path(sys.executable).parent)
+    if tools not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(_extensions())
+
+
+def end_with_parent() -> None:
+    """In the process that compiles, which has a session of its own: end it and the compilers when we are gone."""
+
+    def watch() -> None:
+        os.read(0, 1)  # ends when the other end of the pipe is closed
+        os.killpg(0, signal.SIGTERM)  # ninja ends the compilers, which have groups of their own
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,87 @@
+"""DeepSpeed's CPU Adam: where it is kept, that it is compiled once, and that its compilers end with us."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from process_table import until
+
+from paceline.strategies.errors import MissingToolError
+from paceline.strategies.exchange import deepspeed_ops
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to compile CPU Adam with")
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_missing_compiler_is_named_with_its_package(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(MissingToolError, match="apt-get install g\\+\\+") as missing:
+        deepspeed_ops.build_ops(lambda _: None)
+    assert missing.value.exit_code == 3
+
+
+def test_a_place_that_cannot_be_written_to_is_said(monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "/proc/nowhere")
+    with pytest.raises(MissingToolError, match="TORCH_EXTENSIONS_DIR"):
+        deepspeed_ops.build_ops(lambda _: None)
+
+
+def test_what_is_compiled_is_kept_apart_from_other_installations_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    deepspeed_ops.use_own_folder()
+    ours = os.environ["TORCH_EXTENSIONS_DIR"]
+    assert Path(ours).parent == tmp_path
+    deepspeed_ops.use_own_folder()
+    assert os.environ["TORCH_EXTENSIONS_DIR"] == ours  # and so in the workers, which inherit it
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "prefix", "/elsewhere")
+    deepspeed_ops.use_own_folder()
+    assert os.environ["TORCH_EXTENSIONS_DIR"] != ours
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_ops_are_compiled_once_and_it_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    deepspeed_ops.use_own_folder()
+    folder = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / deepspeed_ops.OP
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()  # of a compilation that was killed
+    said = []
+    deepspeed_ops.build_ops(said.append)
+    assert "compiling" in said[0] and "compiled" in said[-1]
+    again = []
+    deepspeed_ops.build_ops(again.append)
+    assert again == []
+    (folder / "build.ninja").write_text((folder / "build.ninja").read_text().replace("-O3", "-O1"))
+    assert not deepspeed_ops._is_built(folder)  # torch would compile it anew
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_the_compilers_end_with_who_started_them(tmp_path, number):
+    script = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # whatever we inherited
+    script += "from paceline.strategies.exchange.deepspeed_ops import build_ops; build_ops(print)"
+    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.DEVNULL) as builder:
+        until(lambda: any("cc1plus" in one for one in _mention(tmp_path)), 60, "a compiler at work")
+        builder.send_signal(number)
+        builder.wait(10)
+    until(lambda: not _mention(tmp_path), 10, "no compiler left")
+
+
+def _mention(folder):
+    """The command lines of processes that work in it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(folder) in str((process / "cwd").readlink()):
+                found.append((process / "cmdline").read_text())
+    return found
