@@ -37,7 +37,7 @@ train: $(READY)  ## Train on digits with two workers; ARGS="..." passes override
 
 test: $(READY)  ## Run the tests (ARGS="..." goes to pytest)
 	$(BIN)/python -m pytest -m "not slow and not fault" -n 3 --dist loadfile $(ARGS) $(NONE_IS_FINE)
-	$(BIN)/python -m pytest -m "fault and not slow" $(ARGS) $(NONE_IS_FINE)
+	$(BIN)/python -m pytest -m "fault and not slow" -n 2 --dist loadfile $(ARGS) $(NONE_IS_FINE)
 
 test-all: $(READY)  ## Run the tests, the slow ones too
 	$(BIN)/python -m pytest $(ARGS)
