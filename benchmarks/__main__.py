@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,7 @@ def main(
     json_file: Annotated[Path, typer.Option("--json", help="Where the figures go as JSON.")] = RESULTS,
 ) -> None:
     """Time paceline against what a user would pick instead."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and end what was started
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
     outcomes: list[Outcome] = []
     failed: list[str] = []

@@ -10,6 +10,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -57,12 +58,16 @@ class Timed:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._send(signal.SIGKILL)
-        self._process.wait()
+        while marked(self._mark):
+            self._send(signal.SIGKILL)
+            self._process.wait()
         self._said.close()
 
     def wait_for(self, steps: int) -> None:
-        until(lambda: self._has(steps), PATIENCE, f"{steps} steps; {self._end()}")
+        try:
+            until(lambda: self._has(steps), PATIENCE, f"{steps} steps")
+        except AssertionError as error:
+            raise RuntimeError(f"{error}: {self._end()}") from None
 
     def _has(self, steps: int) -> bool:
         if self._process.poll() is not None:
@@ -76,14 +81,18 @@ class Timed:
         self._send(signal.SIGSTOP)
 
     def slice(self) -> list[float]:
-        """Go on for a while; the steps of it, in milliseconds."""
+        """Go on for a while; the steps of it, in milliseconds. Raises `RuntimeError` when there were none."""
         before = len(self.steps())
         self._send(signal.SIGCONT)
         time.sleep(SLICE)
         self.stop()
         self._has(0)
-        return self.steps()[before + LEFT_OUT :]
+        steps = self.steps()[before + LEFT_OUT :]
+        if not steps:
+            raise RuntimeError(f"a slice of {SLICE:g} s has no more than {LEFT_OUT} steps: {self._end()}")
+        return steps
 
     def _send(self, number: int) -> None:
         for pid in marked(self._mark):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)

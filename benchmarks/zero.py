@@ -6,7 +6,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
+
+from paceline.strategies.exchange.deepspeed_ops import build_ops
 
 from .measure import Outcome
 from .slices import SAID, Timed, in_slices
@@ -26,6 +29,8 @@ def zero_against_deepspeed(rounds: int) -> list[Outcome]:
         if offload != "none" and shutil.which("g++") is None:
             print(f"{name}: left out, there is no g++ to compile CPU Adam with", file=sys.stderr)
             continue
+        if offload != "none":
+            build_ops(partial(print, file=sys.stderr))  # or both sides would, at once
         with (
             tempfile.TemporaryDirectory() as a,
             tempfile.TemporaryDirectory() as b,

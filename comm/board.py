@@ -133,19 +133,20 @@ class StoreBoard(Board):
             if all(now[w] != beats[w] for w in missing):
                 last_sign, beats = last_look, now
             elif last_look - last_sign > self.timeout:
-                raise HangError(f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(missing)}")
+                message = f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(missing)}"
+                raise HangError(message, missing)
 
-    def explain_timeout(self, group: list[int], what: str) -> str:
-        """Who of `group` is the one that the others wait for."""
+    def explain_timeout(self, group: list[int], what: str) -> tuple[list[int], str]:
+        """Who of `group` are those that the others wait for, and that in words."""
         before = self._beats()
         time.sleep(LOOK)
         after = self._beats()
         others = [rank for rank in group if rank != self.rank and rank not in self.lost]
         frozen = [rank for rank in others if before[rank] == after[rank]]
         if frozen:
-            return f"{self.describe(frozen)} gave no sign of life"
-        elsewhere = [rank for rank in others if json.loads(after[rank])[1] != what]
-        return f"alive but elsewhere: {self.describe(elsewhere or others)}"
+            return frozen, f"{self.describe(frozen)} gave no sign of life"
+        elsewhere = [rank for rank in others if json.loads(after[rank])[1] != what] or others
+        return elsewhere, f"alive but elsewhere: {self.describe(elsewhere)}"
 
     def describe(self, ranks: list[int]) -> str:
         beats = self._beats()

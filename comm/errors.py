@@ -1,10 +1,19 @@
 """What can go wrong between workers. `exit_code` is the status that the process ends with."""
 
+from collections.abc import Sequence
+
 
 class HangError(RuntimeError):
-    """A wait outlasted its timeout; the message names the workers that were missing."""
+    """A wait outlasted its timeout; the message names the workers that were missing.
+
+    `missing`: they, numbered in the whole run; they may be hanging themselves.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class PeerLostError(RuntimeError):

@@ -599,11 +599,13 @@ class ProcessComm(Comm):
         text = str(error).lower()
         if "timed out" in text or "timeout" in text:
             return self._hang(what)
-        return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}")
+        dead = sorted(self.ranks[rank] for rank in self.lost())  # gloo does not say, our own connections may
+        why = f"worker {', '.join(map(str, dead))} has died" if dead else error
+        return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {why}")
 
     def _hang(self, what: str) -> HangError:
-        who = self._board.explain_timeout(self.ranks, what)
-        return HangError(f"worker {self.board.rank} waited {self._worker.groups.timeout:g} s {what}: {who}")
+        missing, who = self._board.explain_timeout(self.ranks, what)
+        return HangError(f"worker {self.board.rank} waited {self._worker.groups.timeout:g} s {what}: {who}", missing)
 
     def at_close(self, do: Callable[[], None]) -> None:
         self._worker.closing.append(do)

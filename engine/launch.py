@@ -18,7 +18,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -56,7 +56,7 @@ class Ended:
     error: str = ""  # the exception's type
     message: str = ""
     exit_code: int = 0
-    step: str = ""
+    missing: list[int] = field(default_factory=list)  # whom it waited for too long
 
     @property
     def failed(self) -> bool:
@@ -152,6 +152,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "error": type(error).__name__,
         "message": " ".join(str(error).split()),
         "exit_code": getattr(error, "exit_code", 4),
+        "missing": list(getattr(error, "missing", ())),
     }
 
 
@@ -354,9 +355,7 @@ def without_main() -> Iterator[None]:
 
 
 def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> WorkerFailedError:
-    """The cause among failures: a worker's own error before a kill, both before those who only lost a peer."""
-    rank_of_cause = {"Killed": 1, "Exited": 1, SECONDARY: 2}
-    cause = min(failures, key=lambda worker: (rank_of_cause.get(worker.error, 0), worker.rank))
+    cause = cause_among(failures)
     role, run = layout.role(cause.rank), assignment.run
     own_words = cause.error in ("Killed", "Exited", "HangError", "DivergedError")
     what = cause.message if own_words else f"{cause.error}: {cause.message}"
@@ -365,6 +364,19 @@ def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> W
     details = [f"log: {run / 'logs' / f'worker-{process:03d}.log'}"]
     message = f"{who}{'failed: ' if not own_words else ''}{what}; {what_is_saved(assignment)}"
     return WorkerFailedError(message, cause.exit_code, details)
+
+
+def cause_among(failures: list[Ended]) -> Ended:
+    """A worker's own error before a kill, both before those who only lost a peer.
+
+    Of those that waited for one another too long it is one that waited for none of them.
+    """
+    rank_of_cause = {"Killed": 1, "Exited": 1, SECONDARY: 2}
+    hung = {worker.rank for worker in failures if worker.error == "HangError"}
+    return min(
+        failures,
+        key=lambda worker: (rank_of_cause.get(worker.error, 0), not hung.isdisjoint(worker.missing), worker.rank),
+    )
 
 
 def what_is_saved(assignment: Assignment) -> str:

@@ -222,7 +222,7 @@ def keep_freed() -> None:
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest that it takes
-        mallopt(_M_TRIM_THRESHOLD, 2**28)
+        mallopt(_M_TRIM_THRESHOLD, 2**26)
 
 
 def process_peak() -> int:

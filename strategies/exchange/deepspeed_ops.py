@@ -41,7 +41,11 @@ def build_ops(say: Callable[[str], None]) -> None:
             "folder that can be written to in TORCH_EXTENSIONS_DIR"
         ) from None
     with lock:  # one of us at a time
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another process, which compiles DeepSpeed's CPU Adam")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if _is_built(folder):
             return
         compiler = get_cxx_compiler()
@@ -88,7 +92,13 @@ def _compile(still_at_it: Callable[[], None]) -> str | None:
                 os.killpg(build.pid, signal.SIGTERM)
                 raise
         said.seek(0)
-        return "\n".join(said.read().strip().splitlines()[-15:]) if build.returncode else None
+        return _gist(said.read()) if build.returncode else None
+
+
+def _gist(said: str) -> str:
+    """What the compiler complained of first, or the end of it all."""
+    lines = said.strip().splitlines()
+    return "\n".join([line for line in lines if "error:" in line][:3] or lines[-3:])
 
 
 def _extensions() -> Path:

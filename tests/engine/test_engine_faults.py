@@ -139,9 +139,10 @@ def test_replica_0_cannot_be_done_without(train: Train, root: Path) -> None:
         (0, LONG),
         (1, ("strategy=torch_ddp", "steps=100000")),
         pytest.param(1, ("strategy=pipeline", "steps=100000"), marks=pytest.mark.slow),
+        pytest.param(3, ("strategy=pipeline", "hardware.workers=4", "steps=100000"), marks=pytest.mark.slow),
         pytest.param(2, (*LONG, "sync=asp"), marks=pytest.mark.slow),
     ],
-    ids=["worker", "chief", "ddp", "stage", "server"],
+    ids=["worker", "chief", "ddp", "stage", "stage of one replica", "server"],
 )
 def test_a_frozen_worker_is_named_within_its_timeout_and_killed(
     train: Train, root: Path, rank: int, choices: tuple[str, ...]

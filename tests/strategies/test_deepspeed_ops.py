@@ -1,5 +1,6 @@
 """DeepSpeed's CPU Adam: where it is kept, that it is compiled once, and that its compilers end with us."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -24,6 +25,38 @@ def test_a_missing_compiler_is_named_with_its_package(monkeypatch, tmp_path):
     with pytest.raises(MissingToolError, match="apt-get install g\\+\\+") as missing:
         deepspeed_ops.build_ops(lambda _: None)
     assert missing.value.exit_code == 3
+
+
+@needs_compiler
+def test_what_a_broken_compiler_says_is_shown(monkeypatch, tmp_path):
+    compiler = tmp_path / "c++"
+    compiler.write_text("""#!/bin/sh
+case "$*" in *-c*) echo 'x.cpp:1: fatal error: no header' >&2; exit 1;; *) exec g++ "$@";; esac
+""")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(MissingToolError, match=r"cannot be compiled here:\n.*no header"):
+        deepspeed_ops.build_ops(lambda _: None)
+
+
+def test_who_waits_for_anothers_compiler_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    deepspeed_ops.use_own_folder()
+    said = []
+    kept = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+    kept.mkdir()
+    with (kept / f"{deepspeed_ops.OP}.paceline.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def hear(word):
+            said.append(word)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        with pytest.raises(MissingToolError):
+            deepspeed_ops.build_ops(hear)
+    assert said == ["waiting for another process, which compiles DeepSpeed's CPU Adam"]
 
 
 def test_a_place_that_cannot_be_written_to_is_said(monkeypatch):

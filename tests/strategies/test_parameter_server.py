@@ -815,7 +815,7 @@ def serial_accuracy(tmp_path_factory):
     ids=" ".join,
 )
 def test_digits_are_learnt_as_well_as_serially(fork_server, tmp_path, serial_accuracy, choice):
-    """Within training: with others' pushes in between, where the last step ends is more of an accident than serially."""
+    """At some evaluation: among others' pushes, where the last step ends is more of an accident than serially."""
     settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1", "hardware.workers=2")
     result = engine.run([*choice, *settings, f"target_accuracy={serial_accuracy - 0.02}"], root=tmp_path, quiet=True)
     assert result is not None and result.summary["time_to_accuracy"] is not None
