@@ -9,7 +9,7 @@ from paceline.engine import prepare
 from paceline.engine.build import assemble
 from paceline.engine.worker import prepare_process
 
-PASSES, BLOCKS, SIZE = 5, 9, 20 * 2**20
+PASSES, BLOCKS, SIZE = 5, 5, 10 * 2**20  # together less than is kept, more than malloc would keep by itself
 
 
 def test_what_a_pass_frees_serves_the_next_one() -> None:

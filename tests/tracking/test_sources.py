@@ -83,7 +83,8 @@ def test_without_records_only_those_are_read_that_tell_what_no_summary_does(root
         ("x" * 5000, "there are first"),
     ],
 )
-def test_what_is_none_of_these_is_refused_with_the_nearest(name, hint, root):
+def test_what_is_none_of_these_is_refused_with_the_nearest(name, hint, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # beside which there are no runs
     with pytest.raises(RunNameError, match=hint) as refused:
         gather([name], root)
     assert refused.value.exit_code == 2
