@@ -60,7 +60,7 @@ class Timed:
     def __exit__(self, *_: Any) -> None:
         while marked(self._mark):
             self._send(signal.SIGKILL)
-            self._process.wait()
+        self._process.wait()
         self._said.close()
 
     def wait_for(self, steps: int) -> None:

@@ -261,32 +261,12 @@ class _Sum(Work):
 
 
 class _Transfer(Work):
-    """A message of ours under way. After a `HangError` one may wait again."""
+    """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
 
     def __init__(
-        self, comm: "ProcessComm", operation: Send | Receive, what: str, channel: str, number: int, launch: float
+        self, comm: "ProcessComm", messages: Sequence[Send | Receive], what: str, channel: str, launch: float
     ) -> None:
-        self._comm, self._operation, self._what = comm, operation, what
-        self._channel, self._number, self._launch = channel, number, launch
-        self._waited = False
-
-    def wait(self) -> None:
-        if self._waited:
-            return
-        comm = self._comm
-        start = comm.now()
-        comm.wait_for(self._operation, self._what)
-        self._waited = True
-        comm.timeline.add(self._channel, self._number, self._launch, start, comm.now())
-
-
-class _Exchange(Work):
-    """Messages of ours that are one collective operation."""
-
-    def __init__(
-        self, comm: "ProcessComm", operations: Sequence[Send | Receive], what: str, channel: str, launch: float
-    ) -> None:
-        self._comm, self._operations, self._what, self._channel = comm, operations, what, channel
+        self._comm, self._messages, self._what, self._channel = comm, messages, what, channel
         self._number, self._launch = comm.timeline.number(channel), launch
         self._waited = False
 
@@ -294,8 +274,8 @@ class _Exchange(Work):
         if self._waited:
             return
         comm, start = self._comm, self._comm.now()
-        for operation in self._operations:
-            comm.wait_for(operation, self._what)
+        for message in self._messages:
+            comm.wait_for(message, self._what)
         self._waited = True
         comm.timeline.add(self._channel, self._number, self._launch, start, comm.now())
 
@@ -340,7 +320,7 @@ class ProcessComm(Comm):
         for receive in receives:
             self._worker.sockets.post(receive)
         sends = [self._started(tag, self._peer(other), mine, what) for other in others]
-        return _Exchange(self, [*receives, *sends], what, f"{self.name}#", at)
+        return _Transfer(self, [*receives, *sends], what, f"{self.name}#", at)
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
         _check_contiguous(tensor)
@@ -423,7 +403,7 @@ class ProcessComm(Comm):
             return _Pending(self, work, what, channel, at)
         sending = self._started(self._tag, self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
-        return _Transfer(self, sending, what, channel, self.timeline.number(channel), at)
+        return _Transfer(self, [sending], what, channel, at)
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
@@ -433,7 +413,7 @@ class ProcessComm(Comm):
             return _Pending(self, work, what, channel, _NEVER)
         receive = Receive(self._tag, (self._peer(src),), _memory(tensor))
         self._worker.sockets.post(receive)
-        return _Transfer(self, receive, what, channel, self.timeline.number(channel), _NEVER)
+        return _Transfer(self, [receive], what, channel, _NEVER)
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)

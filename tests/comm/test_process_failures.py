@@ -143,6 +143,19 @@ def test_a_killed_peer_is_noticed_at_once(workers, operation):
     assert outcome["seconds"] < PROMPT
 
 
+def explain_what_torch_says(comm):
+    pair = comm.split(comm.rank // 2)
+    said = [str(pair.explained(RuntimeError("connection reset"), "in all_reduce"))]
+    comm.board.lost.add(3)
+    return [*said, str(pair.explained(RuntimeError("connection reset"), "in all_reduce"))]
+
+
+def test_a_loss_that_torch_tells_names_the_dead_once_they_are_known(workers):
+    *others, two, _ = workers(4, explain_what_torch_says)
+    assert two == [f"worker 2 lost a peer in all_reduce: {why}" for why in ("connection reset", "worker 3 has died")]
+    assert all(said[1].endswith("connection reset") for said in others)  # it is in another group
+
+
 def meet_too_few(comm):
     store, port = serve_store(0, TIMEOUT)
     outcome = attempt(lambda: connect("127.0.0.1", port, 0, 3, TIMEOUT, torch.device("cpu")))

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import inf, isnan, nan
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -793,14 +794,16 @@ def test_the_slowest_clock_is_the_least_of_those_that_are_going(workers, data):
 # -- whole runs
 
 
+def mean_accuracy(root, *choices):
+    """At the end, over three seeds: where an asynchronous run's last step ends is up to others' pushes, too."""
+    settings = (*choices, "tracking=none", "hardware.device=cpu", "hardware.threads=1")
+    runs = [engine.run([*settings, f"seed={seed}"], root=root, quiet=True) for seed in range(3)]
+    return mean(run.accuracy for run in runs)
+
+
 @pytest.fixture(scope="module")
 def serial_accuracy(tmp_path_factory):
-    settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1")
-    result = engine.run(
-        ["strategy=single", "batch_size=64", *settings], root=tmp_path_factory.mktemp("runs"), quiet=True
-    )
-    assert result is not None and result.accuracy is not None
-    return result.accuracy
+    return mean_accuracy(tmp_path_factory.mktemp("runs"), "strategy=single", "batch_size=64")
 
 
 @pytest.mark.parametrize(
@@ -815,7 +818,4 @@ def serial_accuracy(tmp_path_factory):
     ids=" ".join,
 )
 def test_digits_are_learnt_as_well_as_serially(fork_server, tmp_path, serial_accuracy, choice):
-    """At some evaluation: among others' pushes, where the last step ends is more of an accident than serially."""
-    settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1", "hardware.workers=2")
-    result = engine.run([*choice, *settings, f"target_accuracy={serial_accuracy - 0.02}"], root=tmp_path, quiet=True)
-    assert result is not None and result.summary["time_to_accuracy"] is not None
+    assert mean_accuracy(tmp_path, *choice, "hardware.workers=2") > serial_accuracy - 0.02
