@@ -48,7 +48,8 @@ def train(device: str, context: int, *overrides: str) -> Trained | None:
     """A few steps on one worker; None where that does not end well, which is how too large a model ends."""
     everywhere = (
         "data=text", f"data.context={context}", "model.recompute=true", "data.limit=64", f"batch_size={BATCH}",
-        f"steps={STEPS}", "epochs=1000", "warmup=2", "tracking=none", "checkpoint.every=0", "evaluate.every=1000",
+        f"steps={STEPS}", "epochs=1000", "measure.after=2", "tracking=none", "checkpoint.every=0",
+        "evaluate.every=1000",
         f"hardware.device={device}", "hardware.workers=1", "hardware.timeout=1200",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

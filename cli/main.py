@@ -19,8 +19,8 @@ from .output import note, open_closed_streams, show
 from .plan import plan
 from .show import show_run
 from .sweep import sweep
-from .sync import sync
 from .train import train
+from .upload import FORMER_NAME, upload
 
 BUG, MACHINE = 1, 3
 TERMINATED = 128 + signal.SIGTERM
@@ -41,7 +41,8 @@ app.command()(plan)
 app.command()(sweep)
 app.command()(compare)
 app.command("show")(show_run)
-app.command()(sync)
+app.command()(upload)
+app.command(FORMER_NAME, hidden=True)(upload)
 app.command("list")(list_choices)
 app.command()(doctor)
 
@@ -78,7 +79,7 @@ def paceline(
     paceline plan strategy=pipeline              what would run, and what it would cost
     paceline train sync=asp hardware.workers=4   train
     paceline compare                             the runs side by side
-    paceline sync                                send runs that were recorded offline to W&B
+    paceline upload                              send runs that were recorded offline to W&B
     paceline doctor                              what works on this machine
     """
 

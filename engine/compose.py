@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from ..tracking.redact import HIDDEN
 from .errors import ConfigError
-from .experiment import CHOSEN, Experiment, explain, from_config
+from .experiment import CHOSEN, RENAMED, Experiment, explain, from_config, no_such_key
 
 GROUPS = (*CHOSEN, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
 MOST_VALUES = 100_000  # of one key in a sweep
@@ -88,6 +88,8 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     plain = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     unknown = [str(key) for key in plain if str(key) not in Experiment.model_fields]
+    if unknown and unknown[0] in RENAMED:
+        raise ConfigError(f"{unknown[0]}: {no_such_key(unknown[0])}")
     if unknown:
         raise ConfigError(f"{unknown[0]}: there is no such key; {_nearest(unknown[0], list(Experiment.model_fields))}")
     return {str(key): value for key, value in plain.items()}
@@ -117,6 +119,8 @@ def _check_grammar(overrides: list[str]) -> None:
             )
         if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
+        if override.key_or_group in RENAMED:
+            raise ConfigError(f"{text}: {no_such_key(override.key_or_group)}")
 
 
 def _parsed(text: str) -> Override:

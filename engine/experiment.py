@@ -21,6 +21,9 @@ CHOSEN = (
 )  # groups whose choice names a class
 
 
+RENAMED = {"warmup": "measure.after"}
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -112,6 +115,10 @@ class VirtualHardware(_Frozen):
 Hardware = Annotated[LocalHardware | VirtualHardware, Field(discriminator="fabric")]
 
 
+class Measure(_Frozen):
+    after: Natural
+
+
 class Evaluate(_Frozen):
     every: Positive
 
@@ -139,7 +146,7 @@ class Experiment(_Frozen):
     steps: Positive | None
     batch_size: Annotated[int, Ge(1), Le(2**31 - 1)]
     target_accuracy: Annotated[float, Ge(0), Le(1)]
-    warmup: Natural
+    measure: Measure
     evaluate: Evaluate
     checkpoint: Checkpoint
 
@@ -175,6 +182,11 @@ def from_yaml(text: str) -> Experiment:
         raise ConfigError(f"the run's config.yaml is not one of ours: {message}") from None
 
 
+def no_such_key(key: str) -> str:
+    """What to say of a key that there is not, or not any more."""
+    return f"is called {RENAMED[key]} now" if key in RENAMED else "there is no such key"
+
+
 def explain(error: ValidationError, prefix: str = "") -> str:
     """pydantic's findings as key path, value and rule, one a line."""
     rules: dict[str, dict[str, None]] = {}  # in order, each once
@@ -182,7 +194,7 @@ def explain(error: ValidationError, prefix: str = "") -> str:
         path = ".".join(str(piece) for piece in finding["loc"] if not _is_tag(piece))
         path = ".".join(piece for piece in (prefix, path) if piece)
         if finding["type"] == "extra_forbidden":
-            what, rule = path, "there is no such key"
+            what, rule = path, no_such_key(path)
         elif finding["type"] == "missing":
             what, rule = path, "is missing"
         elif finding["type"] == "value_error" and isinstance(finding["input"], dict):

@@ -39,12 +39,12 @@ class Report:
     messages: dict[str, int]
     memory: dict[str, int]
     sync: dict[str, Any] = field(default_factory=dict)
-    warmup: int = 0  # how many of the first steps are left out of throughput and step times
+    left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
 
     @property
     def measured(self) -> list[tuple[float, float, int]]:
-        return self.steps[self.warmup :]
+        return self.steps[self.left_out :]
 
     def whole(self, steps: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
         """(start, end) of those whose operations are all kept; the others would look as if they had only computed."""
@@ -64,12 +64,12 @@ class Meter:
     """Times the steps of one worker."""
 
     def __init__(
-        self, comm: Comm, warmup: int, device: torch.device, counts_pauses: bool, elapsed: float = 0.0
+        self, comm: Comm, left_out: int, device: torch.device, counts_pauses: bool, elapsed: float = 0.0
     ) -> None:
-        """`warmup`: steps to leave out of throughput and step times. `elapsed`: training seconds before."""
+        """`left_out`: steps to leave out of throughput and step times. `elapsed`: training seconds before."""
         self._counts_pauses = counts_pauses
         self._paused_at: float | None = None
-        self._comm, self._warmup, self._device = comm, warmup, device
+        self._comm, self._left_out, self._device = comm, left_out, device
         self._kept = min(KEPT_STEPS, comm.timeline.kept)
         self.seconds = elapsed  # of training so far, earlier lives of a resumed run included
         self.steps: list[tuple[float, float, int]] = []  # the most recent ones
@@ -112,7 +112,7 @@ class Meter:
             messages=dict(self._comm.ledger.messages),
             memory=memory,
             sync=sync,
-            warmup=max(self._warmup - (self.trained_steps - len(steps)), 0),
+            left_out=max(self._left_out - (self.trained_steps - len(steps)), 0),
             known_from=timeline.operations[0].start if some_are_gone else float("-inf"),
         )
 
@@ -135,7 +135,7 @@ def summarise(reports: list[Report], layout: Layout) -> dict[str, Any]:
 
 
 def _throughput(replicas: list[Report]) -> float:
-    """Samples a second of all replicas, warm-up and what lies between steps left out.
+    """Samples a second of all replicas, the first `measure.after` steps and what lies between steps left out.
 
     Each replica has its share of the samples, so all of them have been seen when the slowest is through.
     """

@@ -175,7 +175,7 @@ class Worker:
             steps=steps,
             meter=Meter(
                 self.world,
-                min(experiment.warmup, (steps - start) // 2),
+                min(experiment.measure.after, (steps - start) // 2),
                 self.device,
                 not together,
                 manifest.seconds if manifest else 0.0,

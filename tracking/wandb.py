@@ -183,7 +183,7 @@ def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
     try:
         run.finish(exit_code=0 if summary and summary.get("status") == "completed" else 1)
     except TimeoutError:
-        _tell(f"W&B: the server did not take everything; send it again with: paceline sync {_named(directory)}")
+        _tell(f"W&B: the server did not take everything; send it again with: paceline upload {_named(directory)}")
         online = False
     wandb.teardown()
     if online and file.exists():
@@ -214,7 +214,7 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
             mode, reason = "offline", _reason(error)
     run = _open(settings, files, mode)
     if mode == "offline":
-        _tell(f"W&B: offline ({reason}); send it with: paceline sync {_named(directory)}")
+        _tell(f"W&B: offline ({reason}); send it with: paceline upload {_named(directory)}")
     return run
 
 

@@ -47,7 +47,7 @@ def test_help_loads_nothing_heavy(arguments: list[str], here: Path) -> None:
     assert not names & (HEAVY | {"yaml"})
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["compare"], ["sync"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["list"], ["compare"], ["upload"]], ids=" ".join)
 def test_list_compare_and_sync_need_neither_torch_nor_hydra(arguments: list[str], here: Path) -> None:
     assert not loaded_by(arguments, here)[1] & (HEAVY - {"pydantic"})  # Typer reads arguments with pydantic
 
@@ -64,7 +64,7 @@ def test_version(paceline) -> None:
 
 
 def test_every_command_teaches_by_example(paceline) -> None:
-    for command in ("train", "plan", "sweep", "compare", "show", "sync", "list"):
+    for command in ("train", "plan", "sweep", "compare", "show", "upload", "list"):
         ended = paceline(command, "--help")
         assert ended.status == 0 and f"  paceline {command}" in ended.out
     assert "training is possible" in paceline("doctor", "--help").out

@@ -8,6 +8,7 @@ from short_runs import HERE
 from paceline import engine
 from paceline.engine.compose import compose, override_stored
 from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import from_yaml, to_yaml
 from paceline.tracking.errors import RunNameError, TrackingConfigError
 
 
@@ -65,6 +66,22 @@ def test_a_misspelt_name_is_refused_with_the_nearest(override: str, path: str, h
     message = refusal(override)
     assert message.startswith(path)
     assert hint in message
+
+
+@pytest.mark.parametrize("override", ["warmup=3", "+warmup=3", "++warmup=3", "~warmup"])
+def test_a_key_that_was_renamed_is_refused_with_its_new_name(override: str) -> None:
+    assert refusal(override) == f"{override}: is called measure.after now"
+
+
+def test_a_stored_run_and_a_preset_with_a_renamed_key_are_told_its_new_name(tmp_path: Path) -> None:
+    stored = to_yaml(compose([])).replace("measure:\n  after: 10\n", "warmup: 10\n")
+    with pytest.raises(ConfigError, match=r"warmup: is called measure\.after now"):
+        from_yaml(stored)
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nwarmup: 3\n")
+    with pytest.raises(ConfigError, match=r"warmup: is called measure\.after now"):
+        compose(["experiment=mine"], tmp_path)
+    assert compose(["measure.after=3"]).measure.after == 3
 
 
 def test_the_nearest_names_are_those_of_the_choice_that_was_made() -> None:

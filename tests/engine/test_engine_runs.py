@@ -29,7 +29,7 @@ def records(result: Result, kind: str) -> list[dict[str, Any]]:
 
 
 def test_a_result_says_what_was_run_what_came_out_and_where_it_is(train: Train, root: Path) -> None:
-    result = train("epochs=2", "steps=null", "evaluate.every=1", "checkpoint.every=1", "warmup=3", name="mine")
+    result = train("epochs=2", "steps=null", "evaluate.every=1", "checkpoint.every=1", "measure.after=3", name="mine")
     steps = 2 * 7  # 200 samples in global batches of 32
     summary = result.summary
     assert result.path == root / "mine"

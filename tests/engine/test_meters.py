@@ -89,7 +89,7 @@ def test_steps_without_an_operation_have_only_computed() -> None:
 
 def test_warm_up_steps_are_left_out_of_throughput_and_step_times() -> None:
     steps = [(0.0, 9.0, 10), (9.0, 10.0, 10), (10.0, 11.0, 10)]
-    summary = summarise([report(rank, steps=steps, warmup=1) for rank in (0, 1)], TWO)
+    summary = summarise([report(rank, steps=steps, left_out=1) for rank in (0, 1)], TWO)
     assert summary["throughput"] == 20.0 and summary["step_time"]["median"] == 1.0
 
 

@@ -215,7 +215,7 @@ def kept_by_a_meter(comm: Comm, kept: int, first: int) -> dict[str, Any]:
 def test_a_meter_keeps_the_most_recent_steps_and_says_which_are_of_the_warm_up(virtual_workers: Any) -> None:
     for plain in virtual_workers(2, kept_by_a_meter, 5, 1):
         made = Report.from_json(plain)
-        assert (len(made.steps), made.warmup, made.trained_steps) == (5, 2, 9)
+        assert (len(made.steps), made.left_out, made.trained_steps) == (5, 2, 9)
         assert len(made.measured) == 3
         trace = as_trace([made], "mine", True)
         assert sorted(step_times(trace, made.rank)) == [6, 7, 8, 9]  # of the fifth, the oldest, who knows
@@ -225,7 +225,7 @@ def test_steps_before_the_first_operation_are_shown_where_all_operations_are_kep
     """Local SGD computes for some steps before it communicates."""
     for plain in virtual_workers(2, kept_by_a_meter, 100, 4):
         made = Report.from_json(plain)
-        assert (len(made.steps), made.warmup, len(made.whole(made.measured))) == (9, 6, 3)
+        assert (len(made.steps), made.left_out, len(made.whole(made.measured))) == (9, 6, 3)
         assert step_times(as_trace([made], "mine", True), made.rank).keys() == set(range(1, 10))
 
 
@@ -305,7 +305,7 @@ def test_a_run_shows_every_step_of_every_worker_from_the_first_one_on(
     for rank in (0, 1):
         assert sorted(step_times(trace, rank)) == [1, 2, 3, 4, 5, 6]
         assert trace["otherData"]["shown"][f"worker {rank}"] == {"steps_trained": 6, "steps_shown": 6}
-        times += [time for step, time in step_times(trace, rank).items() if step > 3]  # three of six warm up
+        times += [time for step, time in step_times(trace, rank).items() if step > 3]  # three of six are not timed
     assert median(times) == pytest.approx(result.summary["step_time"]["median"], abs=1e-7)
     servers = {name for name in trace["otherData"]["shown"] if name.startswith("server")}
     assert servers == ({"server 2"} if sync == "asp" else set())

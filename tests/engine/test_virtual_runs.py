@@ -175,7 +175,7 @@ def test_one_slow_worker_holds_up_those_who_wait_for_it_alone(virtual: Virtual) 
 
 def test_a_recorded_trace_is_followed(virtual: Virtual, tmp_path: Path) -> None:
     (tmp_path / "trace").write_text("1 2 1 1\n1 1 3 1\n")
-    result = virtual("stragglers=trace", f"stragglers.path={tmp_path / 'trace'}", *SECOND, *IDEAL, "warmup=0")
+    result = virtual("stragglers=trace", f"stragglers.path={tmp_path / 'trace'}", *SECOND, *IDEAL, "measure.after=0")
     assert result.summary["seconds"] == pytest.approx(3 * (2.0 + 3.0))
 
 

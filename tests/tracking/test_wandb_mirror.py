@@ -282,7 +282,7 @@ def test_no_key_and_no_terminal_is_offline_and_says_so_in_one_line(run, capfd):
     assert started.close()
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("W&B: offline (no API key)") and lines[0].endswith(f"paceline sync {run.path}")
+    assert lines[0].startswith("W&B: offline (no API key)") and lines[0].endswith(f"paceline upload {run.path}")
     assert len(wandb_datastore.history(datastores(run)[0])) == 6
 
 
@@ -294,7 +294,7 @@ def test_a_sweep_says_once_for_all_its_runs_that_it_is_offline(tmp_path, capfd):
         write_everything(run)
         assert started.close()
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("W&B")]
-    assert len(lines) == 1 and lines[0].endswith(f"send it with: paceline sync {tmp_path / 'rates'}")
+    assert len(lines) == 1 and lines[0].endswith(f"send it with: paceline upload {tmp_path / 'rates'}")
 
 
 def test_a_run_that_was_not_completed_is_marked_failed(run):
@@ -413,7 +413,7 @@ def test_a_server_lost_before_the_end_bounds_the_finish_and_leaves_every_row_on_
     assert [row["step"] for row in wandb_datastore.history(path)] == [1, 2, 3, 4, 5]
     assert not wandb_cores(os.getpid())
     assert recording("first", run.path).unsent().files == (path.resolve(),)
-    assert capfd.readouterr().err.splitlines()[-1].endswith(f"send it again with: paceline sync {run.path}")
+    assert capfd.readouterr().err.splitlines()[-1].endswith(f"send it again with: paceline upload {run.path}")
 
 
 @pytest.mark.fault

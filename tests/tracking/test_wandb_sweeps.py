@@ -20,7 +20,7 @@ from paceline.tracking.run_directory import RunDirectory, run_names
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 GRID = next(path for path in SWEEPS if path.stem == "sync_and_rate")
-SHORT = ["steps=3", "warmup=1", "checkpoint.every=0"]
+SHORT = ["steps=3", "measure.after=1", "checkpoint.every=0"]
 
 
 @pytest.fixture

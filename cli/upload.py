@@ -1,4 +1,4 @@
-"""`paceline sync`: what runs recorded for W&B while offline, sent later."""
+"""`paceline upload`: what runs recorded for W&B while offline, sent later."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,12 +11,14 @@ from .output import note, show
 if TYPE_CHECKING:
     from ..tracking.wandb_upload import Outcome, Recording
 
+FORMER_NAME = "sync"  # until `sync=` was the name of a group, too
 SWEEP = "sweep.yaml"  # in a sweep's directory, which holds run directories
 FORBIDDEN = "/\\#?%:"  # in a W&B project's name
 LONGEST = 128
 
 
-def sync(
+def upload(
+    ctx: typer.Context,
     runs: Annotated[
         list[str] | None,
         typer.Argument(
@@ -40,11 +42,13 @@ def sync(
     could not be sent stays as it is, for the same command later.
 
     \b
-    paceline sync                      every run that was not sent yet
-    paceline sync first-asp            one run
-    paceline sync runs/sync_modes      every run of a sweep
-    paceline sync --dry-run            what would be sent
+    paceline upload                    every run that was not sent yet
+    paceline upload first-asp          one run
+    paceline upload runs/sync_modes    every run of a sweep
+    paceline upload --dry-run          what would be sent
     """
+    if ctx.info_name == FORMER_NAME:
+        note("paceline sync is called paceline upload now")
     _check_target("project", project)
     _check_target("entity", entity)
     found = _named(runs) if runs else _everything()

@@ -1,4 +1,4 @@
-"""`paceline sync`: W&B's own client, against a local server."""
+"""`paceline upload`: W&B's own client, against a local server."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.wandb_upload import _is_about
 
-COMMAND = [sys.executable, "-m", "paceline.cli.main", "sync"]
+COMMAND = [sys.executable, "-m", "paceline.cli.main", "upload"]
 
 
 def record(root: Path, name: str, **tracking: object) -> None:
@@ -78,7 +78,7 @@ def displayed(server: WandbServer) -> set[str]:
 
 
 def test_every_run_and_those_of_sweeps_are_sent_once(paceline, runs: Path, server: WandbServer) -> None:
-    ended = paceline("sync", "--project", "other", "--entity", "team")
+    ended = paceline("upload", "--project", "other", "--entity", "team")
     assert (ended.status, ended.err) == (0, "to send: 3 of 4 runs\n")
     told = [line.split() for line in ended.out.splitlines()]
     assert [line[:2] for line in told] == [["one", "sent:"], ["two", "sent:"], ["rates/rate-1", "sent:"]]
@@ -92,8 +92,8 @@ def test_every_run_and_those_of_sweeps_are_sent_once(paceline, runs: Path, serve
     assert (trial["groupName"], trial["jobType"], trial["tags"]) == ("rates", "trial", ["seed-0"])
 
     server.upserts.clear()
-    assert (again := paceline("sync")).status == 0 and again.out == "" and "4 runs, 0 of them" in again.last
-    named = paceline("sync", "one", "rates", "unwatched", "runs/two")
+    assert (again := paceline("upload")).status == 0 and again.out == "" and "4 runs, 0 of them" in again.last
+    named = paceline("upload", "one", "rates", "unwatched", "runs/two")
     assert [line.split(maxsplit=1)[1] for line in named.out.splitlines()] == [
         "was sent before",
         "was sent before",
@@ -105,15 +105,22 @@ def test_every_run_and_those_of_sweeps_are_sent_once(paceline, runs: Path, serve
 
 def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(paceline, runs: Path) -> None:
     """With neither a key nor a server."""
-    ended = paceline("sync", "--dry-run")
+    ended = paceline("upload", "--dry-run")
     assert ended.status == 0 and [line.split()[:4] for line in ended.out.splitlines()] == [
         ["one", "would", "be", "sent:"],
         ["two", "would", "be", "sent:"],
         ["rates/rate-1", "would", "be", "sent:"],
     ]
     assert not marks(runs)
-    only = paceline("sync", "--dry-run", "rates/rate-1", "rates")
+    only = paceline("upload", "--dry-run", "rates/rate-1", "rates")
     assert only.status == 0 and len(only.out.splitlines()) == 1
+
+
+def test_the_former_name_of_the_command_still_works_and_says_its_new_one(paceline, runs: Path) -> None:
+    former, now = paceline("sync", "--dry-run"), paceline("upload", "--dry-run")
+    assert (former.status, former.out) == (0, now.out)
+    assert former.err == "paceline sync is called paceline upload now\n" + now.err
+    assert "  sync " not in paceline("--help").out and "  upload " in paceline("--help").out
 
 
 @pytest.mark.parametrize(
@@ -128,12 +135,12 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(paceline, runs: Pat
     ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else "",
 )
 def test_what_cannot_be_is_refused_before_anything_is_sent(arguments, hint: str, paceline, runs: Path) -> None:
-    ended = paceline("sync", *arguments)
+    ended = paceline("upload", *arguments)
     assert (ended.status, ended.out) == (2, "") and hint in ended.last
 
 
 def test_without_any_run_it_says_how_to_get_one(paceline) -> None:
-    ended = paceline("sync")
+    ended = paceline("upload")
     assert (ended.status, ended.out) == (2, "") and "paceline train" in ended.last
 
 
@@ -149,7 +156,7 @@ def test_without_a_key_or_a_server_nothing_is_lost(environment, reason: str, pac
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
     before = {file: file.read_bytes() for file in runs.rglob("*.wandb")}
-    ended = paceline("sync")
+    ended = paceline("upload")
     assert (ended.status, ended.out) == (3, "") and ended.err.count("\n") == 2
     assert ended.last.startswith("3 of 3 runs not sent, and kept for the next time: ") and reason in ended.last
     assert not marks(runs) and before == {file: file.read_bytes() for file in runs.rglob("*.wandb")}
@@ -163,7 +170,7 @@ def test_a_server_that_takes_nothing_ends_it_with_one_sentence(
     status: int, reason: str, paceline, runs: Path, server: WandbServer
 ) -> None:
     server.faults["/graphql"] = status
-    ended = paceline("sync")
+    ended = paceline("upload")
     assert (ended.status, ended.out) == (3, "") and reason in ended.last
     assert not marks(runs)
 
@@ -171,7 +178,7 @@ def test_a_server_that_takes_nothing_ends_it_with_one_sentence(
 @pytest.mark.slow
 def test_what_fails_is_told_and_kept_and_the_rest_goes_on(paceline, runs: Path, server: WandbServer) -> None:
     recording(runs, "one").write_bytes(b"no recording at all")
-    ended = paceline("sync")
+    ended = paceline("upload")
     lines = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
     assert "not sent, its recording is damaged" in lines["one"]
     assert lines["two"].startswith("sent: ") and lines["rates/rate-1"].startswith("sent: ")
@@ -181,7 +188,7 @@ def test_what_fails_is_told_and_kept_and_the_rest_goes_on(paceline, runs: Path, 
     for mark in runs.rglob("*.wandb.synced"):
         mark.unlink()
     server.faults[recording(runs, "two").stem.removeprefix("run-")] = 403
-    ended = paceline("sync")
+    ended = paceline("upload")
     lines = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
     assert "damaged" in lines["one"] and "error 403" in lines["two"] and lines["rates/rate-1"].startswith("sent: ")
     assert ended.status == 3 and "2 of 3 runs not sent" in ended.last
@@ -193,7 +200,7 @@ def test_a_run_damaged_in_the_middle_is_told_apart_from_those_beside_it(paceline
     """W&B's client names no run in this error."""
     content = recording(runs, "two").read_bytes()
     recording(runs, "two").write_bytes(content.replace(b"train/loss", b"train/lose"))
-    ended = paceline("sync")
+    ended = paceline("upload")
     lines = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
     assert "checksum mismatch" in lines["two"]
     assert lines["one"].startswith("sent: ") and lines["rates/rate-1"].startswith("sent: ")
@@ -204,10 +211,10 @@ def test_a_run_damaged_in_the_middle_is_told_apart_from_those_beside_it(paceline
 def test_data_that_the_server_did_not_take_are_sent_the_next_time(paceline, runs: Path, server: WandbServer) -> None:
     """W&B's client marks such a run as sent."""
     server.faults["/file_stream"] = 400
-    ended = paceline("sync", "one")
+    ended = paceline("upload", "one")
     assert ended.status == 3 and "not sent: " in ended.out and not server.history and not marks(runs)
     del server.faults["/file_stream"]
-    assert paceline("sync", "one").status == 0
+    assert paceline("upload", "one").status == 0
     assert [row["train/loss"] for row in server.history] == [0.5] and server.exit_codes[-1] == 0
 
 
@@ -216,18 +223,18 @@ def test_a_run_that_goes_on_or_was_killed_is_sent_as_far_as_it_goes(paceline, ru
     file = recording(runs, "one")
     content = file.read_bytes()
     file.write_bytes(content[: content.index(b"accuracy")])  # the history is before it
-    ended = paceline("sync", "one")
+    ended = paceline("upload", "one")
     assert ended.status == 0 and "sent as far as it was recorded" in ended.out and not marks(runs)
     assert [row["train/loss"] for row in server.history] == [0.5]
     file.write_bytes(content)
-    assert paceline("sync", "one").out.split()[1] == "sent:" and server.exit_codes[-1] == 0
+    assert paceline("upload", "one").out.split()[1] == "sent:" and server.exit_codes[-1] == 0
     assert any(summary.get("accuracy") == 0.9 for summary in server.summaries)
     assert [row["_step"] for row in server.history] in ([0], [0, 0])  # W&B keeps one row a step
 
     (mark,) = runs.rglob("*.wandb.synced")
     later = mark.stat().st_mtime + 10
     os.utime(file, (later, later))  # it was written to after it had been sent
-    assert "would be sent" in paceline("sync", "one", "--dry-run").out
+    assert "would be sent" in paceline("upload", "one", "--dry-run").out
 
 
 @pytest.mark.slow
@@ -236,7 +243,7 @@ def test_a_server_that_is_lost_on_the_way_stops_it_and_what_was_sent_is_told(
 ) -> None:
     monkeypatch.setenv("WANDB_X_GRAPHQL_RETRY_MAX", "1")
     server.faults[recording(runs, "two").stem.removeprefix("run-")] = 503
-    ended = paceline("sync")
+    ended = paceline("upload")
     assert [line.split()[:2] for line in ended.out.splitlines()] == [["one", "sent:"], ["rates/rate-1", "sent:"]]
     assert ended.status == 3 and ended.last.startswith("1 of 3 runs not sent") and "no W&B server" in ended.last
     assert marks(runs) == ["one", "rate-1"]
