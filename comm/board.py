@@ -1,8 +1,9 @@
 """Small messages beside the fabric: who is alive, who should stop, reports at the end. Never payload, never counted.
 
-A worker's heartbeat is a counter that a background thread raises twice a second. Whoever waits too long looks at the
-counters twice, a moment apart: a worker whose counter stood still is frozen. No clocks are compared. That a worker has
-died is known from the launcher, or from the end of a connection.
+A worker's heartbeat is a counter that a background thread raises twice a second. As often it looks at the counters of
+all others, so that it is known at once who is frozen when a wait has taken too long: a worker whose counter stood still
+in several looks. No clocks are compared, and a worker that was suspended itself has not looked meanwhile. That a worker
+has died is known from the launcher, or from the end of a connection.
 """
 
 import json
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from .errors import HangError, PeerLostError
 
 BEAT = 0.5  # seconds between heartbeats
-LOOK = 3 * BEAT  # seconds between two looks at a heartbeat
+STOPPED = 3  # looks in a row, one each `BEAT`, that find a heartbeat unchanged: it has stopped
 
 
 class Board(ABC):
@@ -68,6 +69,10 @@ class StoreBoard(Board):
         self.look: Callable[[], None] = lambda: None  # whoever has connections looks for more of them
         self._store = store
         self._doing = "starting"
+        self._seen: dict[int, bytes] = {}  # the last heartbeats
+        self._still: dict[int, int] = {}  # looks in a row that found them the same
+        self._looks = 0
+        self._looked = threading.Condition()
         self._stop = threading.Event()
         self._closing = threading.Event()
         self._beat(store, 0)
@@ -115,49 +120,80 @@ class StoreBoard(Board):
 
         Raises `HangError`, or `PeerLostError` with the rank in the whole run of one that owes its key and has died.
         """
-        beats = self._beats()
-        last_sign = last_look = time.monotonic()
+        start = time.monotonic()
         while True:
             try:
                 self._store.wait(keys, timedelta(seconds=min(self.timeout, BEAT)))
                 return
             except dist.DistStoreError:
                 self.look()
-                if not self.lost and time.monotonic() - last_look < min(self.timeout, LOOK):
-                    continue
-            missing = [w for k, w in zip(keys, writers, strict=True) if w != self.rank and not self._store.check([k])]
-            if dead := self.lost.intersection(missing):
-                dead = min(dead)
-                raise PeerLostError(f"worker {self.rank} lost a peer waiting for {what}: worker {dead} has died", dead)
-            last_look, now = time.monotonic(), self._beats()
-            if all(now[w] != beats[w] for w in missing):
-                last_sign, beats = last_look, now
-            elif last_look - last_sign > self.timeout:
-                message = f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(missing)}"
-                raise HangError(message, missing)
+                self._check_writers(keys, writers, what, time.monotonic() - start)
 
-    def explain_timeout(self, group: list[int], what: str) -> tuple[list[int], str]:
-        """Who of `group` are those that the others wait for, and that in words."""
-        before = self._beats()
-        time.sleep(LOOK)
-        after = self._beats()
+    def _check_writers(self, keys: list[str], writers: list[int], what: str, waited: float) -> None:
+        looks = max(STOPPED, self.timeout / BEAT)
+        silent = {rank for rank, still in self._still.items() if still >= looks} if waited > self.timeout else set()
+        if not (silent or self.lost):
+            return
+        missing = [w for k, w in zip(keys, writers, strict=True) if w != self.rank and not self._store.check([k])]
+        if dead := self.lost.intersection(missing):
+            dead = min(dead)
+            raise PeerLostError(f"worker {self.rank} lost a peer waiting for {what}: worker {dead} has died", dead)
+        if silent := [rank for rank in missing if rank in silent]:
+            message = f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(silent)}"
+            raise HangError(message, silent, frozen=True)
+
+    def hang(self, group: list[int], what: str) -> HangError:
+        """The error of a wait that was too long, which says who of `group` is missing, or who else is frozen."""
         others = [rank for rank in group if rank != self.rank and rank not in self.lost]
-        frozen = [rank for rank in others if before[rank] == after[rank]]
+        frozen = self._stopped(others)
+        if not frozen:  # somebody whom those wait for in turn?
+            rest = [rank for rank in range(self.size) if rank != self.rank and rank not in self.lost]
+            frozen = [rank for rank in rest if self._still.get(rank, 0) >= STOPPED and not self.has_left(rank)]
         if frozen:
-            return frozen, f"{self.describe(frozen)} gave no sign of life"
-        elsewhere = [rank for rank in others if json.loads(after[rank])[1] != what] or others
-        return elsewhere, f"alive but elsewhere: {self.describe(elsewhere)}"
+            missing, who = frozen, f"{self.describe(frozen)} gave no sign of life"
+        else:
+            beats = self._beats(self._store)
+            missing = [rank for rank in others if json.loads(beats[rank])[1] != what] or others
+            who = f"alive but elsewhere: {self.describe(missing)}"
+        return HangError(f"worker {self.rank} waited {self.timeout:g} s {what}: {who}", missing, bool(frozen))
+
+    def _stopped(self, ranks: list[int]) -> list[int]:
+        """Those of `ranks` whose heartbeat has stopped. Waits for a few more looks where that is not clear yet."""
+        enough = self._looks + STOPPED + 1  # the first may find nothing to compare with
+
+        def is_clear() -> bool:
+            looks = [self._still.get(rank, 1) for rank in ranks]
+            return self._looks >= enough or not any(looks) or max(looks) >= STOPPED
+
+        with self._looked:
+            self._looked.wait_for(is_clear, 2 * (STOPPED + 1) * BEAT)
+            return [rank for rank in ranks if self._still.get(rank, 0) >= STOPPED]
 
     def describe(self, ranks: list[int]) -> str:
-        beats = self._beats()
+        beats = self._beats(self._store)
         return ", ".join(
             f"worker {rank} (last {json.loads(beats[rank])[1]})" if beats[rank] else f"worker {rank} (never seen)"
             for rank in ranks
         )
 
-    def _beats(self) -> dict[int, bytes]:
+    def _beats(self, store: dist.PrefixStore) -> dict[int, bytes]:
         keys = {rank: f"beat/{rank}" for rank in range(self.size)}
-        return {rank: self._store.get(key) if self._store.check([key]) else b"" for rank, key in keys.items()}
+        if store.check(list(keys.values())):  # one question for all, as soon as all have begun
+            return dict(zip(keys, store.multi_get(list(keys.values())), strict=True))
+        return {rank: store.get(key) if store.check([key]) else b"" for rank, key in keys.items()}
+
+    def _look(self, store: dist.PrefixStore) -> None:
+        """Note whose heartbeat goes on."""
+        beats = self._beats(store)
+        with self._looked:
+            self._still = {
+                rank: self._still.get(rank, 0) + 1 if self._seen[rank] == beat else 0
+                for rank, beat in beats.items()
+                if rank in self._seen
+            }
+            self._seen = beats
+            self._looks += 1
+            self._looked.notify_all()
 
     def _beat(self, store: dist.PrefixStore, count: int) -> None:
         store.set(f"beat/{self.rank}", json.dumps([count, self._doing]))
@@ -176,6 +212,7 @@ class StoreBoard(Board):
                     self._stop.set()
                 if store.check(["lost"]):
                     self.lost.update(map(int, store.get("lost").split()))
+                self._look(store)
             except RuntimeError:  # the store is gone, and with it whoever launched us
                 if not self._closing.is_set():
                     os._exit(4)

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 class HangError(RuntimeError):
     """A wait outlasted its timeout; the message names the workers that were missing.
 
-    `missing`: they, numbered in the whole run; they may be hanging themselves.
+    `missing`: they, numbered in the whole run; they may be hanging themselves. `frozen`: they gave no sign of life, so
+    that nobody else is to blame.
     """
 
     exit_code = 5
 
-    def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
+    def __init__(self, message: str, missing: Sequence[int] = (), frozen: bool = False) -> None:
         super().__init__(message)
-        self.missing = missing
+        self.missing, self.frozen = missing, frozen
 
 
 class PeerLostError(RuntimeError):
@@ -31,6 +32,12 @@ class PeerLostError(RuntimeError):
 
 class RendezvousError(RuntimeError):
     """The workers could not meet: the port is taken, or the network interface is not there."""
+
+    exit_code = 3
+
+
+class HostMemoryError(RuntimeError):
+    """This host has less memory than workers must share."""
 
     exit_code = 3
 

@@ -7,12 +7,11 @@ import ctypes
 import errno
 import mmap
 import time
-from pathlib import Path
 
 # Of glibc and musl on Linux; see pthread_mutexattr_setpshared(3) and pthread_mutexattr_setrobust(3).
 _PROCESS_SHARED = 1
 _ROBUST = 1
-_ROOM = 128  # bytes, more than a pthread_mutex_t or its attributes take on any machine
+ROOM = 128  # bytes, more than a pthread_mutex_t or its attributes take on any machine
 
 
 class _Timespec(ctypes.Structure):
@@ -20,17 +19,17 @@ class _Timespec(ctypes.Structure):
 
 
 class SharedMutex:
-    """The mutex in the file at `path`, made there if `create`. Only the thread that acquired it may release it."""
+    """The mutex in `memory`, which all of them map; made there if `create`.
 
-    def __init__(self, path: Path, create: bool = False) -> None:
+    Only the thread that acquired it may release it.
+    """
+
+    def __init__(self, memory: mmap.mmap, create: bool = False) -> None:
+        """`memory`: of at least `ROOM` bytes."""
         self._c = ctypes.CDLL(None)
-        with path.open("x+b" if create else "r+b") as file:
-            if create:
-                file.truncate(_ROOM)
-            self._memory = mmap.mmap(file.fileno(), _ROOM)
-        self._mutex = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
+        self._mutex = ctypes.byref(ctypes.c_char.from_buffer(memory))  # keeps the memory mapped
         if create:
-            attributes = ctypes.create_string_buffer(_ROOM)
+            attributes = ctypes.create_string_buffer(ROOM)
             self._call("pthread_mutexattr_init", attributes)
             self._call("pthread_mutexattr_setpshared", attributes, _PROCESS_SHARED)
             self._call("pthread_mutexattr_setrobust", attributes, _ROBUST)

@@ -10,8 +10,8 @@ it outlives any worker. Under torchrun the store is torchrun's.
 import hashlib
 import ipaddress
 import json
+import mmap
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +32,8 @@ from .base import Comm, ReduceOp, Work, nbytes
 from .board import BEAT, StoreBoard, of_boards
 from .errors import FabricError, HangError, PeerLostError, RendezvousError
 from .ledger import Ledger
-from .mutex import SharedMutex
+from .mutex import ROOM, SharedMutex
+from .shared_memory import SharedMemory, open_shared
 from .sockets import Address, PeerGoneError, Receive, Send, Sockets
 from .timeline import Timeline
 
@@ -220,6 +221,11 @@ def _broadcast_options(src: int) -> dist.BroadcastOptions:
     options = dist.BroadcastOptions()
     options.rootRank, options.rootTensor = src, 0
     return options
+
+
+def _tensor_in(memory: mmap.mmap, like: Tensor) -> Tensor:
+    """A tensor of that shape and type whose entries are the bytes of `memory`, from its start."""
+    return torch.frombuffer(memory, dtype=torch.uint8)[: nbytes(like)].view(like.dtype).view(like.shape)
 
 
 class _Pending(Work):
@@ -494,33 +500,31 @@ class ProcessComm(Comm):
     # -- the rest
 
     def shared(self, tensor: Tensor) -> Tensor:
-        def make(path: Path) -> None:
-            self._map(path, tensor).copy_(tensor)
+        def make(memory: mmap.mmap) -> None:
+            _tensor_in(memory, tensor).copy_(tensor)
 
-        return self._share(make, lambda path: self._map(path, tensor), "shared memory")
+        return _tensor_in(self._share(nbytes(tensor), make, "shared memory"), tensor)
 
     def mutex(self) -> AbstractContextManager[None]:
-        return _Mutex(self, self._share(lambda path: SharedMutex(path, create=True), SharedMutex, "a mutex"))
+        memory = self._share(ROOM, lambda memory: SharedMutex(memory, create=True), "a mutex")
+        return _Mutex(self, SharedMutex(memory))
 
-    def _share(self, make: Callable[[Path], object], use: Callable[[Path], T], what: str) -> T:
-        """Worker 0 makes a file in the host's memory and all use it. It is gone once nobody does."""
+    def _share(self, size: int, make: Callable[[mmap.mmap], object], what: str) -> mmap.mmap:
+        """Worker 0 makes `size` bytes of the host's memory and all use them. Raises `HostMemoryError`."""
         if len({self._worker.hosts[rank] for rank in self.ranks}) > 1:
             raise FabricError(f"{what} cannot be had: the workers of {self.name} are on several hosts")
         self._shares += 1
         prefix = f"shared/{self.name}/{self._shares}"
-        mine = Path("/dev/shm") / f"paceline-{secrets.token_hex(16)}"
         if self.rank == 0:
-            make(mine)
-        path = Path(self._all_say(prefix, str(mine), what)[0])
-        used = use(path)
+            shared = SharedMemory(max(size, 1))
+            make(shared.memory)
+            self._all_say(prefix, shared.place, what)
+            self._all_say(f"{prefix}/used", "", what)
+            shared.close()
+            return shared.memory
+        memory = open_shared(self._all_say(prefix, "", what)[0])
         self._all_say(f"{prefix}/used", "", what)
-        if self.rank == 0:
-            path.unlink()
-        return used
-
-    @staticmethod
-    def _map(path: Path, like: Tensor) -> Tensor:
-        return torch.from_file(str(path), shared=True, size=like.numel(), dtype=like.dtype).view(like.shape)
+        return memory
 
     def split(self, color: int | None) -> "ProcessComm | None":
         self._splits += 1
@@ -584,8 +588,7 @@ class ProcessComm(Comm):
         return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {why}")
 
     def _hang(self, what: str) -> HangError:
-        missing, who = self._board.explain_timeout(self.ranks, what)
-        return HangError(f"worker {self.board.rank} waited {self._worker.groups.timeout:g} s {what}: {who}", missing)
+        return self._board.hang(self.ranks, what)
 
     def at_close(self, do: Callable[[], None]) -> None:
         self._worker.closing.append(do)

@@ -1,0 +1,57 @@
+"""Heartbeats: who has stopped is known when a wait has been too long, without looking again."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from paceline.comm import board
+from paceline.comm.board import STOPPED, StoreBoard, of_boards
+from paceline.comm.process import serve_store
+
+MakeBoards = Iterator[list[StoreBoard]]
+
+
+@pytest.fixture
+def boards(monkeypatch: pytest.MonkeyPatch) -> MakeBoards:
+    """Of three workers, with fast hearts."""
+    monkeypatch.setattr(board, "BEAT", 0.03)
+    store, _ = serve_store(0, 5.0)
+    made = [StoreBoard(of_boards(store), rank, 3, 0.5) for rank in range(3)]
+    yield made
+    for one in made:
+        one.close()
+    del store
+
+
+def wait_for_looks(one: StoreBoard, count: int) -> None:
+    with one._looked:
+        assert one._looked.wait_for(lambda: one._looks >= count, 20)
+
+
+def test_a_worker_that_has_stopped_is_known_without_looking_again(boards: list[StoreBoard]) -> None:
+    boards[2].close()  # its heartbeat ends, and it did not say that it left
+    wait_for_looks(boards[0], boards[0]._looks + 2 * STOPPED + 2)
+    with boards[0]._looked:  # no look can happen
+        error = boards[0].hang([0, 1, 2], "in recv")
+    assert error.frozen and error.missing == [2]
+    assert "worker 0 waited 0.5 s in recv: worker 2 (last starting) gave no sign of life" in str(error)
+
+
+def test_a_frozen_worker_outside_the_group_is_named_for_it_is_what_the_group_waits_for(
+    boards: list[StoreBoard],
+) -> None:
+    boards[2].close()
+    wait_for_looks(boards[0], boards[0]._looks + 2 * STOPPED + 2)
+    assert boards[0].hang([0, 1], "in recv").missing == [2]
+    boards[2].leave()
+    error = boards[0].hang([0, 1], "in recv")
+    assert error.missing == [1] and not error.frozen and "alive but elsewhere: worker 1" in str(error)
+
+
+def test_a_worker_that_slept_does_not_take_the_others_for_frozen(boards: list[StoreBoard]) -> None:
+    """It has not looked meanwhile: how long ago it looked last says nothing."""
+    wait_for_looks(boards[0], 2)
+    with boards[0]._looked:
+        boards[0]._seen = dict.fromkeys(range(3), b'[0, "starting"]')  # what it saw before it was suspended
+        boards[0]._still = dict.fromkeys(range(3), STOPPED - 1)
+    assert not boards[0].hang([0, 1, 2], "in recv").frozen
