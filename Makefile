@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all check fix compare bench experiments lock clean
+.PHONY: help setup train test test-all faults check fix compare bench experiments lock clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: $(READY)  ## Run the tests (ARGS="..." goes to pytest)
 
 test-all: $(READY)  ## Run the tests, the slow ones too
 	$(BIN)/python -m pytest $(ARGS)
+
+faults: $(READY)  ## Kill, stop, corrupt, starve, attack and fuzz runs, and count what was right (ARGS="--share 0.1")
+	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults $(ARGS)
 
 check: $(READY)  ## Format, lint and types, without editing
 	$(BIN)/ruff format --check .

@@ -1,0 +1,53 @@
+"""`make faults`: do to paceline what is known to go wrong, and print how often it was right; else, exit status 1."""
+
+import random
+import sys
+from typing import Annotated
+
+import typer
+
+from . import corruptions, disks, kills, overrides, strangers, user_code
+from .judge import Outcome, judge, sample, table
+
+KINDS = {  # each with how many cases a full run tries
+    "kills": (kills.cases, 150),
+    "stops": (kills.stops, 40),
+    "user-code": (user_code.cases, 80),
+    "corruptions": (corruptions.cases, 200),
+    "disks": (disks.cases, 40),
+    "strangers": (strangers.cases, 40),
+    "overrides": (overrides.cases, 2000),
+}
+
+
+def main(
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="How much of each kind to try.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of what is tried, and of the sample.")] = 0,
+    only: Annotated[list[str] | None, typer.Option(help=f"{', '.join(KINDS)}; all of them, else.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Cases at a time.")] = 2,
+    verbose: Annotated[bool, typer.Option("--verbose", help="A line for each case.")] = False,
+) -> None:
+    """Kill, stop, corrupt, starve, attack and fuzz paceline; print a table of what was tried and what was right."""
+    for name in only or ():
+        if name not in KINDS:
+            raise typer.BadParameter(f"--only {name}: must be one of {', '.join(KINDS)}")
+    outcomes: list[Outcome] = []
+    for name, (make, count) in KINDS.items():
+        if only and name not in only:
+            continue
+        cases = sample(make(random.Random(f"{seed} {name}"), count), share, random.Random(seed))
+        print(f"{name}: {len(cases)} of {count}", file=sys.stderr, flush=True)
+        for outcome in judge(cases, jobs):
+            outcomes.append(outcome)
+            if outcome.wrong is not None:
+                print(f"WRONG: {outcome.case.kind}: {outcome.case.what}: {outcome.wrong}", file=sys.stderr, flush=True)
+            elif verbose:
+                print(f"right: {outcome.case.kind}: {outcome.case.what}, {outcome.seconds:.1f} s", file=sys.stderr)
+    print(table(outcomes))
+    wrong = sum(outcome.wrong is not None for outcome in outcomes)
+    print(f"seed {seed}, {share:.0%} of each kind: {wrong} wrong of {len(outcomes):,}")
+    raise typer.Exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,190 @@
+"""Files of a run and its weights, damaged: what is read must be refused by name, or give what it gave before."""
+
+import json
+import os
+import random
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from tempfile import mkdtemp
+
+from .judge import Case, WrongError
+from .launched import NAME, Launched, train, weights
+
+BOUND = 60.0  # seconds for one command
+_BUSY = threading.Lock()
+
+
+@cache
+def _template() -> Path:
+    """A run that was stopped half-way and one that went on from it, to compare with."""
+    place = Path(mkdtemp(prefix="fault-template-"))
+    train(place, "steps=10").ends({0})
+    (place / "runs" / NAME / "summary.json").unlink()  # as if it had been killed at its end: it may go on
+    shutil.copytree(place / "runs", place / "untouched")
+    Launched(place, _longer()).ends({0})
+    shutil.move(place / "runs", place / "resumed")
+    return place
+
+
+def _longer() -> list[str]:
+    return ["train", "--resume", NAME, "steps=14"]
+
+
+def template() -> Path:
+    with _BUSY:
+        return _template()
+
+
+Damage = Callable[[Path, random.Random], None]
+
+
+def _flip(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def _truncate(path: Path, chance: random.Random) -> None:
+    os.truncate(path, chance.randrange(path.stat().st_size))
+
+
+def _append(path: Path, chance: random.Random) -> None:
+    with path.open("ab") as file:
+        file.write(chance.randbytes(chance.randrange(1, 100)))
+
+
+def _garble(path: Path, chance: random.Random) -> None:
+    path.write_bytes(chance.randbytes(path.stat().st_size))
+
+
+def _nest(path: Path, chance: random.Random) -> None:
+    path.write_text("[" * 50_000 + "]" * 50_000 if chance.random() < 0.5 else '{"a":' * 50_000 + "1" + "}" * 50_000)
+
+
+def _many_digits(path: Path, _: random.Random) -> None:
+    text = path.read_text(errors="replace")
+    path.write_text(re.sub(r"(?<=: )\d+", "9" * 5000, text, count=1) if ": " in text else "9" * 5000)
+
+
+def _not_text(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    content.insert(chance.randrange(len(content)), 0xFF)
+    path.write_bytes(content)
+
+
+def _other_number(path: Path, chance: random.Random) -> None:
+    """A number of a text file becomes another number: still well-formed."""
+    text = path.read_text(errors="replace")
+    numbers = list(re.finditer(r"\d+", text))
+    if not numbers:
+        _flip(path, chance)
+        return
+    chosen = chance.choice(numbers)
+    path.write_text(text[: chosen.start()] + str(int(chosen[0][:15]) + 1) + text[chosen.end() :])
+
+
+def _other_types(path: Path, chance: random.Random) -> None:
+    """A value of a JSON object, or a whole YAML, of another type."""
+    wrong = chance.choice(["x", [], {}, None, -1, 1e999, True])
+    try:
+        plain = json.loads(path.read_text())
+        plain[chance.choice(list(plain))] = wrong
+    except (ValueError, KeyError, TypeError, IndexError):
+        plain = wrong
+    path.write_text(json.dumps(plain))
+
+
+def _fifo(path: Path, _: random.Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _endless(path: Path, _: random.Random) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _directory(path: Path, _: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _gone(path: Path, _: random.Random) -> None:
+    path.unlink()
+
+
+def _empty(path: Path, _: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES: dict[str, Damage] = {
+    "a bit flipped": _flip,
+    "cut short": _truncate,
+    "bytes appended": _append,
+    "other bytes": _garble,
+    "nested deeply": _nest,
+    "an integer of 5,000 digits": _many_digits,
+    "a byte that is no text": _not_text,
+    "another number": _other_number,
+    "another type": _other_types,
+    "a FIFO": _fifo,
+    "an endless file": _endless,
+    "a directory": _directory,
+    "gone": _gone,
+    "empty": _empty,
+}
+FILES = {  # under the run's directory -> the commands that read it
+    "config.yaml": ("resume", "show", "compare"),
+    "metrics.jsonl": ("resume", "show", "compare"),
+    "environment.json": ("show", "compare"),
+    "model.safetensors": ("weights",),
+    "checkpoints/step-00000010/manifest.json": ("resume",),
+    "checkpoints/step-00000010/part-000.safetensors": ("resume",),
+}
+
+
+def cases(chance: random.Random, count: int) -> list[Case]:
+    found: list[Case] = []
+    for number in range(count):
+        file, damage = chance.choice(list(FILES)), chance.choice(list(DAMAGES))
+        command = chance.choice(FILES[file])
+        check = partial(_check, file, damage, command, number)
+        found.append(Case(f"damaged file, {command}", f"{file}: {damage} ({number})", check))
+    return found
+
+
+def _check(file: str, damage: str, command: str, number: int, place: Path) -> None:
+    before = template()
+    shutil.copytree(before / "untouched", place / "runs")
+    victim = place / "runs" / NAME / file
+    DAMAGES[damage](victim, random.Random(number))
+    match command:
+        case "resume":
+            launched = Launched(place, _longer())
+            if (
+                _refused(launched, victim) is None
+                and weights(place) != (before / "resumed" / NAME / "model.safetensors").read_bytes()
+            ):
+                raise WrongError("accepted, and it ended with other weights")
+        case "weights":
+            launched = Launched(place, ["train", "--dry-run", "model.hidden=[32]", f"weights={victim}"])
+            if _refused(launched, victim) is None:
+                raise WrongError("damaged weights were accepted")
+        case "show":
+            _refused(Launched(place, ["show", NAME]), victim)
+        case "compare":
+            _refused(Launched(place, ["compare"]), victim)
+
+
+def _refused(launched: Launched, victim: Path) -> int | None:
+    """The exit status of a refusal that names the file; None when the command went well."""
+    status = launched.ends({0, 2, 7}, BOUND)
+    if status == 0:
+        return None
+    if not any(name in launched.said() for name in (victim.name, victim.resolve().name)):
+        raise WrongError(f"does not name {victim.name}: {launched.said()}")
+    return status
