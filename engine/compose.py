@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hydra.errors import (
     HydraException,
     MissingConfigException,
 )
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -30,6 +31,7 @@ from .errors import ConfigError
 from .experiment import CHOSEN, RENAMED, Experiment, explain, from_config, no_such_key
 
 GROUPS = (*CHOSEN, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
+_FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 MOST_VALUES = 100_000  # of one key in a sweep
 
 
@@ -40,52 +42,69 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     """
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir}: there is no such directory")
-    _check_grammar(overrides)
-    search = [f"hydra.searchpath=[file://{config_dir.absolute()}]"] if config_dir else []
+    parsed = _check_grammar(overrides)
+    choosing = tuple(text for text, override in zip(overrides, parsed, strict=True) if _chooses(override, config_dir))
+    try:
+        kept = _kept(choosing, config_dir)
+        config = copy.deepcopy(kept.config)
+        rest = [override for text, override in zip(overrides, parsed, strict=True) if text not in choosing]
+        ConfigLoaderImpl._apply_overrides_to_config(rest, config)  # as hydra does, after it has composed the choices
+        plain = _plain(config)
+    except ConfigError:
+        raise
+    except MissingConfigException as error:
+        raise ConfigError(_no_such_choice(error)) from None
+    except ConfigCompositionException as error:
+        raise ConfigError(_no_such_key(str(error), error.__cause__, choosing, config_dir)) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
+        raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
+    return from_config(plain, dict(kept.choices))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What the files of a combination of choices say, before any other override. Nobody changes it."""
+
+    config: DictConfig
+    choices: dict[str, str]  # by group
+
+
+def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
+    if config_dir is None:
+        return _of_choices(choosing, None, ())
+    return _of_choices(choosing, config_dir.absolute(), _files(config_dir))
+
+
+@lru_cache(maxsize=256)  # reading 16 files takes ten times as long as all the rest
+def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple[tuple[str, int, int], ...]) -> _Chosen:
+    """`files`: what the user's directory holds; files that have changed are read again."""
+    search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
     with initialize_config_module("paceline.conf", version_base="1.3"):
-        try:
-            config = _composed(overrides, search)
-            choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
-            plain = _plain(config)
-        except ConfigError:
-            raise
-        except MissingConfigException as error:
-            raise ConfigError(_no_such_choice(error)) from None
-        except ConfigCompositionException as error:
-            raise ConfigError(_no_such_key(str(error), error.__cause__, [*_choices(overrides), *search])) from None
-        except yaml.YAMLError as error:
-            raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
-        except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
-            raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
-    return from_config(plain, choices)
+        config = hydra_compose("config", overrides=[*choosing, *search], return_hydra_config=True)
+    choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
+    with open_dict(config):
+        del config["hydra"]
+    return _Chosen(config, choices)
 
 
-_kept: dict[tuple[str, ...], DictConfig] | None = None  # by the overrides that choose
+def _files(config_dir: Path) -> tuple[tuple[str, int, int], ...]:
+    """The choices in a user's directory: each file's path, time of change and size."""
+    found = sorted(path for group in _FOLDERS for path in (config_dir / group).glob("*.yaml"))
+    return tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found if path.is_file())
 
 
-def keep_choices() -> None:
-    """From now on, in this process, read the files of a combination of choices once: for many composes of a kind."""
-    global _kept
-    _kept = {}
-
-
-def _composed(overrides: list[str], search: list[str]) -> DictConfig:
-    if _kept is None:
-        return hydra_compose("config", overrides=[*overrides, *search], return_hydra_config=True)
-    choices = [*_choices(overrides), *search]
-    if tuple(choices) not in _kept:
-        _kept[tuple(choices)] = hydra_compose("config", overrides=choices, return_hydra_config=True)
-    config = copy.deepcopy(_kept[tuple(choices)])
-    rest = [OverridesParser.create().parse_override(text) for text in overrides if text not in choices]
-    ConfigLoaderImpl._apply_overrides_to_config(rest, config)  # as hydra does, after it has composed the choices
-    return config
+def _chooses(override: Override, config_dir: Path | None) -> bool:
+    """Whether it chooses from a group: hydra composes it, and all others change what was composed."""
+    group = override.key_or_group or ""
+    return group in GROUPS or (config_dir is not None and "." not in group and (config_dir / group).is_dir())
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    _check_no_environment(OmegaConf.to_container(own, resolve=False), "")
-    plain = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    _check_no_environment(OmegaConf.to_container(config, resolve=False), "")
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     unknown = [str(key) for key in plain if str(key) not in Experiment.model_fields]
     if unknown and unknown[0] in RENAMED:
@@ -110,9 +129,9 @@ def _check_no_environment(node: Any, path: str) -> None:
         )
 
 
-def _check_grammar(overrides: list[str]) -> None:
-    for text in overrides:
-        override = _parsed(text)
+def _check_grammar(overrides: list[str]) -> list[Override]:
+    parsed = [_parsed(text) for text in overrides]
+    for text, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
             raise ConfigError(
                 f"{text}: is a sweep over several values; one run takes one value for each key (see: paceline sweep)"
@@ -121,6 +140,7 @@ def _check_grammar(overrides: list[str]) -> None:
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
         if override.key_or_group in RENAMED:
             raise ConfigError(f"{text}: {no_such_key(override.key_or_group)}")
+    return parsed
 
 
 def _parsed(text: str) -> Override:
@@ -199,12 +219,6 @@ def _all_choices(group: str, config_dir: Path | None) -> list[str]:
     return sorted({*ours, *theirs})
 
 
-def _choices(overrides: list[str]) -> list[str]:
-    """Those overrides that choose from a group."""
-    parsed = [OverridesParser.create().parse_override(text) for text in overrides]
-    return [text for text, override in zip(overrides, parsed, strict=True) if override.key_or_group in GROUPS]
-
-
 def instead(overrides: list[str], choices: dict[str, str]) -> list[str]:
     """The overrides with other `choices` in these groups; what was set of the former ones goes."""
     parsed = [(text, OverridesParser.create().parse_override(text).get_key_element()) for text in overrides]
@@ -213,15 +227,15 @@ def instead(overrides: list[str], choices: dict[str, str]) -> list[str]:
     return [*kept, *(f"{group}={name}" for group, name in choices.items())]
 
 
-def _no_such_key(message: str, cause: BaseException | None, choices: list[str]) -> str:
-    """`choices`: the overrides that compose what the key was looked for in."""
+def _no_such_key(message: str, cause: BaseException | None, choosing: tuple[str, ...], config_dir: Path | None) -> str:
+    """`choosing`: the overrides that compose what the key was looked for in."""
     key = message.partition("'")[2].partition("'")[0].removesuffix(".")
     if "Could not override 'hardware/network" in message:
         return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"
     if "Could not override" not in message:
         return f"{_first_line(cause or message)}"
     try:
-        config = hydra_compose("config", overrides=choices)
+        config = _kept(choosing, config_dir).config
     except HydraException as error:  # the choices themselves
         return _first_line(error)
     parent, _, _ = key.rpartition(".")

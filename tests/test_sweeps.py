@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.engine import compose as composing
 from paceline.engine.compose import compose
 from paceline.engine.session import prepare
 from paceline.engine.sweep.definition import define
@@ -18,13 +17,7 @@ SHRUNK = ("epochs=1", "steps=2", "data.limit=64", "tracking=none", "checkpoint.e
 each = pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 
 
-@pytest.fixture
-def quick_composes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(composing, "_kept", {})
-
-
 @each
-@pytest.mark.usefixtures("quick_composes")
 def test_every_point_composes(path: Path) -> None:
     definition = define([str(path)])
     experiments = [compose(definition.overrides(point, None)) for point in definition.points()]
@@ -32,7 +25,6 @@ def test_every_point_composes(path: Path) -> None:
 
 
 @each
-@pytest.mark.usefixtures("quick_composes")
 def test_the_points_at_both_ends_are_planned(path: Path) -> None:
     definition = define([str(path)])
     first, *_, last = definition.points()

@@ -63,11 +63,9 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
 
 def _begin() -> None:
     """In each process."""
-    from ..compose import keep_choices
     from ..launch import tie_to_launcher
 
     tie_to_launcher()
-    keep_choices()
 
 
 def _points(definition: Definition) -> Iterator[Point]:

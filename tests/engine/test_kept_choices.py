@@ -1,34 +1,24 @@
-"""Many composes of a kind: with the files of a combination of choices kept, each is what it is without."""
+"""A combination of choices is read once in a process; what is composed from it is what Hydra composes in one go."""
 
 import itertools
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
 
 from paceline.engine import compose as composing
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import from_config
 
 HERE = Path(__file__).parent
 
 
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., object]]:
-    """`compose` in a process that keeps choices."""
-    monkeypatch.setattr(composing, "_kept", None)
-    composing.keep_choices()
-    memory = composing._kept
-
-    def run(*overrides: str, config_dir: Path | None = None) -> object:
-        monkeypatch.setattr(composing, "_kept", memory)
-        return composed(*overrides, config_dir=config_dir)
-
-    yield run
-    monkeypatch.setattr(composing, "_kept", None)
-
-
-def composed(*overrides: str, config_dir: Path | None = None) -> object:
+def composed(*overrides: str, config_dir: Path | None = None) -> dict[str, Any] | str:
     """The experiment, or why there is none."""
     try:
         return compose(list(overrides), config_dir).model_dump()
@@ -36,7 +26,19 @@ def composed(*overrides: str, config_dir: Path | None = None) -> object:
         return str(error)
 
 
-LISTS = [
+def by_hydra_alone(overrides: tuple[str, ...]) -> dict[str, Any]:
+    """All overrides given to Hydra at once, and nothing of ours but the check at the end."""
+    GlobalHydra.instance().clear()
+    with initialize_config_module("paceline.conf", version_base="1.3"):
+        config = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+    choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
+    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    plain: Any = OmegaConf.to_container(own, resolve=True)
+    return from_config(plain, choices).model_dump()
+
+
+ACCEPTED = [
+    ("sync=bsp", "sync=asp"),
     (),
     ("optimizer.lr=0.3",),
     ("sync=ssp", "sync.staleness=4"),
@@ -46,46 +48,65 @@ LISTS = [
     ("experiment=local_sgd_period", "sync.period=8"),
     ("experiment=local_sgd_period", "sync=bsp"),
     ("hardware=virtual", "hardware/network=wide_area", "hardware.workers=3", "stragglers=one_slow"),
-    ("hardware=virtual", "hardware.network.between.latency=0.5"),
+    ("hardware=virtual", "hardware.network.latency=0.5"),
     ("tracking=none", "seed=7", "model.hidden=[32,16]"),
-    ("+optimizer.nesterov=true",),
     ("++optimizer.lr=0.5",),
-    ("~target_accuracy",),
     ("model=gpt", "data=text", "epochs=2"),
     ("partition=dirichlet", "partition.alpha=0.1"),
-    # refused, for the same reason
+    ("seed=${batch_size}",),
+]
+REFUSED = [
+    ("~target_accuracy",),
+    ("+optimizer.nesterov=true",),
+    ("hardware=virtual", "hardware.network.between.latency=0.5"),
     ("sync=nosuch",),
     ("sync.nosuch=1",),
     ("nosuch=1",),
     ("+nosuch=1",),
     ("hardware/network=wide_area",),
-    ("sync=bsp", "sync=asp"),
     ("epochs=x",),
     ("optimizer.lr=${oc.env:HOME}",),
     ("optimizer.lr=${nosuch}",),
-    ("seed=${batch_size}",),
     ("sync=bsp,asp",),
     ("optimizer=null",),
 ]
 
 
-@pytest.mark.parametrize("overrides", LISTS, ids=" ".join)
-def test_each_compose_is_what_it_is_alone(overrides: tuple[str, ...], kept: Callable[..., object]) -> None:
-    alone = composed(*overrides)
-    assert kept(*overrides) == alone and kept(*overrides) == alone
+@pytest.mark.parametrize("overrides", ACCEPTED, ids=" ".join)
+def test_a_compose_is_what_hydra_composes_in_one_go_the_first_time_and_the_second(overrides: tuple[str, ...]) -> None:
+    composing._of_choices.cache_clear()
+    expected = by_hydra_alone(overrides)
+    assert composed(*overrides) == expected and composed(*overrides) == expected
 
 
-def test_one_compose_leaves_nothing_to_the_next(kept: Callable[..., object]) -> None:
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_a_refusal_says_the_same_the_first_time_and_the_second(overrides: tuple[str, ...]) -> None:
+    composing._of_choices.cache_clear()
+    first = composed(*overrides)
+    assert isinstance(first, str) and composed(*overrides) == first
+
+
+def test_one_compose_leaves_nothing_to_the_next_and_reads_each_combination_once() -> None:
+    composing._of_choices.cache_clear()
     points = list(itertools.product(("sync=bsp", "sync=ssp"), ("optimizer.lr=0.1", "optimizer.lr=0.2", "batch_size=8")))
-    there = [kept(*point) for point in [*points, *reversed(points)]]
-    kept_memory = composing._kept
-    assert kept_memory is not None and len(kept_memory) == 2, "one for each combination of choices"
-    composing._kept = None
-    alone = [composed(*point) for point in points]
+    there = [composed(*point) for point in [*points, *reversed(points)]]
+    assert composing._of_choices.cache_info().misses == 2, "one for each combination of choices"
+    alone = [by_hydra_alone(point) for point in points]
     assert there == [*alone, *reversed(alone)]
 
 
-def test_a_users_own_directory_is_kept_apart(kept: Callable[..., object]) -> None:
-    own = kept("model=odd", config_dir=HERE / "conf")
-    assert own == composed("model=odd", config_dir=HERE / "conf")
-    assert isinstance(kept("model=odd"), str), "not found without it"
+def test_a_users_own_directory_is_kept_apart() -> None:
+    own = composed("model=odd", config_dir=HERE / "conf")
+    assert isinstance(own, dict) and own == composed("model=odd", config_dir=HERE / "conf")
+    assert isinstance(composed("model=odd"), str), "not found without it"
+
+
+def test_a_file_of_a_users_own_directory_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    file = tmp_path / "model" / "mine.yaml"
+    for width in (8, 16, 24):
+        file.write_text(f"_target_: paceline.tasks.models.mlp.MLP\nhidden: [{width}]\n")
+        own = composed("model=mine", config_dir=tmp_path)
+        assert isinstance(own, dict) and own["model"]["knobs"] == {"hidden": [width]}
+    file.unlink()
+    assert "there is no such choice" in str(composed("model=mine", config_dir=tmp_path))

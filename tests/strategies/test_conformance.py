@@ -18,7 +18,12 @@ import paceline.conf
 import paceline.strategies
 from paceline.engine import prepare, run
 from paceline.engine.build import Parts, assemble
+from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import Choice, Experiment
+from paceline.engine.plan import make_plan
+from paceline.engine.targets import build
+from paceline.strategies import Strategy, Sync
 from paceline.strategies.state import to_bytes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.mlp import MLP
@@ -44,16 +49,38 @@ SETTINGS = [
 ]
 
 
+def described(group: str, choice: str) -> Choice:
+    knobs = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text())
+    return Choice(name=choice, target=knobs.pop("_target_"), knobs=knobs)
+
+
+def pair(strategy: str, sync: str, *more: str) -> Experiment:
+    """What composing the two choices gives (held below), without Hydra: there are many pairs."""
+    chosen = {"strategy": CHOSEN["strategy", strategy], "sync": CHOSEN["sync", sync]}
+    return compose([*SETTINGS, *more]).model_copy(update=chosen)
+
+
 def parts_of(strategy: str, sync: str, *more: str) -> Parts:
-    return assemble(prepare([f"strategy={strategy}", f"sync={sync}", *SETTINGS, *more]).experiment, ())
+    experiment = compose([f"strategy={strategy}", f"sync={sync}", *SETTINGS, *more]) if more else pair(strategy, sync)
+    return assemble(experiment, ())
 
 
 def is_accepted(strategy: str, sync: str) -> bool:
     """A strategy that owns its update takes sync=bsp only; a sync mode may want replicas of one part."""
-    if sync != "bsp" and parts_of(strategy, "bsp").strategy.own_sync() is not None:
+    if sync != "bsp" and STRATEGIES[strategy].own_sync() is not None:
         return False
-    most = parts_of("data_parallel", sync).sync.max_parts
-    return most is None or parts_of(strategy, "bsp").strategy.parts <= most
+    most = SYNCS[sync].max_parts
+    return most is None or STRATEGIES[strategy].parts <= most
+
+
+def the_sync(strategy: str, sync: str) -> Sync:
+    return STRATEGIES[strategy].own_sync() or SYNCS[sync]
+
+
+# Every test process imports this module: what parametrizes the tests is built from the choices' files alone
+CHOSEN = {(group, name): described(group, name) for group, names in CHOICES.items() for name in names}
+STRATEGIES = {name: build("strategy", CHOSEN["strategy", name], Strategy, (), {}) for name in CHOICES["strategy"]}
+SYNCS = {name: build("sync", CHOSEN["sync", name], Sync, (), {}) for name in CHOICES["sync"]}
 
 
 # Modes that are not serial training with one worker, and why
@@ -73,10 +100,10 @@ STEPS_IN_FP32 = {"zero": 1e-6}
 TRIED_WITH_PIPELINES = ("bsp", "asp", "local_sgd", "gossip")
 
 ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
-ACCEPTED = [pair for pair in ALL if is_accepted(*pair)]
-REFUSED = [pair for pair in ALL if pair not in ACCEPTED]
-REPLICATED = [pair for pair in ACCEPTED if parts_of(*pair).strategy.max_replicas != 1]
-AGREEING = [pair for pair in REPLICATED if parts_of(*pair).sync.agrees]
+ACCEPTED = [both for both in ALL if is_accepted(*both)]
+REFUSED = [both for both in ALL if both not in ACCEPTED]
+REPLICATED = [(strategy, sync) for strategy, sync in ACCEPTED if STRATEGIES[strategy].max_replicas != 1]
+AGREEING = [(strategy, sync) for strategy, sync in REPLICATED if the_sync(strategy, sync).agrees]
 
 
 def is_tried_by_default(strategy: str, sync: str) -> bool:
@@ -86,12 +113,12 @@ def is_tried_by_default(strategy: str, sync: str) -> bool:
 
 
 def each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
-    marked = [pytest.param(*pair, marks=[] if is_tried_by_default(*pair) else pytest.mark.slow) for pair in pairs]
+    marked = [pytest.param(*both, marks=[] if is_tried_by_default(*both) else pytest.mark.slow) for both in pairs]
     return pytest.mark.parametrize(("strategy", "sync"), marked)
 
 
 every_combination = each(ACCEPTED)
-every_serial = each([pair for pair in ACCEPTED if pair[1] not in NOT_SERIAL])
+every_serial = each([both for both in ACCEPTED if both[1] not in NOT_SERIAL])
 every_replicated = each(REPLICATED)
 every_agreeing = each(AGREEING)
 every_sync = pytest.mark.parametrize("sync", CHOICES["sync"])
@@ -137,16 +164,22 @@ def serial_digits(samples: int, steps: int, micro_sizes) -> Weights:
 # -- the choices
 
 
+@pytest.mark.parametrize(("group", "choice"), CHOSEN)
+def test_a_choice_of_this_file_is_what_composing_it_gives(group, choice):
+    others = {"strategy": "data_parallel", "sync": "bsp"} | {group: choice}
+    assert pair(**others) == compose([f"{group}={choice}", *SETTINGS])
+
+
 @pytest.mark.parametrize(("strategy", "sync"), REFUSED)
 def test_what_does_not_go_together_is_refused_as_bad_configuration(strategy, sync):
     with pytest.raises(ConfigError, match=rf"sync={sync}.*strategy={strategy}") as caught:
-        prepare([f"strategy={strategy}", f"sync={sync}", *SETTINGS]).plan()
+        make_plan(pair(strategy, sync), (), None)
     assert caught.value.exit_code == 2
 
 
 @every_combination
 def test_what_goes_together_has_a_plan(strategy, sync):
-    plan = prepare([f"strategy={strategy}", f"sync={sync}", *SETTINGS]).plan()
+    plan = make_plan(pair(strategy, sync), (), None)
     assert plan.layout.replicas >= 1
     sent = plan.bytes_per_step()
     assert sent is None if sync in NO_ONE_COST else sent is not None and sent >= 0
@@ -165,29 +198,15 @@ def test_every_algorithm_file_has_a_choice():
     assert modules == named
 
 
-def knobs(group: str, choice: str) -> list[str]:
-    return [key for key in yaml.safe_load((CONF / group / f"{choice}.yaml").read_text()) if key != "_target_"]
-
-
-KNOBS = [(group, choice, key) for group in CHOICES for choice in CHOICES[group] for key in knobs(group, choice)]
-
-
-@pytest.mark.parametrize("add", ["", "+"], ids=["set", "added"])
-@pytest.mark.parametrize(("group", "choice", "key"), KNOBS)
-def test_a_misspelt_knob_is_refused_with_the_nearest_name(group, choice, key, add):
+@pytest.mark.parametrize(("group", "choice"), CHOSEN)
+def test_a_misspelt_knob_is_refused_with_the_nearest_name_and_an_unknown_one_by_its_name(group, choice):
+    """Set, which Hydra refuses, and added, which the class's signature does."""
     other = "sync=bsp" if group == "strategy" else "strategy=data_parallel"
-    with pytest.raises(ConfigError, match=rf"{group}\.{key}x: .*did you mean [\w. ]*\b{key}\b") as caught:
-        prepare([f"{group}={choice}", other, *SETTINGS, f"{add}{group}.{key}x=1"]).plan()
-    assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize("add", ["", "+"], ids=["set", "added"])
-@pytest.mark.parametrize(("group", "choice"), [(group, choice) for group in CHOICES for choice in CHOICES[group]])
-def test_a_knob_of_no_choice_is_refused(group, choice, add):
-    other = "sync=bsp" if group == "strategy" else "strategy=data_parallel"
-    with pytest.raises(ConfigError, match=rf"{group}\.zzz: ") as caught:
-        prepare([f"{group}={choice}", other, *SETTINGS, f"{add}{group}.zzz=1"]).plan()
-    assert caught.value.exit_code == 2
+    for add, key in product(["", "+"], [*CHOSEN[group, choice].knobs, None]):
+        wrong, nearest = ("zzz", "") if key is None else (f"{key}x", rf".*did you mean [\w. ]*\b{key}\b")
+        with pytest.raises(ConfigError, match=rf"{group}\.{wrong}: {nearest}") as caught:
+            prepare([f"{group}={choice}", other, *SETTINGS, f"{add}{group}.{wrong}=1"]).plan()
+        assert caught.value.exit_code == 2
 
 
 # -- one replica
