@@ -35,7 +35,7 @@ from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
 from .shared_memory import SharedMemory, open_shared
 from .sockets import Address, PeerGoneError, Receive, Send, Sockets
-from .timeline import Timeline
+from .timeline import Operation, Timeline
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
@@ -229,10 +229,8 @@ def _tensor_in(memory: mmap.mmap, like: Tensor) -> Tensor:
 
 
 class _Pending(Work):
-    def __init__(self, comm: "ProcessComm", work: dist.Work | None, what: str, channel: str, launch: float) -> None:
-        self._comm, self._work, self._what, self._channel = comm, work, what, channel
-        self._number = comm.timeline.number(channel)
-        self._launch = launch
+    def __init__(self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation) -> None:
+        self._comm, self._work, self._what, self._operation = comm, work, what, operation
 
     def wait(self) -> None:
         if self._work is None:
@@ -241,7 +239,7 @@ class _Pending(Work):
         self._work = None
         start = comm.now()
         comm.blocked(self._what, lambda: work.wait())
-        comm.timeline.add(self._channel, self._number, self._launch, start, comm.now())
+        comm.timeline.add(self._operation, start, comm.now())
 
 
 class _Done(Work):
@@ -270,10 +268,9 @@ class _Transfer(Work):
     """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
 
     def __init__(
-        self, comm: "ProcessComm", messages: Sequence[Send | Receive], what: str, channel: str, launch: float
+        self, comm: "ProcessComm", messages: Sequence[Send | Receive], what: str, operation: Operation
     ) -> None:
-        self._comm, self._messages, self._what, self._channel = comm, messages, what, channel
-        self._number, self._launch = comm.timeline.number(channel), launch
+        self._comm, self._messages, self._what, self._operation = comm, messages, what, operation
         self._waited = False
 
     def wait(self) -> None:
@@ -283,7 +280,7 @@ class _Transfer(Work):
         for message in self._messages:
             comm.wait_for(message, self._what)
         self._waited = True
-        comm.timeline.add(self._channel, self._number, self._launch, start, comm.now())
+        comm.timeline.add(self._operation, start, comm.now())
 
 
 class ProcessComm(Comm):
@@ -326,7 +323,7 @@ class ProcessComm(Comm):
         for receive in receives:
             self._worker.sockets.post(receive)
         sends = [self._started(tag, self._peer(other), mine, what) for other in others]
-        return _Transfer(self, [*receives, *sends], what, f"{self.name}#", at)
+        return _Transfer(self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at))
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
         _check_contiguous(tensor)
@@ -349,11 +346,12 @@ class ProcessComm(Comm):
 
     def barrier(self) -> None:
         self._barriers += 1
-        start, number = self.now(), self.timeline.number(f"{self.name}#barrier")
+        start = self.now()
+        operation = self.timeline.launched(f"{self.name}#barrier", "barrier", start)
         prefix = f"barrier/{self.name}/{self._barriers}"
         self.board.doing(f"in barrier of {self.name}")
         self._all_say(prefix, "", f"the barrier of {self.name}")
-        self.timeline.add(f"{self.name}#barrier", number, start, start, self.now())
+        self.timeline.add(operation, start, self.now())
 
     def _collective(self, primitive: str, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
         if self.group is None:
@@ -362,7 +360,7 @@ class ProcessComm(Comm):
         what = f"in {primitive} of {self.name}"
         at = self.now()
         work = self.blocked(what, lambda: launch(group))
-        return _Pending(self, work, what, f"{self.name}#", at)
+        return _Pending(self, work, what, self.timeline.launched(f"{self.name}#", primitive, at))
 
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
         """All-reduce for torch's own implementations, which wait by themselves and out of our sight.
@@ -371,12 +369,12 @@ class ProcessComm(Comm):
         """
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         assert self.group is not None
-        at, channel = self.now(), f"{self.name}#"
-        number = self.timeline.number(channel)
+        at = self.now()
+        operation = self.timeline.launched(f"{self.name}#", "all_reduce", at)
         future = self.group.allreduce([tensor], _reduce_options("sum")).get_future()
 
         def done(finished: "torch.futures.Future[list[Tensor]]") -> list[Tensor]:
-            self.timeline.add(channel, number, at, at, self.now() if blocks else at)
+            self.timeline.add(operation, at, self.now() if blocks else at)
             try:
                 return finished.value()
             except RuntimeError:
@@ -398,7 +396,7 @@ class ProcessComm(Comm):
             return
         start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
         self._receive(Receive(self._tag, (self._peer(src),), _memory(tensor)), what)
-        self.timeline.add(channel, self.timeline.number(channel), _NEVER, start, self.now())
+        self.timeline.add(self.timeline.launched(channel, "recv", _NEVER), start, self.now())
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
         _check_contiguous(tensor)
@@ -406,20 +404,20 @@ class ProcessComm(Comm):
         if tensor.is_cuda:
             self.ledger.count("send", nbytes(tensor))
             work = self.blocked(what, lambda: self._nccl().send([tensor], dst, 0))
-            return _Pending(self, work, what, channel, at)
+            return _Pending(self, work, what, self.timeline.launched(channel, "send", at))
         sending = self._started(self._tag, self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
-        return _Transfer(self, [sending], what, channel, at)
+        return _Transfer(self, [sending], what, self.timeline.launched(channel, "send", at))
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
         what, channel = f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
         if tensor.is_cuda:
             work = self.blocked(what, lambda: self._nccl().recv([tensor], src, 0))
-            return _Pending(self, work, what, channel, _NEVER)
+            return _Pending(self, work, what, self.timeline.launched(channel, "recv", _NEVER))
         receive = Receive(self._tag, (self._peer(src),), _memory(tensor))
         self._worker.sockets.post(receive)
-        return _Transfer(self, [receive], what, channel, _NEVER)
+        return _Transfer(self, [receive], what, self.timeline.launched(channel, "recv", _NEVER))
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)
@@ -439,7 +437,7 @@ class ProcessComm(Comm):
     def _source_of(self, receive: Receive, start: float) -> int:
         src = self.ranks.index(receive.source)
         channel = self._channel(src, self.rank)
-        self.timeline.add(channel, self.timeline.number(channel), _NEVER, start, self.now())
+        self.timeline.add(self.timeline.launched(channel, "recv", _NEVER), start, self.now())
         return src
 
     def _peer(self, rank: int) -> int:

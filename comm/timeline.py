@@ -6,6 +6,8 @@ afterwards, so each worker keeps its own record and `split` joins them once the 
 """
 
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +20,8 @@ class Operation(NamedTuple):
     launch: float  # seconds on this worker's clock
     start: float  # blocked from ...
     end: float  # ... until
+    primitive: str = ""  # all_reduce, send, recv, ...
+    purpose: str = ""  # the algorithm's word for it: push, fetch, gradients, ...; of a message, the sender's
 
 
 class Timeline:
@@ -25,14 +29,27 @@ class Timeline:
         self.kept = kept
         self.operations: deque[Operation] = deque(maxlen=kept)
         self._numbers: defaultdict[str, int] = defaultdict(int)
+        self._purpose = ""
 
-    def number(self, channel: str) -> int:
-        """The next operation's number on `channel`."""
-        self._numbers[channel] += 1
-        return self._numbers[channel]
+    @contextmanager
+    def named(self, purpose: str) -> Iterator[None]:
+        """What is launched within is called `purpose` in a trace."""
+        before, self._purpose = self._purpose, purpose
+        try:
+            yield
+        finally:
+            self._purpose = before
 
-    def add(self, channel: str, number: int, launch: float, start: float, end: float) -> None:
-        self.operations.append(Operation(channel, number, launch, start, end))
+    def launched(self, channel: str, primitive: str, at: float, number: int | None = None) -> Operation:
+        """An operation that nobody has been blocked on yet. `number`: on its channel; None for the next."""
+        if number is None:
+            self._numbers[channel] += 1
+            number = self._numbers[channel]
+        return Operation(channel, number, at, at, at, primitive, self._purpose)
+
+    def add(self, operation: Operation, start: float, end: float) -> None:
+        """This worker was blocked on `operation` from `start` until `end`."""
+        self.operations.append(operation._replace(start=start, end=end))
 
 
 @dataclass(frozen=True)
@@ -47,10 +64,8 @@ class StepSplit:
 class Blocked(NamedTuple):
     """A worker blocked on one operation: it waits until `ready`, and communicates from then on."""
 
-    channel: str
-    start: float
+    operation: Operation
     ready: float
-    end: float
 
 
 def blocked(
@@ -73,7 +88,7 @@ def blocked(
         while i < len(ordered) and ordered[i].start < end:
             op = ordered[i]
             ready = min(max(launches[op.channel, op.number], op.start), op.end)
-            within.append(Blocked(op.channel, op.start, ready, op.end))
+            within.append(Blocked(op, ready))
             i += 1
         found.append(within)
     return found
@@ -87,8 +102,8 @@ def split(
     """Split each step of one worker. Arguments as `blocked`."""
     splits: list[StepSplit] = []
     for (start, end), within in zip(steps, blocked(steps, operations, launches), strict=True):
-        total = sum(operation.end - operation.start for operation in within)
-        waiting = sum(operation.ready - operation.start for operation in within)
+        total = sum(operation.end - operation.start for operation, _ in within)
+        waiting = sum(ready - operation.start for operation, ready in within)
         splits.append(StepSplit(max(end - start - total, 0.0), total - waiting, waiting))
     return splits
 

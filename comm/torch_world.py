@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import AllgatherOptions
 from . import ledger as wire
 from .base import nbytes
 from .process import ProcessComm
+from .timeline import Operation
 
 BACKEND = "paceline"
 
@@ -156,23 +157,23 @@ class _CountedGroup(dist.ProcessGroup):
         if size:
             comm.ledger.count(primitive, size)
         at = comm.now()
-        return _Counted(comm, comm.blocked(what, launch), what, self._channel, at)
+        work = comm.blocked(what, launch)
+        return _Counted(comm, work, what, comm.timeline.launched(self._channel, primitive, at))
 
 
 class _Counted(dist.Work):
     """A fabric's work whose wait is on the timeline."""
 
-    def __init__(self, comm: ProcessComm, work: dist.Work, what: str, channel: str, launch: float) -> None:
+    def __init__(self, comm: ProcessComm, work: dist.Work, what: str, operation: Operation) -> None:
         super().__init__()
-        self._comm, self._work, self._what, self._channel, self._launch = comm, work, what, channel, launch
-        self._number = comm.timeline.number(channel)
+        self._comm, self._work, self._what, self._operation = comm, work, what, operation
         self._waited = False
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self._waited:
             comm, start = self._comm, self._comm.now()
             comm.blocked(self._what, self._work.wait)
-            comm.timeline.add(self._channel, self._number, self._launch, start, comm.now())
+            comm.timeline.add(self._operation, start, comm.now())
             self._waited = True
         return True
 

@@ -29,7 +29,7 @@ from .board import Board
 from .errors import FabricError
 from .ledger import Ledger
 from .network import Fabric, Network
-from .timeline import Timeline
+from .timeline import Operation, Timeline
 from .turns import Runner, Turns
 
 T = TypeVar("T")
@@ -178,9 +178,8 @@ class VirtualBoard(Board):
 class _Sent(Work):
     """A message that left: its sender may go on when its link is free again."""
 
-    def __init__(self, comm: "VirtualComm", channel: str, number: int, launch: float, free: float) -> None:
-        self._comm, self._free = comm, free
-        self._channel, self._number, self._launch = channel, number, launch
+    def __init__(self, comm: "VirtualComm", sending: Operation, free: float) -> None:
+        self._comm, self._sending, self._free = comm, sending, free
         self._done = False
 
     def wait(self) -> None:
@@ -189,7 +188,7 @@ class _Sent(Work):
         self._done = True
         start = self._comm.now()
         self._comm.pass_until(self._free)
-        self._comm.timeline.add(self._channel, self._number, self._launch, start, self._comm.now())
+        self._comm.timeline.add(self._sending, start, self._comm.now())
 
 
 class _Receiving(Work):
@@ -214,12 +213,13 @@ class _Collective(Work):
         self, comm: "VirtualComm", meeting: _Meeting, tensor: Tensor, part: Callable[[Tensor], Tensor] = lambda all: all
     ) -> None:
         self._comm, self._meeting, self._tensor, self._part = comm, meeting, tensor, part
+        self._operation = comm.launched(meeting)
         self._done = False
 
     def wait(self) -> None:
         if not self._done:
             self._done = True
-            _write(self._tensor, self._part(self._comm.attend(self._meeting)))
+            _write(self._tensor, self._part(self._comm.attend(self._meeting, self._operation)))
 
 
 class VirtualComm(Comm):
@@ -334,15 +334,21 @@ class VirtualComm(Comm):
                 cluster.turns.wake(other, other.clock if other.ledger.is_aside else meeting.done)
         return meeting
 
-    def attend(self, meeting: _Meeting) -> Any:
-        """The meeting's result, once all have come and it is over. It is everyone's: not to be written to."""
-        worker, start = self._worker, self._worker.clock
+    def launched(self, meeting: _Meeting) -> Operation:
+        return self.timeline.launched(f"{self.name}#", meeting.call[0], self._worker.clock, meeting.number)
+
+    def attend(self, meeting: _Meeting, operation: Operation | None = None) -> Any:
+        """The meeting's result, once all have come and it is over. It is everyone's: not to be written to.
+
+        `operation`: as it was launched; None for right now.
+        """
+        worker, start, operation = self._worker, self._worker.clock, operation or self.launched(meeting)
         if meeting.done is None:
             meeting.sleepers.append(worker)
             self._cluster.turns.sleep(worker, lambda: self._whom(meeting))
             assert meeting.done is not None
         self.pass_until(meeting.done)
-        self.timeline.add(f"{self.name}#", meeting.number, meeting.launch, start, worker.clock)
+        self.timeline.add(operation._replace(launch=meeting.launch), start, worker.clock)
         meeting.left += 1
         if meeting.left == self.size:
             del self._cluster.meetings[self.name, meeting.number]
@@ -373,17 +379,16 @@ class VirtualComm(Comm):
         receiver, size = self._cluster.workers[self._peer(dst)], nbytes(tensor)
         self.ledger.count("send", size)
         cluster, worker = self._cluster, self._worker
-        channel, launch = self._channel(self.rank, dst), worker.clock
-        number = self.timeline.number(channel)
-        stream = self.name, self.rank
+        launch, stream = worker.clock, (self.name, self.rank)
+        sending = self.timeline.launched(self._channel(self.rank, dst), "send", launch)
         if self.ledger.is_aside:
             before = receiver.inbox.get(stream)
             free, arrival = launch, max(launch, before[-1].arrival) if before else launch  # it overtakes none
         else:
             free, arrival = cluster.fabric.send(worker.rank, receiver.rank, size, launch)
         cluster.log(worker, "send", receiver.rank, size)
-        self._deliver(_Message(number, launch, arrival, tensor.detach().clone()), stream, receiver)
-        return _Sent(self, channel, number, launch, free)
+        self._deliver(_Message(sending.number, launch, arrival, tensor.detach().clone()), stream, receiver)
+        return _Sent(self, sending, free)
 
     def _deliver(self, message: _Message, stream: Stream, receiver: _Worker) -> None:
         turns = self._cluster.turns
@@ -467,7 +472,8 @@ class VirtualComm(Comm):
         )
         _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
         self._cluster.log(worker, "recv", source, nbytes(tensor))
-        self.timeline.add(self._channel(src, self.rank), message.number, message.launch, start, worker.clock)
+        receiving = self.timeline.launched(self._channel(src, self.rank), "recv", message.launch, message.number)
+        self.timeline.add(receiving, start, worker.clock)
 
     def _peer(self, rank: int) -> int:
         """A worker of this group, numbered in the whole run."""
@@ -502,7 +508,8 @@ class VirtualComm(Comm):
             )
         lock.taken += 1
         if worker.clock > start:
-            self.timeline.add(lock.channel, lock.taken, worker.clock, start, worker.clock)
+            taking = self.timeline.launched(lock.channel, "mutex", worker.clock, lock.taken)
+            self.timeline.add(taking, start, worker.clock)
 
     def release(self, lock: _Mutex) -> None:
         """The next one has it, in the order in which they came."""

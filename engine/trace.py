@@ -5,10 +5,14 @@ microseconds since the first step that is shown.
 A step divides into what the worker was blocked on, waiting until the last participant launched the operation and
 communicating from then on (comm/timeline.py), and compute: the rest. Between steps (evaluation, checkpoints) nothing is
 shown. A server's operations are shown, and not what it does between them.
+Flow events ("s", "f") are arrows: a message, from its launch in the sender's thread to the end of its receipt in the
+receiver's. It has one where both ends are shown.
 """
 
 import json
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,8 +29,8 @@ class Phase(NamedTuple):
 
     start: float
     end: float
-    name: str  # compute, waiting, communication
-    channel: str = ""  # of the operation
+    kind: str  # compute, waiting, communication
+    operation: Operation | None = None
 
 
 class Event(NamedTuple):
@@ -35,8 +39,19 @@ class Event(NamedTuple):
     start: int
     rank: int
     end: int
+    kind: str
     name: str
     told: dict[str, int | str]
+
+
+Key = tuple[str, int]  # channel and number of an operation
+
+
+class Message(NamedTuple):
+    """What is known of a message from its two ends, as far as their operations are kept."""
+
+    ends: dict[str, tuple[int, Operation]]  # send, recv -> the rank and its operation
+    purpose: str
 
 
 def write_trace(path: Path, reports: list[Report], run: str, modelled: bool) -> None:
@@ -47,6 +62,8 @@ def write_trace(path: Path, reports: list[Report], run: str, modelled: bool) -> 
 def render(reports: list[Report], run: str, modelled: bool) -> str:
     """The file: JSON, one event a line. `modelled`: the clock is that of a virtual cluster."""
     reports = sorted(reports, key=lambda report: report.rank)
+    names = {report.rank: _name(report) for report in reports}
+    messages = _messages(reports)
     events: list[Event] = []
     shown: dict[str, dict[str, int]] = {}
     launches = last_launches([report.operations for report in reports])
@@ -54,18 +71,19 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
     for report in reports:
         if report.kind == "server":
             [within] = blocked([(begin, end)], _since(begin, report.operations), launches)
-            phases = (phase for phase in phases_of((begin, end), within) if phase.name != "compute")
-            events += _events(phases, report.rank, begin, {})
+            phases = (phase for phase in phases_of((begin, end), within) if phase.kind != "compute")
+            events += _events(phases, report.rank, begin, {}, messages, names)
             shown[_name(report)] = {"operations_shown": len(within)}
         else:
             steps = report.whole(report.steps)
             each = zip(steps, blocked(steps, report.operations, launches), strict=True)
             for number, (step, within) in enumerate(each, report.trained_steps - len(steps) + 1):
-                events += _events(phases_of(step, within), report.rank, begin, {"step": number})
+                events += _events(phases_of(step, within), report.rank, begin, {"step": number}, messages, names)
             shown[_name(report)] = {"steps_trained": report.trained_steps, "steps_shown": len(steps)}
     events.sort(key=lambda event: event[:2])
     about = {"run": run, "clock": "modelled" if modelled else "measured", "shown": shown}
-    lines = [*_names(reports, f"paceline {run}" + " (modelled)" * modelled), *map(_line, events)]
+    threads = _names(reports, f"paceline {run}" + " (modelled)" * modelled)
+    lines = [*threads, *map(_line, events), *_arrows(messages, events, begin)]
     return (
         f'{{"displayTimeUnit":"ms","otherData":{_ENCODER.encode(about)},"traceEvents":[\n'
         + ",\n".join(lines)
@@ -82,12 +100,12 @@ def _span(reports: list[Report]) -> tuple[float, float]:
 def phases_of(step: tuple[float, float], within: list[Blocked]) -> Iterator[Phase]:
     """A step as one thing after the other, without gaps. `within`: what the worker was blocked on, by start."""
     now, over = step
-    for operation in within:
+    for operation, then in within:
         # an operation that torch waits for by itself may end while we are blocked on the next
-        start, ready, end = (min(max(time, now), over) for time in operation[1:])
+        start, ready, end = (min(max(time, now), over) for time in (operation.start, then, operation.end))
         yield Phase(now, start, "compute")
-        yield Phase(start, ready, "waiting", operation.channel)
-        yield Phase(ready, end, "communication", operation.channel)
+        yield Phase(start, ready, "waiting", operation)
+        yield Phase(ready, end, "communication", operation)
         now = end
     yield Phase(now, over, "compute")
 
@@ -96,18 +114,81 @@ def _since(begin: float, operations: list[Operation]) -> list[Operation]:
     return [op._replace(start=max(op.start, begin)) for op in operations if op.end > begin]
 
 
-def _events(phases: Iterator[Phase], rank: int, begin: float, told: dict[str, int]) -> Iterator[Event]:
+def _messages(reports: list[Report]) -> dict[Key, Message]:
+    ends: defaultdict[Key, dict[str, tuple[int, Operation]]] = defaultdict(dict)
+    for report in reports:
+        for op in report.operations:
+            if op.primitive in ("send", "recv"):
+                ends[op.channel, op.number][op.primitive] = report.rank, op
+    return {key: Message(both, both["send"][1].purpose if "send" in both else "") for key, both in ends.items()}
+
+
+def _events(
+    phases: Iterator[Phase],
+    rank: int,
+    begin: float,
+    told: dict[str, int],
+    messages: Mapping[Key, Message],
+    names: Mapping[int, str],
+) -> Iterator[Event]:
     """Those that take time."""
     for phase in phases:
-        start, end = round((phase.start - begin) * 1e9), round((phase.end - begin) * 1e9)
-        if end > start:
-            yield Event(start, rank, end, phase.name, told | ({"operation": phase.channel} if phase.channel else {}))
+        start, end = _nanoseconds(phase.start, begin), _nanoseconds(phase.end, begin)
+        if end <= start:
+            continue
+        if (operation := phase.operation) is None:
+            yield Event(start, rank, end, phase.kind, phase.kind, dict(told))
+            continue
+        message = messages.get((operation.channel, operation.number))
+        about: dict[str, int | str] = {"operation": operation.channel, "number": operation.number}
+        if message is not None:
+            words = {"send": "from", "recv": "to"}
+            about |= {words[primitive]: names[other] for primitive, (other, _) in message.ends.items()}
+        name = _called(operation, message.purpose if message else operation.purpose)
+        waiting = "waiting for " * (phase.kind == "waiting")
+        yield Event(start, rank, end, phase.kind, f"{waiting}{name}", told | about)
+
+
+def _called(operation: Operation, purpose: str) -> str:
+    """`push (send)`, `all_reduce`."""
+    primitive = operation.primitive or operation.channel
+    return f"{purpose} ({primitive})" if purpose else primitive
+
+
+def _nanoseconds(time: float, begin: float) -> int:
+    return round((time - begin) * 1e9)
+
+
+def _arrows(messages: Mapping[Key, Message], events: list[Event], begin: float) -> Iterator[str]:
+    """Two events for each message that left, and whose receipt ended, in something that is shown."""
+    shown: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for event in events:
+        shown[event.rank].append((event.start, event.end))
+    known = (message for message in messages.values() if len(message.ends) == 2)
+    for number, message in enumerate(known, 1):
+        (sender, sent), (receiver, received) = message.ends["send"], message.ends["recv"]
+        came = _nanoseconds(received.end, begin) - 1  # the last nanosecond of its receipt
+        # a server is shown from when it is blocked on, a little after the launch
+        left = [_nanoseconds(time, begin) for time in (sent.launch, sent.start)]
+        left = [time for time in left if time <= came and _is_within(time, shown[sender])]
+        if not left or not _is_within(came, shown[receiver]):
+            continue
+        about = {"name": message.purpose or "message", "cat": "message", "id": number, "pid": PROCESS}
+        yield _ENCODER.encode({**about, "ph": "s", "ts": left[0] / 1e3, "tid": sender})
+        yield _ENCODER.encode({**about, "ph": "f", "bp": "e", "ts": came / 1e3, "tid": receiver})
+
+
+def _is_within(time: int, spans: list[tuple[int, int]]) -> bool:
+    """`spans`: one after the other."""
+    i = bisect_right(spans, time, key=lambda span: span[0]) - 1
+    return i >= 0 and time < spans[i][1]
 
 
 def _line(event: Event) -> str:
     return _ENCODER.encode(
         {
             "name": event.name,
+            "cat": event.kind,
             "ph": "X",
             "ts": event.start / 1e3,
             "dur": (event.end - event.start) / 1e3,

@@ -109,7 +109,8 @@ class Pipeline(Strategy):
                 output = self._loss(output, y) * (len(y) / batch.size)
                 total += output.detach()
             else:
-                sending.append(self._comm.isend(output.detach().contiguous(), self._comm.rank + 1))
+                with self._comm.timeline.named("activations"):
+                    sending.append(self._comm.isend(output.detach().contiguous(), self._comm.rank + 1))
             outputs.append(output)
 
         for i in range(len(sizes)):  # all backward
@@ -122,7 +123,8 @@ class Pipeline(Strategy):
             if not self._first:
                 received = inputs[i].grad
                 assert received is not None
-                sending.append(self._comm.isend(received.contiguous(), self._comm.rank - 1))
+                with self._comm.timeline.named("gradients"):
+                    sending.append(self._comm.isend(received.contiguous(), self._comm.rank - 1))
             outputs[i] = inputs[i] = torch.empty(0)  # frees the activations
 
         for work in sending:

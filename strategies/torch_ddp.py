@@ -77,7 +77,8 @@ class _DDPUpdate(Sync):
         def reduce(comm: ProcessComm, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             self._seen[bucket.index()] = bucket.buffer()
             gradient = bucket.buffer().div_(comm.size)
-            return comm.all_reduce_future(gradient, blocks=bucket.is_last()).then(lambda done: done.value()[0])
+            with comm.timeline.named("gradients"):
+                return comm.all_reduce_future(gradient, blocks=bucket.is_last()).then(lambda done: done.value()[0])
 
         ddp.register_comm_hook(comm, reduce)
         strategy.wrapped, strategy.replicas, strategy.comm = ddp, comm.size, comm

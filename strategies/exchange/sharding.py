@@ -222,7 +222,8 @@ class Sharding:
             self._arrive()
             bucket.arriving = self._slot(bucket)
         assert bucket.filling is not None and bucket.arriving is not None
-        work = self._comm.ireduce_scatter(bucket.filling, bucket.gradient, bucket.arriving)
+        with self._comm.timeline.named("gradients"):
+            work = self._comm.ireduce_scatter(bucket.filling, bucket.gradient, bucket.arriving)
         self._travelling.append((bucket, work))
 
     def _arrive(self) -> None:
@@ -244,7 +245,9 @@ class Sharding:
 
     def all_gather(self) -> None:
         """After the optimizer's step: everyone's w_r."""
-        for work in [self._comm.iall_gather(bucket.weights) for bucket in self.buckets]:
+        with self._comm.timeline.named("weights"):
+            gathering = [self._comm.iall_gather(bucket.weights) for bucket in self.buckets]
+        for work in gathering:
             work.wait()
 
     # -- measures

@@ -108,8 +108,9 @@ class BackupWorkers(Sync):
         if self._share > 0:
             for gradient, parameter in zip(self._gradients, self._params, strict=True):
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
-            self._tell(Message.PUSH)
-            self.comm.send(self._gradient, self._server)
+            with self.comm.timeline.named("push"):
+                self._tell(Message.PUSH)
+                self.comm.send(self._gradient, self._server)
         else:
             self._tell(Message.SKIP)
         self._pull()
@@ -197,8 +198,9 @@ class BackupWorkers(Sync):
 
     def _give_version(self, worker: int) -> None:
         self._answer.fill_(self._version)
-        self._send(self._answer, worker)
-        self._send(self._weights, worker)
+        with self.comm.timeline.named("fetch"):
+            self._send(self._answer, worker)
+            self._send(self._weights, worker)
 
     def _send(self, tensor: Tensor, worker: int) -> None:
         try:

@@ -55,7 +55,8 @@ class NaiveBSP(Sync):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad.mul_(self._share)
-                self.comm.all_reduce(parameter.grad).wait()
+                with self.comm.timeline.named("gradient"):
+                    self.comm.all_reduce(parameter.grad).wait()
         self.optimizer.step()
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
@@ -114,7 +115,8 @@ class BSP(Sync):
             self._reducer.before_backward(roots, last)
 
     def _all_reduce(self, bucket: Bucket) -> None:
-        self._works.append(self.comm.all_reduce(bucket.flat))
+        with self.comm.timeline.named("gradients"):
+            self._works.append(self.comm.all_reduce(bucket.flat))
 
     def update(self) -> None:
         if self._reducer is not None:

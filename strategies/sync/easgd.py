@@ -136,7 +136,8 @@ class EASGD(Sync):
         super().begin(batch)
         if self._is_due:
             self._replica.stretch(self._replica.position(), self._centre)
-            self._work = self.comm.all_reduce(self._pulls.copy_(self._replica.pull))
+            with self.comm.timeline.named("pulls"):
+                self._work = self.comm.all_reduce(self._pulls.copy_(self._replica.pull))
 
     def update(self) -> None:
         if self._is_due:
@@ -213,7 +214,8 @@ class RoundRobinEASGD(Sync):
         self._work: Work | None = None
         if self._is_due and self._holder != self._turn:
             if self.comm.rank == self._holder:
-                self._work = self.comm.isend(self._centre, self._turn)
+                with self.comm.timeline.named("centre"):
+                    self._work = self.comm.isend(self._centre, self._turn)
             elif self.comm.rank == self._turn:
                 self._work = self.comm.irecv(self._centre, self._holder)
 
@@ -303,8 +305,9 @@ class AsyncEASGD(Sync):
         self._t += 1
         if self._t % self.period == 0:
             x = self._replica.position()
-            self._ask(Request.EXCHANGE)
-            self.comm.send(x, self._server)
+            with self.comm.timeline.named("push"):
+                self._ask(Request.EXCHANGE)
+                self.comm.send(x, self._server)
             self.comm.recv(self._centre, self._server)
             self._replica.stretch(x, self._centre)
             self._replica.step()
@@ -350,7 +353,8 @@ class AsyncEASGD(Sync):
         x = self._replica.weights  # the server trains none of its own
         self.comm.recv(x, replica)
         self._replica.stretch(x, self._centre)
-        self.comm.send(self._centre, replica)
+        with self.comm.timeline.named("fetch"):
+            self.comm.send(self._centre, replica)
         self._centre.add_(self._replica.pull)
         self._staleness[self._version - self._seen[replica]] += 1
         self._version += 1

@@ -125,8 +125,9 @@ class FedAvg(Sync):
             self._deliver()
 
     def _deliver(self) -> None:
-        self._tell(Message.DELIVER, self._seen)
-        self.comm.send(self._weights, self._server)
+        with self.comm.timeline.named("push"):
+            self._tell(Message.DELIVER, self._seen)
+            self.comm.send(self._weights, self._server)
         self._inside = False
         self._round += 1
 
@@ -204,7 +205,8 @@ class FedAvg(Sync):
                 return
             for client in ready:
                 del self._waiting[client]
-            sending = post(self._weights, [k for k in ready if ready[k] is Message.JOIN], self.comm)
+            with self.comm.timeline.named("fetch"):
+                sending = post(self._weights, [k for k in ready if ready[k] is Message.JOIN], self.comm)
             with self.comm.ledger.aside():
                 sending += post(self._weights, [k for k in ready if ready[k] is Message.PEEK], self.comm)
             settle(sending)

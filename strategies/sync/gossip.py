@@ -74,7 +74,8 @@ class Gossip(Sync):
         near = neighbours(self.topology, self.comm.rank, self.comm.size, round, self.seed)
         a = 1 / (1 + len(near.of))
         leaving = self._weights.cpu()
-        sending = post(leaving, near.to, self.comm)
+        with self.comm.timeline.named("weights"):
+            sending = post(leaving, near.to, self.comm)
         # W_i <- sum_j a_ij W_j
         torch.mul(self._weights, a, out=self._mixed)
         for j in near.of:

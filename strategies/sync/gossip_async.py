@@ -118,7 +118,8 @@ class AsyncGossip(Sync):
             self._w /= 2
         self._leaving.copy_(self._weights)
         self._leaving_header.copy_(self._header_of(Message.PUSH))
-        self._sending = post(self._leaving_header, [peer], self.comm) + post(self._leaving, [peer], self.comm)
+        with self.comm.timeline.named("push"):
+            self._sending = post(self._leaving_header, [peer], self.comm) + post(self._leaving, [peer], self.comm)
         self._pushed[peer] += 1
 
     def _take(self, sender: int) -> None:

@@ -130,7 +130,8 @@ class LocalSGD(Sync):
     def _average(self, x: Tensor) -> Tensor:
         """x <- sum_i (n_i / n) x_i, in place."""
         x.mul_(self._own / self._all)
-        self.comm.all_reduce(x).wait()
+        with self.comm.timeline.named("average"):
+            self.comm.all_reduce(x).wait()
         return x
 
     def _outer_step(self, outer: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:

@@ -174,7 +174,9 @@ class ParameterServer(Sync):
         self._share = batch.share
         if not self.synchronous and self._t % self.n_fetch == 0:
             # ready to receive from all before all have been told: a server that is blocked in a send takes no message
-            _wait([*self._tell(Request.FETCH), *self._pull()])
+            with self.comm.timeline.named("fetch request"):
+                asking = self._tell(Request.FETCH)
+            _wait([*asking, *self._pull()])
 
     def update(self) -> None:
         if not self._is_empty:
@@ -193,7 +195,12 @@ class ParameterServer(Sync):
 
     def _push(self) -> None:
         # nothing is waited for in between: two servers may each be receiving from another worker
-        _wait([*self._tell(self._share), *(self.comm.isend(place.accrued, place.server) for place in self._places)])
+        with self.comm.timeline.named("push"):
+            pushing = [
+                *self._tell(self._share),
+                *(self.comm.isend(place.accrued, place.server) for place in self._places),
+            ]
+        _wait(pushing)
         self._accrued.zero_()
 
     def _pull(self) -> list[Work]:
@@ -294,7 +301,8 @@ class ParameterServer(Sync):
                         self._send_state(worker)
                 else:
                     self._fetched[worker] = self._version
-                    self._send(self._weights, worker)
+                    with self.comm.timeline.named("fetch"):
+                        self._send(self._weights, worker)
 
     def _step(self, share: float) -> None:
         groups = self.optimizer.param_groups

@@ -93,7 +93,8 @@ class PushSum(Sync):
         w = self._w * p
         x.mul_(p)
         leaving = x.cpu()
-        sending = post(w, to, self.comm) + post(leaving, to, self.comm)
+        with self.comm.timeline.named("weights"):
+            sending = post(w, to, self.comm) + post(leaving, to, self.comm)
         self._x.copy_(x)
         self._w.copy_(w)
         its_w = torch.empty_like(w)

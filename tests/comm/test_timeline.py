@@ -57,15 +57,31 @@ def test_a_collective_starts_when_its_last_participant_launches_it():
 
 def test_channels_are_numbered_apart_and_from_one():
     timeline = Timeline()
-    assert [timeline.number(c) for c in ("a", "b", "a", "a", "b")] == [1, 1, 2, 3, 2]
+    assert [timeline.launched(c, "send", 0.0).number for c in ("a", "b", "a", "a", "b")] == [1, 1, 2, 3, 2]
 
 
 def test_only_the_most_recent_operations_are_kept():
     timeline = Timeline()
     for i in range(KEPT + 5):
-        timeline.add("a", i, 0.0, float(i), float(i))
+        timeline.add(timeline.launched("a", "send", 0.0, i), float(i), float(i))
     assert len(timeline.operations) == KEPT
     assert timeline.operations[0].number == 5
+
+
+def test_an_operation_has_the_purpose_that_held_when_it_was_launched():
+    timeline = Timeline()
+    with timeline.named("push"):
+        pushed = timeline.launched("a", "send", 1.0)
+        with timeline.named("fetch"):
+            timeline.add(timeline.launched("b", "recv", 2.0), 2.0, 3.0)
+    timeline.add(pushed, 4.0, 5.0)
+    timeline.add(timeline.launched("a", "send", 6.0), 6.0, 7.0)
+    noted = [(op.channel, op.number, op.start, op.end, op.primitive, op.purpose) for op in timeline.operations]
+    assert noted == [
+        ("b", 1, 2.0, 3.0, "recv", "fetch"),
+        ("a", 1, 4.0, 5.0, "send", "push"),
+        ("a", 2, 6.0, 7.0, "send", ""),
+    ]
 
 
 seconds = st.floats(0, 1e3)

@@ -43,8 +43,8 @@ def complete(trace: dict[str, Any], rank: int | None = None) -> list[Event]:
 
 
 def told(trace: dict[str, Any], rank: int) -> list[tuple[str, float, float]]:
-    """(name, start, end) of a thread's events, in seconds."""
-    return [(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in complete(trace, rank)]
+    """(kind, start, end) of a thread's events, in seconds."""
+    return [(e["cat"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in complete(trace, rank)]
 
 
 def step_times(trace: dict[str, Any], rank: int) -> dict[int, float]:
@@ -65,6 +65,32 @@ def assert_sound(trace: dict[str, Any]) -> None:
         assert event["ts"] == start / 1000 and event["dur"] == duration / 1000 and duration > 0
         assert start >= free[event["tid"]]
         free[event["tid"]] = start + duration
+    assert_format(trace)
+
+
+def assert_format(trace: dict[str, Any]) -> None:
+    """What the Trace Event Format asks of each kind of event; each flow has one start and one end, both in slices."""
+    members = {
+        "M": {"name", "ph", "pid", "args"},
+        "X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"},
+        "s": {"name", "cat", "ph", "id", "ts", "pid", "tid"},
+        "f": {"name", "cat", "ph", "id", "ts", "pid", "tid", "bp"},
+    }
+    flows: defaultdict[int, list[Event]] = defaultdict(list)
+    for event in trace["traceEvents"]:
+        assert members[event["ph"]] == event.keys() - ({"tid"} if event["ph"] == "M" else set()), event
+        assert isinstance(event["name"], str) and event["name"]
+        assert all(event[key] >= 0 for key in ("ts", "dur", "pid", "tid") if key in event)
+        if event["ph"] in ("s", "f"):
+            flows[event["id"]].append(event)
+    for first, last in flows.values():
+        assert (first["ph"], last["ph"], last["bp"]) == ("s", "f", "e")
+        assert first["name"] == last["name"] and first["cat"] == last["cat"] == "message"
+        assert first["ts"] <= last["ts"] and first["tid"] != last["tid"]
+        for flow in (first, last):
+            at, slices = round(flow["ts"] * 1000), complete(trace, flow["tid"])
+            spans = [(round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in slices]
+            assert sum(start <= at < start + duration for start, duration in spans) == 1, flow
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -111,6 +137,53 @@ def test_a_server_shows_its_operations_while_workers_train_and_nothing_between_t
         ("communication", 3.75, 4.0),  # until the last step ends
     ]
     assert trace["otherData"]["shown"]["server 1"] == {"operations_shown": 3}
+
+
+def messages(sent: Operation | None, received: Operation | None) -> dict[str, Any]:
+    """A trace of worker 0, which sends, and worker 1, which receives, in a step of 8 s from 10 on."""
+    ends = [[op] if op else [] for op in (sent, received)]
+    return as_trace([report(rank, [(10.0, 18.0, 1)], ops) for rank, ops in enumerate(ends)], "mine", False)
+
+
+def test_a_message_is_called_what_its_sender_calls_it_and_has_an_arrow() -> None:
+    sent = Operation("g:0>1", 1, 12.0, 12.0, 13.0, "send", "push")
+    received = Operation("g:0>1", 1, NEVER, 11.0, 14.0, "recv")
+    trace = messages(sent, received)
+    assert_sound(trace)
+    named = [(e["tid"], e["name"], e["ts"] / 1e6) for e in complete(trace) if e["cat"] != "compute"]
+    assert named == [(1, "waiting for push (recv)", 1.0), (0, "push (send)", 2.0), (1, "push (recv)", 2.0)]
+    ends = {"operation": "g:0>1", "number": 1, "from": "worker 0", "to": "worker 1", "step": 1}
+    assert all(e["args"] == ends for e in complete(trace) if e["cat"] != "compute")
+    arrow = [(e["ph"], e["tid"], e["ts"]) for e in trace["traceEvents"] if e["ph"] in ("s", "f")]
+    assert arrow == [("s", 0, 2e6), ("f", 1, 4e6 - 1e-3)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        ((12.0, 13.0), None),
+        (None, (11.0, 14.0)),
+        ((2.0, 3.0), (11.0, 14.0)),  # before the step
+        ((12.0, 13.0), (20.0, 21.0)),  # after the step
+        ((16.0, 17.0), (11.0, 14.0)),  # by clocks that disagree
+    ],
+)
+def test_a_message_of_which_one_end_is_not_shown_has_no_arrow(sent: Any, received: Any) -> None:
+    trace = messages(
+        sent and Operation("g:0>1", 1, sent[0], *sent, "send", "push"),
+        received and Operation("g:0>1", 1, NEVER, *received, "recv"),
+    )
+    assert_sound(trace)
+    assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
+
+
+def test_a_collective_is_called_what_it_does_and_what_for() -> None:
+    operations = [
+        Operation("g#", 1, 11.0, 11.0, 12.0, "all_reduce", "gradients"),
+        Operation("g#", 2, 13.0, 13.0, 14.0, "barrier"),
+    ]
+    trace = as_trace([report(0, [(10.0, 18.0, 1)], operations)], "mine", False)
+    assert [e["name"] for e in complete(trace) if e["cat"] != "compute"] == ["gradients (all_reduce)", "barrier"]
 
 
 def test_steps_whose_operations_are_no_longer_kept_are_left_out_and_the_trace_says_so() -> None:
@@ -191,7 +264,7 @@ def test_each_share_of_a_step_is_what_the_summary_makes_of_it(first: Report, sec
             continue  # blocked on two things at once: the summary counts both
         shares: defaultdict[str, float] = defaultdict(float)
         for event in complete(trace, worker.rank):
-            shares[event["name"]] += event["dur"] / 1e6
+            shares[event["cat"]] += event["dur"] / 1e6
         parts = split([(start, end) for start, end, _ in worker.steps], worker.operations, launches)
         for name in ("compute", "communication", "waiting"):
             assert shares[name] == pytest.approx(sum(getattr(part, name) for part in parts), abs=1e-6)
@@ -300,7 +373,9 @@ def test_a_run_shows_every_step_of_every_worker_from_the_first_one_on(
     assert_sound(trace)
     modelled = fabric[0] == "hardware=virtual"
     assert trace["otherData"]["clock"] == ("modelled" if modelled else "measured")
-    assert {e["name"] for e in complete(trace)} == {"compute", "waiting", "communication"}
+    assert {e["cat"] for e in complete(trace)} == {"compute", "waiting", "communication"}
+    said = {e["name"].partition(" (")[0] for e in complete(trace) if e["cat"] == "communication"}
+    assert said == {"gradients"} if sync == "bsp" else said >= {"push", "fetch", "fetch request"}
     times: list[float] = []
     for rank in (0, 1):
         assert sorted(step_times(trace, rank)) == [1, 2, 3, 4, 5, 6]
@@ -310,7 +385,28 @@ def test_a_run_shows_every_step_of_every_worker_from_the_first_one_on(
     servers = {name for name in trace["otherData"]["shown"] if name.startswith("server")}
     assert servers == ({"server 2"} if sync == "asp" else set())
     if servers:
-        assert {e["name"] for e in complete(trace, 2)} == {"waiting", "communication"}
+        assert {e["cat"] for e in complete(trace, 2)} == {"waiting", "communication"}
+        arrows = {(e["ph"], e["name"], e["tid"] == 2) for e in trace["traceEvents"] if e["ph"] in ("s", "f")}
+        assert {("s", "push", False), ("f", "push", True), ("s", "fetch", True), ("f", "fetch", False)} <= arrows
+
+
+@pytest.mark.parametrize(
+    ("sync", "words"),
+    [
+        ("backup_workers", {"push", "fetch"}),
+        ("fedavg", {"push", "fetch"}),
+        ("easgd_async", {"push", "fetch"}),
+        ("easgd", {"pulls"}),
+        ("gossip", {"weights"}),
+        ("push_sum", {"weights"}),
+        ("gossip_async", {"push"}),
+        ("local_sgd", {"average"}),
+    ],
+)
+def test_a_sync_mode_says_what_it_sends(sync: str, words: set[str], traced) -> None:
+    _, trace = traced("hardware=virtual", f"sync={sync}", "hardware.workers=3", "hardware/network=ethernet_1g")
+    assert_sound(trace)
+    assert words <= {e["name"].partition(" (")[0] for e in complete(trace) if e["cat"] == "communication"}
 
 
 @pytest.mark.dist
@@ -326,5 +422,6 @@ def test_the_same_virtual_run_has_the_same_trace_byte_for_byte(tmp_path: Path, f
 def test_a_pipeline_shows_a_thread_for_each_stage(traced) -> None:
     _, trace = traced("strategy=pipeline", "hardware.workers=2", "model.hidden=[32,16]")
     assert_sound(trace)
-    waits = {rank: sum(e["dur"] for e in complete(trace, rank) if e["name"] == "waiting") for rank in (0, 1)}
+    waits = {rank: sum(e["dur"] for e in complete(trace, rank) if e["cat"] == "waiting") for rank in (0, 1)}
     assert all(waits.values())  # the bubbles
+    assert {"activations (recv)", "waiting for gradients (recv)"} <= {e["name"] for e in complete(trace)}
