@@ -3,17 +3,17 @@
 runs/<name>/checkpoints/step-00000120/
     part-000.safetensors   one part's parameters, and what its sync mode keeps (optimizer state)
     part-000.replica-0001.safetensors   another replica's, where replicas differ
-    manifest.json          step, training seconds, and each file's SHA-256; written last
+    manifest.json          step, training seconds, each file's SHA-256, the run's and its own; written last
 
 Everything is written under a temporary name, synced and renamed, so that a directory without `.tmp` is whole. The
 previous checkpoints stay until the new one is.
 """
 
-import hashlib
-import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,13 @@ from torch import Tensor
 
 from ..strategies import State
 from ..strategies.state import from_bytes, to_bytes
+from ..tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
+from ..tracking.files import parse_json, read_bytes, read_text
 from .errors import CorruptCheckpointError, MachineError
 
 MANIFEST = "manifest.json"
+STEP = re.compile(r"step-(\d{8,18})")
+PART = re.compile(r"part-(\d{3,})(\.replica-\d{4,})?\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Manifest:
     seconds: float  # of training so far
     time_to_accuracy: float | None
     files: dict[str, str]  # name -> SHA-256
+    run: str  # SHA-256 of what the run is made of: see stored.py
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -55,7 +60,7 @@ def write_part(checkpoints: Path, step: int, part: int, replica: int, state: Sta
     except OSError as error:
         shutil.rmtree(directory, ignore_errors=True)
         raise _unwritable(directory, error) from error
-    return name, hashlib.sha256(data).hexdigest()
+    return name, sha256(data)
 
 
 def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
@@ -66,13 +71,13 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
     final = directory_of(checkpoints, manifest.step)
     temporary = final.with_suffix(".tmp")
     try:
-        _write_synced(temporary / MANIFEST, json.dumps(manifest.__dict__, indent=2).encode())
+        _write_synced(temporary / MANIFEST, json_sealed(manifest.__dict__).encode())
         _sync_directory(temporary)
         if final.exists():
             shutil.rmtree(final)
         temporary.rename(final)
         _sync_directory(checkpoints)
-        own = [path for path in steps_of(checkpoints) if path <= final]
+        own = [path for path in steps_of(checkpoints) if _step_of(path) <= manifest.step]
         for path in {*steps_of(checkpoints)} - {*own[-keep:]}:
             shutil.rmtree(path)
     except OSError as error:
@@ -81,34 +86,73 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
     return final
 
 
-def export(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """The trained model as one safetensors file, whole or not at all."""
+def export(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """The trained model as one safetensors file with its own checksum, whole or not at all. Returns the checksum."""
     temporary = path.with_suffix(".tmp")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    data, digest = seal(safetensors.torch.save(plain, {KEY: BLANK}))
     try:
-        _write_synced(
-            temporary, safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
-        )
+        _write_synced(temporary, data)
         temporary.rename(path)
         _sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
+    return digest
 
 
 def steps_of(checkpoints: Path) -> list[Path]:
     """The whole checkpoints, oldest first."""
-    return sorted(path for path in checkpoints.glob("step-*") if path.suffix != ".tmp")
+    return sorted((path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name)), key=_step_of)
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """Raises `CorruptCheckpointError` unless every file is what the manifest says."""
+    """Raises `CorruptCheckpointError` unless the manifest is as it was written, and every file is what it says."""
     try:
-        manifest = Manifest(**json.loads((checkpoint / MANIFEST).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise _corrupt(checkpoint, MANIFEST, f"cannot be read ({error})") from None
+        text = read_text(checkpoint / MANIFEST)
+        plain = parse_json(text)
+    except OSError as error:
+        raise _corrupt(checkpoint, MANIFEST, f"cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise _corrupt(checkpoint, MANIFEST, str(error)) from None
+    if not isinstance(plain, dict) or KEY not in plain:
+        raise _corrupt(checkpoint, MANIFEST, "has no checksum of its own: it is damaged, or older than these are")
+    if not json_is_whole(text):
+        raise _corrupt(checkpoint, MANIFEST, "is not as it was written: its checksum is another one")
+    try:
+        manifest = Manifest(**{key: value for key, value in plain.items() if key != KEY})
+    except TypeError:
+        raise _corrupt(checkpoint, MANIFEST, "has other keys than a manifest") from None
+    if (why := _wrong(manifest)) is not None:
+        raise _corrupt(checkpoint, MANIFEST, why)
+    if manifest.step != _step_of(checkpoint):
+        raise _corrupt(checkpoint, MANIFEST, f"is of step {manifest.step}, and its folder is of another one")
     for name, expected in manifest.files.items():
         _read_checked(checkpoint, name, expected)
     return manifest
+
+
+def _wrong(manifest: Manifest) -> str | None:
+    """What of a manifest is not of its type."""
+    files, reached = manifest.files, manifest.time_to_accuracy
+    if not isinstance(manifest.step, int) or isinstance(manifest.step, bool):
+        return f"has step={manifest.step!r}, which is no whole number"
+    if not isinstance(manifest.seconds, int | float) or not isinstance(reached, int | float | None):
+        return "has times that are no numbers"
+    if not isinstance(files, dict) or not files or not all(map(PART.fullmatch, files)):
+        return "does not name the checkpoint's files"
+    if not all(isinstance(digest, str) for digest in (*files.values(), manifest.run)):
+        return "has checksums that are no texts"
+    return None
+
+
+def read_parameters(checkpoint: Path) -> dict[str, Tensor]:
+    """The whole model's state, where replicas differ replica 0's. Raises `CorruptCheckpointError`."""
+    manifest = read_manifest(checkpoint)
+    parts = [int(found[1]) for name in manifest.files if (found := PART.fullmatch(name)) and found[2] is None]
+    states = [read_part(checkpoint, part, 0, manifest)["parameters"] for part in sorted(parts)]
+    return {name: tensor for state in states for name, tensor in state.items()}
 
 
 def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:
@@ -126,18 +170,27 @@ def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> 
 
 def _read_checked(checkpoint: Path, name: str, expected: str) -> bytes:
     try:
-        data = (checkpoint / name).read_bytes()
+        data = read_bytes(checkpoint / name, most=None)
     except OSError as error:
         raise _corrupt(checkpoint, name, f"cannot be read ({error.strerror})") from None
-    if hashlib.sha256(data).hexdigest() != expected:
+    except ValueError as error:
+        raise _corrupt(checkpoint, name, str(error)) from None
+    if sha256(data) != expected:
         raise _corrupt(checkpoint, name, "does not have the SHA-256 of its manifest")
     return data
 
 
 def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
-    run, before = checkpoint.parent.parent.name, [p.name for p in steps_of(checkpoint.parent) if p < checkpoint]
+    run, steps = checkpoint.parent.parent.name, steps_of(checkpoint.parent)
+    before = [path.name for path in steps if _step_of(path) < _step_of(checkpoint)]
     hint = f"; to go on from the one before: --resume {run}@{before[-1]}" if before else ""
     return CorruptCheckpointError(f"{checkpoint / name} {why}{hint}")
+
+
+def _step_of(checkpoint: Path) -> int:
+    """By its folder's name; -1: that is no checkpoint's."""
+    found = STEP.fullmatch(checkpoint.name)
+    return int(found[1]) if found else -1
 
 
 def _unwritable(path: Path, error: OSError) -> MachineError:

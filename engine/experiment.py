@@ -6,6 +6,7 @@ import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
 
 Positive = Annotated[int, Ge(1)]
@@ -176,10 +177,17 @@ def to_yaml(experiment: Experiment) -> str:
 def from_yaml(text: str) -> Experiment:
     """Raises `ConfigError`."""
     try:
-        return Experiment.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, ValidationError) as error:
-        message = explain(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
-        raise ConfigError(f"the run's config.yaml is not one of ours: {message}") from None
+        return from_plain(parse_yaml(text))
+    except UnusableFileError as error:
+        raise ConfigError(f"the run's config.yaml is not one of ours: it {error}") from None
+
+
+def from_plain(plain: Any) -> Experiment:
+    """What a stored config.yaml holds. Raises `ConfigError`."""
+    try:
+        return Experiment.model_validate(plain)
+    except ValidationError as error:
+        raise ConfigError(f"the run's config.yaml is not one of ours: {explain(error)}") from None
 
 
 def no_such_key(key: str) -> str:

@@ -77,6 +77,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
             from_yaml(told["experiment"]),
             Path(told["run"]),
             tuple(told["allowed"]),
+            told["identity"],
             Path(told["resume"]) if told["resume"] else None,
             Path(told["trace"]) if told["trace"] else None,
         )
@@ -187,6 +188,7 @@ def launch(
         "experiment": to_yaml(experiment),
         "run": str(assignment.run),
         "allowed": list(assignment.allowed),
+        "identity": assignment.identity,
         "resume": str(assignment.resume) if assignment.resume else None,
         "trace": str(assignment.trace) if assignment.trace else None,
         "world_size": layout.world_size,

@@ -25,13 +25,15 @@ from ..tracking.sinks import sinks_from
 from . import ROOT
 from .compose import compose, override_stored
 from .errors import ConfigError, DivergedError, MachineError
-from .experiment import Experiment, from_yaml
+from .experiment import Experiment
+from .stored import Stored, check_identity, identity, read_stored
 
 if TYPE_CHECKING:
     from ..tasks.base import Data
     from .fit import Fit
     from .launch import Crew
     from .plan import Plan
+    from .worker import Assignment
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,27 @@ class Result:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked experiment; for a resumed run, where it goes on; the file to write a trace to."""
+    """A checked experiment; for a resumed run, where it goes on and as what it was stored; the file for a trace."""
 
     experiment: Experiment
     allowed: tuple[str, ...]
     directory: RunDirectory | None
+    stored: Stored | None
     checkpoint: Path | None
     trace: Path | None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What config.yaml holds while it runs."""
+        now = redact(self.experiment.model_dump())
+        return now if self.stored is None else self.stored.changed_to(now)
+
+    def assignment(self, directory: RunDirectory) -> "Assignment":
+        """What each of its workers is told."""
+        from .worker import Assignment
+
+        run = identity(self.config)
+        return Assignment(self.experiment, directory.path, self.allowed, run, self.checkpoint, self.trace)
 
     def plan(self) -> "Plan":
         from .plan import make_plan
@@ -94,7 +110,7 @@ def prepare(
     trust_checkpoint: bool = False,
 ) -> Prepared:
     """Compose and check the configuration. Raises `ConfigError` and other errors with an `exit_code`."""
-    directory = chosen = None
+    directory = stored = chosen = None
     trace_file = _trace_file(Path(trace)) if trace is not None else None
     if resume is not None:
         if name is not None:
@@ -105,7 +121,8 @@ def prepare(
             sweep = directory.path.parent.name
             how = f"paceline sweep --resume --name {sweep}"
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
-        experiment = override_stored(_stored(directory), list(overrides))
+        stored = read_stored(directory)
+        experiment = override_stored(stored.experiment, list(overrides))
         _check_virtual(experiment, resumes=True)
         chosen = _checkpoint(directory, step)
     else:
@@ -127,7 +144,7 @@ def prepare(
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
     _check_virtual(experiment, resumes=False)
     experiment = _with_files_read(experiment, tuple(allow_modules))
-    return Prepared(experiment, tuple(allow_modules), directory, chosen, trace_file)
+    return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
 
 
 def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experiment:
@@ -167,13 +184,6 @@ def _trace_file(file: Path) -> Path:
         raise MachineError(f"--trace {file}: cannot write to {path.parent} ({error.strerror})") from None
 
 
-def _stored(directory: RunDirectory) -> Experiment:
-    try:
-        return from_yaml(directory.config.read_text())
-    except OSError as error:
-        raise ConfigError(f"--resume {directory.name}: cannot read its config.yaml ({error.strerror})") from None
-
-
 def _checkpoint(directory: RunDirectory, step: str) -> Path:
     from .checkpoint import steps_of
 
@@ -199,11 +209,17 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
     plan.strategy.make_ready(lambda text: None if quiet else print(text, file=sys.stderr, flush=True))
 
 
-def _can_go_on(checkpoint: Path, plan: "Plan", completed: bool) -> None:
+def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan") -> None:
     """Before any process starts. Raises `CorruptCheckpointError` or `ConfigError`."""
     from .checkpoint import read_manifest
 
-    done = read_manifest(checkpoint).step
+    assert prepared.directory is not None and prepared.stored is not None
+    manifest = read_manifest(checkpoint)
+    check_identity(prepared.directory, prepared.stored, checkpoint, manifest.run)
+    completed = False
+    with suppress(CorruptRunError):  # a damaged summary is written anew
+        completed = (prepared.directory.read_summary() or {}).get("status") == "completed"
+    done = manifest.step
     if plan.steps == done and completed:
         raise ConfigError(f"steps, epochs: make {done} steps, and the run has made them; give more to go on with it")
     if plan.steps is not None and plan.steps < done:
@@ -241,11 +257,7 @@ def run(
 def _check(prepared: Prepared, plan: "Plan") -> "Data":
     """What a run needs of this machine beside its plan. Raises `ConfigError`, `MachineError` or `MissingDataError`."""
     if prepared.checkpoint is not None:
-        assert prepared.directory is not None
-        completed = False
-        with suppress(CorruptRunError):  # a damaged summary is written anew
-            completed = (prepared.directory.read_summary() or {}).get("status") == "completed"
-        _can_go_on(prepared.checkpoint, plan, completed)
+        _can_go_on(prepared, prepared.checkpoint, plan)
     _check_machine(prepared, plan)
     return _have_data(prepared)
 
@@ -264,16 +276,12 @@ def carry_out(
     """
     data = _check(prepared, plan)
     from .launch import launch
-    from .worker import Assignment
 
     make_ready(plan, quiet)
     directory = open_directory(prepared, plan, root)
     mirror = start_mirror(prepared, directory, quiet, opened(directory))
     try:
-        assignment = Assignment(
-            prepared.experiment, directory.path, prepared.allowed, prepared.checkpoint, prepared.trace
-        )
-        launch(assignment, plan.layout, plan.survives, data.preload, started)
+        launch(prepared.assignment(directory), plan.layout, plan.survives, data.preload, started)
     except Exception as error:
         _note_the_end(directory, error)
         raise
@@ -337,9 +345,9 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory
 
             convert(experiment, directory.path, plan.shapes)
     else:
-        directory.summary.unlink(missing_ok=True)  # of the run's earlier life
+        directory.forget_summary()
     # a resumed run's too: the next time it goes on with what was changed this time
-    directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
+    directory.write_config(yaml.safe_dump(prepared.config, sort_keys=False))
     return directory
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ..comm.process import connect_env
@@ -12,7 +13,7 @@ from .errors import InterruptedRunError
 from .launch import what_is_saved
 from .plan import Plan
 from .session import Prepared, Result, make_ready, open_directory, result_of, start_mirror
-from .worker import Assignment, prepare_process, work
+from .worker import prepare_process, work
 
 
 def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Result | None:
@@ -31,7 +32,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
         signal.signal(number, lambda *_: comm.board.request_stop())
     if rank != chief:
         directory = RunDirectory(Path(comm.board.read("run", chief)))
-        work(Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint), parts, comm, device)
+        work(replace(prepared.assignment(directory), trace=None), parts, comm, device)
         comm.close()
         return None
     directory = open_directory(prepared, plan, root)
@@ -41,7 +42,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     print(
         f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers", file=sys.stderr
     )
-    assignment = Assignment(experiment, directory.path, prepared.allowed, prepared.checkpoint, prepared.trace)
+    assignment = prepared.assignment(directory)
     mirror = start_mirror(prepared, directory, quiet)
     try:
         work(assignment, parts, comm, device)

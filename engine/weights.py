@@ -1,16 +1,23 @@
 """The weights that a run begins with, where they are not drawn at random: `weights=`.
 
-A safetensors file, such as any run's model.safetensors, whatever strategy made it; or the directory of a checkpoint
-that DeepSpeed wrote elsewhere. That is pickled, and reading it runs whatever code it holds: it has to be trusted
-explicitly. It is read once, into the run's own directory.
+A safetensors file, such as any run's model.safetensors, whatever strategy made it; or a run's checkpoint; or the
+directory of a checkpoint that DeepSpeed wrote elsewhere. That is pickled, and reading it runs whatever code it holds:
+it has to be trusted explicitly. A checkpoint is read once, into the run's own directory.
+
+What paceline wrote has a checksum, and is refused when that differs. Anyone else's file is taken as it is.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..tracking.checksums import verdict_on_tensors
+from ..tracking.errors import CorruptRunError
+from ..tracking.run_directory import RunDirectory
+from . import checkpoint
 from .errors import ConfigError, CorruptCheckpointError
 from .experiment import Experiment
 
@@ -22,32 +29,79 @@ def resolved(experiment: Experiment, trusts: bool) -> Experiment:
     if experiment.weights is None:
         return experiment
     path = Path(experiment.weights).resolve()
-    if not path.exists():
+    try:
+        there = path.exists()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL in it
+        there = False
+    if not there:
         raise ConfigError(f"weights={experiment.weights}: there is no such file")
-    if path.is_dir() and not (path / "latest").is_file():
-        raise ConfigError(
-            f"weights={experiment.weights}: must be a safetensors file, such as runs/NAME/model.safetensors, or the "
-            "directory of a DeepSpeed checkpoint, which has a file named latest"
-        )
-    if path.is_dir() and not trusts:
-        raise ConfigError(
-            f"weights={experiment.weights}: DeepSpeed's checkpoints are pickled, and reading one runs whatever code it "
-            "holds; if you trust where it comes from: --trust-checkpoint"
-        )
+    if path.is_dir() and not _is_ours(path):
+        _check_deepspeed(experiment.weights, path, trusts)
     return experiment.model_copy(update={"weights": str(path)})
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is, or was, a checkpoint of a run."""
+    return checkpoint.STEP.fullmatch(folder.name) is not None or (folder / checkpoint.MANIFEST).exists()
+
+
+def _check_deepspeed(told: str, path: Path, trusts: bool) -> None:
+    if not (path / "latest").is_file():
+        raise ConfigError(
+            f"weights={told}: must be a safetensors file, such as runs/NAME/model.safetensors, a run's checkpoint, "
+            "such as runs/NAME/checkpoints/step-00000100, or the directory of a DeepSpeed checkpoint, which has a file "
+            "named latest"
+        )
+    if not trusts:
+        raise ConfigError(
+            f"weights={told}: DeepSpeed's checkpoints are pickled, and reading one runs whatever code it "
+            "holds; if you trust where it comes from: --trust-checkpoint"
+        )
+
+
 def check(weights: str, shapes: dict[str, list[int]], model: str) -> None:
-    """Whether a file has just tensors of these `shapes`. Raises `ConfigError` or `CorruptCheckpointError`."""
+    """Whether there are just tensors of these `shapes`, undamaged. Raises `ConfigError` or `CorruptCheckpointError`."""
     path = Path(weights)
-    if path.is_dir():  # only known once it has been read
-        return
+    if path.is_dir():
+        if _is_ours(path):
+            _check_shapes(path, _shapes_of(checkpoint.read_parameters(path)), shapes, model)
+        return  # DeepSpeed's: only known once it has been read
+    _check_whole(path)
     try:
         with safe_open(path, framework="pt") as file:
             theirs = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
     except (OSError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
     _check_shapes(path, theirs, shapes, model)
+
+
+def _check_whole(path: Path) -> None:
+    """Raises `CorruptCheckpointError`, or `ConfigError` where a run's own file may be another one than it was."""
+    try:
+        verdict, digest = verdict_on_tensors(path)
+    except OSError as error:
+        raise CorruptCheckpointError(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
+    if verdict == "changed":
+        raise CorruptCheckpointError(f"{path} is damaged: it does not have the SHA-256 that it was written with")
+    run = RunDirectory(path.parent)
+    if not run.metrics.exists():
+        return
+    copied = "; if these are the weights that you want, copy the file to another place and name the copy"
+    if verdict == "unmarked":
+        raise ConfigError(
+            f"weights={path}: has no checksum, so that nobody can tell whether it is what the run {run.name} learnt: "
+            f"an earlier version of paceline made it, or something else did{copied}"
+        )
+    with suppress(CorruptRunError):  # then it says nothing of weights
+        known = (run.read_summary() or {}).get("model_sha256")
+        if known is not None and known != digest:
+            raise ConfigError(f"weights={path}: is not what the run {run.name} learnt, says its summary.json{copied}")
+
+
+def _shapes_of(state: dict[str, Tensor]) -> dict[str, list[int]]:
+    return {key: list(tensor.shape) for key, tensor in state.items()}
 
 
 def _check_shapes(path: Path, theirs: dict[str, list[int]], mine: dict[str, list[int]], model: str) -> None:
@@ -58,22 +112,27 @@ def _check_shapes(path: Path, theirs: dict[str, list[int]], mine: dict[str, list
 
 
 def convert(experiment: Experiment, run: Path, shapes: dict[str, list[int]]) -> None:
-    """Read a trusted DeepSpeed checkpoint into the run's directory."""
+    """Read a checkpoint, ours or a trusted one of DeepSpeed's, into the run's directory."""
     if experiment.weights is None or not Path(experiment.weights).is_dir():
         return
-    from ..strategies.zero import read_checkpoint
-    from .checkpoint import export
-
     path = Path(experiment.weights)
+    state = checkpoint.read_parameters(path) if _is_ours(path) else _read_deepspeed(path)
+    _check_shapes(path, _shapes_of(state), shapes, experiment.model.name)
+    checkpoint.export(run / CONVERTED, state)
+
+
+def _read_deepspeed(path: Path) -> dict[str, Tensor]:
+    from ..strategies.zero import read_checkpoint
+
     try:
-        state = read_checkpoint(path)
+        return read_checkpoint(path)
     except Exception as error:  # whatever unpickling runs into
         raise CorruptCheckpointError(f"{path} cannot be read as a DeepSpeed checkpoint: {error}") from error
-    theirs = {key: list(tensor.shape) for key, tensor in state.items()}
-    _check_shapes(path, theirs, shapes, experiment.model.name)
-    export(run / CONVERTED, state)
 
 
 def load(weights: str, run: Path) -> dict[str, Tensor]:
+    """Raises `CorruptCheckpointError` or `ConfigError`."""
     path = Path(weights)
-    return safetensors.torch.load_file(run / CONVERTED if path.is_dir() else path)
+    path = run / CONVERTED if path.is_dir() else path
+    _check_whole(path)
+    return safetensors.torch.load_file(path)

@@ -31,14 +31,15 @@ from .trace import write_trace
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is told. `run`: the run directory. `resume`: the checkpoint to go on from.
+    """What a worker is told. `run`: the run directory. `identity`: see stored.py; checkpoints have it.
 
-    `trace`: the file to write a trace to.
+    `resume`: the checkpoint to go on from. `trace`: the file to write a trace to.
     """
 
     experiment: Experiment
     run: Path
     allowed: tuple[str, ...]
+    identity: str
     resume: Path | None = None
     trace: Path | None = None
 
@@ -80,6 +81,7 @@ class Worker:
         self.saved_at: int | None = None
         self.last_evaluation: dict[str, float] = {}
         self.snapshots: list[Snapshot] = []
+        self.exported: str | None = None  # the checksum of model.safetensors
         self.resident = memory.process_now()  # before anything of the run is there
 
     def run(self) -> None:
@@ -351,7 +353,7 @@ class Worker:
         if self.is_chief:
             writers = range(self.layout.workers if each else self.layout.parts)
             sums = self._read_of_living(key, writers)
-            manifest = Manifest(done, meter.seconds, self.time_to_accuracy, dict(sums))
+            manifest = Manifest(done, meter.seconds, self.time_to_accuracy, dict(sums), self.assignment.identity)
             checkpoint.commit(self.directory.checkpoints, manifest, self.experiment.checkpoint.keep)
             self.directory.append({"kind": "checkpoint", "step": done})
 
@@ -361,7 +363,7 @@ class Worker:
         """The trained model as one safetensors file that any of these models loads."""
         state = self._consensus()
         if state is not None:
-            checkpoint.export(self.directory.path / "model.safetensors", state)
+            self.exported = checkpoint.export(self.directory.path / "model.safetensors", state)
 
     def _report(self, meter: Meter, done: int, status: str, activations: int = 0) -> None:
         report = meter.report(self.world.rank, self.role, self._memory(activations), self.sync.report())
@@ -431,6 +433,7 @@ class Worker:
                 "target_accuracy": experiment.target_accuracy,
                 "time_to_accuracy": self.time_to_accuracy,
                 "seconds": max(report.seconds for report in reports),
+                "model_sha256": self.exported,
                 **reason,
                 "predicted": {"bytes_per_step": plan["bytes_per_step"], "memory": plan["memory"]},
             }

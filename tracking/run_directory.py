@@ -1,7 +1,7 @@
 """One run's directory: the first and complete record of what happened; every other sink mirrors it.
 
 runs/<name>/
-    config.yaml        the configuration, secrets redacted
+    config.yaml        the configuration, secrets redacted; the last line is its checksum
     environment.json   versions, commit, machine
     metrics.jsonl      one JSON record a line, appended while training
     summary.json       the run's result row, written at the end
@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from .checksums import marked
 from .errors import CorruptRunError, RunNameError, StorageError
 
 SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see sources.Swept
@@ -115,14 +116,19 @@ class RunDirectory:
             self._descriptor = None
 
     def write_config(self, text: str) -> None:
-        """Raises StorageError. `text` is YAML; redact() the configuration before dumping it."""
-        write_atomically(self.config, text)
+        """Raises StorageError. `text` is YAML, and gets its checksum; redact() the configuration before dumping it."""
+        write_atomically(self.config, marked(text))
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         write_atomically(self.environment, json.dumps(_finite(environment), indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.summary, json.dumps(_finite(summary), indent=2) + "\n")
+
+    def forget_summary(self) -> None:
+        """That of an earlier life of the run. Raises StorageError."""
+        with _storage(self.summary):
+            self.summary.unlink(missing_ok=True)
 
     def read_summary(self) -> dict[str, Any] | None:
         """The result row, or None while the run is unfinished. Raises CorruptRunError."""

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import yaml
 
+from ...tracking.checksums import marked, verdict_on
+from ...tracking.errors import CorruptRunError
+from ...tracking.files import UnusableFileError, parse_yaml, read_text
 from ...tracking.run_directory import check_name, write_atomically
 from ..errors import ConfigError
-from .definition import Definition
+from .definition import Definition, from_dict
 from .study import GRACE, SamplerName, Study, create, place_of, reopen
 
 FILE, DATABASE, LOCK = "sweep.yaml", "study.db", "lock"
@@ -77,7 +80,9 @@ def open_sweep(
             if definition is not None:
                 _check_same(definition, study.definition, name)
             if not (directory / FILE).exists():
-                write_atomically(directory / FILE, _text(study.definition))
+                write_atomically(directory / FILE, marked(_text(study.definition)))
+            else:
+                _check_stored(directory / FILE, study.definition)
             yield Opened(directory, study)
 
 
@@ -100,16 +105,34 @@ def _tidy(directory: Path) -> None:
 
 def _stored(directory: Path, name: str) -> Definition:
     """What a sweeper that was killed before it made its study wanted."""
-    from .definition import from_dict
-
+    file = directory / FILE
+    again = f"and the sweep {name} was never begun: remove {directory}, and give its definition again"
     try:
-        return from_dict(yaml.safe_load((directory / FILE).read_text()))
-    except OSError:
+        text = read_text(file)
+        plain = parse_yaml(text)
+        if verdict_on(text) != "whole":
+            raise ConfigError(f"--resume: {file} is not as it was written (its checksum differs), {again}")
+        return from_dict(plain)
+    except FileNotFoundError:
         raise ConfigError(f"--resume: the sweep {name} was never begun; give its definition again") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except OSError as error:
+        raise CorruptRunError(f"{file} cannot be read ({error.strerror}), {again}") from None
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{file} {error}, {again}") from None
+
+
+def _check_stored(file: Path, definition: Definition) -> None:
+    """The study and the file that tells of it are of one mind. Raises `ConfigError` or `CorruptRunError`."""
+    plain = _text(definition)
+    try:
+        same = read_text(file) in (marked(plain), plain)  # an earlier version wrote no checksum
+    except (OSError, UnusableFileError) as error:
+        raise CorruptRunError(f"{file} {error}; the study has the definition: remove the file to go on") from None
+    if not same:
         raise ConfigError(
-            f"--resume: {directory / FILE} is no YAML, and the sweep {name} was never begun: remove {directory}"
-        ) from None
+            f"--resume: {file} is not the definition that the sweep's study has: one of them was changed, or is "
+            "damaged; if it is the file, remove it to go on"
+        )
 
 
 def _text(definition: Definition) -> str:

@@ -198,13 +198,26 @@ def test_a_sweep_that_another_sweeper_works_on_is_refused(paceline, here: Path) 
     assert ended.status == 2 and "another paceline sweep is at work on" in ended.last
 
 
-@pytest.mark.parametrize("content", ["a: [", "- 1", "", "method: grid", "\x00"])
-def test_a_damaged_definition_of_a_sweep_without_its_study_is_no_traceback(content: str, paceline, here: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [("a: [", 7), ("- 1", 2), ("", 2), ("method: grid", 2), ("\x00", 7), ("[" * 50_000, 7), ("a: " + "9" * 5000, 7)],
+    ids=["torn", "list", "empty", "changed", "nul", "deep", "digits"],
+)
+def test_a_damaged_definition_of_a_sweep_without_its_study_is_no_traceback(
+    content: str, status: int, paceline, here: Path
+) -> None:
     directory = made(here, "sync=bsp,ssp")
     (directory / "study.db").unlink()
     (directory / "sweep.yaml").write_text(content)
     ended = paceline("sweep", "--name", "mine", "--resume")
-    assert ended.status == 2 and "sweep.yaml" in ended.last and "Traceback" not in ended.err
+    assert ended.status == status and "sweep.yaml" in ended.last and "Traceback" not in ended.err
+
+
+def test_a_definition_that_is_not_what_the_study_has_is_refused(paceline, here: Path) -> None:
+    file = made(here, "sync=bsp,ssp") / "sweep.yaml"
+    file.write_text(file.read_text().replace("ssp", "asp"))
+    ended = paceline("sweep", "--name", "mine", "--resume")
+    assert ended.status == 2 and "is not the definition that the sweep's study has" in ended.last
 
 
 # -- for real

@@ -2,14 +2,17 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from paceline.engine import checkpoint
 from paceline.engine.checkpoint import Manifest, commit, export, read_manifest, read_part, steps_of, write_part
 from paceline.engine.errors import CorruptCheckpointError, MachineError
+from paceline.tracking.checksums import json_sealed, verdict_on_tensors
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def state(step: int) -> dict[str, object]:
 
 def save(checkpoints: Path, step: int, keep: int = 10) -> Path:
     sums = dict([write_part(checkpoints, step, part, 0, state(step)) for part in range(2)])
-    return commit(checkpoints, Manifest(step, 1.5, None, sums), keep)
+    return commit(checkpoints, Manifest(step, 1.5, None, sums, "abc"), keep)
 
 
 def test_what_is_read_is_what_was_written(checkpoints: Path) -> None:
@@ -82,9 +85,100 @@ def test_a_part_that_the_manifest_does_not_know_is_refused(checkpoints: Path) ->
 
 def test_a_manifest_of_other_keys_is_refused(checkpoints: Path) -> None:
     path = save(checkpoints, 4)
-    (path / "manifest.json").write_text(json.dumps({"step": 4, "surprise": 1}))
-    with pytest.raises(CorruptCheckpointError, match=r"manifest\.json cannot be read"):
+    (path / "manifest.json").write_text(json_sealed({"step": 4, "surprise": 1}))
+    with pytest.raises(CorruptCheckpointError, match=r"manifest\.json has other keys"):
         read_manifest(path)
+
+
+def sealed_with(path: Path, **changed: object) -> None:
+    """The manifest with other values and a checksum that fits them."""
+    file = path / "manifest.json"
+    plain = {key: value for key, value in json.loads(file.read_text()).items() if key != "sha256"}
+    file.write_text(json_sealed({**plain, **changed}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"step": "x"}, "no whole number"),
+        ({"step": True}, "no whole number"),
+        ({"step": 6}, "of step 6, and its folder is of another one"),
+        ({"files": []}, "does not name the checkpoint's files"),
+        ({"files": {}}, "does not name the checkpoint's files"),
+        ({"files": {"../../config.yaml": "0"}}, "does not name the checkpoint's files"),
+        ({"files": {"part-000.safetensors": 1}}, "checksums that are no texts"),
+        ({"run": None}, "checksums that are no texts"),
+        ({"seconds": "soon"}, "times that are no numbers"),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_fits_its_checksum_and_says_nonsense_is_refused(
+    checkpoints: Path, changed: dict[str, object], why: str
+) -> None:
+    path = save(checkpoints, 4)
+    sealed_with(path, **changed)
+    with pytest.raises(CorruptCheckpointError, match=why) as caught:
+        read_manifest(path)
+    assert str(path / "manifest.json") in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"step": ' + b"9" * 5000 + b"}", b"\xff{}", b"[]", b"null"])
+def test_a_manifest_that_is_no_json_object_is_refused(checkpoints: Path, content: bytes) -> None:
+    path = save(checkpoints, 4)
+    (path / "manifest.json").write_bytes(content)
+    with pytest.raises(CorruptCheckpointError, match=r"manifest\.json (is|has|holds) "):
+        read_manifest(path)
+
+
+def test_no_byte_of_a_manifest_can_change_unnoticed(checkpoints: Path) -> None:
+    path = save(checkpoints, 4)
+    file = path / "manifest.json"
+    content = file.read_bytes()
+    for i in range(len(content)):
+        file.write_bytes(content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :])
+        with pytest.raises(CorruptCheckpointError):
+            read_manifest(path)
+    file.write_bytes(content + b"\n")
+    with pytest.raises(CorruptCheckpointError):
+        read_manifest(path)
+
+
+def test_a_manifest_without_a_checksum_of_its_own_is_refused(checkpoints: Path) -> None:
+    path = save(checkpoints, 4)
+    file = path / "manifest.json"
+    file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != "sha256"}))
+    with pytest.raises(CorruptCheckpointError, match="no checksum of its own"):
+        read_manifest(path)
+
+
+@pytest.mark.parametrize("name", ["part-000.safetensors", "manifest.json"])
+def test_a_pipe_in_the_place_of_a_checkpoints_file_is_not_waited_for(checkpoints: Path, name: str) -> None:
+    path = save(checkpoints, 4)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(CorruptCheckpointError, match=f"{name} is a named pipe"):
+        read_manifest(path)
+
+
+def test_what_is_named_like_a_checkpoint_and_is_none_is_passed_over(checkpoints: Path) -> None:
+    path = save(checkpoints, 4)
+    for name in ("step-x", "step-", "step-00000009.tmp"):
+        (checkpoints / name).mkdir()
+    assert steps_of(checkpoints) == [path]
+
+
+def test_no_byte_of_an_exported_model_can_change_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    digest = export(path, {"w": torch.arange(4.0), "b": torch.ones(1)})
+    assert verdict_on_tensors(path) == ("whole", digest)
+    assert torch.equal(safetensors.torch.load_file(path)["w"], torch.arange(4.0))
+    content = path.read_bytes()
+    for i in range(len(content)):
+        path.write_bytes(content[:i] + bytes([content[i] ^ 1]) + content[i + 1 :])
+        try:
+            assert verdict_on_tensors(path)[0] != "whole", f"byte {i}"
+        except ValueError:
+            pass  # no safetensors file any more
 
 
 def test_a_crash_before_the_manifest_leaves_the_previous_checkpoint_the_newest(checkpoints: Path) -> None:
@@ -164,7 +258,7 @@ def test_a_full_disk_is_the_machines_error_and_leaves_no_half_checkpoint(
         if operation == "write":
             write_part(checkpoints, 8, 1, 0, state(8))
         else:
-            commit(checkpoints, Manifest(8, 1.0, None, digest), 10)
+            commit(checkpoints, Manifest(8, 1.0, None, digest, "abc"), 10)
     assert caught.value.exit_code == 3
     assert list(checkpoints.iterdir()) == [before]
 

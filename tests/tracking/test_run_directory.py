@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.tracking.checksums import marked
 from paceline.tracking.errors import CorruptRunError, RunNameError, StorageError
 from paceline.tracking.run_directory import RunDirectory, check_name, follow, run_names
 
@@ -262,7 +263,7 @@ def test_a_damaged_summary_has_exit_code_7_and_is_named(run, text):
 def test_config_and_environment_are_written_under_their_names(run):
     run.write_config("model: mlp\n")
     run.write_environment({"python": "3"})
-    assert (run.path / "config.yaml").read_text() == "model: mlp\n"
+    assert (run.path / "config.yaml").read_text() == marked("model: mlp\n")
     assert json.loads((run.path / "environment.json").read_text()) == {"python": "3"}
 
 

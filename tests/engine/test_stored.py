@@ -1,0 +1,198 @@
+"""What `--resume` and `weights=` read cannot change without being refused."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from paceline import engine
+from paceline.engine.errors import ConfigError, CorruptCheckpointError
+from paceline.engine.session import Prepared
+from paceline.tracking.checksums import json_sealed, marked, verdict_on
+
+SMALL = ["tracking=none", "model.hidden=[16]", "hardware.threads=1", "data.limit=200", "batch_size=16"]
+STEPS = ["steps=6", "epochs=1000", "checkpoint.every_steps=2", "checkpoint.keep=9", "evaluate.every=1000"]
+
+
+@pytest.fixture(scope="module")
+def trained(fork_server, tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("trained") / "runs"
+    engine.run([*SMALL, *STEPS, "hardware.workers=2"], name="mine", root=root, quiet=True)
+    return root / "mine"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A finished run of our own with checkpoints of the steps 2, 4 and 6."""
+    return Path(shutil.copytree(trained, tmp_path / "runs" / "mine"))
+
+
+def resume(run: Path, *overrides: str, step: str = "step-00000004") -> Prepared:
+    """As far as that nothing but processes would be started."""
+    prepared = engine.prepare(overrides, resume=f"{run.name}@{step}", root=run.parent)
+    engine.session._check(prepared, prepared.plan())
+    return prepared
+
+
+def edit(file: Path, before: str, after: str) -> None:
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+
+
+def test_what_nobody_changed_goes_on(run: Path) -> None:
+    assert resume(run).experiment.steps == 6
+
+
+@pytest.mark.parametrize(("before", "after"), [("seed: 0", "seed: 1"), ("steps: 6", "steps: 8"), ("mine", "other")])
+def test_a_config_that_was_changed_is_refused_with_how_to_begin_anew(run: Path, before: str, after: str) -> None:
+    edit(run / "config.yaml", before, after)
+    with pytest.raises(ConfigError, match="not as paceline wrote it") as caught:
+        resume(run)
+    assert f"{run}/config.yaml" in str(caught.value)
+    assert str(caught.value).endswith(f"to train anew from its weights: weights={run}/model.safetensors")
+    engine.prepare([*SMALL, f"weights={run}/model.safetensors"]).plan()
+
+
+def test_without_a_trained_model_its_newest_checkpoint_is_what_to_begin_with(run: Path) -> None:
+    (run / "model.safetensors").unlink()
+    edit(run / "config.yaml", "seed: 0", "seed: 1")
+    with pytest.raises(ConfigError, match=f"weights={run}/checkpoints/step-00000006$"):
+        resume(run)
+    engine.prepare([*SMALL, f"weights={run}/checkpoints/step-00000006"]).plan()
+
+
+def test_no_bit_of_a_config_changes_unnoticed(run: Path) -> None:
+    content = (run / "config.yaml").read_bytes()
+    for i in range(0, len(content), 7):
+        (run / "config.yaml").write_bytes(content[:i] + bytes([content[i] ^ (1 << i % 8)]) + content[i + 1 :])
+        with pytest.raises((ConfigError, CorruptCheckpointError), match=r"config\.yaml"):
+            resume(run)
+
+
+@pytest.mark.parametrize("end", ["", "# sha256 of the lines above: x\n"])
+def test_a_config_without_a_checksum_is_refused(run: Path, end: str) -> None:
+    lines = (run / "config.yaml").read_text().splitlines(keepends=True)
+    (run / "config.yaml").write_text("".join(lines[:-1]) + end)
+    with pytest.raises(ConfigError, match="does not end with its checksum"):
+        resume(run)
+
+
+def test_another_runs_config_is_refused_though_its_checksum_fits(run: Path) -> None:
+    plain = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(marked(yaml.safe_dump(plain | {"seed": 1})))
+    with pytest.raises(ConfigError, match="made with another configuration"):
+        resume(run)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 50_000, b"seed: " + b"9" * 5000 + b"\n", b"\xff", b"a: [", b"just text\n", b"", b"a: &a [*a]\n"],
+    ids=["deep", "digits", "bytes", "torn", "text", "empty", "itself"],
+)
+def test_a_config_that_is_none_is_corrupt_and_named(run: Path, content: bytes) -> None:
+    (run / "config.yaml").write_bytes(content)
+    with pytest.raises(CorruptCheckpointError, match=r"config\.yaml (is|holds) "):
+        resume(run)
+
+
+def test_a_config_that_is_gone_or_a_pipe_is_corrupt_and_not_waited_for(run: Path) -> None:
+    (run / "config.yaml").unlink()
+    with pytest.raises(CorruptCheckpointError, match=r"config\.yaml cannot be read \(No such file"):
+        resume(run)
+    os.mkfifo(run / "config.yaml")
+    with pytest.raises(CorruptCheckpointError, match=r"config\.yaml is a named pipe"):
+        resume(run)
+
+
+def test_a_manifest_of_another_step_is_refused(run: Path) -> None:
+    edit(run / "checkpoints" / "step-00000004" / "manifest.json", '"step": 4', '"step": 2')
+    with pytest.raises(CorruptCheckpointError, match=r"step-00000004/manifest\.json is not as it was written"):
+        resume(run)
+
+
+def test_a_checkpoint_under_the_name_of_another_is_refused(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    (run / "checkpoints" / "step-00000002").rename(run / "checkpoints" / "step-00000004")
+    with pytest.raises(CorruptCheckpointError, match="is of step 2, and its folder is of another one"):
+        resume(run)
+
+
+def test_a_checkpoint_of_a_run_with_another_seed_is_refused(run: Path, tmp_path: Path) -> None:
+    engine.run([*SMALL, *STEPS, "hardware.workers=1", "seed=1"], name="other", root=tmp_path, quiet=True)
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(tmp_path / "other" / "checkpoints", run / "checkpoints")
+    with pytest.raises(ConfigError, match="step-00000004 was made with another configuration"):
+        resume(run)
+
+
+def test_what_may_change_is_stored_and_the_run_goes_on_again_and_again(run: Path) -> None:
+    for steps in (8, 10):
+        engine.run([f"steps={steps}"], resume="mine", root=run.parent, quiet=True)
+        text = (run / "config.yaml").read_text()
+        assert verdict_on(text) == "whole" and yaml.safe_load(text)["steps"] == steps
+    assert resume(run, step="step-00000008").experiment.steps == 10
+
+
+@pytest.mark.parametrize("changed", ["file", "checkpoint"])
+def test_weights_with_a_flipped_bit_are_corrupt(run: Path, changed: str) -> None:
+    file = run / "model.safetensors" if changed == "file" else run / "checkpoints/step-00000006/part-000.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CorruptCheckpointError, match=str(file)):
+        engine.prepare([*SMALL, f"weights={file if changed == 'file' else file.parent}"]).plan()
+
+
+def test_a_runs_model_without_a_checksum_is_refused_and_anyone_elses_is_taken(run: Path, tmp_path: Path) -> None:
+    file = run / "model.safetensors"
+    safetensors.torch.save_file({k: torch.zeros_like(t) for k, t in safetensors.torch.load_file(file).items()}, file)
+    with pytest.raises(ConfigError, match="has no checksum, so that nobody can tell"):
+        engine.prepare([*SMALL, f"weights={file}"]).plan()
+    copy = shutil.copy(file, tmp_path / "copy.safetensors")
+    engine.prepare([*SMALL, f"weights={copy}"]).plan()
+
+
+def test_another_runs_model_is_refused(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    assert len(summary["model_sha256"]) == 64
+    (run / "summary.json").write_text(json.dumps(summary | {"model_sha256": "0" * 64}))
+    with pytest.raises(ConfigError, match="is not what the run mine learnt"):
+        engine.prepare([*SMALL, f"weights={run}/model.safetensors"]).plan()
+
+
+@pytest.mark.parametrize("name", ["pipe", "device", "endless"])
+def test_weights_that_are_no_regular_file_are_refused_at_once(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    match name:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path = Path("/dev/null")
+        case _:
+            path.symlink_to("/dev/zero")
+    with pytest.raises(CorruptCheckpointError, match=r"is a (named pipe|device), and only regular files are read"):
+        engine.prepare([*SMALL, f"weights={path}"]).plan()
+
+
+@pytest.mark.parametrize("overrides", [["hardware.workers=2"], ["strategy=pipeline", "model.hidden=[16,8]"]])
+def test_a_run_begins_with_what_a_checkpoint_holds(tmp_path: Path, fork_server: None, overrides: list[str]) -> None:
+    made = engine.run([*SMALL, *STEPS, *overrides], name="made", root=tmp_path, quiet=True)
+    last = made.path / "checkpoints" / "step-00000006"
+    still = ["steps=1", "optimizer.lr=1e-30", "checkpoint.every=0", f"weights={last}"]
+    taken = engine.run([*SMALL, *overrides, *still], name="taken", root=tmp_path, quiet=True)
+    wanted, found = (safetensors.torch.load_file(run.path / "model.safetensors") for run in (made, taken))
+    assert wanted.keys() == found.keys() and all(torch.equal(wanted[name], found[name]) for name in wanted)
+
+
+def test_a_manifest_that_is_made_up_for_another_step_is_refused_by_its_folder(run: Path) -> None:
+    file = run / "checkpoints" / "step-00000004" / "manifest.json"
+    plain = {key: value for key, value in json.loads(file.read_text()).items() if key != "sha256"}
+    file.write_text(json_sealed({**plain, "step": 2}))
+    with pytest.raises(CorruptCheckpointError, match="is of step 2, and its folder is of another one"):
+        resume(run)

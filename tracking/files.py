@@ -1,0 +1,174 @@
+"""Reads files that may be damaged, or made to do harm, within bounds.
+
+Only regular files are read: a pipe would be waited for, and a device may never end. How large a file is, how deep it is
+nested, how long its numbers are and how often its YAML aliases repeat what they stand for are bounded: fifty thousand
+brackets overflow the C stack of PyYAML's parser, and a few aliases of aliases fill the memory.
+
+What cannot be opened or read raises `OSError`; what is not as it must be raises `UnusableFileError`. Its message
+follows the file's name: "is a named pipe, ...". Callers say which exit status that is.
+"""
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+
+MOST_BYTES = 16 * 2**20  # of a JSON or YAML file of a run; a summary of 4,096 workers has 2 MiB
+MOST_DEPTH = 64  # of lists and mappings in each other
+MOST_NODES = 2_000_000  # values of a file; where YAML's aliases repeat one, each time counts
+MOST_DIGITS = 308  # a float holds every whole number of fewer
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_OPENERS = re.compile(r"[\[{]")
+_BLOCKS = re.compile(r"^[\ufeff \t\-?:]+", re.MULTILINE)  # a block inside another one begins further to the right
+_OTHER_BREAKS = "\r\x85\u2028\u2029"  # line breaks of YAML's that `_BLOCKS` does not know
+
+
+class UnusableFileError(ValueError):
+    """A file is not one that can be read: a pipe, too large, nested too deeply, no JSON."""
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Opens `path` for reading; a pipe or a device is refused without waiting for it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+        if kind != stat.S_IFREG:
+            raise UnusableFileError(f"is {_KINDS.get(kind, 'no file')}, and only regular files are read")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def check_regular(path: str | Path) -> None:
+    """For what a library opens by its name."""
+    open_regular(path).close()
+
+
+def read_bytes(path: str | Path, most: int | None = MOST_BYTES) -> bytes:
+    """`most`: None for as much as the file has when it is opened."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size if most is None else most + 1)
+    if most is not None and len(content) > most:
+        raise UnusableFileError(f"is larger than {most:,} bytes")
+    return content
+
+
+def read_text(path: str | Path, most: int = MOST_BYTES) -> str:
+    return _decoded(read_bytes(path, most))
+
+
+def read_json(path: str | Path, most: int = MOST_BYTES) -> Any:
+    return parse_json(read_bytes(path, most))
+
+
+def read_yaml(path: str | Path, most: int = MOST_BYTES) -> Any:
+    return parse_yaml(read_bytes(path, most))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Plain values, nested at most `MOST_DEPTH` deep, whole numbers of at most `MOST_DIGITS` digits."""
+    plain = text if isinstance(text, str) else _decoded(text)
+    try:
+        value = json.loads(plain, parse_int=_whole)
+    except RecursionError:
+        raise _too_deep() from None
+    except UnusableFileError:
+        raise
+    except ValueError as error:
+        raise UnusableFileError(f"is not valid JSON ({error})") from None
+    if plain.count("[") + plain.count("{") > MOST_DEPTH:
+        check_values(value)
+    return value
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """Plain values within the same bounds. YAML's other types (dates, sets, bytes) are refused."""
+    plain = text if isinstance(text, str) else _decoded(text)
+    try:
+        if _may_be_deep(plain):
+            _check_depth(plain)
+        value = yaml.load(plain, LOADER)
+    except RecursionError:
+        raise _too_deep() from None
+    except UnusableFileError:
+        raise
+    # PyYAML's constructors of numbers and dates raise whatever Python raises on what they are given
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
+        raise UnusableFileError(f"is not valid YAML ({' '.join(str(error).split())})") from None
+    check_values(value)
+    return value
+
+
+def check_values(value: Any) -> None:
+    """Raises `UnusableFileError` unless `value` is made of plain values within the bounds."""
+    level, seen = [value], 0
+    for _ in range(MOST_DEPTH + 1):
+        below: list[Any] = []
+        for node in level:
+            if isinstance(node, dict):
+                below += node.keys()
+                below += node.values()
+            elif isinstance(node, list):
+                below += node
+            elif isinstance(node, int) and node.bit_length() > 1023:
+                raise _too_long()
+            elif node is not None and not isinstance(node, str | int | float):
+                raise UnusableFileError(f"holds a {type(node).__name__}, which is no value of a configuration")
+            if seen + len(below) > MOST_NODES:
+                raise UnusableFileError(f"holds more than {MOST_NODES:,} values")
+        if not below:
+            return
+        seen, level = seen + len(below), below
+    raise _too_deep()
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnusableFileError(f"is not UTF-8 (its byte {error.start})") from None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise _too_long()
+    return int(digits)
+
+
+def _may_be_deep(text: str) -> bool:
+    """A quick look, which takes no deep text for a flat one: blocks are counted by how far they are indented."""
+    if any(mark in text for mark in _OTHER_BREAKS):
+        return True
+    blocks = max(map(len, _BLOCKS.findall(text)), default=0)
+    return 2 * blocks + 1 + len(_OPENERS.findall(text)) > MOST_DEPTH
+
+
+def _check_depth(text: str) -> None:
+    """Only the parser's events are looked at, which come one by one, without recursion."""
+    depth = 0
+    for event in yaml.parse(text, LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            raise _too_deep()
+
+
+def _too_deep() -> UnusableFileError:
+    return UnusableFileError(f"is nested more than {MOST_DEPTH} deep")
+
+
+def _too_long() -> UnusableFileError:
+    return UnusableFileError(f"holds a whole number of more than {MOST_DIGITS} digits")
