@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import traceback
+from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -102,7 +103,21 @@ def main() -> None:
     except SystemExit as end:
         if end.code == 130:  # Typer's word for a KeyboardInterrupt
             note("interrupted; nothing is running any more, and what was written is kept")
+        option = getattr(end.__context__, "option_name", None)  # of Typer's error for one that the command lacks
+        if isinstance(option, str) and option.startswith("--"):
+            _say_key_of(option)
         _leave(end.code if isinstance(end.code, int) else 0)
+
+
+def _say_key_of(option: str) -> None:
+    """`--workers 4`: the configuration's keys are given without dashes."""
+    from ..engine.hints import elsewhere
+
+    after = dropwhile(lambda argument: argument.partition("=")[0] != option, sys.argv)
+    _, equals, value = next(after, "").partition("=")
+    value = value if equals else next((text for text in after if not text.startswith("-")), "")
+    if there := elsewhere(option.lstrip("-"), value):
+        note(f"{option}: is no option; the configuration is given without dashes, as KEY=VALUE: {there}")
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -62,6 +62,12 @@ def note(text: str) -> None:
         _discard(sys.stderr)
 
 
+def note_all(notes: "Iterable[str]") -> None:
+    """What is other than one may think, and no error."""
+    for text in notes:
+        note(f"note: {text}")
+
+
 def note_damage(runs: "Iterable[RunData]") -> None:
     """A line for each file that could not be read in whole."""
     from ..tracking.rendering import visible

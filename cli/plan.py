@@ -7,7 +7,7 @@ import typer
 from .choices import group_of
 from .fit import fit_for_people, raw_fit
 from .options import AllowModule, ConfigDir, Overrides
-from .output import aligned, show
+from .output import aligned, note_all, show
 
 if TYPE_CHECKING:
     from ..engine.experiment import Experiment
@@ -50,6 +50,7 @@ def plan(
     else:
         planned = engine.prepare(overrides or [], config_dir, allow_module or []).plan()
         text, raw = _for_people(planned), _raw(planned)
+        note_all(planned.notes)
     match format:
         case "table":
             show(text)

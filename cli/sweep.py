@@ -239,18 +239,26 @@ def _dry_run(definition: "Definition") -> None:
 def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[list[str]]:
     from ..tracking.compare import human_bytes
 
+    serves = ["servers"] if any(point.servers for point in planned) else []
     modelled = any(point.virtual_seconds is not None for point in planned)
     more = ["virtual time, at least"] if modelled else []
-    table = [["point", *definition.parameters, "workers", "steps", "sent/step", "memory", *more]]
+    table = [["point", *definition.parameters, "workers", *serves, "steps", "sent/step", "memory", *more]]
     for i, point in enumerate(planned):
         chosen = [_cell(point.chosen[key]) for key in definition.parameters]
         if point.why:
-            table.append([str(i), *chosen, "refused", "-", "-", "-", *["-" for _ in more]])
+            table.append([str(i), *chosen, "refused", *["-" for _ in [*serves, *more]], "-", "-", "-"])
             continue
         steps = f"{point.steps:,}" if point.steps is not None else "varies"
         sent = human_bytes(point.bytes_per_step) if point.bytes_per_step is not None else "varies"
         virtual = f"{point.virtual_seconds:.3g} s" if point.virtual_seconds is not None else "-"
-        cells = [str(point.workers), steps, sent, human_bytes(point.memory), *[virtual for _ in more]]
+        cells = [
+            str(point.workers),
+            *[str(point.servers) for _ in serves],
+            steps,
+            sent,
+            human_bytes(point.memory),
+            *[virtual for _ in more],
+        ]
         table.append([str(i), *chosen, *cells])
     return table
 

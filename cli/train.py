@@ -8,10 +8,11 @@ import typer
 from .agent import from_agent
 from .completion import complete_checkpoint
 from .options import AllowModule, ConfigDir, Overrides
-from .output import note, shortest, show, terminal_width
+from .output import note, note_all, shortest, show, terminal_width
 
 if TYPE_CHECKING:
-    from ..engine import Prepared, Result
+    from ..engine import Result
+    from ..engine.plan import Plan
 
 
 def train(
@@ -68,7 +69,9 @@ def train(
         prepared = engine.prepare(
             chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
         )
-        show(_checked(prepared))
+        planned = prepared.plan()
+        note_all(planned.notes)
+        show(_checked(planned))
         return
     result = engine.run(
         chosen,
@@ -83,8 +86,8 @@ def train(
         _print_result(result, trace)
 
 
-def _checked(prepared: "Prepared") -> str:
-    plan, experiment = prepared.plan(), prepared.experiment
+def _checked(plan: "Plan") -> str:
+    experiment = plan.experiment
     steps = f"{plan.steps:,} steps" if plan.steps is not None else "as many steps as the data give"
     return (
         f"ok: {experiment.strategy.name} + {experiment.sync.name}, {experiment.model.name} on {experiment.data.name}, "

@@ -4,7 +4,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
 from ..tasks.base import Data, Split
+from ..tasks.checks import check_spec, load_checked
 from ..tasks.partition import Partition, Partitioner
 from .errors import ConfigError
 from .experiment import Experiment, VirtualHardware
-from .layout import Layout, lay_out
+from .layout import Layout, check_samples, lay_out
 from .pace import ComputeModel
 from .stragglers import Stragglers
 from .targets import build
@@ -89,7 +90,9 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
             chosen = chosen.model_copy(update={"knobs": {**chosen.knobs, "fused": None}})
         return build("optimizer", chosen, Optimizer, allowed, {"params": params})
 
+    check_spec(experiment.data.name, data.spec)
     layout = lay_out(experiment, strategy, sync, world_size)
+    check_samples(experiment, data.spec.train_size, layout)
     partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):
         model = make_model()
@@ -98,11 +101,12 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         sync.check_optimizer(make_optimizer(part.parameters()))
-    load = cache(data.load)
+    load = cache(partial(load_checked, experiment.data.name, data))
 
     @cache
     def deal() -> Partition:
         targets = load()[0].targets
+        check_samples(experiment, len(targets), layout)
         return partitioner.deal(targets, layout.replicas, experiment.batch_size, experiment.seed)
 
     compute = None

@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from ..tracking.redact import HIDDEN
 from .errors import ConfigError
 from .experiment import CHOSEN, RENAMED, Experiment, explain, from_config, no_such_key
+from .hints import elsewhere
 
 GROUPS = (*CHOSEN, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
@@ -55,7 +56,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     except MissingConfigException as error:
         raise ConfigError(_no_such_choice(error)) from None
     except ConfigCompositionException as error:
-        raise ConfigError(_no_such_key(str(error), error.__cause__, choosing, config_dir)) from None
+        raise ConfigError(_no_such_key(str(error), error.__cause__, choosing, overrides, config_dir)) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
@@ -110,7 +111,8 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     if unknown and unknown[0] in RENAMED:
         raise ConfigError(f"{unknown[0]}: {no_such_key(unknown[0])}")
     if unknown:
-        raise ConfigError(f"{unknown[0]}: there is no such key; {_nearest(unknown[0], list(Experiment.model_fields))}")
+        hint = elsewhere(unknown[0]) or _nearest(unknown[0], list(Experiment.model_fields))
+        raise ConfigError(f"{unknown[0]}: there is no such key; {hint}")
     return {str(key): value for key, value in plain.items()}
 
 
@@ -227,7 +229,13 @@ def instead(overrides: list[str], choices: dict[str, str]) -> list[str]:
     return [*kept, *(f"{group}={name}" for group, name in choices.items())]
 
 
-def _no_such_key(message: str, cause: BaseException | None, choosing: tuple[str, ...], config_dir: Path | None) -> str:
+def _no_such_key(
+    message: str,
+    cause: BaseException | None,
+    choosing: tuple[str, ...],
+    overrides: list[str],
+    config_dir: Path | None,
+) -> str:
     """`choosing`: the overrides that compose what the key was looked for in."""
     key = message.partition("'")[2].partition("'")[0].removesuffix(".")
     if "Could not override 'hardware/network" in message:
@@ -238,11 +246,15 @@ def _no_such_key(message: str, cause: BaseException | None, choosing: tuple[str,
         config = _kept(choosing, config_dir).config
     except HydraException as error:  # the choices themselves
         return _first_line(error)
-    parent, _, _ = key.rpartition(".")
+    parent, _, last = key.rpartition(".")
     section = OmegaConf.select(config, parent) if parent else config
+    names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
+    values = {name: value for name, _, value in (text.lstrip("+").partition("=") for text in overrides)}
+    is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8)
+    if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir)):
+        return f"{key}: there is no such key; {there}"
     if parent and not isinstance(section, DictConfig):
         return f"{key}: there is no such key; {_nearest(key, _keys(config))}"
-    names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
     full = [f"{parent}.{name}" if parent else name for name in names]
     return f"{key}: there is no such key; {_nearest(key, full) if full else f'{parent} has none'}"
 

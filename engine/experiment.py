@@ -151,6 +151,12 @@ class Experiment(_Frozen):
     evaluate: Evaluate
     checkpoint: Checkpoint
 
+    def steps_in_all(self, steps_per_epoch: int | None) -> int | None:
+        """`steps` where it is set, else those of `epochs`; None: the data must say how many an epoch has."""
+        if self.steps is not None or steps_per_epoch is None:
+            return self.steps
+        return self.epochs * steps_per_epoch
+
 
 def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
     """Check a composed configuration. `choices`: the name chosen in each group. Raises `ConfigError`."""

@@ -47,6 +47,18 @@ class Layout:
         return Role("server", *divmod(rank - self.workers, self.parts))
 
 
+def check_samples(experiment: Experiment, samples: int | None, layout: Layout) -> None:
+    """Each replica trains on something. `samples`: of the training split, None where the data must say.
+
+    Raises `ConfigError`.
+    """
+    if samples is not None and samples < layout.replicas:
+        raise ConfigError(
+            f"hardware.workers={layout.workers}: makes {layout.replicas} replicas, and data={experiment.data.name} has "
+            f"{samples} samples to train on; at most hardware.workers={samples * layout.parts}"
+        )
+
+
 def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: int | None) -> Layout:
     """`world_size`: the processes that torchrun started; None when we start them. Raises `ConfigError`."""
     parts, servers, workers = strategy.parts, sync.servers, experiment.hardware.workers

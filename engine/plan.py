@@ -16,6 +16,7 @@ from .errors import ConfigError
 from .experiment import Experiment
 from .layout import Layout
 from .meta import Repeats
+from .notes import notes_on
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Plan:
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
     survives: bool  # the others go on when a worker dies
+    notes: list[str]  # what is other than one may think
 
     def bytes_per_step(self) -> float | None:
         """Payload bytes a worker and step, servers' sends shared out over the workers; None: the data must say."""
@@ -68,6 +70,7 @@ class Plan:
             "steps": self.steps,
             "bytes_per_step": self.bytes_per_step(),
             "memory": self.peak_memory(),
+            "notes": self.notes,
         }
 
 
@@ -78,11 +81,10 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     """
     parts = assemble(experiment, allowed, world_size)
     layout, spec = parts.layout, parts.data.spec
-    steps_per_epoch = steps = None
+    steps_per_epoch = None
     if spec.train_size is not None:
         steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
-    if steps_per_epoch is not None:
-        steps = min(steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
+    steps = experiment.steps_in_all(steps_per_epoch)
     device = choose_device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     return Plan(
@@ -96,6 +98,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         parts.strategy,
         shapes,
         parts.sync.survives,
+        notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
     )
 
 

@@ -219,11 +219,15 @@ def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan") -> None:
     completed = False
     with suppress(CorruptRunError):  # a damaged summary is written anew
         completed = (prepared.directory.read_summary() or {}).get("status") == "completed"
-    done = manifest.step
+    done, experiment = manifest.step, plan.experiment
+    given = f"epochs={experiment.epochs}" if experiment.steps is None else f"steps={experiment.steps}"
+    more = "" if experiment.steps is None else ", or steps=null for as many as `epochs` says"
     if plan.steps == done and completed:
-        raise ConfigError(f"steps, epochs: make {done} steps, and the run has made them; give more to go on with it")
+        raise ConfigError(f"{given}: makes {done} steps, and the run has made them; give more to go on with it{more}")
     if plan.steps is not None and plan.steps < done:
-        raise ConfigError(f"epochs, steps: make {plan.steps} steps, and {checkpoint.name} has {done} behind it already")
+        raise ConfigError(
+            f"{given}: makes {plan.steps} steps, and {checkpoint.name} has {done} behind it already{more}"
+        )
 
 
 def run(
@@ -246,6 +250,9 @@ def run(
     """
     prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
     plan = prepared.plan()
+    if not quiet and os.environ.get("RANK", "0") == "0":
+        for text in plan.notes:
+            print(f"note: {text}", file=sys.stderr, flush=True)
     if started_processes() is not None:
         _check(prepared, plan)
         from .torchrun import run_as_worker
@@ -373,9 +380,10 @@ def _new_name(experiment: Experiment, root: Path) -> str:
 def _have_data(prepared: Prepared) -> "Data":
     """Before any process starts: the data are there, or are fetched now, once. Raises `MissingDataError`."""
     from ..tasks.base import Data
+    from ..tasks.checks import load_checked
     from .targets import build
 
     data = build("data", prepared.experiment.data, Data, prepared.allowed, {})
     if data.found() is None:
-        data.load()
+        load_checked(prepared.experiment.data.name, data)
     return data

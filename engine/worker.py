@@ -23,6 +23,7 @@ from .experiment import Experiment
 from .layout import Role
 from .loop import Job, train
 from .meters import Meter, Report, summarise
+from .notes import effective_batch, untimed
 from .pace import ModelledPace, RealPace
 from .plan import choose_device, make_plan, share_of_cores
 from .stop import StopAgreement
@@ -158,10 +159,12 @@ class Worker:
         experiment, layout, role = self.experiment, self.layout, self.role
         train_split, self.test = self.parts.load()
         partition = self.parts.deal()
-        steps = min(partition.steps_per_epoch * experiment.epochs, experiment.steps or 2**62)
+        steps = experiment.steps_in_all(partition.steps_per_epoch)
+        assert steps is not None
         self.steps_per_epoch = partition.steps_per_epoch
         self.resumed_at = manifest.step if manifest else None
         start = manifest.step if manifest else 0
+        self.untimed = untimed(experiment.measure.after, steps - start)
         self.time_to_accuracy = manifest.time_to_accuracy if manifest else None
         together = self.sync.synchronous
         job = Job(
@@ -177,7 +180,7 @@ class Worker:
             steps=steps,
             meter=Meter(
                 self.world,
-                min(experiment.measure.after, (steps - start) // 2),
+                self.untimed,
                 self.device,
                 not together,
                 manifest.seconds if manifest else 0.0,
@@ -205,6 +208,7 @@ class Worker:
                 "epochs": job.steps / job.partition.steps_per_epoch,
                 "samples": len(job.train),
                 "workers": self.layout.workers,
+                "servers": self.layout.servers * self.layout.parts,
                 "modelled": self.parts.compute is not None,
                 "target_accuracy": self.experiment.target_accuracy,
                 **self._choices(),
@@ -423,6 +427,8 @@ class Worker:
                 "epochs": done / self.steps_per_epoch,
                 "resumed_at": self.resumed_at,
                 "batch_size": experiment.batch_size,
+                "effective_batch": effective_batch(self.parts.deal(), layout.replicas),
+                "measured_after": self.untimed,
                 "seed": experiment.seed,
                 "modelled": self.parts.compute is not None,
                 "event_digest": self.world.digest() if isinstance(self.world, VirtualComm) else None,

@@ -139,6 +139,7 @@ class Sync(ABC):
 
     servers: int = 0
     max_parts: int | None = None  # that a replica may have; None for any number
+    over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
     synchronous: bool = True
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
     agrees: bool = True

@@ -26,18 +26,18 @@ class DataSpec:
     train_size: int | None
     test_size: int | None
     features: int | None = None
+    target_dtype: torch.dtype = torch.int64
 
 
 @dataclass(frozen=True)
 class Split:
-    """inputs [n, *input_shape] and targets [n, *target_shape] int64, in host memory. Not to be mutated."""
+    """inputs [n, *input_shape] and targets [n, *target_shape] int64, in host memory. Not to be mutated.
+
+    The engine holds them to the data set's `spec` once they are loaded.
+    """
 
     inputs: Tensor
     targets: Tensor
-
-    def __post_init__(self) -> None:
-        assert len(self.inputs) == len(self.targets)
-        assert self.targets.dtype == torch.int64
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -50,6 +50,7 @@ class Split:
 class Data(ABC):
     """A training and a test split, the same on every machine that has the data.
 
+    A data set of your own needs `spec` and `load`; the rest is for those that may be missing (docs/own_data.md).
     `preload`: modules that loading takes long to import; they are imported once, before workers are forked.
     """
 
@@ -64,13 +65,13 @@ class Data(ABC):
     def load(self) -> tuple[Split, Split]:
         """The training and the test split. Raises MissingDataError or CorruptDataError."""
 
-    @abstractmethod
     def how_to_get(self) -> str:
         """One sentence for a person: the ways to get the data."""
+        return f"{type(self).__module__}.{type(self).__qualname__}.load() makes or reads them."
 
-    @abstractmethod
     def found(self) -> str | None:
-        """Where the data are on this machine, without reading them; None when they are missing."""
+        """Where the data are on this machine, without reading them; None when they are missing: `load` fetches them."""
+        return f"where {type(self).__module__}.{type(self).__qualname__}.load() has them"
 
 
 def at_most(size: int, limit: int | None) -> int:

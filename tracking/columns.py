@@ -109,6 +109,8 @@ COLUMNS = (
     Column("partition", "partition", usual="shuffled"),
     Column("stragglers", "stragglers", usual="none"),
     Column("workers", "workers", _fixed(0)),
+    Column("servers", "servers", _fixed(0), usual=0),
+    Column("effective_batch", "batch", _fixed(0)),
     Column("n", "n", _fixed(0), usual=1),  # completed runs that a row is the mean of
     Column("runs", "runs", listed),
     Column("others", "not counted", listed),  # of a group, those that did not complete

@@ -27,6 +27,8 @@ FIELDS: dict[str, Field] = {
     "status": Field(("status",), text=True),
     **{key: Field((key,), text=True) for key in ("model", "data", "strategy", "sync", "partition", "stragglers")},
     "workers": Field(("workers",)),
+    "servers": Field(("servers",)),
+    "effective_batch": Field(("effective_batch",)),
     "throughput_samples_per_s": Field(("throughput",)),
     "step_ms": Field(("step_time", "median"), 1e3),
     "compute_ms": Field(("step_time", "compute"), 1e3),
@@ -56,6 +58,8 @@ def row_of(summary: Summary) -> Row:
     of_servers = _number(_at(summary, ("server_memory", "process_peak")))
     if of_servers is not None:  # the largest process, whichever it is
         row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
+    if row["effective_batch"] == summary.get("batch_size"):
+        row["effective_batch"] = None  # as asked
     return row | {"modelled": bool(summary.get("modelled")), "lost_workers": _count(summary, "lost")}
 
 
@@ -119,7 +123,7 @@ def from_records(name: str, records: list[Record]) -> Summary:
 def _told_by(record: Record) -> Summary:
     match record.get("kind"):
         case "start":
-            told = ("strategy", "sync", "model", "data", "partition", "stragglers", "workers", "modelled")
+            told = ("strategy", "sync", "model", "data", "partition", "stragglers", "workers", "servers", "modelled")
             return {key: record.get(key) for key in (*told, "target_accuracy")}
         case "step":
             return {"loss": record.get("loss")}

@@ -23,7 +23,8 @@ class Planned:
     """A point. `why`: it is refused, and nothing else is known. Bytes; None: it takes the data to know."""
 
     chosen: Point
-    workers: int = 0
+    workers: int = 0  # that train
+    servers: int = 0  # beside them
     steps: int | None = None
     bytes_per_step: float | None = None
     memory: int = 0  # of the largest worker
@@ -90,11 +91,11 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
             raise
         return Planned(chosen, why=" ".join(str(error).split()))
     memory = max(sum(part.memory.values()) for part in plan.parts)
-    sent = plan.bytes_per_step()
+    sent, layout = plan.bytes_per_step(), plan.layout
     virtual = None
     if compute is not None and plan.steps is not None:
         virtual = max(plan.steps * compute, _seconds_of_sending(prepared.experiment, plan, plan.steps))
-    return Planned(chosen, plan.layout.world_size, plan.steps, sent, memory, virtual)
+    return Planned(chosen, layout.workers, layout.servers * layout.parts, plan.steps, sent, memory, virtual)
 
 
 def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float:

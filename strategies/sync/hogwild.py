@@ -57,6 +57,9 @@ class Hogwild(Sync):
     synchronous = False
     agrees = False
     survives = True
+    over_parts = (
+        "the replicas of each stage share that stage's weights in memory; a step may see the stages at different times"
+    )
 
     def __init__(self, lock: Literal["none", "update", "step"] = "none") -> None:
         """`lock`: what only one worker does at a time."""

@@ -54,6 +54,26 @@ def test_a_bad_configuration_names_key_value_and_rule(
 
 
 @pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        (["--workers", "4"], "it is hardware.workers=4"),
+        (["--workers=4"], "it is hardware.workers=4"),
+        (["--batch-size", "8"], "it is batch_size=8"),
+        (["--sync", "asp"], "sync=asp chooses it"),
+        (["--precision"], "strategy=zero has strategy.precision"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_an_option_that_is_a_key_of_the_configuration_is_answered_with_how_to_write_it(
+    option: list[str], hint: str, paceline
+) -> None:
+    ended = paceline("train", *option)
+    assert ended.status == 2 and ended.last.startswith(f"{option[0].partition('=')[0]}: is no option")
+    assert hint in ended.last
+    assert "KEY=VALUE" not in paceline("compare", "--nosuch").err
+
+
+@pytest.mark.parametrize(
     "overrides",
     [
         ["model._target_=os.system", "+model.command='touch made'"],
@@ -198,5 +218,5 @@ def test_under_torchrun_a_failed_worker_leaves_at_once(paceline, monkeypatch: py
 
 def test_every_command_is_documented() -> None:
     commands = typer.main.get_command(paceline.cli.main.app).commands  # pyright: ignore[reportAttributeAccessIssue]
-    assert set(commands) == {"train", "plan", "sweep", "compare", "show", "sync", "list", "doctor"}
+    assert set(commands) == {"train", "plan", "sweep", "compare", "show", "upload", "sync", "list", "doctor"}
     assert all(command.help for command in commands.values())

@@ -67,11 +67,11 @@ def test_a_dry_run_plans_every_point_and_writes_nothing(paceline, here: Path) ->
     ended = paceline("sweep", "sync=bsp,ssp", "hardware.workers=1,2", "epochs=1", "--seeds", "3", "--dry-run")
     assert ended.status == 0
     header, *points = table(ended.out)
-    assert header == ["point", "sync", "hardware.workers", "workers", "steps", "sent/step", "memory"]
+    assert header == ["point", "sync", "hardware.workers", "workers", "servers", "steps", "sent/step", "memory"]
     chosen = [("bsp", "1"), ("bsp", "2"), ("ssp", "1"), ("ssp", "2")]
     assert [tuple(point[:3]) for point in points] == [(str(i), *point) for i, point in enumerate(chosen)]
-    assert points[0][3:6] == ["1", points[0][4], "0 B"] and points[1][5] not in ("0 B", "varies")
-    assert int(points[3][3]) > 2, "with a parameter server beside the workers"
+    assert points[0][3:7] == ["1", "0", points[0][5], "0 B"] and points[1][6] not in ("0 B", "varies")
+    assert points[3][3:5] == ["2", "1"], "a parameter server is no worker"
     assert ended.last == "4 points, 12 runs; nothing was trained"
     assert not list(here.iterdir())
 

@@ -173,7 +173,7 @@ def test_a_finished_run_goes_on_for_more_epochs_to_the_bits_of_a_longer_run(trai
     assert weights(longer.path) == weights(train("epochs=3", "steps=null").path)
     # what was changed stays changed, also for the next time; and results are not written over by those of no step
     summary = (longer.path / "summary.json").read_bytes()
-    with pytest.raises(ConfigError, match="make 21 steps, and the run has made them"):
+    with pytest.raises(ConfigError, match="epochs=3: makes 21 steps, and the run has made them"):
         train(resume="mine")
     assert (longer.path / "summary.json").read_bytes() == summary
 

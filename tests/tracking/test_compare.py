@@ -22,6 +22,9 @@ def summary(name="base", **changes) -> dict:
         "stragglers": "none",
         "status": "completed",
         "workers": 4,
+        "servers": 1,
+        "batch_size": 32,
+        "effective_batch": 32,
         "modelled": False,
         "throughput": 1000.0,
         "step_time": {"median": 0.012, "compute": 0.009, "communication": 0.002, "waiting": 0.0005},
@@ -47,6 +50,12 @@ def markdown_cell(table, row: int, column: str) -> str:
     return cells(lines[2 + row])[cells(lines[0]).index(column)]
 
 
+def test_the_batch_is_shown_where_the_data_gave_less_than_was_asked_for():
+    (asked,), (fewer,) = rows([summary()]), rows([summary(effective_batch=6)])
+    assert (asked["effective_batch"], fewer["effective_batch"]) == (None, 6)
+    assert "batch" not in render([asked], "markdown") and markdown_cell([asked, fewer], 1, "batch") == "6"
+
+
 def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
     (row,) = rows([summary()])
     assert row == {
@@ -60,6 +69,8 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "partition": "shuffled",
         "stragglers": "none",
         "workers": 4,
+        "servers": 1,
+        "effective_batch": None,
         "throughput_samples_per_s": 1000.0,
         "step_ms": 12.0,
         "compute_ms": 9.0,

@@ -1,0 +1,74 @@
+"""Where else a key is that there is not where it was looked for. Reads the YAML files, and is asked in errors alone."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_CONF = Path(str(files("paceline.conf")))
+_MOST = 3  # choices that are named of those that have a key
+
+
+def elsewhere(key: str, value: str = "", config_dir: Path | None = None) -> str:
+    """`optimizer.clip` -> `strategy=zero has strategy.clip`; "" where nothing has a key of this last name.
+
+    `value`: what it was to be set to. `config_dir`: a user's own choices, too.
+    """
+    leaf = key.rpartition(".")[2].replace("-", "_")
+    given = f"={value}" if value else "=..."
+    if leaf in _groups():
+        return f"{_groups()[leaf]}{given} chooses it"
+    primary = _read(_CONF / "config.yaml")
+    usual = {
+        f"{group}={choice}"
+        for entry in primary["defaults"]
+        if isinstance(entry, dict)
+        for group, choice in entry.items()
+    }
+    holders = _holders(leaf, config_dir)
+    found = [path for path in _flat(primary) if path.rpartition(".")[2] == leaf]
+    found += [path for path, choices in holders.items() if usual & {*choices}]
+    if found:
+        return f"it is {' or '.join(path + given for path in found)}"
+    return " and ".join(f"{_listed(choices)} has {path}" for path, choices in holders.items())
+
+
+def _groups() -> dict[str, str]:
+    """The last name of each group, and the group: `network` is `hardware/network`."""
+    folders = sorted(path.relative_to(_CONF) for path in _CONF.rglob("*") if any(path.glob("*.yaml")))
+    return {folder.name: folder.as_posix() for folder in folders}
+
+
+def _holders(leaf: str, config_dir: Path | None) -> dict[str, list[str]]:
+    """Full names of the key, each with the choices that have it, or with its group alone where all do."""
+    holders: dict[str, list[str]] = {}
+    for directory in [_CONF, config_dir] if config_dir else [_CONF]:
+        for group in sorted({file.parent for file in directory.glob("*/*.yaml")} - {directory / "experiment"}):
+            contents = {file.stem: _read(file) for file in sorted(group.glob("*.yaml"))}
+            for choice, content in contents.items():
+                for path in _flat(content):
+                    if path.rpartition(".")[2] == leaf:
+                        holders.setdefault(f"{group.name}.{path}", []).append(f"{group.name}={choice}")
+    return holders
+
+
+def _listed(choices: list[str]) -> str:
+    more = len(choices) - _MOST
+    return ", ".join(choices[:_MOST]) + (f" (and {more} more)" if more > 0 else "")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}
+
+
+def _flat(content: dict[str, Any]) -> Iterator[str]:
+    """Paths of its keys, without what Hydra reads."""
+    for key, value in content.items():
+        if key in ("_target_", "defaults"):
+            continue
+        yield str(key)
+        if isinstance(value, dict):
+            yield from (f"{key}.{path}" for path in _flat(value))

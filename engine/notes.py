@@ -1,0 +1,76 @@
+"""What a run does other than one may expect of its configuration, one sentence each. Nothing of it is an error."""
+
+import os
+
+import torch
+
+from ..strategies import Sync
+from ..tasks.partition import Partition
+from .experiment import Experiment
+from .layout import Layout
+
+
+def notes_on(
+    experiment: Experiment,
+    sync: Sync,
+    layout: Layout,
+    steps: int | None,
+    samples: int | None,
+    device: torch.device,
+) -> list[str]:
+    """`steps` and `samples` (to train on): None where the data must say."""
+    notes = [*_on_batches(experiment, layout, samples), *_on_timing(experiment, steps)]
+    return [*notes, *_on_cores(experiment, layout, device), *_on_replicas(experiment, sync, layout)]
+
+
+def untimed(after: int, steps: int) -> int:
+    """How many first steps are left out of the timing: `after`, but at most half of them."""
+    return min(after, steps // 2)
+
+
+def effective_batch(partition: Partition, replicas: int) -> int:
+    """The most samples that a replica takes in one step; a first step is as large as any."""
+    return max(partition.size(0, replica) for replica in range(replicas))
+
+
+def _on_batches(experiment: Experiment, layout: Layout, samples: int | None) -> list[str]:
+    if samples is None or (most := -(-samples // layout.replicas)) >= experiment.batch_size:
+        return []
+    return [
+        f"batch_size={experiment.batch_size}: data={experiment.data.name} has {samples:,} samples to train on, so "
+        f"that each of {layout.replicas:,} replicas takes at most {most:,} in a step"
+    ]
+
+
+def _on_timing(experiment: Experiment, steps: int | None) -> list[str]:
+    if steps is None or (left_out := untimed(experiment.measure.after, steps)) == experiment.measure.after:
+        return []
+    return [
+        f"measure.after={experiment.measure.after}: the run has {steps:,} steps, so that only the first {left_out} "
+        "are left out of the timing"
+    ]
+
+
+def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+    hardware, cores = experiment.hardware, len(os.sched_getaffinity(0))
+    if hardware.fabric != "process" or hardware.machine is not None or device.type != "cpu":
+        return []
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", layout.workers))  # torchrun's, on this host
+    if here <= cores:
+        return []
+    return [
+        f"hardware.workers={layout.workers}: {here} workers share the {cores} cores of this host, so that each step "
+        "(and the start) takes longer than on cores of their own; hardware=virtual models any number of workers"
+    ]
+
+
+def _on_replicas(experiment: Experiment, sync: Sync, layout: Layout) -> list[str]:
+    strategy, mode = experiment.strategy.name, experiment.sync.name
+    if layout.parts == 1:
+        return []
+    if layout.replicas == 1 and mode != "bsp":
+        return [
+            f"sync={mode}: has nothing to do, as strategy={strategy} lays 1 replica over {layout.parts} workers; "
+            f"hardware.workers={2 * layout.parts} makes 2 replicas"
+        ]
+    return [f"sync={mode} with strategy={strategy}: {sync.over_parts}"] if sync.over_parts else []

@@ -1,0 +1,77 @@
+"""What a run does other than its configuration makes one expect is said before it starts, and recorded."""
+
+import os
+
+import pytest
+from short_runs import Train
+
+from paceline import engine
+from paceline.engine.errors import ConfigError
+
+
+def notes(*overrides: str) -> list[str]:
+    return engine.prepare(overrides).plan().notes
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [[], ["sync=asp"], ["steps=20"], ["hardware=virtual", "hardware.workers=16", "steps=20"], ["sync=hogwild"]],
+)
+def test_a_configuration_that_does_what_it_says_has_no_notes(overrides: list[str]) -> None:
+    assert notes(*overrides) == []
+
+
+def test_a_batch_that_the_data_cannot_fill_is_noted_with_what_replicas_take() -> None:
+    (note,) = notes("batch_size=1000000", "measure.after=0")
+    assert note.startswith("batch_size=1000000: data=digits has 1,437 samples")
+    assert "each of 2 replicas takes at most 719 in a step" in note
+    assert notes("batch_size=719", "measure.after=0") == []
+
+
+def test_steps_that_half_of_the_run_leaves_untimed_are_noted() -> None:
+    (note,) = notes("steps=5")
+    assert note.startswith("measure.after=10: the run has 5 steps") and "only the first 2 " in note
+    assert notes("steps=5", "measure.after=2") == []
+
+
+def test_more_workers_than_cores_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    (note,) = notes("hardware.workers=64", "measure.after=0", "batch_size=1")
+    assert note.startswith("hardware.workers=64: 64 workers share the 2 cores")
+    assert notes("hardware.workers=2", "sync=asp") == [], "a server waits most of the time"
+    started = {"RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    assert notes() == [], "two hosts of two cores each"
+
+
+def test_a_sync_mode_without_a_second_replica_is_noted_with_the_workers_that_make_one() -> None:
+    assert notes("strategy=pipeline") == []
+    (note,) = notes("strategy=pipeline", "sync=hogwild")
+    assert note.startswith("sync=hogwild: has nothing to do") and "hardware.workers=4 makes 2 replicas" in note
+    *_, note = notes("strategy=pipeline", "sync=hogwild", "hardware.workers=4")
+    assert "the replicas of each stage share that stage's weights" in note
+
+
+def test_more_replicas_than_samples_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"hardware.workers=11: makes 11 replicas, and data=digits has 10 samples"):
+        notes("data.limit=10", "hardware.workers=11")
+    notes("data.limit=10", "hardware.workers=10")
+
+
+def test_steps_win_over_epochs() -> None:
+    few = ("data.limit=64", "batch_size=32", "epochs=1")
+    assert engine.prepare(few).plan().steps == 1
+    assert engine.prepare([*few, "steps=20"]).plan().steps == 20
+    assert engine.prepare([*few, "steps=20", "partition=dirichlet"]).plan().steps == 20
+
+
+def test_what_was_noted_is_recorded(train: Train) -> None:
+    result = train("data.limit=20", "batch_size=16", "epochs=1", "steps=3", "hardware=virtual")
+    assert (result.summary["steps"], result.summary["measured_after"]) == (3, 1)
+    assert (result.summary["batch_size"], result.summary["effective_batch"]) == (16, 10)
+    assert "batch" in str(result).split()

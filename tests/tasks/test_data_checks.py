@@ -1,0 +1,70 @@
+"""A data set that loads other than its `spec` says is refused by name, before a step is trained."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from paceline.tasks.base import Data, DataSpec, Split
+from paceline.tasks.checks import check_spec, load_checked
+from paceline.tasks.errors import TaskConfigError
+
+SPEC = DataSpec((13,), torch.float32, (), 3, 8, 4)
+
+
+class Mine(Data):
+    """`inputs` and `targets` stand for the training split."""
+
+    def __init__(self, spec: DataSpec = SPEC, inputs: Tensor | None = None, targets: Tensor | None = None) -> None:
+        self.inputs = torch.zeros(8, 13) if inputs is None else inputs
+        self.targets = torch.arange(8) % 3 if targets is None else targets
+        self._spec = spec
+
+    @property
+    def spec(self) -> DataSpec:
+        return self._spec
+
+    def load(self) -> tuple[Split, Split]:
+        return Split(self.inputs, self.targets), Split(torch.zeros(4, 13), torch.arange(4) % 3)
+
+
+def test_what_fits_its_spec_is_loaded() -> None:
+    train, test = load_checked("mine", Mine())
+    assert (len(train), len(test)) == (8, 4)
+    load_checked("mine", Mine(replace(SPEC, train_size=None, test_size=None)))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (Mine(replace(SPEC, train_size=1000)), "a train split of 8 samples, and spec.train_size says 1,000"),
+        (Mine(replace(SPEC, test_size=5)), "a test split of 4 samples, and spec.test_size says 5"),
+        (Mine(targets=torch.zeros(8)), "targets of torch.float32, and spec.target_dtype says torch.int64"),
+        (Mine(inputs=torch.zeros(8, 13).double()), "inputs of torch.float64, and spec.input_dtype says torch.float32"),
+        (Mine(inputs=torch.zeros(8, 12)), "inputs of [12] each, and spec.input_shape says [13]"),
+        (Mine(targets=torch.zeros(8, 1).long()), "targets of [1] each, and spec.target_shape says []"),
+        (Mine(targets=torch.arange(8)), "targets from 0 to 7; spec.classes=3 leaves 0 to 2"),
+        (Mine(targets=torch.zeros(7).long()), "8 inputs and 7 targets"),
+    ],
+)
+def test_what_does_not_is_refused_with_what_was_said_and_what_was_loaded(data: Mine, sentence: str) -> None:
+    with pytest.raises(TaskConfigError) as caught:
+        load_checked("mine", data)
+    assert str(caught.value).startswith("data=mine: load() gives a ") and sentence in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (replace(SPEC, target_dtype=torch.float32), "spec.target_dtype=torch.float32: must be torch.int64"),
+        (replace(SPEC, classes=0), "spec.classes=0: must be 1 or more"),
+        (replace(SPEC, train_size=0), "spec.train_size=0: must be 1 or more"),
+        ({"classes": 3}, "spec is a dict; must be a paceline.tasks.base.DataSpec"),
+    ],
+)
+def test_a_spec_that_nothing_can_be_trained_on_is_refused_without_loading(spec: object, sentence: str) -> None:
+    with pytest.raises(TaskConfigError, match="data=mine: ") as caught:
+        check_spec("mine", spec)
+    assert sentence in str(caught.value)
