@@ -68,10 +68,11 @@ class Meter:
     ) -> None:
         """`left_out`: steps to leave out of throughput and step times. `elapsed`: training seconds before."""
         self._counts_pauses = counts_pauses
-        self._paused_at: float | None = None
         self._comm, self._left_out, self._device = comm, left_out, device
         self._kept = min(KEPT_STEPS, comm.timeline.kept)
-        self.seconds = elapsed  # of training so far, earlier lives of a resumed run included
+        self.seconds = self._before = elapsed  # of training so far, earlier lives of a resumed run included
+        self._begun: float | None = None  # when the first step began
+        self.ended = float("-inf")  # when the last one was over
         self.steps: list[tuple[float, float, int]] = []  # the most recent ones
         self.last = 0.0
         self.trained_steps = self.samples = 0
@@ -82,13 +83,20 @@ class Meter:
         yield
         end = self._now()
         self.last = end - start
-        self.seconds += end - (self._paused_at or start)
-        self._paused_at = end if self._counts_pauses else None
+        self.ended = end
+        if self._begun is None:
+            self._begun = start
+        self.seconds = self.at(end) if self._counts_pauses else self.seconds + self.last
         self.trained_steps += 1
         self.samples += samples
         self.steps.append((start, end, samples))
         if len(self.steps) > 2 * self._kept:
             del self.steps[: -self._kept]
+
+    def at(self, moment: float) -> float:
+        """Seconds of training at a moment of the fabric's clock, where pauses count."""
+        begun = moment if self._begun is None else self._begun
+        return self._before + max(moment - begun, 0.0)
 
     def _now(self) -> float:
         if self._device.type == "cuda":

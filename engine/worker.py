@@ -1,7 +1,7 @@
 """What one worker does, from its place in the world to its report. The same under our launcher and under torchrun."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
 from .build import Parts
 from .checkpoint import Manifest
+from .dates import Dates
 from .experiment import Experiment
 from .layout import Role
 from .loop import Job, train
@@ -58,10 +59,10 @@ def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.de
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The consensus as replica 0 had it at some time of an asynchronous run; judged once training is over."""
+    """The consensus at some time; of an asynchronous run it is judged once training is over."""
 
     done: int  # steps
-    seconds: float  # of training
+    seconds: float  # of training, when these weights existed: see dates.py
     state: dict[str, Tensor]
 
 
@@ -81,6 +82,8 @@ class Worker:
         self.time_to_accuracy: float | None = None
         self.saved_at: int | None = None
         self.last_evaluation: dict[str, float] = {}
+        self.dates = Dates(comm.board, comm.rank, parts.layout, parts.sync, self._read_of_living)
+        self.evaluated_at = 0.0  # the last evaluation's date
         self.snapshots: list[Snapshot] = []
         self.exported: str | None = None  # the checksum of model.safetensors
         self.resident = memory.process_now()  # before anything of the run is there
@@ -90,6 +93,7 @@ class Worker:
             manifest = self._prepare()
         if self.role.kind == "server":
             self.sync.serve()
+            self.dates.tell_end(self.sync.made_at)
             return self._report(Meter(self.world, 0, self.device, False), 0, "completed")
         job = self._job(manifest)
         if self.is_chief:
@@ -99,12 +103,13 @@ class Worker:
         with self.world.ledger.aside():
             if status == "interrupted" and self.saved_at != done and self.saves:
                 self._save(done, job.meter)
+            self.dates.tell_end(job.meter.ended)
             # others may still be in a round that this one left early
             spread = self._consensus_distance() if status == "completed" else None
             self.sync.finish()
             self._judge_snapshots(job)
             if status == "completed":
-                self._evaluate(done, job, spread)
+                self._evaluate_end(done, job, spread)
                 self._export()
         return self._report(job.meter, done, status, job.activations)
 
@@ -276,16 +281,25 @@ class Worker:
         return self.strategy.full_state(parameters)
 
     def _evaluate(self, done: int, job: Job, spread: float | None) -> None:
-        state = self._consensus()
+        state, seconds = self._consensus(), self.dates.of_step(done, job.meter)
         if state is not None:
-            self._judge(Snapshot(done, job.meter.seconds, state), job, spread)
+            self._judge(Snapshot(done, seconds, state), job, spread)
+
+    def _evaluate_end(self, done: int, job: Job, spread: float | None) -> None:
+        if self.sync.synchronous:
+            self._evaluate(done, job, spread)
+        elif (state := self._consensus()) is not None:
+            self._judge(Snapshot(done, self.dates.of_end(job.meter), state), job, spread)
 
     def _take_snapshot(self, done: int, job: Job) -> None:
-        """Others train on meanwhile: only a copy is made now, with its time."""
+        """Others train on meanwhile: only a copy is made now, with its date."""
+        if self.role.replica != 0:
+            return
         state = self._consensus()
+        copies = {name: tensor.detach().clone() for name, tensor in (state or {}).items()}
+        seconds = self.dates.of_snapshot(done, job.meter, self.world.now())
         if state is not None:
-            copies = {name: tensor.detach().clone() for name, tensor in state.items()}
-            self.snapshots.append(Snapshot(done, job.meter.seconds, copies))
+            self.snapshots.append(Snapshot(done, seconds, copies))
 
     def _judge_snapshots(self, job: Job) -> None:
         for snapshot in self.snapshots:
@@ -300,6 +314,7 @@ class Worker:
         if self.time_to_accuracy is None and result.accuracy >= self.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
         self.last_evaluation = {"accuracy": result.accuracy, "loss": result.loss}
+        self.evaluated_at = snapshot.seconds
         if spread is not None:
             self.last_evaluation["consensus_distance"] = spread
         self.directory.append(
@@ -385,7 +400,7 @@ class Worker:
         """Of all who are alive."""
         return [Report.from_json(plain) for plain in self._read_of_living("report", range(self.layout.world_size))]
 
-    def _read_of_living(self, key: str, ranks: range) -> list[Any]:
+    def _read_of_living(self, key: str, ranks: Iterable[int]) -> list[Any]:
         """What each of `ranks` posted, without those who died; where a death is the end of the run, it is one here."""
         found: list[Any] = []
         for rank in ranks:
@@ -438,7 +453,7 @@ class Worker:
                 "consensus_distance": self.last_evaluation.get("consensus_distance"),
                 "target_accuracy": experiment.target_accuracy,
                 "time_to_accuracy": self.time_to_accuracy,
-                "seconds": max(report.seconds for report in reports),
+                "seconds": max(self.evaluated_at, *(report.seconds for report in reports)),
                 "model_sha256": self.exported,
                 **reason,
                 "predicted": {"bytes_per_step": plan["bytes_per_step"], "memory": plan["memory"]},

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import torch
@@ -144,6 +145,7 @@ class Sync(ABC):
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
     agrees: bool = True
     survives: bool = False
+    made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
     backward_passes: int = 1  # of a step; the engine sets it before `memory`
     parameters: dict[str, nn.Parameter]
@@ -191,6 +193,9 @@ class Sync(ABC):
         If `synchronous`, called on every replica, and workers may communicate. Else on replica 0 alone, which answers
         from what it has (the copy last fetched, the centre last seen), so that nobody is disturbed. After `finish`,
         it is what training made: the mean, the centre, the server's copy.
+
+        `made_at`: on a server, when it last changed the weights; on replica 0, when the weights that `consensus` was
+        sent were made, if that may be later than replica 0's own clock.
         """
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
 

@@ -187,6 +187,7 @@ class BackupWorkers(Sync):
             self._gradient.div_(self._sum_of_shares)
             self.optimizer.step()
             self._gradient.zero_()
+            self.made_at = self.comm.now()
         self._used += len(self._given)
         self._version += 1
         self._sum_of_shares = 0.0

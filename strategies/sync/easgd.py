@@ -356,6 +356,7 @@ class AsyncEASGD(Sync):
         with self.comm.timeline.named("fetch"):
             self.comm.send(self._centre, replica)
         self._centre.add_(self._replica.pull)
+        self.made_at = self.comm.now()
         self._staleness[self._version - self._seen[replica]] += 1
         self._version += 1
         self._seen[replica] = self._version

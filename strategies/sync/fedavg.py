@@ -60,7 +60,7 @@ class Message(IntEnum):
 
     JOIN = 0  # I take part in this round: send me the weights once it is open
     DELIVER = 1  # my weights of this round follow, trained on so many samples
-    PEEK = 2  # send me the weights that this round starts from, to evaluate
+    PEEK = 2  # send me the weights that this round starts from, to evaluate, and when they were made
     DONE = 3  # I take part in no more; send me the last weights once all are done
 
 
@@ -144,8 +144,10 @@ class FedAvg(Sync):
             return super().consensus()
         if self._evaluated is None or self._evaluated_round < self._round:
             self._tell(Message.PEEK)
-            weights = torch.empty_like(self._weights)
+            weights, made_at = torch.empty_like(self._weights), torch.zeros(1, dtype=torch.float64)
             self.comm.recv(weights, self._server)
+            self.comm.recv(made_at, self._server)
+            self.made_at = float(made_at)
             self._keep_to_evaluate(weights)
         assert self._evaluated is not None
         return dict(zip(self.parameters, views_of(self._evaluated, list(self.parameters.values())), strict=True))
@@ -208,7 +210,11 @@ class FedAvg(Sync):
             with self.comm.timeline.named("fetch"):
                 sending = post(self._weights, [k for k in ready if ready[k] is Message.JOIN], self.comm)
             with self.comm.ledger.aside():
-                sending += post(self._weights, [k for k in ready if ready[k] is Message.PEEK], self.comm)
+                peeks, made_at = (
+                    [k for k in ready if ready[k] is Message.PEEK],
+                    torch.tensor([self.made_at], dtype=torch.float64),
+                )
+                sending += post(self._weights, peeks, self.comm) + post(made_at, peeks, self.comm)
             settle(sending)
 
     def _average(self) -> None:
@@ -219,6 +225,7 @@ class FedAvg(Sync):
             for _, (n_k, w_k) in sorted(self._delivered.items()):
                 self._weights.add_(w_k, alpha=n_k / n)
             self._rounds += 1
+            self.made_at = self.comm.now()
         self._delivered.clear()
 
     # -- who takes part

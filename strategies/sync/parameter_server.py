@@ -313,6 +313,7 @@ class ParameterServer(Sync):
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
         self._version += 1
+        self.made_at = self.comm.now()
 
     def _count_staleness(self, worker: int) -> None:
         self._staleness[self._version - self._fetched[worker]] += 1
