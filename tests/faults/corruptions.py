@@ -12,26 +12,27 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from .judge import Case, WrongError
-from .launched import NAME, Launched, train, weights
+from .launched import NAME, SMALL, Launched, train, weights
 
 BOUND = 60.0  # seconds for one command
 _BUSY = threading.Lock()
 
 
+SWEEP = ["sweep", *SMALL, "optimizer.lr=0.1,0.05", "model.hidden=[8]", "steps=3", "--name", "swept"]
+RESUME = ["train", "--resume", NAME, "steps=14"]
+COMMANDS = {"resume": RESUME, "show": ["show", NAME], "compare": ["compare"], "sweep": [*SWEEP, "--resume"]}
+
+
 @cache
 def _template() -> Path:
-    """A run that was stopped half-way and one that went on from it, to compare with."""
+    """A run, one that went on from it, to compare with, and a sweep."""
     place = Path(mkdtemp(prefix="fault-template-"))
     train(place, "steps=10").ends({0})
-    (place / "runs" / NAME / "summary.json").unlink()  # as if it had been killed at its end: it may go on
+    Launched(place, SWEEP).ends({0})
     shutil.copytree(place / "runs", place / "untouched")
-    Launched(place, _longer()).ends({0})
+    Launched(place, RESUME).ends({0})
     shutil.move(place / "runs", place / "resumed")
     return place
-
-
-def _longer() -> list[str]:
-    return ["train", "--resume", NAME, "steps=14"]
 
 
 def template() -> Path:
@@ -137,13 +138,18 @@ DAMAGES: dict[str, Damage] = {
     "gone": _gone,
     "empty": _empty,
 }
-FILES = {  # under the run's directory -> the commands that read it
-    "config.yaml": ("resume", "show", "compare"),
-    "metrics.jsonl": ("resume", "show", "compare"),
-    "environment.json": ("show", "compare"),
-    "model.safetensors": ("weights",),
-    "checkpoints/step-00000010/manifest.json": ("resume",),
-    "checkpoints/step-00000010/part-000.safetensors": ("resume",),
+FILES = {  # below runs/ -> the commands that read it
+    f"{NAME}/config.yaml": ("resume", "show", "compare"),
+    f"{NAME}/metrics.jsonl": ("resume", "show", "compare"),
+    f"{NAME}/summary.json": ("resume", "show", "compare"),
+    f"{NAME}/environment.json": ("show", "compare"),
+    f"{NAME}/model.safetensors": ("weights",),
+    f"{NAME}/checkpoints/step-00000010/manifest.json": ("resume",),
+    f"{NAME}/checkpoints/step-00000010/part-000.safetensors": ("resume",),
+    "swept/sweep.yaml": ("compare", "sweep"),
+    "swept/study.db": ("compare", "sweep"),
+    "swept/*/trial.json": ("compare", "sweep"),
+    "swept/*/summary.json": ("compare", "sweep"),
 }
 
 
@@ -160,31 +166,17 @@ def cases(chance: random.Random, count: int) -> list[Case]:
 def _check(file: str, damage: str, command: str, number: int, place: Path) -> None:
     before = template()
     shutil.copytree(before / "untouched", place / "runs")
-    victim = place / "runs" / NAME / file
+    victim = min((place / "runs").glob(file))
     DAMAGES[damage](victim, random.Random(number))
-    match command:
-        case "resume":
-            launched = Launched(place, _longer())
-            if (
-                _refused(launched, victim) is None
-                and weights(place) != (before / "resumed" / NAME / "model.safetensors").read_bytes()
-            ):
-                raise WrongError("accepted, and it ended with other weights")
-        case "weights":
-            launched = Launched(place, ["train", "--dry-run", "model.hidden=[32]", f"weights={victim}"])
-            if _refused(launched, victim) is None:
-                raise WrongError("damaged weights were accepted")
-        case "show":
-            _refused(Launched(place, ["show", NAME]), victim)
-        case "compare":
-            _refused(Launched(place, ["compare"]), victim)
-
-
-def _refused(launched: Launched, victim: Path) -> int | None:
-    """The exit status of a refusal that names the file; None when the command went well."""
-    status = launched.ends({0, 2, 7}, BOUND)
-    if status == 0:
-        return None
-    if not any(name in launched.said() for name in (victim.name, victim.resolve().name)):
-        raise WrongError(f"does not name {victim.name}: {launched.said()}")
-    return status
+    if command == "weights":
+        launched = Launched(place, ["train", "--dry-run", "model.hidden=[32]", f"weights={victim}"])
+    else:
+        launched = Launched(place, COMMANDS[command])
+    status = launched.ends({0, 2, 3, 4, 7} if command == "sweep" else {0, 2, 7}, BOUND)
+    said = launched.said() + launched.printed()
+    if status in (2, 7) and not any(name in said for name in (victim.name, victim.resolve().name)):
+        raise WrongError(f"does not name {victim.name}: {said}")
+    if status == 0 and command == "weights":
+        raise WrongError("damaged weights were accepted")
+    if status == 0 and command == "resume" and weights(place) != weights(before / "resumed", runs="."):
+        raise WrongError("accepted, and it ended with other weights")

@@ -163,8 +163,8 @@ def ours() -> list[str]:
     return ["--config-dir", str(HERE / "conf"), "--allow-module", "trouble"]
 
 
-def weights(place: Path) -> bytes:
-    return (place / "runs" / NAME / "model.safetensors").read_bytes()
+def weights(place: Path, runs: str = "runs") -> bytes:
+    return (place / runs / NAME / "model.safetensors").read_bytes()
 
 
 class Moment:
