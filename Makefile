@@ -7,12 +7,14 @@ ARGS ?=
 comma := ,
 WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp asp,sync=asp \
   pipeline,strategy=pipeline,strategy.schedule=gpipe,hardware.workers=4
+PYTEST := $(BIN)/python -m pytest --dist loadgroup
+SEED := 0
 NONE_IS_FINE := || test $$? -eq 5  # pytest's status when ARGS leaves no test to run
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all faults check fix compare bench experiments lock clean
+.PHONY: help setup train test test-slow test-fault test-browser test-all faults check fix compare bench experiments lock clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,12 +37,20 @@ $(READY): pyproject.toml constraints.txt
 train: $(READY)  ## Train on digits with two workers; ARGS="..." passes overrides
 	$(BIN)/paceline train $(ARGS)
 
-test: $(READY)  ## Run the tests (ARGS="..." goes to pytest)
-	$(BIN)/python -m pytest -m "not slow and not fault" -n 3 --dist loadfile $(ARGS) $(NONE_IS_FINE)
-	$(BIN)/python -m pytest -m "fault and not slow" -n 2 --dist loadfile $(ARGS) $(NONE_IS_FINE)
+test: $(READY)  ## Run the fast tests (ARGS="..." goes to pytest)
+	$(PYTEST) -m "not slow and not fault and not browser" -n 3 $(ARGS) $(NONE_IS_FINE)
 
-test-all: $(READY)  ## Run the tests, the slow ones too
-	$(BIN)/python -m pytest $(ARGS)
+test-slow: $(READY)  ## Run the slow tests; SAMPLE=0.1 SEED=7 for a tenth of them
+	$(PYTEST) -m "slow and not fault and not browser" -n 2 $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SEED)) $(ARGS) $(NONE_IS_FINE)
+
+test-fault: $(READY)  ## Run the tests that kill, freeze and starve
+	$(PYTEST) -m "fault" -n 2 $(ARGS) $(NONE_IS_FINE)
+
+test-browser: $(READY)  ## Run the tests that open a report in a browser
+	$(PYTEST) -m "browser and not fault" $(ARGS) $(NONE_IS_FINE)
+
+test-all: $(READY)  ## Run all four parts, whichever fails
+	$(MAKE) --keep-going --jobs=1 test test-slow test-fault test-browser
 
 faults: $(READY)  ## Kill, stop, corrupt, starve, attack and fuzz runs, and count what was right (ARGS="--share 0.1")
 	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults $(ARGS)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from needs import pytest_runtest_setup, pytest_sessionfinish  # noqa: F401  hooks, which pytest finds here
+from sampling import draw, pytest_addoption, pytest_report_header  # noqa: F401
 from worker_processes import run_workers, start_fork_server
 
 from paceline.comm.network import Link, Network
@@ -21,6 +23,16 @@ settings.register_profile("paceline", deadline=None, database=None)
 settings.load_profile("paceline")
 
 NETWORK = Network(between=Link(latency=1e-5, bandwidth=1e9), inside=Link(latency=1e-6, bandwidth=1e10))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that share a fixture of their module run in one process of pytest-xdist (--dist loadgroup), in order."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        fixtures = [definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values()]
+        if any(fixture.scope == "module" for fixture in fixtures):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+    draw(config, items)
 
 
 @pytest.fixture(scope="session")

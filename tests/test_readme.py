@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
+from needs import needs_fashion_mnist
 
 from paceline.cli.main import main
 
@@ -42,12 +44,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-OF_SWEEPS = [pytest.param(command, marks=pytest.mark.slow) for command in commands("paceline", "docs/sweeps.md")]
+def of_page(page: str, *marks: pytest.MarkDecorator) -> list[ParameterSet]:
+    """Its commands; those that train on Fashion-MNIST need it."""
+    return [
+        pytest.param(command, marks=[*marks, *([needs_fashion_mnist] if "fashion" in command else [])])
+        for command in commands("paceline", page)
+    ]
 
 
 @pytest.mark.docs
 @pytest.mark.dist
-@pytest.mark.parametrize("command", [*commands("paceline"), *OF_SWEEPS])
+@pytest.mark.parametrize("command", [*of_page("README.md"), *of_page("docs/sweeps.md", pytest.mark.slow)])
 def test_the_command_of_the_readme_succeeds(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

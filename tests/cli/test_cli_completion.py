@@ -3,18 +3,18 @@
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from needs import needs_bash
 
 from paceline.tracking.run_directory import RunDirectory
 
 BIN = Path(sys.executable).parent
-pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+pytestmark = needs_bash
 
 # Readline splits the line at COMP_WORDBREAKS and gives the function the piece after the last break as $2.
 ASK = """

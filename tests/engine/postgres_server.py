@@ -11,25 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from needs import postgres_binaries
 
 PASSWORD = "correct-horse-battery"
 START = 60.0  # seconds
 USER = "nobody"  # the server refuses to be run by root
 
 
-def binaries() -> Path | None:
-    """The directory of postgres and initdb; None: PostgreSQL is not installed."""
-    found = shutil.which("postgres")
-    candidates = [Path(found).resolve().parent] if found else []
-    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((path for path in candidates if (path / "initdb").exists() and (path / "postgres").exists()), None)
-
-
 class Server:
     """`stop` loses nothing that was committed; `start` goes on with it."""
 
-    def __init__(self, directory: Path) -> None:
-        self._binaries = directory
+    def __init__(self) -> None:
+        found = postgres_binaries()
+        assert found is not None
+        self._binaries = found
         self._home = Path(tempfile.mkdtemp(prefix="paceline-postgres-", dir="/tmp"))
         self._process: subprocess.Popen[bytes] | None = None
         self._databases = 0
@@ -41,7 +36,7 @@ class Server:
             for path in (self._home, self._home / "password"):
                 shutil.chown(path, USER)
         access = ["-U", "paceline", "-A", "scram-sha-256", f"--pwfile={self._home / 'password'}"]
-        made = [str(directory / "initdb"), "-D", str(self._home / "data"), *access, "-E", "UTF8", "--no-sync"]
+        made = [str(found / "initdb"), "-D", str(self._home / "data"), *access, "-E", "UTF8", "--no-sync"]
         subprocess.run([*made, "--no-locale"], check=True, capture_output=True, cwd=self._home, **_as_user())
         self.start()
 

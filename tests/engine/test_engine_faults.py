@@ -6,7 +6,6 @@ import shlex
 import shutil
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from choices import SYNCS
+from needs import require
 from process_table import is_alive, until, workers_of
 from short_runs import START, Launcher, Start, Train, weights
 
-import paceline.conf
 from paceline.comm import RendezvousError
-from paceline.engine import prepare
 from paceline.engine.checkpoint import read_manifest, steps_of
 from paceline.engine.errors import CorruptCheckpointError, WorkerFailedError
 from paceline.engine.launch import ONE_PRESS
@@ -90,13 +89,7 @@ def test_a_killed_server_is_named(train: Train, root: Path) -> None:
     assert str(error).startswith("server 2, after step ") and "SIGKILL" in str(error)
 
 
-def surviving(says: bool) -> list[str]:
-    """The sync modes that go on when a worker dies, or those that do not."""
-    names = sorted(path.stem for path in Path(next(iter(paceline.conf.__path__)), "sync").glob("*.yaml"))
-    return [name for name in names if prepare([f"sync={name}", "hardware.workers=3"]).plan().survives == says]
-
-
-@pytest.mark.parametrize("sync", surviving(True))
+@pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if sync.survives])
 def test_the_others_go_on_when_a_worker_dies_and_say_so(
     train: Train, root: Path, sync: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,7 +106,7 @@ def test_the_others_go_on_when_a_worker_dies_and_say_so(
     assert not any(is_alive(pid) for pid in pids.values())
 
 
-@pytest.mark.parametrize("sync", surviving(False))
+@pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if not sync.survives])
 def test_a_synchronous_run_ends_when_a_worker_dies(train: Train, root: Path, sync: str) -> None:
     error = fails(
         lambda: train(*LONG, f"sync={sync}", "hardware.workers=3", name="victim"),
@@ -374,9 +367,7 @@ def test_missing_data_are_refused_before_a_run_begins_with_the_ways_to_get_them(
 
 def in_namespace(script: str) -> list[str]:
     """A command prefix: run `script` and then what follows in a mount namespace of its own."""
-    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    if shutil.which("unshare") is None or subprocess.run(probe, capture_output=True).returncode:
-        pytest.skip("this machine allows no mount namespaces")
+    require("namespaces")
     return ["unshare", "-rm", "sh", "-c", script, "sh"]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from killed_sweeps import OPENING, RESUMING, SCENES, SHOTS, SMALL, TRIALS, Cell, Sweep, shoot
+from needs import require
 from process_table import until, workers_of
 from short_runs import START, clean_environment
 from sweeps_here import Noted, sweep
@@ -273,7 +274,5 @@ def run(command: list[str], directory: Path) -> "subprocess.CompletedProcess[str
 
 def in_namespace(script: str) -> list[str]:
     """A command prefix: run `script` and then what follows in a mount namespace of its own."""
-    probe = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    if shutil.which("unshare") is None or subprocess.run(probe, capture_output=True).returncode:
-        pytest.skip("this machine allows no mount namespaces")
+    require("namespaces")
     return ["unshare", "-rm", "sh", "-c", script, "sh"]

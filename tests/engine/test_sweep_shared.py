@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from postgres_server import PASSWORD, Server, binaries
+from needs import require
+from postgres_server import PASSWORD, Server
 from process_table import MARK, until
 from short_runs import HERE, START, clean_environment
 from sweeps_here import SMALL, Noted, sweep
@@ -28,10 +29,8 @@ SLOWLY = ("strategy=sabotage", "strategy.pause=0.05", "steps=20")
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Server]:
-    directory = binaries()
-    if directory is None:
-        pytest.skip("PostgreSQL's server is not installed (Debian: apt-get install postgresql)")
-    server = Server(directory)
+    require("postgres")
+    server = Server()
     yield server
     server.close()
 

@@ -12,25 +12,22 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 import yaml
+from choices import CHOICES, CHOSEN, CONF, STRATEGIES, SYNCS
 from oracles import Case, Plan, Weights, distance, identical, mlp64, serial, train, workers_of
 
-import paceline.conf
 import paceline.strategies
 from paceline.engine import prepare, run
 from paceline.engine.build import Parts, assemble
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Choice, Experiment
+from paceline.engine.experiment import Experiment
 from paceline.engine.plan import make_plan
-from paceline.engine.targets import build
-from paceline.strategies import Strategy, Sync
+from paceline.strategies import Sync
 from paceline.strategies.state import to_bytes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.mlp import MLP
 from paceline.tasks.partition import ShuffledPartition
 
-CONF = Path(next(iter(paceline.conf.__path__)))
-CHOICES = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("strategy", "sync")}
 HIDDEN, BATCH, LR, MOMENTUM = [16, 12], 8, 0.05, 0.9
 SETTINGS = [
     "model=mlp",
@@ -47,11 +44,6 @@ SETTINGS = [
     "hardware.timeout=30",
     "checkpoint.every=0",
 ]
-
-
-def described(group: str, choice: str) -> Choice:
-    knobs = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text())
-    return Choice(name=choice, target=knobs.pop("_target_"), knobs=knobs)
 
 
 def pair(strategy: str, sync: str, *more: str) -> Experiment:
@@ -75,12 +67,6 @@ def is_accepted(strategy: str, sync: str) -> bool:
 
 def the_sync(strategy: str, sync: str) -> Sync:
     return STRATEGIES[strategy].own_sync() or SYNCS[sync]
-
-
-# Every test process imports this module: what parametrizes the tests is built from the choices' files alone
-CHOSEN = {(group, name): described(group, name) for group, names in CHOICES.items() for name in names}
-STRATEGIES = {name: build("strategy", CHOSEN["strategy", name], Strategy, (), {}) for name in CHOICES["strategy"]}
-SYNCS = {name: build("sync", CHOSEN["sync", name], Sync, (), {}) for name in CHOICES["sync"]}
 
 
 # Modes that are not serial training with one worker, and why

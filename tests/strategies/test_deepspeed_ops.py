@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from needs import needs_compiler
 from process_table import until
 
 from paceline.strategies.errors import MissingToolError
 from paceline.strategies.exchange import deepspeed_ops
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to compile CPU Adam with")
 pytestmark = pytest.mark.timeout(300)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from needs import needs_gpu
 from oracles import (
     CLASSES,
     FEATURES,
@@ -658,7 +659,7 @@ def test_the_delayed_update_refuses_other_sync_modes_and_says_why():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_on_cuda_gradients_are_those_without_a_pool_bit_for_bit_and_take_less_of_the_device(prefetch):
     def make() -> nn.Sequential:

@@ -1,11 +1,11 @@
 """strategy=zero: DeepSpeed itself, at each stage and offload, against plain data parallel."""
 
 import json
-import shutil
 
 import pytest
 import safetensors.torch
 import torch
+from needs import needs_compiler
 
 from paceline import engine
 from paceline.engine import prepare
@@ -17,7 +17,6 @@ FIFTY = ["steps=50", "epochs=10", "batch_size=13", "evaluate.every=100", "checkp
 ROUNDING = 1e-6
 
 slow = pytest.mark.slow
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ to compile CPU Adam with")
 STAGES = [
     ["strategy.stage=0"],
     pytest.param(["strategy.stage=1"], marks=slow),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from needs import needs_fashion_mnist
 
 from paceline.tasks.data import fashion_mnist
 from paceline.tasks.data.fashion_mnist import SHA256, SYSTEM_FOLDER, FashionMNIST, cache_folder
@@ -247,7 +248,7 @@ def test_a_relative_cache_variable_is_ignored(monkeypatch: pytest.MonkeyPatch, t
         assert cache_folder() == tmp_path / ".cache" / "paceline" / "fashion_mnist"
 
 
-@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
+@needs_fashion_mnist
 def test_debians_package_has_the_known_sums_mean_and_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fashion_mnist, "SYSTEM_FOLDER", SYSTEM_FOLDER)
     monkeypatch.setattr(fashion_mnist, "SHA256", SHA256)

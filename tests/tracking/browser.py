@@ -3,15 +3,14 @@
 import base64
 import http.client
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DRIVER, CHROMIUM = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
-MISSING = None if DRIVER and CHROMIUM else "needs chromium and chromedriver (Debian: apt install chromium-driver)"
+from needs import chromium
+
 ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
@@ -30,7 +29,7 @@ class Browser:
     def __init__(self, port: int) -> None:
         self._port = port
         logs = {"browser": "ALL", "performance": "ALL"}
-        options = {"binary": CHROMIUM, "args": ARGUMENTS}
+        options = {"binary": chromium(), "args": ARGUMENTS}
         wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": logs}
         self._session = ""
         answer = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
@@ -114,9 +113,8 @@ class Browser:
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
     """`profile`: an empty directory for what the browser keeps."""
-    assert DRIVER is not None
     with subprocess.Popen(
-        [DRIVER, "--port=0"],
+        ["chromedriver", "--port=0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env={"HOME": str(profile), "PATH": "/usr/bin:/bin", "TMPDIR": str(profile)},

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 from browser import Browser, browser
+from needs import require
 
 
 @pytest.fixture(scope="session")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A headless Chromium; skip a test that asks for it where browser.MISSING says why there is none."""
+    """A headless Chromium."""
+    require("chromium")
     with browser(tmp_path_factory.mktemp("profile")) as opened:
         yield opened

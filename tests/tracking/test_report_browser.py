@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from browser import MISSING, Browser
+from browser import Browser
+from needs import needs_chromium
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, many, recorded
 
@@ -13,7 +14,7 @@ from paceline.tracking.groups import mean
 from paceline.tracking.report import write_report
 from paceline.tracking.sources import RunData, Swept
 
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 
 def few_runs() -> list[RunData]:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from browser import MISSING, Browser
+from browser import Browser
+from needs import needs_chromium
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, recorded
 
@@ -11,7 +12,7 @@ from paceline.tracking.report import write_report
 from paceline.tracking.report.text import shown
 from paceline.tracking.sources import RunData, Swept
 
-pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 HOSTILE = [
     "</script><script>window.hacked=1</script>",

@@ -1,0 +1,126 @@
+"""What some tests need and a machine with Python and git alone lacks; nothing else in tests/ looks for it.
+
+`needs_compiler` and its like mark a test, `require("postgres")` stands in a fixture or a helper. Where the thing is
+missing, the test is skipped by its name, and the last lines of pytest count what was skipped and say what to install.
+"""
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Need:
+    """`remedy`: what brings it to a Debian machine."""
+
+    what: str
+    remedy: str
+    is_there: Callable[[], bool]
+
+    def reason(self) -> str:
+        return f"needs {self.what} ({self.remedy})"
+
+
+def _has(*programs: str) -> Callable[[], bool]:
+    return lambda: all(shutil.which(program) for program in programs)
+
+
+@cache
+def _has_fashion_mnist() -> bool:
+    from paceline.tasks.data.fashion_mnist import SYSTEM_FOLDER
+
+    return any(SYSTEM_FOLDER.glob("*.gz"))
+
+
+def chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def postgres_binaries() -> Path | None:
+    """The directory of postgres and initdb; None: PostgreSQL is not installed."""
+    found = shutil.which("postgres")
+    candidates = [Path(found).resolve().parent] if found else []
+    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((path for path in candidates if (path / "initdb").exists() and (path / "postgres").exists()), None)
+
+
+@cache
+def _has_namespaces() -> bool:
+    probe = ["unshare", "--map-root-user", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(probe, capture_output=True).returncode == 0
+
+
+@cache
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+NEEDS = {
+    "bash": Need("bash", "apt-get install bash", _has("bash")),
+    "chromium": Need(
+        "a Chromium and its driver",
+        "apt-get install chromium chromium-driver",
+        lambda: chromium() is not None and shutil.which("chromedriver") is not None,
+    ),
+    "compiler": Need("a C++ compiler", "apt-get install g++", _has("g++")),
+    "fashion_mnist": Need("Debian's Fashion-MNIST", "apt-get install dataset-fashion-mnist", _has_fashion_mnist),
+    "gpu": Need("a CUDA device", "there is no package for that", _has_cuda),
+    "namespaces": Need(
+        "mounts and a network of its own",
+        "run as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1",
+        _has_namespaces,
+    ),
+    "postgres": Need("PostgreSQL's server", "apt-get install postgresql", lambda: postgres_binaries() is not None),
+    "root": Need("root", "run the tests as root", lambda: os.geteuid() == 0),
+}
+
+needs_bash = pytest.mark.needs("bash")
+needs_chromium = pytest.mark.needs("chromium")
+needs_compiler = pytest.mark.needs("compiler")
+needs_fashion_mnist = pytest.mark.needs("fashion_mnist")
+needs_gpu = pytest.mark.needs("gpu")
+needs_namespaces = pytest.mark.needs("namespaces")
+needs_postgres = pytest.mark.needs("postgres")
+needs_root = pytest.mark.needs("root")
+
+
+def require(name: str) -> None:
+    """Skip the test that runs now, by name, where the thing is missing."""
+    if not NEEDS[name].is_there():
+        pytest.skip(NEEDS[name].reason())
+
+
+def counted(reasons: Iterable[str]) -> list[str]:
+    """A line for each missing thing; `reasons`: why each test was skipped, for whatever reason."""
+    ours = {need.reason() for need in NEEDS.values()}
+    return [f"{count} skipped: {reason}" for reason, count in Counter(reasons).most_common() if reason in ours]
+
+
+# -- pytest's hooks, which conftest.py takes from here
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures begin
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            require(name)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around the terminal's own, so that these are the last lines
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(session.config, "workerinput"):  # a process of pytest-xdist says nothing
+        return
+    skipped = [report.longrepr[2] for report in reporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)]
+    for line in counted(reason.removeprefix("Skipped: ") for reason in skipped):
+        reporter.write_line(line)

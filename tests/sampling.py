@@ -1,0 +1,31 @@
+"""`--sample 0.1 --seed 7`: a tenth of the chosen tests, the same for a seed, whichever processes run them.
+
+Each test's own name and the seed decide, so that a test that is added or removed changes nothing for the others.
+"""
+
+import random
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", type=float, default=1.0, metavar="SHARE", help="run this share of the tests")
+    parser.addoption("--seed", type=int, default=0, help="of the choice that --sample makes")
+
+
+def is_sampled(name: str, share: float, seed: int) -> bool:
+    return random.Random(f"{seed} {name}").random() < share
+
+
+def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the others out of `items`."""
+    share, seed = config.getoption("--sample"), config.getoption("--seed")
+    left_out = [item for item in items if not is_sampled(item.nodeid, share, seed)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_sampled(item.nodeid, share, seed)]
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    share = config.getoption("--sample")
+    return None if share == 1 else f"sample: {share:g} of the tests, --seed {config.getoption('--seed')}"

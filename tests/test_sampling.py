@@ -1,0 +1,27 @@
+"""A share of the tests by chance, which its seed repeats."""
+
+import pytest
+from sampling import is_sampled
+
+pytest_plugins = ["pytester"]
+NAMES = [f"test_file.py::test[{number}]" for number in range(2000)]
+
+
+def drawn(share: float, seed: int) -> set[str]:
+    return {name for name in NAMES if is_sampled(name, share, seed)}
+
+
+def test_a_seed_repeats_its_sample_and_another_draws_another_of_the_same_share() -> None:
+    assert drawn(0.1, 7) == drawn(0.1, 7) != drawn(0.1, 8)
+    assert all(120 < len(drawn(0.1, seed)) < 280 for seed in range(5))  # 6 standard deviations
+    assert drawn(0.1, 7) < drawn(0.5, 7) and len(drawn(1.0, 7)) == len(NAMES)
+    assert drawn(0.1, 7) & drawn(0.1, 8), "drawn independently"
+
+
+def test_the_sample_is_of_what_was_chosen_and_the_header_says_its_seed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.parametrize('n', range(200))\ndef test_it(n): pass\n")
+    pytester.makeconftest("from sampling import draw as pytest_collection_modifyitems")
+    result = pytester.runpytest_inprocess("-p", "sampling", "--sample", "0.25", "--seed", "3", "-k", "test_it")
+    passed = result.parseoutcomes()["passed"]
+    assert 20 < passed < 80 and result.parseoutcomes()["deselected"] == 200 - passed
+    result.stdout.fnmatch_lines(["sample: 0.25 of the tests, --seed 3"])
