@@ -1,6 +1,7 @@
 """`paceline sweep`: many runs of one definition, side by side at the end."""
 
 import math
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
     from ..engine.sweep.definition import Definition
     from ..engine.sweep.preview import Planned
     from ..engine.sweep.study import Done
+    from ..tracking.ranking import Setting
     from ..tracking.sources import RunData
 
 Sampler = Literal["auto", "random", "tpe", "gp"]
 Method = Literal["grid", "random", "bayes"]
 FAILED = 4  # exit code of a sweep some of whose trials failed
 WIDEST = 60  # characters of a cell in the dry run's table
+NAMED = 4  # settings in the closing line
 
 
 def sweep(
@@ -144,7 +147,7 @@ def sweep(
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
         with view(opened.study) as observer:
             Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer).run()
-        _conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition)
+        _conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition, words)
 
 
 def _name_of(words: list[str]) -> str | None:
@@ -155,7 +158,7 @@ def _name_of(words: list[str]) -> str | None:
 # -- the end
 
 
-def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Definition") -> None:
+def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str]) -> None:
     from ..tracking.compare import Request, render, table
     from ..tracking.report import write_report
 
@@ -165,9 +168,8 @@ def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Def
     report = directory / "report.html"
     write_report(runs, report, rows)
     failed = [done for done in trials if done.state == "failed"]
-    best = _best(trials, definition)
-    if best is not None:
-        note(f"\nbest {definition.metric}: {best.value:.6g}, trial {best.trial.point}: {_typed(best)}")
+    if found := outcome(trials, definition, _more_seeds(name, words)):
+        note(f"\n{found}")
     for done in failed:
         note(f"trial {done.trial.point} failed: {done.reason}")
     note(f"everything of this sweep: {shortest(directory)}; its report: {shortest(report)}")
@@ -178,7 +180,7 @@ def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Def
 
 
 def _runs(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
-    """The acknowledged trials' runs: those of this directory, and what the study knows of those on other machines."""
+    """The runs of trials that ended: those of this directory, and what the study knows of those on other machines."""
     from ..tracking.sources import RunData, Swept, runs_of_sweep
 
     here = {run.name: run for run in runs_of_sweep(directory)}
@@ -199,14 +201,53 @@ class TrialsFailedError(Exception):
     exit_code = FAILED
 
 
-def _best(trials: list["Done"], definition: "Definition") -> "Done | None":
-    known = [done for done in trials if done.value is not None and math.isfinite(done.value)]
-    choose = max if definition.maximize else min
-    return choose(known, key=lambda done: done.value or 0.0, default=None)
+def outcome(trials: list["Done"], definition: "Definition", more: str) -> str:
+    """What the sweep found, in a line: no winner that another seed would overturn. `more`: what adds seeds."""
+    from ..tracking.ranking import RULE, first, order
+
+    metric, larger = definition.metric, definition.maximize
+    whole = order(_settings(trials, metric), larger)
+    if not whole:
+        return ""
+    if all(setting.seeds == 1 for setting in whole):
+        if definition.method != "grid":  # a search is asked for a point to go on with
+            which = f"{'highest' if larger else 'lowest'} {metric} of this search"
+            point = f"{_figure(whole[0].mean)} with {whole[0].label}"
+            return f"{which}: {point} (one seed: not a ranking); with more seeds: {more}"
+        low, high = sorted((whole[0].mean, whole[-1].mean))
+        values = f"{_figure(low)} to {_figure(high)}" if high > low else _figure(low)
+        return f"{metric}: {values} (one seed each: not a ranking); to compare with more seeds: {more}"
+    leading = first(whole, larger)
+    told = "; ".join(f"{setting.label}: {setting.text(_figure)}" for setting in leading[:NAMED])
+    told += f"; and {len(leading) - NAMED} more" if len(leading) > NAMED else ""
+    means = "mean and 95 % interval of the seeds"
+    if len(leading) == 1:
+        return f"best {metric}, {means}: {told}"
+    return f"best {metric} cannot be told apart ({RULE}), {means}: {told}"
 
 
-def _typed(done: "Done") -> str:
-    return " ".join(f"{key}={value}" for key, value in done.trial.chosen.items())
+def _settings(trials: list["Done"], metric: str) -> "list[Setting]":
+    """By what was chosen, the seed aside."""
+    from ..engine.sweep.results import measures_of
+    from ..tracking.ranking import Setting
+
+    values: dict[str, list[float | None]] = {}
+    for done in trials:
+        label = " ".join(f"{key}={value}" for key, value in done.trial.chosen.items() if key != "seed")
+        told = [measures_of(summary).get(metric) for summary in done.summaries] if done.state == "complete" else []
+        told += [None] * (len(done.trial.seeds) - len(told))
+        values.setdefault(label, []).extend(told)
+    known = {label: [v for v in each if v is not None and math.isfinite(v)] for label, each in values.items()}
+    return [Setting(label, tuple(known[label]), len(each)) for label, each in values.items()]
+
+
+def _figure(value: float) -> str:
+    return f"{value:.5g}"
+
+
+def _more_seeds(name: str, words: list[str]) -> str:
+    """The command, under a name that is free: a sweep goes on as it was defined."""
+    return f"paceline sweep {shlex.join(words) if words else '...'} --seeds 3 --name {name}-seeds"
 
 
 # -- the dry run

@@ -83,7 +83,8 @@ class Tally:
         best = self.best()
         parts = [f"{self.done} of {self.total} done"]
         parts += [f"{self.failed} failed"] if self.failed else []
-        parts += [f"best {self.definition.metric} {best.value:.5g} ({typed(best.trial)})"] if best else []
+        # of one seed, and some of the trials: nobody is named yet
+        parts += [f"best {self.definition.metric} so far {best.value:.5g}"] if best else []
         parts += [self.left()] if self.left() else []
         return ", ".join(parts)
 

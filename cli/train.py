@@ -104,4 +104,4 @@ def _print_result(result: "Result", trace: Path | None) -> None:
         note(f"\neverything of this run: {shortest(Path(result.path))}")
         if trace is not None:
             note(f"who waited for whom: {trace} (open it in ui.perfetto.dev)")
-        note(f"beside others: paceline compare {result.path.name} OTHER")
+        note(f"compare it with another run: paceline compare {result.path.name} OTHER")

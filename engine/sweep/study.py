@@ -439,7 +439,7 @@ def _stored() -> Iterator[None]:
             raise
         cause = error.__cause__ or error
         said = str(getattr(cause, "orig", cause)).strip().splitlines() or [type(cause).__name__]
-        raise StorageError(f"the sweep's study: {said[0]}; what was acknowledged before is kept") from error
+        raise StorageError(f"the sweep's study: {said[0]}; the trials that were recorded before are kept") from error
 
 
 # -- trials

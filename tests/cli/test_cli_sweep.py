@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from paceline.cli.sweep import outcome
 from paceline.engine.sweep.definition import define
 from paceline.engine.sweep.opening import open_sweep
+from paceline.engine.sweep.study import Done, Trial
 from paceline.tracking.run_directory import RunDirectory
 
 TINY = ("epochs=1", "steps=4", "data.limit=64", "tracking=none", "checkpoint.every=0", "hardware.workers=1")
@@ -220,6 +222,59 @@ def test_a_definition_that_is_not_what_the_study_has_is_refused(paceline, here: 
     assert ended.status == 2 and "is not the definition that the sweep's study has" in ended.last
 
 
+# -- the closing line
+
+
+def done(point: int, sync: str, accuracies: list[float | None], state: Any = "complete") -> list[Done]:
+    """A trial of a grid for each seed."""
+    return [
+        Done(
+            Trial(point, point, 0, {"sync": sync}, (seed,)),
+            state,
+            accuracy,
+            "",
+            0,
+            (f"{point}-{seed}",),
+            ({"name": f"{point}-{seed}", "accuracy": accuracy},),
+            1.0,
+        )
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+GRID = define(["sync=bsp,ssp"])
+
+
+def test_a_grid_of_one_seed_names_no_winner_and_how_to_add_seeds() -> None:
+    said = outcome([*done(0, "bsp", [0.91]), *done(1, "ssp", [0.94])], GRID, "MORE")
+    assert said == "accuracy: 0.91 to 0.94 (one seed each: not a ranking); to compare with more seeds: MORE"
+
+
+def test_the_closing_line_has_the_mean_of_the_table_and_not_the_luckiest_seed() -> None:
+    bsp, ssp = done(0, "bsp", [0.90, 0.91, 0.92]), done(1, "ssp", [0.80, 0.82, 0.99])
+    said = outcome([*bsp, *ssp], GRID, "MORE")
+    assert said == (
+        "best accuracy cannot be told apart (Welch's 95 % interval of the difference includes 0), mean and 95 % "
+        "interval of the seeds: sync=bsp: 0.91 ± 0.024841; sync=ssp: 0.87 ± 0.25935"
+    )
+    said = outcome([*bsp, *done(1, "ssp", [0.80, 0.81, 0.79])], GRID, "MORE")
+    assert said == "best accuracy, mean and 95 % interval of the seeds: sync=bsp: 0.91 ± 0.024841"
+
+
+def test_a_setting_with_a_failed_seed_or_without_the_metric_is_no_winner() -> None:
+    broken = [*done(1, "ssp", [0.99, 0.99]), *done(1, "ssp", [None], "failed")]
+    assert "ssp" not in outcome([*done(0, "bsp", [0.90, 0.91, 0.92]), *broken], GRID, "MORE")
+    assert outcome(done(0, "bsp", [None]), GRID, "MORE") == ""
+
+
+def test_a_search_names_the_point_to_go_on_with_and_that_it_is_of_one_seed() -> None:
+    search = define(["optimizer.lr=interval(0.1,1)"], trials=2)
+    said = outcome([*done(0, "bsp", [0.91]), *done(1, "ssp", [0.94])], search, "MORE")
+    assert (
+        said == "highest accuracy of this search: 0.94 with sync=ssp (one seed: not a ranking); with more seeds: MORE"
+    )
+
+
 # -- for real
 
 
@@ -236,6 +291,8 @@ def test_a_sweep_ends_with_the_table_the_best_and_the_report_and_resuming_says_i
     assert lines[2] == "trial 0001-ssp: sync=ssp" and "2 of 2 done" in lines[3]
     assert not re.search(r"[\x1b\r]", ended.err), "plain lines where no terminal is"
     assert lines[-1] == "everything of this sweep: runs/mine; its report: runs/mine/report.html"
+    assert "(one seed each: not a ranking); to compare with more seeds: paceline sweep sync=bsp,ssp" in lines[-2]
+    assert lines[-2].endswith("--seeds 3 --name mine-seeds") and "sync=ssp:" not in lines[-2]
     assert (here / "runs" / "mine" / "report.html").is_file()
 
     times = {path: path.stat().st_mtime_ns for path in (here / "runs" / "mine").glob("*/*")}

@@ -204,23 +204,55 @@ def timed(name: str, seconds: float | None, sent: float, **more: Any) -> RunData
     return recorded(name, summary={"time_to_accuracy": seconds, "wire": {"bytes_per_step": sent}}, **more)
 
 
-def test_the_sentence_names_the_soonest_run_its_time_and_its_bytes() -> None:
+def seeds(sync: str, times: list[float | None], sent: float = 1.0) -> list[RunData]:
+    """A trial of a sweep, a run for each seed."""
+    return [
+        timed(f"{sync}-{i}", time, sent, swept=Swept("s", 1, i, {"sync": sync}), sync=sync)
+        for i, time in enumerate(times)
+    ]
+
+
+def test_one_seed_each_is_no_ranking_and_no_winner_is_named() -> None:
     slow, quick = timed("slow", 20.0, 1024.0), timed("quick", 1.25, 2048.0)
     [said] = verdicts([slow, quick])
     step = next(r["step"] for r in quick.records if r.get("accuracy", 0) >= 0.9)
-    sent = f"{step * 2 * 2048 / 1024:.1f} KiB"
     assert said.startswith(
-        "Measured, mlp on digits: reaches 90.00% soonest: quick (data_parallel, sync=bsp), in 1.25 s"
+        "Measured, mlp on digits, target 90.00%. One seed each: not a ranking. 2 settings reached it,"
     )
-    assert f"with {sent} sent by all workers" in said
-    assert "Next: slow (data_parallel, sync=bsp), in 20.0 s" in said
-    assert "With the fewest bytes: slow" in said
+    assert f"in 1.25 s to 20.0 s, with {step * 2:.1f} KiB to {step * 4:.1f} KiB sent by all workers." in said
+    assert "slow" not in said and "quick" not in said
+    assert said.endswith("To compare them, repeat with more seeds: paceline sweep ... --seeds 3.")
 
 
-def test_it_says_when_none_reaches_the_target_and_how_many_never_do() -> None:
+def test_no_second_seed_overturns_what_a_sweep_of_one_seed_names() -> None:
+    """hogwild looked soonest with one seed, asp the slowest with three."""
+    one = [timed(sync, time, 1.0, sync=sync) for sync, time in (("hogwild", 0.156), ("asp", 0.268), ("bsp", 0.461))]
+    assert not any(word in verdicts(one)[0] for word in ("hogwild", "asp", "bsp", "oonest"))
+    three = [*seeds("asp", [0.48, 0.69, 0.90]), *seeds("bsp", [0.38, 0.47, 0.56])]
+    [said] = verdicts(three)
+    assert "The soonest cannot be told apart (Welch's 95 % interval of the difference includes 0; means and" in said
+    assert "sync=bsp, in 0.47 s ± 0.224 s" in said and "sync=asp, in 0.69 s ± 0.522 s" in said
+
+
+def test_of_several_seeds_the_soonest_is_named_with_its_interval_and_the_next() -> None:
+    [said] = verdicts([*seeds("ssp", [2.0, 2.1, 1.9], 4096.0), *seeds("asp", [9.0, 9.5, 8.5])])
+    assert "Soonest: sync=ssp, in 2 s ± 0.248 s, with " in said
+    assert "sent by all workers (means and 95 % intervals of 3 seeds). Next: sync=asp, in 9 s ± 1.24 s" in said
+    assert "Fewest bytes: sync=asp, " in said
+
+
+def test_a_setting_with_one_seed_is_not_compared_with_those_of_several() -> None:
+    [said] = verdicts([*seeds("ssp", [2.0, 2.1]), *seeds("asp", [0.1])])
+    assert "Soonest: sync=ssp" in said and "asp" not in said and "1 with one seed only: not compared." in said
+
+
+def test_it_says_when_none_reaches_the_target_and_how_many_did_not() -> None:
     never = timed("never", None, 10.0)
-    assert verdicts([never]) == ["Measured, mlp on digits: none of 1 reaches 90.00%."]
-    assert verdicts([never, timed("one", 1.0, 10.0)])[0].endswith("1 of 2 never do.")
+    assert verdicts([never]) == ["Measured, mlp on digits, target 90.00%. Not one setting reached it."]
+    assert verdicts([never, timed("late", None, 1.0)])[0].endswith("None of the 2 settings reached it.")
+    said = verdicts([never, timed("one", 1.0, 10.0)])[0]
+    assert "one (data_parallel, sync=bsp) alone reached it, in 1 s" in said
+    assert said.endswith("1 of the 2 settings did not reach it.")
 
 
 def test_modelled_runs_and_other_targets_are_contests_of_their_own() -> None:
@@ -228,26 +260,30 @@ def test_modelled_runs_and_other_targets_are_contests_of_their_own() -> None:
     runs.append(recorded("hard", summary={"target_accuracy": 0.99, "time_to_accuracy": None}))
     first, second, third = verdicts(runs)
     assert ("real" in first, "virtual" in first) == (True, False)
-    assert "none of 1 reaches 99.00%" in second
+    assert "target 99.00%. Not one setting reached it." in second
     assert third.startswith("Modelled (virtual cluster)")
-    assert "virtual" in third
+    assert "virtual" in third and "(one seed)" in third
+
+
+def test_a_folder_of_many_targets_has_few_sentences_those_with_the_most_to_compare_first() -> None:
+    runs = [recorded(f"r{i}", summary={"target_accuracy": 0.5 + i / 100}) for i in range(9)]
+    runs += [recorded("again", summary={"target_accuracy": 0.58})]
+    said = verdicts(runs)
+    assert len(said) == 5 and "target 58.00%. One seed each" in said[0]
+    assert said[-1] == "5 more combinations of model, data set and target: see the table."
 
 
 def test_a_run_that_broke_is_no_choice() -> None:
     diverged = timed("broke", 0.1, 1.0, status="diverged")
-    assert "soonest: whole" in verdicts([diverged, timed("whole", 9.0, 1.0)])[0]
+    assert "whole (data_parallel, sync=bsp) alone reached it" in verdicts([diverged, timed("whole", 9.0, 1.0)])[0]
 
 
-def test_seeds_of_one_trial_are_one_setting_and_all_must_reach_the_target() -> None:
-    def seeds(sync: str, times: list[float | None]) -> list[RunData]:
-        return [
-            timed(f"{sync}-{i}", time, 1.0, swept=Swept("s", 1, i, {"sync": sync}), sync=sync)
-            for i, time in enumerate(times)
-        ]
-
-    [said] = verdicts([*seeds("ssp", [2.0, 4.0]), *seeds("asp", [1.0, None])])
-    assert "soonest: sync=ssp (mean of 2 seeds), in 3 s" in said
-    assert "With some of their seeds only: sync=asp (2 seeds): 1." in said
+def test_a_setting_of_which_some_seeds_reached_the_target_is_not_compared() -> None:
+    [said] = verdicts([*seeds("ssp", [2.0, 4.0]), *seeds("asp", [1.0, None]), *seeds("bsp", [9.0, 9.1])])
+    assert "sync=ssp, in 3 s ± 12.7 s" in said and "Soonest: sync=asp" not in said
+    assert said.endswith("Reached with some of their seeds only, and not compared: sync=asp: 1 of 2.")
+    [said] = verdicts(seeds("asp", [1.0, None]))
+    assert "Not one setting reached it with all of its seeds." in said and "sync=asp: 1 of 2." in said
 
 
 # -- the document
@@ -321,15 +357,16 @@ def test_a_run_that_was_killed_after_it_reached_the_target_reached_it() -> None:
     killed = timed("killed", 5.0, 10.0, status="unfinished")
     del killed.summary["time_to_accuracy"]
     reached = next(record for record in killed.records if record.get("accuracy", 0) >= 0.9)
-    assert f"soonest: killed (data_parallel, sync=bsp), in {reached['time']:.3g} s" in verdicts([killed])[0]
+    assert f"killed (data_parallel, sync=bsp) reached it in {reached['time']:.3g} s" in verdicts([killed])[0]
     killed.summary["status"] = "failed"
-    assert verdicts([killed]) == ["Measured, mlp on digits: none of 1 reaches 90.00%."]
+    assert verdicts([killed]) == ["Measured, mlp on digits, target 90.00%. Not one setting reached it."]
 
 
 def test_seeds_outside_a_sweep_are_one_setting_too() -> None:
     runs = [timed(f"mine-{seed}", 2.0 + seed, 1.0) for seed in (0, 1)]
     runs = [replace(run, config={"seed": seed, "sync": "bsp"}) for seed, run in enumerate(runs)]
-    assert "soonest: mine-0 (data_parallel, sync=bsp) (mean of 2 seeds), in 2.5 s" in verdicts(runs)[0]
+    assert "mine-0 (data_parallel, sync=bsp) reached it in 2.5 s ± 6.35 s" in verdicts(runs)[0]
+    assert "(mean and 95 % interval of 2 seeds)" in verdicts(runs)[0]
 
 
 def test_the_comparison_is_in_the_page_where_it_says_more_than_the_runs() -> None:

@@ -1,29 +1,30 @@
-"""Who reaches the target accuracy soonest, in what time, and with how many bytes."""
+"""Who reaches the target accuracy soonest, in what time, and with how many bytes: as far as the seeds can tell."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ..compare import human_bytes
 from ..groups import Entry, grouped
+from ..ranking import RULE, Setting, first, order
 from ..run_directory import Record
 from ..sources import RunData
 from .curves import lived, number
 from .text import shown
 
 BROKEN = ("failed", "diverged", "damaged")
+SENTENCES = 4  # of a folder with runs of many models, data sets and targets
+NAMED = 4  # settings in a list
+MORE_SEEDS = "paceline sweep ... --seeds 3"
 
 
 @dataclass(frozen=True)
 class Reached:
-    """A setting: one run, or the seeds of one trial, with their means. `seconds`: None unless all reach the target."""
+    """A setting: one run, or the seeds of one trial, and what it took to the target."""
 
-    label: str
-    seconds: float | None
-    bytes: float | None
-    reaching: int
-    seeds: int
+    time: Setting
+    bytes: Setting
 
 
 def verdicts(runs: list[RunData]) -> list[str]:
@@ -32,10 +33,18 @@ def verdicts(runs: list[RunData]) -> list[str]:
     for run in runs:
         target = number(run.summary.get("target_accuracy"))
         if target is not None:
-            modelled = bool(run.summary.get("modelled"))
-            key = (modelled, _name(run, "model"), _name(run, "data"), target)
-            contests.setdefault(key, []).append(run)
-    return [_sentence(*key, _settings(of)) for key, of in sorted(contests.items(), key=lambda item: item[0])]
+            contests.setdefault((bool(run.summary.get("modelled")), *choices(run), target), []).append(run)
+    every = sorted(((key, _settings(of)) for key, of in contests.items()), key=lambda item: item[0])
+    if len(every) > SENTENCES:
+        every.sort(key=lambda item: -len(item[1]))
+    said = [f"{_where(*key)}. {_sentence(settings)}" for key, settings in every[:SENTENCES]]
+    left = len(every) - len(said)
+    return [*said, f"{left} more combinations of model, data set and target: see the table."] if left else said
+
+
+def choices(run: RunData) -> tuple[str, str]:
+    """Its model and data set, as shown."""
+    return _name(run, "model"), _name(run, "data")
 
 
 def bytes_of_a_step(summary: dict[str, Any]) -> float | None:
@@ -60,28 +69,25 @@ def _settings(runs: list[RunData]) -> list[Reached]:
         key = (
             f"{of_run[id(run)]}"
             if swept is None
-            else json.dumps([swept.sweep, swept.parameters], sort_keys=True, default=str)
+            else json.dumps([swept.sweep, _without_seed(swept.parameters)], sort_keys=True, default=str)
         )
         groups.setdefault(key, []).append(run)
     return [_reached(group) for group in groups.values()]
 
 
+def _without_seed(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parameters.items() if key != "seed"}
+
+
 def _reached(group: list[RunData]) -> Reached:
-    first = group[0]
-    what = f"{shown(first.name, 64)} ({_name(first, 'strategy')}, sync={_name(first, 'sync')})"
-    if len(group) > 1:
-        chosen = first.swept.parameters if first.swept is not None else {}
-        named = ", ".join(f"{shown(key, 64)}={shown(value, 64)}" for key, value in chosen.items())
-        what = f"{named or what} (mean of {len(group)} seeds)"
-    times = [time for run in group if (time := _time_to_target(run)) is not None]
-    sent = [sum_ for run in group if (sum_ := _bytes_to_target(run)) is not None]
-    return Reached(
-        what,
-        sum(times) / len(times) if len(times) == len(group) else None,
-        sum(sent) / len(sent) if len(sent) == len(group) else None,
-        len(times),
-        len(group),
-    )
+    run = group[0]
+    label = f"{shown(run.name, 64)} ({_name(run, 'strategy')}, sync={_name(run, 'sync')})"
+    if len(group) > 1 and run.swept is not None:
+        chosen = _without_seed(run.swept.parameters)
+        label = ", ".join(f"{shown(key, 64)}={shown(value, 64)}" for key, value in chosen.items()) or label
+    times = tuple(time for each in group if (time := _time_to_target(each)) is not None)
+    sent = tuple(sum_ for each in group if (sum_ := _bytes_to_target(each)) is not None)
+    return Reached(Setting(label, times, len(group)), Setting(label, sent, len(group)))
 
 
 def _time_to_target(run: RunData) -> float | None:
@@ -96,7 +102,7 @@ def _time_to_target(run: RunData) -> float | None:
 
 def _bytes_to_target(run: RunData) -> float | None:
     a_step, reached = bytes_of_a_step(run.summary), _evaluation_at_target(run)
-    step = number(reached.get("step")) if reached else None
+    step = number(reached.get("step")) if reached and run.summary.get("status") not in BROKEN else None
     return None if step is None or a_step is None else step * a_step
 
 
@@ -111,34 +117,84 @@ def _evaluation_at_target(run: RunData) -> Record | None:
     return None
 
 
-def _sentence(modelled: bool, model: str, data: str, target: float, settings: list[Reached]) -> str:
+# -- the sentences
+
+
+def _where(modelled: bool, model: str, data: str, target: float) -> str:
     who = "Modelled (virtual cluster)" if modelled else "Measured"
-    where = f"{who}, {model} on {data}"
-    whole = sorted((s for s in settings if s.seconds is not None), key=lambda s: s.seconds or 0.0)
-    partly = [f"{s.label.replace('mean of ', '')}: {s.reaching}" for s in settings if 0 < s.reaching < s.seeds]
-    some = f" With some of their seeds only: {_list(partly)}." if partly else ""
+    return f"{who}, {model} on {data}, target {target:.2%}"
+
+
+def _sentence(settings: list[Reached]) -> str:
+    times = [setting.time for setting in settings]
+    whole = order(times)
     if not whole:
-        return f"{where}: none of {len(settings)} reaches {target:.2%}.{some}"
-    best = whole[0]
-    told = f"{where}: reaches {target:.2%} soonest: {best.label}, in {_seconds(best.seconds)}{_with(best)}."
-    if len(whole) > 1:
-        told += f" Next: {whole[1].label}, in {_seconds(whole[1].seconds)}{_with(whole[1])}."
-    if known := [s for s in whole if s.bytes is not None]:
-        least = min(known, key=lambda s: s.bytes or 0.0)
-        if len(known) > 1 and least is not best:
-            told += f" With the fewest bytes: {least.label}, {human_bytes(least.bytes or 0.0)}."
-    missed = len(settings) - len(whole)
-    return told + (f" {missed} of {len(settings)} never do." if missed and not partly else some)
+        who = f"None of the {len(settings)} settings" if len(settings) > 1 else "Not one setting"
+        told = f"{who} reached it{' with all of its seeds' if any(t.values for t in times) else ''}."
+    elif len(settings) == 1:
+        told = f"{whole[0].label} reached it {_took(settings[0])}{_seeds(whole[0])}."
+    elif all(setting.seeds == 1 for setting in whole):
+        told = _one_seed(settings, whole)
+    else:
+        told = _several_seeds(settings, whole)
+    partly = [f"{t.label}: {len(t.values)} of {t.seeds}" for t in times if t.values and not t.is_whole]
+    if partly:
+        told += f" Reached with some of their seeds only, and not compared: {_list(partly)}."
+    missed = sum(not t.values for t in times)
+    if missed and whole:
+        told += f" {missed} of the {len(settings)} settings did not reach it."
+    return told
+
+
+def _one_seed(settings: list[Reached], whole: list[Setting]) -> str:
+    """No winner, and no order that could be read as one."""
+    count = f"{len(whole)} settings reached it" if len(whole) > 1 else f"{whole[0].label} alone reached it"
+    sent = order([s.bytes for s in settings if s.time.is_whole])
+    with_ = f", with {_range(sent, human_bytes)} sent by all workers" if sent else ""
+    return (
+        f"One seed each: not a ranking. {count}, in {_range(whole, _seconds)}{with_}. "
+        f"To compare them, repeat with more seeds: {MORE_SEEDS}."
+    )
+
+
+def _several_seeds(settings: list[Reached], whole: list[Setting]) -> str:
+    of = {id(setting.time): setting for setting in settings}
+    leading = first(whole)
+    with_times = [f"{time.label}, {_took(of[id(time)])}" for time in leading]
+    counts = sorted({setting.seeds for setting in whole if setting.seeds > 1})
+    means = f"means and 95 % intervals of {' or '.join(map(str, counts))} seeds"
+    if len(leading) > 1:
+        told = f"The soonest cannot be told apart ({RULE}; {means}): {_list(with_times)}."
+    else:
+        told = f"Soonest: {with_times[0]} ({means})."
+        others = [setting for setting in whole if setting.seeds > 1 and setting is not leading[0]]
+        told += f" Next: {others[0].label}, {_took(of[id(others[0])])}." if others else ""
+    least = first([setting.bytes for setting in settings if setting.time.is_whole])
+    if len(least) == 1 and least[0].label not in [setting.label for setting in leading]:
+        told += f" Fewest bytes: {least[0].label}, {least[0].text(human_bytes)}."
+    alone = sum(setting.seeds == 1 for setting in whole)
+    return f"{told} {alone} with one seed only: not compared." if alone else told
+
+
+def _took(setting: Reached) -> str:
+    sent = f", with {setting.bytes.text(human_bytes)} sent by all workers" if setting.bytes.is_whole else ""
+    return f"in {setting.time.text(_seconds)}{sent}"
+
+
+def _seeds(setting: Setting) -> str:
+    return " (one seed)" if setting.seeds == 1 else f" (mean and 95 % interval of {setting.seeds} seeds)"
+
+
+def _range(settings: list[Setting], unit: Callable[[float], str]) -> str:
+    low, high = (unit(setting.mean) for setting in (settings[0], settings[-1]))
+    return low if low == high else f"{low} to {high}"
 
 
 def _list(items: Iterable[str]) -> str:
-    return "; ".join(items)
+    every = list(items)
+    more = len(every) - NAMED
+    return "; ".join(every[:NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _with(setting: Reached) -> str:
-    return "" if setting.bytes is None else f", with {human_bytes(setting.bytes)} sent by all workers"
-
-
-def _seconds(value: float | None) -> str:
-    assert value is not None
+def _seconds(value: float) -> str:
     return f"{value:,.1f} s" if value >= 10 else f"{value:.3g} s"
