@@ -15,6 +15,7 @@ from ..strategies import Strategy, Sync
 from ..tasks.base import Data, Split
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.partition import Partition, Partitioner
+from .blame import blaming
 from .errors import ConfigError
 from .experiment import Experiment, VirtualHardware
 from .layout import Layout, check_samples, lay_out
@@ -44,6 +45,7 @@ class Parts:
     modules: list[nn.Module]  # what the strategy cuts it into
     make_model: Callable[[], nn.Module]
     make_optimizer: MakeOptimizer
+    allowed: tuple[str, ...]  # the user's own modules
 
 
 def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None) -> Parts:
@@ -90,7 +92,8 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
             chosen = chosen.model_copy(update={"knobs": {**chosen.knobs, "fused": None}})
         return build("optimizer", chosen, Optimizer, allowed, {"params": params})
 
-    check_spec(experiment.data.name, data.spec)
+    with blaming(f"data={experiment.data.name}", allowed):
+        check_spec(experiment.data.name, data.spec)
     layout = lay_out(experiment, strategy, sync, world_size)
     check_samples(experiment, data.spec.train_size, layout)
     partitioner.check(data.spec, layout.replicas)
@@ -127,4 +130,5 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         modules,
         make_model,
         make_optimizer,
+        allowed,
     )

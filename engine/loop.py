@@ -58,11 +58,20 @@ def train(job: Job) -> int:
         value = None if loss is None else loss.item()
         if value is not None and not math.isfinite(value):
             raise DivergedError(
-                f"worker {job.comm.rank} diverged at step {step}: the loss is {value}; a smaller optimizer.lr may help"
+                f"worker {job.comm.rank} diverged at step {step}: the loss is {value}; {_why(job, batch, step)}"
             )
         job.after_step(done, step + 1, value)
         done = step + 1
     return job.steps
+
+
+def _why(job: Job, batch: Batch, step: int) -> str:
+    """What may help, once the loss is no longer finite."""
+    if batch.inputs.is_floating_point() and not bool(batch.inputs.isfinite().all()):
+        return "the batch itself holds values that are NaN or infinite: look at the data"
+    if step == 0 and job.sync.synchronous:
+        return "nothing was updated yet, so that it is the model as it begins that gives this, at any optimizer.lr"
+    return "a smaller optimizer.lr may help"
 
 
 def take(job: Job, step: int) -> Batch:

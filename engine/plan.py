@@ -11,6 +11,7 @@ from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, payload, state_of
 from ..tasks.losses import cross_entropy
 from . import memory
+from .blame import layer, place, said, shortest
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -138,11 +139,8 @@ def _part_plans(
         with memory.AttentionOf(device), repeats:
             activations = _activations(experiment, parts, modules, inputs, targets)
         parts.strategy.foresee(modules, inputs, targets, cross_entropy, device)
-    except (RuntimeError, IndexError) as error:  # torch's word on shapes
-        raise ConfigError(
-            f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
-            f"{list(inputs.shape)}: {str(error).splitlines()[0]}"
-        ) from error
+    except Exception as error:
+        raise _not_taken(error, experiment, inputs, parts.allowed) from error
     with repeats:
         within = parts.strategy.cost(modules, inputs)
     parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
@@ -176,7 +174,30 @@ def _part_plans(
     return plans
 
 
-def _check_outputs(experiment: Experiment, outputs: Tensor, targets: Tensor, classes: int) -> None:
+def _not_taken(error: Exception, experiment: Experiment, inputs: Tensor, allowed: tuple[str, ...]) -> Exception:
+    """What to say when the model's forward fails; the error itself where it is not the model's."""
+    where, which = place(error, allowed), layer(error)
+    is_shapes = isinstance(error, RuntimeError | IndexError)  # torch's word on them
+    if hasattr(error, "exit_code") or not (where or which or is_shapes):
+        return error
+    at = "".join(f"{words}: " for words in (where, which) if words)
+    return ConfigError(
+        f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
+        f"{inputs.dtype} {list(inputs.shape)}: {at}{said(error)}"
+    )
+
+
+def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, targets: Tensor, classes: int) -> None:
+    if not isinstance(outputs, Tensor):
+        code = type(model).forward.__code__
+        where = (
+            f"{type(model).__module__}.{code.co_qualname} ({shortest(code.co_filename)}, line {code.co_firstlineno})"
+        )
+        wanted = f"[samples, {''.join(f'{n}, ' for n in targets.shape[1:])}{classes}]"
+        raise ConfigError(
+            f"model={experiment.model.name}: {where} returns a {type(outputs).__name__}; must return a tensor "
+            f"{wanted}, such as the object's .logits"
+        )
     if outputs.dim() != targets.dim() + 1 or outputs.shape[-1] < classes:
         raise ConfigError(
             f"model={experiment.model.name} puts out {list(outputs.shape)}; data={experiment.data.name} has targets "
@@ -207,7 +228,7 @@ def _activations(
             for x, y, times in zip(flowing, wanted, alike, strict=True):
                 outputs.append(parts.strategy.forward(module, x))
                 if i == parts.strategy.loss_part:
-                    _check_outputs(experiment, outputs[0], targets, parts.data.spec.classes)
+                    _check_outputs(experiment, module, outputs[0], targets, parts.data.spec.classes)
                     ends.append(cross_entropy(outputs[-1], y))
                 else:
                     ends.append(outputs[-1])

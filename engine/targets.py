@@ -10,14 +10,15 @@ import importlib
 import inspect
 import json
 import re
-from types import UnionType
+from types import ModuleType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
+from .blame import place, said
 from .errors import ConfigError
 from .experiment import Choice, explain
 
@@ -31,6 +32,21 @@ _OURS = {
     "partition": ("paceline.tasks",),
     "optimizer": ("paceline.strategies", "torch.optim"),
     "stragglers": ("paceline.engine",),
+}
+# What torch's optimizers check themselves, without saying the rule
+_Rate = Annotated[float, Ge(0)]
+_Decay = Annotated[float, Ge(0), Lt(1)]
+_OF_OPTIMIZERS: dict[str, Any] = {
+    **dict.fromkeys(("lr", "momentum", "weight_decay", "eps", "lr_decay", "initial_accumulator_value"), _Rate),
+    "betas": tuple[_Decay, _Decay],
+    "alpha": _Rate,
+    "rho": Annotated[float, Ge(0), Le(1)],
+}
+_BASES = {"data": "paceline.tasks.base.Data", "model": "torch.nn.Module"}  # as they are imported
+_SHOWN = {
+    "data": "; a torch Dataset becomes one in a few lines: docs/own_data.md",
+    "strategy": "; CONTRIBUTING.md shows one",
+    "sync": "; CONTRIBUTING.md shows one",
 }
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -57,12 +73,34 @@ def load_class(group: str, target: str, base: type[T], allowed: tuple[str, ...])
     except ImportError as error:
         raise ConfigError(f"{group}._target_={target}: cannot import {module_name}: {error}") from None
     found = getattr(module, class_name, None)
-    if not (isinstance(found, type) and issubclass(found, base) and not inspect.isabstract(found)):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        if isinstance(found, type):
-            what = f"the class {found.__name__}"
-        raise ConfigError(f"{group}._target_={target}: is {what}; must be a class derived from {base.__name__}")
+    if found is None:
+        raise ConfigError(f"{group}._target_={target}: the module {_near_class(module, class_name, base)}")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+        raise ConfigError(f"{group}._target_={target}: is {what}; must be a class {_derived(group, base)}")
+    if inspect.isabstract(found):
+        lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise ConfigError(f"{group}._target_={target}: lacks {lacks}; must be a class {_derived(group, base)}")
     return found
+
+
+def _derived(group: str, base: type) -> str:
+    """What is asked of a class of the group, and where it is shown."""
+    needed = ", ".join(sorted(getattr(base, "__abstractmethods__", ())))
+    with_these = f" with {needed}" if needed else ""
+    return (
+        f"derived from {_BASES.get(group, f'{base.__module__}.{base.__qualname__}')}{with_these}{_SHOWN.get(group, '')}"
+    )
+
+
+def _near_class(module: ModuleType, name: str, base: type) -> str:
+    classes = [each for each, found in vars(module).items() if isinstance(found, type) and issubclass(found, base)]
+    own = [each for each in classes if vars(module)[each].__module__ == module.__name__] or classes
+    close = difflib.get_close_matches(name, own, n=3, cutoff=0.5)
+    hint = (
+        f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(own)[:8]) or 'none that fits'}"
+    )
+    return f"{module.__name__} has no class {name}; {hint}"
 
 
 def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], given: dict[str, Any]) -> T:
@@ -73,13 +111,17 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
         return cls(**passed, **choice.knobs)
-    except (ValueError, TypeError, RuntimeError, AssertionError) as error:
-        if hasattr(error, "exit_code"):
+    except Exception as error:
+        where = place(error, allowed)
+        is_of_knobs = isinstance(error, ValueError | TypeError | RuntimeError | AssertionError)
+        if hasattr(error, "exit_code") or not (where or is_of_knobs):
             raise
+        if not (is_of_knobs and choice.knobs):
+            raise ConfigError(f"{group}={choice.name}: {where or choice.target}: {said(error)}") from error
         blamed = [name for name in choice.knobs if not _accepts(cls, {**passed, name: choice.knobs[name]})]
         knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"{knobs}: {why} ({choice.target})") from error
+        raise ConfigError(f"{knobs}: {why} ({where or choice.target})") from error
 
 
 def _accepts(cls: type, arguments: dict[str, Any]) -> bool:
@@ -96,12 +138,15 @@ def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspec
     except NameError:  # a signature that names what its module does not import: nothing to check against
         hints = {}
     names = [name for name in signature.parameters if name not in given]
+    is_optimizer = cls.__module__.startswith("torch.optim.")
     for name, value in knobs.items():
         if name in given or name not in names:
             close = difflib.get_close_matches(name, names, n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names) or 'none'}"
             raise ConfigError(f"{group}.{name}: {cls.__name__} has no such parameter; {hint}")
-        if name in hints:
+        if is_optimizer and name in _OF_OPTIMIZERS:
+            _check_type(f"{group}.{name}", value, _OF_OPTIMIZERS[name])
+        elif name in hints:
             _check_type(f"{group}.{name}", value, hints[name])
     for name, parameter in signature.parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (

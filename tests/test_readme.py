@@ -1,4 +1,4 @@
-"""What the README and docs/sweeps.md show is run: files are written, commands called, Python executed."""
+"""What the README and two pages of docs/ show is run: files are written, commands called, Python executed."""
 
 import re
 import shlex
@@ -14,6 +14,10 @@ from needs import needs_fashion_mnist
 from paceline.cli.main import main
 
 ROOT = Path(__file__).parent.parent
+OWN_DATA = "docs/own_data.md"
+PAGES = ("README.md", OWN_DATA)
+# The README's model on that page's table
+WIDE_ON_WINE = "paceline train data=wine model=wide model.width=8 --config-dir conf-of-mine --allow-module mine"
 SHORT = [
     "tracking=none",
     "steps=2",
@@ -35,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the README's files in it, in which its commands run in order."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
-    for block in blocks("python") + blocks("yaml"):
+    for block in [block for page in PAGES for language in ("python", "yaml") for block in blocks(language, page)]:
         first, _, rest = block.partition("\n")
         if re.fullmatch(r"# [\w/.-]+\.(py|yaml)", first):
             path = folder / first.removeprefix("# ")
@@ -54,7 +58,9 @@ def of_page(page: str, *marks: pytest.MarkDecorator) -> list[ParameterSet]:
 
 @pytest.mark.docs
 @pytest.mark.dist
-@pytest.mark.parametrize("command", [*of_page("README.md"), *of_page("docs/sweeps.md", pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", [*of_page("README.md"), *of_page(OWN_DATA), WIDE_ON_WINE, *of_page("docs/sweeps.md", pytest.mark.slow)]
+)
 def test_the_command_of_the_readme_succeeds(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,7 +90,8 @@ def shortened(words: list[str]) -> list[str]:
         words = [*words[: words.index("--trials")], *words[words.index("--trials") + 2 :]]
     if "long" in words:
         more.append("checkpoint.every_steps=1")
-    return [*words, *SHORT, *more]
+    has_limit = not any(word in ("data=wine", "data=shapes") for word in words)
+    return [*words, *(word for word in SHORT if has_limit or not word.startswith("data.limit")), *more]
 
 
 @pytest.mark.parametrize("command", [*commands("make"), "make test", "make compare", "make bench"])

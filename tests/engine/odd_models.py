@@ -1,5 +1,8 @@
 """Models that users write: tied weights, masks, frozen layers, two dtypes, none to train, wrong outputs."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -23,9 +26,30 @@ class Odd(nn.Sequential):
                 shared.requires_grad_(False)
             case "two_dtypes":
                 layers.append(Scaled())
+            case "misfit":
+                layers.append(nn.Linear(15, 16))
+            case "raises":
+                layers.append(Raises())
+            case "not_a_number":
+                layers.append(Nan())
         super().__init__(*layers, nn.Linear(16, 7 if kind == "few_outputs" else spec.classes))
         if kind == "all_frozen":
             self.requires_grad_(False)
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Any:
+        outputs = super().forward(x)
+        return SimpleNamespace(logits=outputs) if self.kind == "object" else outputs
+
+
+class Raises(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise LookupError("nothing there")
+
+
+class Nan(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float("nan")
 
 
 class Masked(nn.Module):

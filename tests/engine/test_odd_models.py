@@ -9,7 +9,7 @@ from short_runs import HERE
 
 from paceline import engine
 from paceline.engine import Result
-from paceline.engine.errors import ConfigError
+from paceline.engine.errors import ConfigError, WorkerFailedError
 from paceline.strategies import LayoutError
 
 QUICK = ["tracking=none", "data.limit=64", "batch_size=16", "model=odd", "epochs=2", "checkpoint.every=1"]
@@ -64,6 +64,28 @@ def test_what_cannot_be_trained_is_refused_before_anything_starts(root: Path) ->
     assert "sync=bsp takes several" in refusal("model.kind=two_dtypes", "sync=asp")
     assert "no parameters to train" in refusal("model.kind=all_frozen")
     assert "[16, 7]" in refusal("model.kind=few_outputs")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("object", ["odd_models.Odd.forward (", "odd_models.py, line ", "returns a SimpleNamespace", ".logits"]),
+        ("misfit", ["[16, 1, 8, 8]", "Linear(in_features=15, out_features=16, bias=True), given [16, 16]"]),
+        ("raises", ["odd_models.Raises.forward (", "odd_models.py, line ", "LookupError: nothing there"]),
+    ],
+)
+def test_a_forward_that_fails_is_refused_with_class_file_line_and_shapes(
+    root: Path, kind: str, parts: list[str]
+) -> None:
+    said = refusal(f"model.kind={kind}")
+    assert said.startswith("model=odd") and "\n" not in said
+    assert all(part in said for part in parts), said
+
+
+def test_a_model_that_is_nan_before_any_step_is_not_told_to_learn_more_slowly(root: Path) -> None:
+    with pytest.raises(WorkerFailedError, match="nothing was updated yet") as caught:
+        train(root, "model.kind=not_a_number", "hardware=virtual")
+    assert caught.value.exit_code == 6 and "smaller" not in str(caught.value)
 
 
 @pytest.mark.dist

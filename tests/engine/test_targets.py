@@ -14,7 +14,7 @@ from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import Choice
 from paceline.engine.targets import build, check_target, load_class
 from paceline.strategies import Strategy
-from paceline.tasks.base import DataSpec
+from paceline.tasks.base import Data, DataSpec
 
 SPEC = DataSpec((1, 8, 8), torch.float32, (), 10, 100, 10)
 
@@ -55,7 +55,9 @@ def test_a_refused_module_is_never_imported(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match="--allow-module trap"):
         load_class("model", "trap.Model", nn.Module, ())
     assert "trap" not in sys.modules and not (tmp_path / "sprung").exists()
-    with pytest.raises(ConfigError, match="is nothing"):  # allowed, it is imported
+    with pytest.raises(
+        ConfigError, match="the module trap has no class Model; it has none that fits"
+    ):  # allowed, it is imported
         load_class("model", "trap.Model", nn.Module, ("trap",))
     assert (tmp_path / "sprung").exists()
 
@@ -70,17 +72,67 @@ def test_an_allowed_module_does_not_allow_one_whose_name_begins_like_it() -> Non
     ("group", "target", "base", "what"),
     [
         ("model", "torch.nn.init.kaiming_normal_", nn.Module, "is a function"),
-        ("model", "torch.nn.Nope", nn.Module, "is nothing"),
+        ("model", "torch.nn.Linaer", nn.Module, "the module torch.nn has no class Linaer; did you mean Linear"),
         ("model", "paceline.tasks.models.mlp.OrderedDict", nn.Module, "is the class OrderedDict"),
         ("model", "paceline.tasks.models.nope.Net", nn.Module, "cannot import paceline.tasks.models.nope"),
         ("model", "torch.nn.modules.linear.os.system", nn.Module, "cannot import torch.nn.modules.linear.os"),
-        ("strategy", "paceline.strategies.base.Strategy", Strategy, "is the class Strategy"),
-        ("strategy", "paceline.strategies.sync.bsp.BSP", Strategy, "must be a class derived from Strategy"),
+        (
+            "strategy",
+            "paceline.strategies.base.Strategy",
+            Strategy,
+            "lacks forward_backward, prepare; must be a class derived from",
+        ),
+        (
+            "strategy",
+            "paceline.strategies.sync.bsp.BSP",
+            Strategy,
+            "must be a class derived from paceline.strategies.base.Strategy",
+        ),
     ],
 )
 def test_what_is_no_class_of_the_groups_type_is_refused(group: str, target: str, base: type, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         load_class(group, target, base, ())
+
+
+def test_a_torch_dataset_is_told_which_class_and_methods_make_it_a_data_set() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_class("data", "torch.utils.data.TensorDataset", Data, ("torch.utils",))
+    for word in ("paceline.tasks.base.Data with load, spec", "docs/own_data.md"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "knobs", "rule"),
+    [
+        ("SGD", {"lr": -0.1}, "optimizer.lr=-0.1: must be greater than or equal to 0"),
+        ("SGD", {"lr": 0.1, "momentum": -1}, "optimizer.momentum=-1: must be greater than or equal to 0"),
+        ("Adam", {"betas": [0.9, 1.0]}, "optimizer.betas.1=1.0: must be less than 1"),
+        ("AdamW", {"weight_decay": -0.5}, "optimizer.weight_decay=-0.5: must be greater than or equal to 0"),
+        ("Adam", {"eps": "no"}, "optimizer.eps='no': must be a valid number"),
+    ],
+)
+def test_a_knob_of_torchs_optimizers_is_refused_with_its_rule(optimizer: str, knobs: dict[str, Any], rule: str) -> None:
+    given = {"params": [nn.Parameter(torch.zeros(1))]}
+    with pytest.raises(ConfigError) as caught:
+        build("optimizer", choice(f"torch.optim.{optimizer}", **knobs), Optimizer, (), given)
+    assert str(caught.value) == rule
+
+
+def test_a_users_constructor_that_raises_is_named_with_its_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raises.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, spec):\n"
+        "        self.width = spec.input_shape[5]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        build("model", choice("raises.Net"), nn.Module, ("raises",), {"spec": SPEC})
+    assert str(caught.value).startswith("model=mine: raises.Net.__init__ (raises.py, line 4): IndexError: tuple index")
 
 
 def test_the_engines_own_arguments_go_where_the_constructor_has_a_place_for_them() -> None:
