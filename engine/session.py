@@ -48,7 +48,8 @@ class Result:
         return self.summary["accuracy"]
 
     @property
-    def throughput(self) -> float:
+    def throughput(self) -> float | None:
+        """Samples a second of all workers; None: the run was too short to measure."""
         return self.summary["throughput"]
 
     def __str__(self) -> str:

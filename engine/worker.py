@@ -23,7 +23,7 @@ from .dates import Dates
 from .experiment import Experiment
 from .layout import Role
 from .loop import Job, train
-from .meters import Meter, Report, summarise
+from .meters import Meter, Report, is_too_short, summarise, without_times
 from .notes import effective_batch, untimed
 from .pace import ModelledPace, RealPace
 from .plan import choose_device, make_plan, share_of_cores
@@ -427,6 +427,8 @@ class Worker:
     def _summarise(self, reports: list[Report], meter: Meter, done: int, status: str) -> None:
         experiment, layout = self.experiment, self.layout
         plan = make_plan(experiment, self.assignment.allowed, layout.world_size).as_dict()
+        measured = summarise(reports, layout)
+        short = self.parts.compute is None and is_too_short(reports)  # a modelled clock is exact
         reason = {} if status == "completed" else {"reason": f"was asked to stop, after step {done}"}
         self.directory.write_summary(
             {
@@ -447,7 +449,7 @@ class Worker:
                 "seed": experiment.seed,
                 "modelled": self.parts.compute is not None,
                 "event_digest": self.world.digest() if isinstance(self.world, VirtualComm) else None,
-                **summarise(reports, layout),
+                **(without_times(measured) if short else measured),
                 "accuracy": self.last_evaluation.get("accuracy"),
                 "loss": self.last_evaluation.get("loss"),
                 "consensus_distance": self.last_evaluation.get("consensus_distance"),

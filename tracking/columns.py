@@ -114,6 +114,7 @@ COLUMNS = (
     Column("n", "n", _fixed(0), usual=1),  # completed runs that a row is the mean of
     Column("runs", "runs", listed),
     Column("others", "not counted", listed),  # of a group, those that did not complete
+    Column("too_short", "too short to measure"),  # no throughput and step times for that reason
     Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput"),
     Column("step_ms", "step ms", _milliseconds, short="step"),
     Column("compute_ms", "compute ms", _milliseconds, short="compute"),
@@ -139,6 +140,8 @@ COLUMNS = (
     Column("dollars_ratio", "dollar ratio", _times),
     Column("why", "why", shortened),
 )
+TOO_SHORT = "too short"  # in the cells of these columns, where a run was too short to measure
+TIMED = ("throughput_samples_per_s", "step_ms", "speedup_throughput")
 BY_KEY = {column.key: column for column in COLUMNS}
 _BY_NAME = BY_KEY | {column.short: column for column in COLUMNS if column.short}
 

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, Column, anything, words
+from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, TIMED, TOO_SHORT, Column, anything, words
 from .errors import TableError
 from .groups import INTERVAL
 from .summaries import Row
@@ -17,7 +17,7 @@ from .summaries import Row
 FORMATS = ("table", "markdown", "csv", "json")
 GAP = 2  # blanks between columns
 # Told by the run's label, by other columns, or shown where runs differ in it only.
-_NOT_FOR_PEOPLE = ("status", "modelled", "messages", "staleness_max", "loss", "runs")
+_NOT_FOR_PEOPLE = ("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs")
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
 _UNITS = {"%": 100.0, "KiB": 2**-10, "MiB": 2**-20, "GiB": 2**-30, "TiB": 2**-40}
@@ -62,7 +62,7 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 def facts(row: Row) -> list[tuple[str, str]]:
     """What is known of one run, for people: titles and values, the row's reason (`why`) aside."""
-    left_out = ("modelled", "status", "runs", "others", "why")
+    left_out = ("modelled", "too_short", "status", "runs", "others", "why")
     columns = [_column(key, [row]) for key in row if key not in left_out and not key.endswith(INTERVAL)]
     told = [(visible(column.title), _cell(row, column)) for column in columns]
     return [(title, text) for title, text in told if text != "-"]
@@ -104,7 +104,14 @@ def _says_something(column: Column, table: list[Row]) -> bool:
     values = [row.get(column.key) for row in table]
     if column.key in ("model", "data"):  # a comparison holds them fixed
         return len({value for value in values if value is not None}) > 1
-    return any(value not in (None, column.usual, []) for value in values)
+    return any(value not in (None, column.usual, []) for value in values) or any(
+        is_too_short(row, column.key) for row in table
+    )
+
+
+def is_too_short(row: Row, key: str) -> bool:
+    """Whether that is why it has no value of this column."""
+    return key in TIMED and row.get(key) is None and bool(row.get("too_short")) and key in row
 
 
 def _cell(row: Row, column: Column) -> str:
@@ -114,7 +121,7 @@ def _cell(row: Row, column: Column) -> str:
         notes += [row["status"]] if row["status"] not in ("completed", None) else []
         return visible(f"{value} ({', '.join(notes)})" if notes else str(value))
     if value is None or value == []:
-        return "-"
+        return TOO_SHORT if is_too_short(row, column.key) else "-"
     text = column.text(value) if column.key in BY_KEY else anything(value)
     half = row.get(column.key + INTERVAL)
     return visible(f"{text} ±{_half(half, text)}" if half else text)

@@ -60,12 +60,13 @@ def row_of(summary: Summary) -> Row:
         row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
     if row["effective_batch"] == summary.get("batch_size"):
         row["effective_batch"] = None  # as asked
-    return row | {"modelled": bool(summary.get("modelled")), "lost_workers": _count(summary, "lost")}
+    told = {key: bool(summary.get(key)) for key in ("modelled", "too_short")}
+    return row | told | {"lost_workers": _count(summary, "lost")}
 
 
 def summary_from(row: Row) -> Summary:
     """What `row_of` makes this row of; other keys are passed over. Raises ValueError as `row_of` does."""
-    summary: Summary = {"modelled": bool(row.get("modelled"))}
+    summary: Summary = {key: bool(row.get(key)) for key in ("modelled", "too_short")}
     for key, field in FIELDS.items():
         value = row.get(key)
         if value is None:

@@ -52,10 +52,9 @@ def test_a_result_says_what_was_run_what_came_out_and_where_it_is(train: Train, 
         "modelled": False,
     }
     assert {key: summary[key] for key in expected} == expected
-    assert result.throughput == summary["throughput"] > 0
+    assert result.throughput is summary["throughput"] is None, "11 timed steps of milliseconds"
+    assert summary["too_short"] and "too short" in str(result)
     assert result.accuracy == summary["accuracy"] and 0.2 < summary["accuracy"] <= 1
-    times = summary["step_time"]
-    assert times["compute"] > 0 and all(0 <= times[kind] <= times["median"] * 2 for kind in times)
     assert "mine" in str(result)
 
     assert [record["step"] for record in records(result, "step")] == list(range(1, steps + 1))

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.comm.timeline import Operation
 from paceline.engine.layout import Layout
-from paceline.engine.meters import Report, summarise
+from paceline.engine.meters import Report, is_too_short, summarise, without_times
 
 MEMORY = {"parameters": 8, "gradients": 8, "activations": 3, "process_peak": 100}
 
@@ -98,6 +98,20 @@ def test_a_run_shorter_than_its_warm_up_has_no_times_and_no_division_by_zero() -
     assert summary["throughput"] == 0.0
     assert summary["step_time"] == {"median": None, "compute": None, "communication": None, "waiting": None}
     assert summary["wire"] == {"bytes_per_step": 0.0, "by_primitive": {}, "total": 0, "messages": 0}
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "left_out", "short"),
+    [(10, 0.011, 0, False), (9, 1.0, 0, True), (10, 0.009, 0, True), (12, 0.011, 3, True), (0, 1.0, 0, True)],
+)
+def test_a_run_is_too_short_with_fewer_than_10_timed_steps_or_under_a_tenth_of_a_second(
+    steps: int, seconds: float, left_out: int, short: bool
+) -> None:
+    timed = report(steps=[(i, i + seconds, 1) for i in range(steps)], left_out=left_out)
+    idle = report(1)  # a client that no round took
+    assert is_too_short([idle, timed]) is short
+    found = without_times(summarise([timed, idle], TWO))
+    assert found["too_short"] is True and found["throughput"] is None and set(found["step_time"].values()) == {None}
 
 
 def test_memory_is_the_largest_workers_kind_by_kind_without_servers() -> None:

@@ -62,6 +62,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "run": "base",
         "status": "completed",
         "modelled": False,
+        "too_short": False,
         "model": "mlp",
         "data": "digits",
         "strategy": "data_parallel",

@@ -120,3 +120,20 @@ def test_a_long_reason_is_shortened_for_people_alone():
 def test_facts_are_what_is_known_of_one_run():
     told = dict(facts(rows([data("a", modelled=True, accuracy=None)])[0]))
     assert told["run"] == "a (modelled)" and told["samples/s"] == "1,000" and "accuracy" not in told
+
+
+def test_a_run_too_short_to_measure_says_so_where_its_figures_would_stand():
+    lines = [
+        data("brief", config(), too_short=True, throughput=None, step_time={"median": None}),
+        data("long", config()),
+    ]
+    told = table(lines, Request(baseline=lines[1], group=False))[0]
+    header, brief, long = render(told).splitlines()
+    assert "samples/s" in header and "step ms" in header and "speed-up" in header
+    assert brief.count("too short") == 3 and "too short" not in long
+    assert "too short" in render(rows([lines[0]])), "its columns stay"
+    assert dict(facts(rows([lines[0]])[0]))["samples/s"] == "too short"
+    assert (
+        json.loads(render(told, "json"))[0] | {"too_short": True, "throughput_samples_per_s": None}
+        == json.loads(render(told, "json"))[0]
+    )

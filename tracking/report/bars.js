@@ -160,6 +160,12 @@ function everyStaleness(pairs) { // with the zeros between, of no more than a sc
   return Array.from({ length: last + 1 }, (_, i) => [i, times.get(i) || 0]);
 }
 
+function lacking(without) {
+  const short = without.filter((run) => run.tooShort).length;
+  const other = without.length - short;
+  return (short ? ` ${plural(short, 'run')} too short to measure.` : '') + (other ? ` ${plural(other, 'run')} without.` : '');
+}
+
 // A figure of each kind over the runs that have what it shows; says how many have not.
 function rowsSection(section, body, controls, has, describe, own = []) {
   if (!runs.some(has)) return false;
@@ -170,8 +176,7 @@ function rowsSection(section, body, controls, has, describe, own = []) {
       const some = shown.filter(has);
       if (!some.length) return { summary: 'No run that is plotted has this.' };
       const described = describe(some);
-      const without = shown.length - some.length;
-      return without ? { ...described, summary: `${described.summary} ${plural(without, 'run')} without.` } : described;
+      return { ...described, summary: described.summary + lacking(shown.filter((run) => !has(run))) };
     }));
   }
   return true;

@@ -6,8 +6,9 @@ from itertools import islice
 from typing import Any
 
 from .. import compare
+from ..columns import TOO_SHORT
 from ..groups import Entry, grouped, t975
-from ..rendering import for_people
+from ..rendering import for_people, is_too_short
 from ..sources import RunData
 from .curves import ACCURACY, TEST_LOSS, TRAINING_LOSS, Curve, curves_of, encode, limit_for, number, thin
 from .palette import DARK, LIGHT, MEMORY_COLOURS, STEP_COLOURS, look
@@ -72,6 +73,7 @@ def _facts(run: RunData, place: int) -> Plain:
         "target": finite(summary.get("target_accuracy")),
         "bytesOfStep": finite(bytes_of_a_step(summary)),
         "throughput": finite(summary.get("throughput")),
+        "tooShort": bool(summary.get("too_short")),
         "step": [finite(step.get(part)) for part in STEP_PARTS],
         "stepMedian": finite(step.get("median")),
         "memory": by_kind(section(summary, "memory")),
@@ -136,8 +138,9 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
     columns = [
         (column.key, column.title, column.text, column.is_number, column.larger_first)
         for column in sorted(compare.COLUMNS, key=lambda column: _rank(column.key))
-        if column.key not in ("run", "status", "modelled", "why", *(f"{kind}_mib" for kind in MEMORY_KINDS))
-        and any(row.get(column.key) not in (None, column.usual) for row in rows)
+        if column.key
+        not in ("run", "status", "modelled", "too_short", "why", *(f"{kind}_mib" for kind in MEMORY_KINDS))
+        and any(row.get(column.key) not in (None, column.usual) or is_too_short(row, column.key) for row in rows)
     ]
     swept = [key for key in _swept_keys(runs) if key not in {column[0] for column in columns}]
     heads: list[Plain] = [
@@ -149,7 +152,10 @@ def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
         [
             [_status(run), None],
             *(_swept_cell(run, key) for key in swept),
-            *(_cell(row.get(key), text) for key, _, text, _, _ in columns),
+            *(
+                [TOO_SHORT, None] if is_too_short(row, key) else _cell(row.get(key), text)
+                for key, _, text, _, _ in columns
+            ),
         ]
         for run, row in zip(runs, rows, strict=True)
     ]
