@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from paceline.comm.process import ProcessComm, connect, serve_store
+from paceline.comm.process import ProcessComm, connect
+from paceline.comm.rendezvous import serve_store
 from paceline.engine.loop import Job, train
 from paceline.engine.meters import Meter
 from paceline.engine.pace import RealPace
@@ -34,8 +35,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
 def harness_against_bare_loop(rounds: int) -> list[Outcome]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    store, port = serve_store(0, 60.0)
-    comm = connect("127.0.0.1", port, 0, 1, 60.0, torch.device("cpu"))
+    store = serve_store(0)
+    comm = connect(store.endpoint, 0, 1, 60.0, torch.device("cpu"))
     data = Split(torch.randn(8192, 1, 28, 28), torch.randint(10, (8192,)))
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +54,7 @@ def harness_against_bare_loop(rounds: int) -> list[Outcome]:
                 )
             )
     comm.close()
-    del store
+    store.close()
     torch.set_num_threads(threads)
     return outcomes
 

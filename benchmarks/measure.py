@@ -11,7 +11,9 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from paceline.comm.process import ProcessComm, connect, serve_store
+from paceline.comm.handshake import Endpoint
+from paceline.comm.process import ProcessComm, connect
+from paceline.comm.rendezvous import serve_store
 
 
 @dataclass(frozen=True)
@@ -55,31 +57,31 @@ def alternate(
 
 def in_processes(workers: int, measure: Callable[[ProcessComm, int], list[Outcome]], rounds: int) -> list[Outcome]:
     """What worker 0's `measure(comm, rounds)` gives, called in so many processes of one thread each."""
-    store, port = serve_store(0, 60.0)
+    store = serve_store(0)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([measure.__module__])
     ours, theirs = context.Pipe(duplex=False)
-    everyone = [(rank, workers, port, measure, rounds, theirs) for rank in range(workers)]
+    everyone = [(rank, workers, store.endpoint, measure, rounds, theirs) for rank in range(workers)]
     processes = [context.Process(target=_worker, args=mine) for mine in everyone]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
         assert process.exitcode == 0, "a benchmark worker failed; its traceback is above"
-    del store
+    store.close()
     return [Outcome(**plain) for plain in json.loads(ours.recv_bytes())]
 
 
 def _worker(
     rank: int,
     workers: int,
-    port: int,
+    store: Endpoint,
     measure: Callable[[ProcessComm, int], list[Outcome]],
     rounds: int,
     out: Connection,
 ) -> None:
     torch.set_num_threads(1)
-    comm = connect("127.0.0.1", port, rank, workers, 60.0, torch.device("cpu"))
+    comm = connect(store, rank, workers, 60.0, torch.device("cpu"))
     outcomes = measure(comm, rounds)
     if rank == 0:
         out.send_bytes(json.dumps([outcome.as_json() for outcome in outcomes]).encode())

@@ -98,14 +98,15 @@ def _meet(device: str) -> Finding:
     """Make a process group of one over loopback and add up: what every run does first."""
     import torch
 
-    from ..comm.process import connect, serve_store
+    from ..comm.process import connect
+    from ..comm.rendezvous import serve_store
 
-    store, port = serve_store(0, SECONDS)
-    comm = connect("127.0.0.1", port, 0, 1, SECONDS, torch.device(device))
+    store = serve_store(0)
+    comm = connect(store.endpoint, 0, 1, SECONDS, torch.device(device))
     value = torch.ones(1, device=device)
     comm.all_reduce(value)
     comm.close()
-    del store  # it had to live until here
+    store.close()
     return Finding(value.item() == 1, f"workers meet over loopback and exchange {device} tensors")
 
 

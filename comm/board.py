@@ -8,6 +8,7 @@ has died is known from the launcher, or from the end of a connection.
 
 import json
 import os
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,6 +19,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from .errors import HangError, PeerLostError
+from .store import StoreClient, StoreServer
 
 BEAT = 0.5  # seconds between heartbeats
 STOPPED = 3  # looks in a row, one each `BEAT`, that find a heartbeat unchanged: it has stopped
@@ -50,20 +52,15 @@ class Board(ABC):
         """What this worker is doing, for whoever finds it missing."""
 
 
-def mark_lost(store: dist.Store, rank: int) -> None:
-    """The launcher's word to all workers that worker `rank` has died. `store`: the run's, from `serve_store`."""
-    of_boards(store).append("lost", f"{rank} ")  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def of_boards(store: dist.Store) -> dist.PrefixStore:
-    """The part of the run's store that boards use."""
-    return dist.PrefixStore("paceline", store)
+def mark_lost(store: StoreServer, rank: int) -> None:
+    """The launcher's word to all workers that worker `rank` has died. `store`: the run's."""
+    store.append("lost", f"{rank} ")
 
 
 class StoreBoard(Board):
-    """A board in a torch.distributed store, with the heartbeat thread."""
+    """A board in the run's store, with the heartbeat thread."""
 
-    def __init__(self, store: dist.PrefixStore, rank: int, size: int, timeout: float) -> None:
+    def __init__(self, store: StoreClient, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.lost: set[int] = set()  # those who have died, numbered in the whole run
         self.look: Callable[[], None] = lambda: None  # whoever has connections looks for more of them
@@ -75,7 +72,7 @@ class StoreBoard(Board):
         self._looked = threading.Condition()
         self._stop = threading.Event()
         self._closing = threading.Event()
-        self._beat(store, 0)
+        self._beat(0)
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -84,7 +81,7 @@ class StoreBoard(Board):
 
     def read(self, key: str, writer: int) -> str:
         self.wait_for([f"board/{key}"], [writer], f"'{key}' from worker {writer}")
-        return self._store.get(f"board/{key}").decode()
+        return self._value(f"board/{key}")
 
     def stop_requested(self) -> bool:
         return self._stop.is_set()
@@ -108,12 +105,13 @@ class StoreBoard(Board):
     def close(self) -> None:
         self._closing.set()
         self._thread.join(timeout=5)
+        self._store.close()
 
     def set_and_wait(self, prefix: str, ranks: list[int], value: str, what: str) -> list[str]:
         """Everyone in `ranks` sets its value under `prefix`; returns all of them in the order of `ranks`."""
         self._store.set(f"{prefix}/{self.rank}", value)
         self.wait_for([f"{prefix}/{rank}" for rank in ranks], ranks, what)
-        return [self._store.get(f"{prefix}/{rank}").decode() for rank in ranks]
+        return [self._value(f"{prefix}/{rank}") for rank in ranks]
 
     def wait_for(self, keys: list[str], writers: list[int], what: str) -> None:
         """Wait for keys, for as long as those who owe them give signs of life within the timeout.
@@ -152,7 +150,7 @@ class StoreBoard(Board):
         if frozen:
             missing, who = frozen, f"{self.describe(frozen)} gave no sign of life"
         else:
-            beats = self._beats(self._store)
+            beats = self._beats()
             missing = [rank for rank in others if json.loads(beats[rank])[1] != what] or others
             who = f"alive but elsewhere: {self.describe(missing)}"
         return HangError(f"worker {self.rank} waited {self.timeout:g} s {what}: {who}", missing, bool(frozen))
@@ -170,21 +168,21 @@ class StoreBoard(Board):
             return [rank for rank in ranks if self._still.get(rank, 0) >= STOPPED]
 
     def describe(self, ranks: list[int]) -> str:
-        beats = self._beats(self._store)
+        beats = self._beats()
         return ", ".join(
             f"worker {rank} (last {json.loads(beats[rank])[1]})" if beats[rank] else f"worker {rank} (never seen)"
             for rank in ranks
         )
 
-    def _beats(self, store: dist.PrefixStore) -> dict[int, bytes]:
-        keys = {rank: f"beat/{rank}" for rank in range(self.size)}
-        if store.check(list(keys.values())):  # one question for all, as soon as all have begun
-            return dict(zip(keys, store.multi_get(list(keys.values())), strict=True))
-        return {rank: store.get(key) if store.check([key]) else b"" for rank, key in keys.items()}
+    def _value(self, key: str) -> str:
+        """Of a key that is there."""
+        [value] = self._store.read([key])
+        assert value is not None, f"{key} has gone from the store"
+        return value.decode()
 
-    def _look(self, store: dist.PrefixStore) -> None:
+    def _look(self) -> None:
         """Note whose heartbeat goes on."""
-        beats = self._beats(store)
+        beats = self._beats()
         with self._looked:
             self._still = {
                 rank: self._still.get(rank, 0) + 1 if self._seen[rank] == beat else 0
@@ -195,25 +193,29 @@ class StoreBoard(Board):
             self._looks += 1
             self._looked.notify_all()
 
-    def _beat(self, store: dist.PrefixStore, count: int) -> None:
-        store.set(f"beat/{self.rank}", json.dumps([count, self._doing]))
+    def _beats(self) -> dict[int, bytes]:
+        beats = self._store.read([f"beat/{rank}" for rank in range(self.size)])
+        return {rank: beat or b"" for rank, beat in enumerate(beats)}
+
+    def _beat(self, count: int) -> None:
+        self._store.set(f"beat/{self.rank}", json.dumps([count, self._doing]))
 
     def _run(self) -> None:
-        # A connection of its own: the main thread may sit in a wait on the other one.
-        store = self._store.clone()  # pyright: ignore[reportAttributeAccessIssue]
         count = 0
         while not self._closing.wait(BEAT):
             count += 1
             try:
-                self._beat(store, count)
-                if self._stop.is_set():
-                    store.set("stop", "1")
-                elif store.check(["stop"]):
+                self._beat(count)
+                stop, lost = self._store.read(["stop", "lost"])
+                if stop is not None:
                     self._stop.set()
-                if store.check(["lost"]):
-                    self.lost.update(map(int, store.get("lost").split()))
-                self._look(store)
+                elif self._stop.is_set():
+                    self._store.set("stop", str(self.rank))
+                self.lost.update(map(int, (lost or b"").split()))
+                self._look()
             except RuntimeError:  # the store is gone, and with it whoever launched us
                 if not self._closing.is_set():
+                    with suppress(OSError):
+                        print(f"worker {self.rank}: the rendezvous store is gone", file=sys.stderr, flush=True)
                     os._exit(4)
                 return

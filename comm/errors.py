@@ -42,6 +42,12 @@ class HostMemoryError(RuntimeError):
     exit_code = 3
 
 
+class TokenError(ValueError):
+    """The workers have no secret in common, or one that others could guess or read."""
+
+    exit_code = 2
+
+
 class NetworkError(ValueError):
     """A modelled network that cannot be."""
 

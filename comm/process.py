@@ -3,8 +3,8 @@
 Messages between two workers, and all-gathers, go over our own sockets, which survive the death of a peer; those of CUDA
 tensors, nccl.
 
-The rendezvous store is bound to loopback by handing it a socket that already listens there; the launcher holds it, so
-it outlives any worker. Under torchrun the store is torchrun's.
+The workers meet in a store of our own (store.py). The launcher serves it on loopback, so that it outlives any worker;
+under torchrun worker 0 does (rendezvous.py).
 """
 
 import hashlib
@@ -29,12 +29,15 @@ from torch import Tensor
 
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
-from .board import BEAT, StoreBoard, of_boards
-from .errors import FabricError, HangError, PeerLostError, RendezvousError
+from .board import BEAT, StoreBoard
+from .errors import FabricError, HangError, PeerLostError
+from .handshake import Endpoint
 from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
+from .rendezvous import Environment, meet
 from .shared_memory import SharedMemory, open_shared
 from .sockets import Address, PeerGoneError, Receive, Send, Sockets
+from .store import StoreClient, StoreServer
 from .timeline import Operation, Timeline
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -42,73 +45,45 @@ T = TypeVar("T")
 _NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
 
 
-def serve_store(port: int, timeout: float) -> tuple[dist.TCPStore, int]:
-    """Listen on loopback only; `port` 0 takes a free one. Raises `RendezvousError` when the port is taken."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(("127.0.0.1", port))
-        listener.listen(512)
-    except OSError as error:
-        listener.close()
-        raise RendezvousError(
-            f"hardware.port={port}: cannot listen on 127.0.0.1:{port} ({error.strerror}); "
-            "hardware.port=0 takes a free port"
-        ) from None
-    port = listener.getsockname()[1]
-    store = dist.TCPStore(
-        "127.0.0.1",
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=timeout),
-        master_listen_fd=listener.detach(),
-    )
-    return store, port
+def connect(store: Endpoint, rank: int, size: int, timeout: float, device: torch.device) -> "ProcessComm":
+    """Join the run on this host whose launcher serves `store`, as worker `rank` of `size`.
 
-
-def connect(address: str, port: int, rank: int, size: int, timeout: float, device: torch.device) -> "ProcessComm":
-    """Join the run as worker `rank` of `size`. Raises `RendezvousError` or `HangError`."""
-    if address in ("127.0.0.1", "localhost"):
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    return _join(
-        _store(address, port, rank, timeout, hosts_it=False), _own_address(address), rank, size, timeout, device
-    )
+    Raises `RendezvousError` or `HangError`.
+    """
+    _use_loopback()
+    return _join(StoreClient(store, rank, timeout), None, rank, size, timeout, device)
 
 
 def connect_env(timeout: float, device: torch.device) -> "ProcessComm":
     """Join the run that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe (env://, torchrun).
 
     On several hosts, GLOO_SOCKET_IFNAME says which network to use for collectives; messages between two workers take
-    the network on which a worker reaches MASTER_ADDR.
+    the network on which a worker reaches MASTER_ADDR. Raises `TokenError` beside what `connect` raises.
     """
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    agent_hosts_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = _store(address, port, rank, timeout, hosts_it=rank == 0 and not agent_hosts_it)
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    own = dist.PrefixStore(f"restart-{restart}", store)
-    return _join(own, _own_address(address), rank, size, timeout, device)
+    told = Environment.read()
+    if told.on_loopback:
+        _use_loopback()
+    server, store = meet(told, timeout)
+    return _join(StoreClient(store, told.rank, timeout), server, told.rank, told.size, timeout, device)
 
 
-def _store(address: str, port: int, rank: int, timeout: float, hosts_it: bool) -> dist.TCPStore:
-    patience = timedelta(seconds=timeout)
-    try:
-        return dist.TCPStore(address, port, is_master=hosts_it, wait_for_workers=False, timeout=patience)
-    except dist.DistError as error:
-        raise RendezvousError(f"worker {rank} cannot reach the rendezvous at {address}:{port}: {error}") from None
+def _use_loopback() -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 
-def _join(store: dist.Store, address: str, rank: int, size: int, timeout: float, device: torch.device) -> "ProcessComm":
-    """`address`: this host's, on the network on which it reaches the store."""
-    board = StoreBoard(of_boards(store), rank, size, timeout)
+def _join(
+    store: StoreClient, server: StoreServer | None, rank: int, size: int, timeout: float, device: torch.device
+) -> "ProcessComm":
+    """`server`: the store's, where this worker serves it."""
+    board = StoreBoard(store, rank, size, timeout)
     everyone = list(range(size))
-    own = json.dumps({"host": _boot_id(), "address": address})
+    own = json.dumps({"host": _boot_id(), "address": _own_address(store.endpoint.host)})
     said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
     hosts = [word["host"] for word in said]
     groups = _Groups(dist.PrefixStore("groups", store), timeout, device)
     world = groups.make("world", rank, size) if size > 1 else None
-    sockets = Sockets(_address_for_all([word["address"] for word in said], rank), board, timeout)
+    address = _address_for_all([word["address"] for word in said], rank)
+    sockets = Sockets(address, store.endpoint.key, board, timeout)
     own = json.dumps(asdict(sockets.address))
     sockets.meet(
         [Address(**json.loads(word)) for word in board.set_and_wait("clock", everyone, own, "all workers to connect")]
@@ -116,7 +91,8 @@ def _join(store: dist.Store, address: str, rank: int, size: int, timeout: float,
     board.look = sockets.look
     # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
     origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
-    return ProcessComm(_Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin), everyone, "world", world)
+    worker = _Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin, server)
+    return ProcessComm(worker, everyone, "world", world)
 
 
 def _own_address(other: str) -> str:
@@ -185,6 +161,7 @@ class _Worker:
     groups: _Groups
     hosts: list[str]  # of every worker of the run
     origin: float  # of the clock
+    server: StoreServer | None  # of the run's store, where this worker serves it
     closing: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -597,6 +574,9 @@ class ProcessComm(Comm):
             self._worker.closing.pop()()
         self._worker.sockets.close()
         self._board.close()
+        if (server := self._worker.server) is not None:
+            server.wait_for_clients(self._worker.groups.timeout)
+            server.close()
 
 
 class _Mutex(AbstractContextManager[None]):

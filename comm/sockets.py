@@ -7,12 +7,12 @@ A message is a header (group, length) and its bytes. The thread that waits reads
 receive that wants them, or into the inbox when a message that nobody has asked for is in the way. What nobody waits
 for stays with its sender, unless this worker waits until it has sent something itself. What the kernel does not take at
 once is written by a thread, while the caller computes.
-Whoever connects must first say the secret that the listener published in the run's store.
+Who may connect is decided by a handshake (handshake.py), in a thread of its own. A header's length is believed only as
+far as bytes have come: memory for a message that nobody asked for grows with it.
 """
 
 import itertools
 import os
-import secrets
 import select
 import socket
 import struct
@@ -25,9 +25,10 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from .board import BEAT, StoreBoard
+from .handshake import Acceptor, Endpoint, call, listen
 
 _HEADER = struct.Struct("!QQ")  # group, bytes that follow
-_HELLO = struct.Struct("!16sI")  # the listener's secret, the caller's rank
+_FIRST_ROOM = 1 << 20  # bytes for the beginning of a message that nobody asked for
 _ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 CLOSING = 5.0  # seconds at the end for messages that nobody waited for to leave
 
@@ -42,11 +43,10 @@ class PeerGoneError(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker listens, and what to say there first (hexadecimal)."""
+    """Where a worker listens."""
 
     host: str
     port: int
-    secret: str
 
 
 @dataclass(eq=False)
@@ -65,12 +65,21 @@ class _Message:
 
     source: int
     arrival: int
-    memory: memoryview
+    length: int
+    memory: memoryview  # of what nobody has asked for, no more than twice what has come
     filled: int = 0
 
     @property
     def whole(self) -> bool:
-        return self.filled == len(self.memory)
+        return self.filled == self.length
+
+    def room(self) -> memoryview:
+        """For what comes next of it."""
+        if self.filled == len(self.memory):
+            larger = memoryview(bytearray(min(self.length, max(2 * self.filled, _FIRST_ROOM))))
+            larger[: self.filled] = self.memory
+            self.memory = larger
+        return self.memory[self.filled :]
 
 
 @dataclass(eq=False)
@@ -102,9 +111,9 @@ class Receive:
 
 
 class _Connection:
-    """A TCP connection, and the message on it that is half read. `peer` is None until the caller has said who it is."""
+    """A TCP connection to a peer, and the message on it that is half read."""
 
-    def __init__(self, sock: socket.socket, peer: int | None) -> None:
+    def __init__(self, sock: socket.socket, peer: int) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.socket, self.peer = sock, peer
@@ -113,16 +122,16 @@ class _Connection:
         self._end = select.poll()
         self._end.register(sock, _ENDED)
 
-    def read_head(self, layout: struct.Struct) -> tuple | None:
-        """The fields of a header, once all of it is there."""
+    def read_header(self) -> tuple[int, int] | None:
+        """A message's group and length, once all of the header is there."""
         if not self._head:
-            self._head, self._filled = bytearray(layout.size), 0
+            self._head, self._filled = bytearray(_HEADER.size), 0
         self._filled += self.read(memoryview(self._head)[self._filled :])
-        if self._filled < layout.size:
+        if self._filled < _HEADER.size:
             return None
-        fields = layout.unpack(self._head)
+        group, length = _HEADER.unpack(self._head)
         self._head = bytearray()
-        return fields
+        return group, length
 
     def read(self, memory: memoryview) -> int:
         """How many bytes were there. Raises `BlockingIOError` when there were none, `OSError` at the end."""
@@ -143,7 +152,7 @@ class _Connection:
 
 @dataclass
 class _Peer:
-    address: Address
+    endpoint: Endpoint
     connections: list[_Connection] = field(default_factory=list)  # two where both called at once; we write to the first
     queue: SimpleQueue[Send | None] = field(default_factory=SimpleQueue)
     thread: threading.Thread | None = None
@@ -153,14 +162,11 @@ class _Peer:
 class Sockets:
     """A worker's end of its connections to all others. Ranks are those of the whole run. For one thread."""
 
-    def __init__(self, host: str, board: StoreBoard, timeout: float) -> None:
-        """Listen on `host`. `timeout`: that of `wait`, in seconds."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
-        self._listener.setblocking(False)
-        self._secret = secrets.token_bytes(16)
-        self.address = Address(host, self._listener.getsockname()[1], self._secret.hex())
-        self._board, self._timeout = board, timeout
+    def __init__(self, host: str, key: bytes, board: StoreBoard, timeout: float) -> None:
+        """Listen on `host` for those who know `key`. `timeout`: that of `wait`, in seconds."""
+        listener = listen(host)
+        self.address = Address(host, listener.getsockname()[1])
+        self._key, self._board, self._timeout = key, board, timeout
         self._peers: list[_Peer] = []
         self._connections: dict[int, _Connection] = {}  # by file descriptor
         self._receives: list[Receive] = []  # those not done, in the order in which they were posted
@@ -169,11 +175,19 @@ class Sockets:
         self._left: set[int] = set()  # those who went, and have not died
         self._told: set[tuple[int, int]] = set()  # (group, peer): the deaths that receives from anyone have told
         self._heard = 0  # whom one heard last
-        self._sent = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # something was sent, or somebody has called
+        own = self._endpoint(board.rank, self.address)
+        self._acceptor = Acceptor(listener, own, lambda peer: peer < board.size and peer != board.rank, self._wake)
 
     def meet(self, addresses: list[Address]) -> None:
         """Learn where everyone listens."""
-        self._peers = [_Peer(address) for address in addresses]
+        self._peers = [_Peer(self._endpoint(rank, address)) for rank, address in enumerate(addresses)]
+
+    def _endpoint(self, rank: int, address: Address) -> Endpoint:
+        return Endpoint(f"worker {rank}", address.host, address.port, self._key)
+
+    def _wake(self) -> None:
+        os.eventfd_write(self._woken, 1)
 
     # -- sending
 
@@ -210,7 +224,7 @@ class Sockets:
                 except OSError:
                     sending.broken = True
                 sending.done = True
-                os.eventfd_write(self._sent, 1)
+                self._wake()
 
     # -- receiving
 
@@ -269,9 +283,9 @@ class Sockets:
         assert message is not None
         self._heard = message.source
         if message.memory is not receive.memory:
-            assert len(message.memory) == len(receive.memory), (
+            assert message.length == len(receive.memory), (
                 f"worker {self._board.rank} expected {len(receive.memory)} bytes and "
-                f"worker {message.source} sent {len(message.memory)}"
+                f"worker {message.source} sent {message.length}"
             )
             receive.memory[:] = message.memory
 
@@ -299,44 +313,39 @@ class Sockets:
     def _progress(self, seconds: float, takes_all: bool = False) -> bool:
         """Wait for something to happen, and read what is wanted, or all. False: nothing happened."""
         poll = select.poll()
-        poll.register(self._listener, select.POLLIN)
-        poll.register(self._sent, select.POLLIN)
-        strangers = [connection for connection in self._connections.values() if connection.peer is None]
+        poll.register(self._woken, select.POLLIN)
         everyone = range(len(self._peers)) if takes_all else ()
         awaited = {*everyone, *(peer for receive in self._receives for peer in receive.awaits)}
-        for connection in itertools.chain(strangers, *(self._peers[peer].connections for peer in awaited)):
+        for connection in itertools.chain.from_iterable(self._peers[peer].connections for peer in awaited):
             poll.register(connection.socket, select.POLLIN)
         happened = [fd for fd, _ in poll.poll(1000 * seconds)]
         if len(happened) > 1:  # nobody shall be served twice before the others
             happened.sort(key=self._turn)
         for fd in happened:
-            if fd == self._listener.fileno():
+            if fd == self._woken:
+                os.eventfd_read(self._woken)
                 self._accept()
-            elif fd == self._sent:
-                os.eventfd_read(self._sent)
-            elif (connection := self._connections.get(fd)) is not None:
-                if connection.peer is None:
-                    self._greet(connection)
-                elif takes_all or any(connection.peer in receive.awaits for receive in self._receives):
-                    self._read(connection, connection.peer)
+            elif (connection := self._connections.get(fd)) is not None and (
+                takes_all or any(connection.peer in receive.awaits for receive in self._receives)
+            ):
+                self._read(connection)
         return bool(happened)
 
     def _turn(self, fd: int) -> int:
         connection = self._connections.get(fd)
-        peer = None if connection is None else connection.peer
-        return -1 if peer is None else (peer - self._heard - 1) % len(self._peers)
+        return -1 if connection is None else (connection.peer - self._heard - 1) % len(self._peers)
 
-    def _read(self, connection: _Connection, peer: int) -> None:
+    def _read(self, connection: _Connection) -> None:
         """Read what is there of one message."""
         try:
             if connection.message is None:
-                header = connection.read_head(_HEADER)
+                header = connection.read_header()
                 if header is None:
                     return
-                connection.message = self._begin(peer, *header)
+                connection.message = self._begin(connection.peer, *header)
             message = connection.message
             if not message.whole:
-                message.filled += connection.read(message.memory[message.filled :])
+                message.filled += connection.read(message.room())
             if message.whole:
                 connection.message = None
                 self._receives = [receive for receive in self._receives if receive.message is not message]
@@ -350,10 +359,10 @@ class Sockets:
         for receive in self._receives:
             if receive.message is None and receive.group == group and peer in receive.sources:
                 fits = len(receive.memory) == length
-                memory = receive.memory if fits else memoryview(bytearray(length))
-                receive.message = _Message(peer, next(self._arrivals), memory)
+                memory = receive.memory if fits else memoryview(b"")
+                receive.message = _Message(peer, next(self._arrivals), length, memory)
                 return receive.message
-        message = _Message(peer, next(self._arrivals), memoryview(bytearray(length)))
+        message = _Message(peer, next(self._arrivals), length, memoryview(b""))
         self._inbox[group, peer].append(message)
         return message
 
@@ -369,10 +378,8 @@ class Sockets:
         return connections[0] if connections else None
 
     def _call(self, peer: int) -> None:
-        address = self._peers[peer].address
         try:
-            sock = socket.create_connection((address.host, address.port), self._timeout)
-            sock.sendall(_HELLO.pack(bytes.fromhex(address.secret), self._board.rank))
+            sock = call(self._peers[peer].endpoint, self._board.rank, self._timeout)
         except TimeoutError:
             raise
         except OSError:
@@ -381,43 +388,17 @@ class Sockets:
             self._keep(_Connection(sock, peer))
 
     def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            connection = _Connection(sock, None)
-            self._connections[sock.fileno()] = connection
-            self._greet(connection)
-
-    def _greet(self, connection: _Connection) -> None:
-        """Hear who calls, and whether it may."""
-        try:
-            hello = connection.read_head(_HELLO)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._close(connection)
-            return
-        if hello is None:
-            return
-        secret, peer = hello
-        if secrets.compare_digest(secret, self._secret) and peer < len(self._peers) and peer != self._board.rank:
-            connection.peer = peer
-            self._keep(connection)
-        else:
-            self._close(connection)
+        """Take in those who have called."""
+        for sock, peer in self._acceptor.admitted():
+            self._keep(_Connection(sock, peer))
 
     def _keep(self, connection: _Connection) -> None:
-        assert connection.peer is not None
         self._connections[connection.socket.fileno()] = connection
         self._peers[connection.peer].connections.append(connection)
 
     def _close(self, connection: _Connection) -> None:
         del self._connections[connection.socket.fileno()]
         connection.close()
-        if connection.peer is None:
-            return
         self._peers[connection.peer].connections.remove(connection)
         self._note_end(connection.peer)
         if (half := connection.message) is None:
@@ -441,7 +422,7 @@ class Sockets:
         """Notice who has gone, without reading messages."""
         self._accept()
         for connection in self._connections.values():
-            if connection.peer is not None and connection.has_ended():
+            if connection.has_ended():
                 self._note_end(connection.peer)
 
     def _note_end(self, peer: int) -> None:
@@ -469,12 +450,12 @@ class Sockets:
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0))
         self._board.leave()
-        self._listener.close()
+        self._acceptor.close()
         for connection in self._connections.values():
             connection.close()
         for thread in threads:
             thread.join()
-        os.close(self._sent)
+        os.close(self._woken)
 
 
 def _write(sock: socket.socket, parts: list[memoryview]) -> None:

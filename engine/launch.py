@@ -30,7 +30,8 @@ import torch
 from ..comm import Comm
 from ..comm.board import mark_lost
 from ..comm.network import Link, Network
-from ..comm.process import connect, serve_store
+from ..comm.process import connect
+from ..comm.rendezvous import serve_store
 from ..comm.virtual import Cluster
 from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
 from .build import Parts, assemble
@@ -87,7 +88,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
             run_virtual(assignment, parts, assignment.experiment.hardware)
         else:
             timeout = assignment.experiment.hardware.timeout
-            comm = connect("127.0.0.1", told["port"], rank, told["world_size"], timeout, device)
+            comm = connect(told["store"], rank, told["world_size"], timeout, device)
             _stop_on_sigterm(comm.board.request_stop)
             work(assignment, parts, comm, device)
             comm.close()
@@ -183,7 +184,7 @@ def launch(
     """
     experiment = assignment.experiment
     processes = 1 if isinstance(experiment.hardware, VirtualHardware) else layout.world_size
-    store, port = serve_store(experiment.hardware.port, experiment.hardware.timeout)
+    store = serve_store(experiment.hardware.port)
     told = {
         "experiment": to_yaml(experiment),
         "run": str(assignment.run),
@@ -192,7 +193,7 @@ def launch(
         "resume": str(assignment.resume) if assignment.resume else None,
         "trace": str(assignment.trace) if assignment.trace else None,
         "world_size": layout.world_size,
-        "port": port,
+        "store": store.endpoint,
     }
 
     def may_go_on(ended: Ended) -> bool:
@@ -214,6 +215,7 @@ def launch(
             ended = crew.watch()
     finally:
         crew.kill()
+        store.close()
     failures = [worker for worker in ended if worker.failed]
     if failures:
         raise _explain(failures, layout, assignment)

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from paceline.comm.process import connect, serve_store
+from paceline.comm.handshake import Endpoint
+from paceline.comm.process import connect
+from paceline.comm.rendezvous import serve_store
 from paceline.strategies.state import from_bytes, to_bytes
 
 # What workers import, here and in the engine; torch._dynamo comes with the first optimizer, scikit-learn with the data.
@@ -53,14 +55,15 @@ def run_workers(
     comm's, in seconds. `patience`: seconds for all to end. `lost`: the ranks that end without a result (None).
     Raises `WorkerError`. All processes are gone on return.
     """
-    store, port = serve_store(0, timeout)
+    store = serve_store(0)
     context = multiprocessing.get_context("forkserver")
     channels: dict[Connection, int] = {}
     processes = []
     try:
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_main, args=(rank, size, port, timeout, theirs, function, arguments))
+            given = (rank, size, store.endpoint, timeout, theirs, function, arguments)
+            process = context.Process(target=_main, args=given)
             process.start()
             theirs.close()
             processes.append(process)
@@ -71,7 +74,7 @@ def run_workers(
         for process in processes:
             process.kill()
             process.join()
-        del store  # the workers met in it
+        store.close()
 
 
 def _collect(channels: dict[Connection, int], size: int, deadline: float) -> list[Any]:
@@ -104,7 +107,7 @@ def _collect(channels: dict[Connection, int], size: int, deadline: float) -> lis
 def _main(
     rank: int,
     size: int,
-    port: int,
+    store: Endpoint,
     timeout: float,
     channel: Connection,
     function: Callable[..., Any],
@@ -113,7 +116,7 @@ def _main(
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     torch.set_num_threads(1)
     try:
-        comm = connect("127.0.0.1", port, rank, size, timeout, torch.device("cpu"))
+        comm = connect(store, rank, size, timeout, torch.device("cpu"))
         told = {"result": function(comm, *arguments)}
         channel.send_bytes(to_bytes(told))
     except BaseException:

@@ -1,12 +1,14 @@
 """Heartbeats: who has stopped is known when a wait has been too long, without looking again."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from paceline.comm import board
-from paceline.comm.board import STOPPED, StoreBoard, of_boards
-from paceline.comm.process import serve_store
+from paceline.comm.board import STOPPED, StoreBoard
+from paceline.comm.rendezvous import serve_store
+from paceline.comm.store import StoreClient
 
 MakeBoards = Iterator[list[StoreBoard]]
 
@@ -15,12 +17,11 @@ MakeBoards = Iterator[list[StoreBoard]]
 def boards(monkeypatch: pytest.MonkeyPatch) -> MakeBoards:
     """Of three workers, with fast hearts."""
     monkeypatch.setattr(board, "BEAT", 0.03)
-    store, _ = serve_store(0, 5.0)
-    made = [StoreBoard(of_boards(store), rank, 3, 0.5) for rank in range(3)]
-    yield made
-    for one in made:
-        one.close()
-    del store
+    with closing(serve_store(0)) as store:
+        made = [StoreBoard(StoreClient(store.endpoint, rank, 5.0), rank, 3, 0.5) for rank in range(3)]
+        yield made
+        for one in made:
+            one.close()
 
 
 def wait_for_looks(one: StoreBoard, count: int) -> None:

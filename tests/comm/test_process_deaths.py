@@ -11,7 +11,8 @@ import torch
 
 from paceline.comm import HangError, PeerLostError
 from paceline.comm.board import mark_lost
-from paceline.comm.process import connect, serve_store
+from paceline.comm.process import connect
+from paceline.comm.rendezvous import serve_store
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(60)]
 LONG = 30.0  # seconds: no death is to be noticed by a timeout
@@ -201,9 +202,9 @@ def test_closing_is_no_death_and_leaves_no_thread(workers):
 
 
 def two_in_one_process(comm, act):
-    store, port = serve_store(0, LONG)
+    store = serve_store(0)
     with ThreadPoolExecutor(2) as pool:
-        joining = [pool.submit(connect, "127.0.0.1", port, rank, 2, LONG, torch.device("cpu")) for rank in range(2)]
+        joining = [pool.submit(connect, store.endpoint, rank, 2, LONG, torch.device("cpu")) for rank in range(2)]
         first, _ = (future.result() for future in joining)
     mark_lost(store, 1)
     calls = {

@@ -6,13 +6,16 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from paceline.comm import HangError, PeerLostError, RendezvousError
-from paceline.comm.process import connect, serve_store
+from paceline.comm.handshake import Endpoint
+from paceline.comm.process import connect
+from paceline.comm.rendezvous import serve_store
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(60)]
 TIMEOUT = 1.0
@@ -157,10 +160,8 @@ def test_a_loss_that_torch_tells_names_the_dead_once_they_are_known(workers):
 
 
 def meet_too_few(comm):
-    store, port = serve_store(0, TIMEOUT)
-    outcome = attempt(lambda: connect("127.0.0.1", port, 0, 3, TIMEOUT, torch.device("cpu")))
-    del store
-    return outcome
+    with closing(serve_store(0)) as store:
+        return attempt(lambda: connect(store.endpoint, 0, 3, TIMEOUT, torch.device("cpu")))
 
 
 def test_workers_that_never_start_are_named(workers):
@@ -177,7 +178,8 @@ def free_port() -> int:
 
 
 def test_no_store_to_meet_in_is_a_rendezvous_error():
-    outcome = attempt(lambda: connect("127.0.0.1", free_port(), 1, 2, 1.0, torch.device("cpu")))
+    nobody = Endpoint("store", "127.0.0.1", free_port(), bytes(32))
+    outcome = attempt(lambda: connect(nobody, 1, 2, 1.0, torch.device("cpu")))
     assert outcome["kind"] == "RendezvousError"
     assert outcome["exit_code"] == 3
     assert outcome["seconds"] < PROMPT
@@ -189,7 +191,7 @@ def test_a_taken_port_is_a_rendezvous_error_that_says_which_knob():
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(RendezvousError, match=rf"hardware\.port={port}: .*hardware\.port=0") as caught:
-            serve_store(port, 5.0)
+            serve_store(port)
     assert caught.value.exit_code == 3
 
 
@@ -201,17 +203,15 @@ def listening_addresses(port: int) -> list[str]:
 
 
 def test_the_store_listens_on_loopback_only():
-    store, port = serve_store(0, 5.0)
-    assert listening_addresses(port) == ["0100007F"]  # 127.0.0.1
-    del store
+    with closing(serve_store(0)) as store:
+        assert listening_addresses(store.endpoint.port) == ["0100007F"]  # 127.0.0.1
 
 
 def test_a_port_may_be_used_again_at_once():
-    store, port = serve_store(0, 5.0)
-    del store
-    again, same = serve_store(port, 5.0)
-    assert same == port
-    del again
+    with closing(serve_store(0)) as store, closing(socket.create_connection(("127.0.0.1", store.endpoint.port))):
+        port = store.endpoint.port
+    with closing(serve_store(port)) as again:
+        assert again.endpoint.port == port
 
 
 def listen_as_worker(comm):
@@ -237,12 +237,12 @@ def test_workers_of_one_host_listen_on_loopback_only(workers):
 
 def meet_with_another_interface_set(comm):
     os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
-    store, port = serve_store(0, 10.0)
-    with ThreadPoolExecutor(2) as pool:
-        join = [pool.submit(connect, "127.0.0.1", port, rank, 2, 10.0, torch.device("cpu")) for rank in range(2)]
-        sizes = [future.result().size for future in join]
-    del store
-    return sizes
+    with closing(serve_store(0)) as store, ThreadPoolExecutor(2) as pool:
+        join = [pool.submit(connect, store.endpoint, rank, 2, 10.0, torch.device("cpu")) for rank in range(2)]
+        comms = [future.result() for future in join]
+        for comm in comms:
+            comm.close()
+    return [comm.size for comm in comms]
 
 
 def test_workers_of_one_host_meet_on_loopback_whatever_the_environment_says(workers):

@@ -1,27 +1,29 @@
 """Messages over sockets, several workers' ends in one thread: who may call, what is read when, who is gone."""
 
-import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.comm.sockets import _HEADER, _HELLO, PeerGoneError, Receive, Send, Sockets
+from paceline.comm.handshake import Endpoint, RefusedError
+from paceline.comm.handshake import call as call_proved
+from paceline.comm.sockets import _HEADER, PeerGoneError, Receive, Send, Sockets
 
 TIMEOUT = 0.3  # seconds
+KEY = bytes(range(32))
 GROUP = 7
 
 
 class Board:
     """What sockets need of a board; `left` is common to all."""
 
-    def __init__(self, rank: int, left: set[int]) -> None:
-        self.rank, self.lost, self._left = rank, set(), left
+    def __init__(self, rank: int, size: int, left: set[int]) -> None:
+        self.rank, self.size, self.lost, self._left = rank, size, set(), left
 
     def leave(self) -> None:
         self._left.add(self.rank)
@@ -33,7 +35,7 @@ class Board:
 class Crew:
     def __init__(self, size: int, timeout: float = TIMEOUT) -> None:
         left: set[int] = set()
-        self.ends = [Sockets("127.0.0.1", Board(rank, left), timeout) for rank in range(size)]
+        self.ends = [Sockets("127.0.0.1", KEY, Board(rank, size, left), timeout) for rank in range(size)]
         for end in self.ends:
             end.meet([other.address for other in self.ends])
 
@@ -84,45 +86,36 @@ def receive(end: Sockets, sources: int | tuple[int, ...], length: int, group: in
     return bytes(wanted.memory)
 
 
-def call(end: Sockets) -> socket.socket:
-    return socket.create_connection((end.address.host, end.address.port), 5)
+def endpoint(end: Sockets, key: bytes = KEY) -> Endpoint:
+    return Endpoint(f"worker {end._board.rank}", end.address.host, end.address.port, key)
+
+
+def call(end: Sockets, rank: int) -> socket.socket:
+    """A raw connection that has proved itself as worker `rank`'s."""
+    return call_proved(endpoint(end), rank, 5)
 
 
 # -- who may call
 
 
+@pytest.mark.parametrize("rank", [4, 0, 1 << 31], ids=["there are 4 workers", "itself", "far too large"])
+def test_a_rank_that_cannot_call_is_hung_up_on(crew, rank):
+    with pytest.raises(RefusedError):
+        call(crew[0], rank)
+    send(crew[1], 0, b"good")
+    assert receive(crew[0], 1, 4) == b"good"
+
+
 @pytest.mark.parametrize(
-    "hello",
-    [
-        lambda end: _HELLO.pack(bytes(16), 1),
-        lambda end: _HELLO.pack(bytes.fromhex(end.address.secret), 4),  # there are 4 workers
-        lambda end: _HELLO.pack(bytes.fromhex(end.address.secret), 0),  # itself
-        lambda end: b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    ],
-    ids=["wrong secret", "rank too large", "own rank", "another protocol"],
+    "says", [b"", b"\0", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 9], ids=["nothing", "little", "other"]
 )
-def test_who_does_not_say_the_secret_and_its_rank_is_hung_up_on_and_heeded_in_nothing(crew, hello):
-    with call(crew[0]) as stranger:
-        stranger.sendall(hello(crew[0]) + _HEADER.pack(GROUP, 3) + b"bad")
+def test_a_stranger_holds_nobody_up_and_is_heeded_in_nothing(crew, says):
+    with socket.create_connection((crew[0].address.host, crew[0].address.port), 5) as stranger:
+        stranger.sendall(says)
         send(crew[1], 0, b"good")
         assert receive(crew[0], 1, 4) == b"good"
         with pytest.raises(TimeoutError):
-            receive(crew[0], (1, 2, 3), 3)
-        with suppress(ConnectionResetError):
-            assert stranger.recv(1) == b""
-
-
-def test_a_caller_that_says_nothing_holds_nobody_up(crew):
-    with call(crew[0]) as silent:
-        silent.sendall(b"\0")
-        send(crew[1], 0, b"good")
-        assert receive(crew[0], 1, 4) == b"good"
-
-
-def test_workers_have_different_secrets():
-    with closing(Crew(3)) as crew:
-        assert len({end.address.secret for end in crew.ends}) == 3
-        assert all(len(bytes.fromhex(end.address.secret)) == 16 for end in crew.ends)
+            receive(crew[0], (1, 2, 3), 1)
 
 
 # -- what is read when
@@ -232,8 +225,8 @@ def test_a_message_of_another_length_is_an_error_that_names_both_and_the_next_is
 
 def half_a_message(crew: Crew) -> socket.socket:
     """Worker 1 as a raw connection that has sent half of b"halves"."""
-    one = call(crew[0])
-    one.sendall(_HELLO.pack(bytes.fromhex(crew[0].address.secret), 1) + _HEADER.pack(GROUP, 6) + b"hal")
+    one = call(crew[0], 1)
+    one.sendall(_HEADER.pack(GROUP, 6) + b"hal")
     return one
 
 
@@ -241,8 +234,8 @@ def half_a_message(crew: Crew) -> socket.socket:
 @pytest.mark.parametrize("cut", [3, 9, 16, 19])
 def test_a_wait_that_timed_out_in_the_middle_of_a_message_can_be_repeated(crew, sources, cut):
     whole = _HEADER.pack(GROUP, 6) + b"halves"
-    with call(crew[0]) as one:
-        one.sendall(_HELLO.pack(bytes.fromhex(crew[0].address.secret), 1) + whole[:cut])
+    with call(crew[0], 1) as one:
+        one.sendall(whole[:cut])
         wanted = wish(crew[0], sources, 6)
         with pytest.raises(TimeoutError):
             crew[0].wait(wanted)
@@ -431,11 +424,11 @@ def test_closing_lets_messages_leave_and_ends_threads_and_connections():
 
 def test_closing_waits_for_nobody_that_does_not_read(monkeypatch):
     monkeypatch.setattr("paceline.comm.sockets.CLOSING", 0.1)
-    before = threading.active_count()
     crew = Crew(2)
+    before = threading.active_count()
     send(crew[0], 1, bytes(64 << 20))
     crew[0].close()
-    assert threading.active_count() == before
+    assert threading.active_count() == before - 1  # the one that hears callers, and none that writes
     crew[1].close()
 
 
@@ -443,4 +436,3 @@ def test_a_connection_is_made_for_those_who_talk_only(crew):
     send(crew[0], 1, b"x")
     receive(crew[1], 0, 1)
     assert [len(end._connections) for end in crew.ends] == [1, 1, 0, 0]
-    assert not select.select([crew[2]._listener, crew[3]._listener], [], [], 0)[0]
