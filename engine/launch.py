@@ -219,9 +219,13 @@ def launch(
     failures = [worker for worker in ended if worker.failed]
     if failures:
         raise _explain(failures, layout, assignment)
-    if crew.stop_signal and not _is_complete(assignment.run):  # the signal may come in the last step, or later
+    if _is_complete(assignment.run):  # the signal may come in the last step, or later
+        return
+    if crew.stop_signal:
         name = signal.Signals(crew.stop_signal).name
         raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment)}", 128 + crew.stop_signal)
+    who = "the workers stopped before the last step though this command was not told to stop (a signal to a worker?)"
+    raise WorkerFailedError(f"{who}; {what_is_saved(assignment)}", WORKER_FAILED, [])
 
 
 def _is_complete(run: Path) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from ..comm.process import connect_env
 from ..tracking.run_directory import RunDirectory
 from .build import assemble
-from .errors import InterruptedRunError
-from .launch import what_is_saved
+from .errors import InterruptedRunError, WorkerFailedError
+from .launch import WORKER_FAILED, what_is_saved
 from .plan import Plan
 from .session import Prepared, Result, make_ready, open_directory, result_of, start_mirror
 from .worker import prepare_process, work
@@ -28,8 +28,14 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     make_ready(plan, quiet or rank != chief)
     device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", rank)))
     comm = connect_env(experiment.hardware.timeout, device)
+    signals: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        signals.append(number)
+        comm.board.request_stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: comm.board.request_stop())
+        signal.signal(number, stop)
     if rank != chief:
         directory = RunDirectory(Path(comm.board.read("run", chief)))
         work(replace(prepared.assignment(directory), trace=None), parts, comm, device)
@@ -50,6 +56,10 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     finally:
         mirror.close()
     result = result_of(directory)
-    if result.summary["status"] == "interrupted":
-        raise InterruptedRunError(f"stopped by SIGTERM; {what_is_saved(assignment)}", 128 + signal.SIGTERM)
-    return result
+    if result.summary["status"] != "interrupted":
+        return result
+    if signals:
+        name = signal.Signals(signals[0]).name
+        raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment)}", 128 + signals[0])
+    who = "the workers stopped before the last step though torchrun did not tell this one to (a signal to another?)"
+    raise WorkerFailedError(f"{who}; {what_is_saved(assignment)}", WORKER_FAILED, [])

@@ -293,6 +293,17 @@ def test_a_stopped_run_saves_and_goes_on_to_the_same_bits(
     assert weights(train(resume="victim").path) == weights(train("strategy=sabotage", "steps=400").path)
 
 
+def test_a_run_that_stops_though_its_launcher_was_not_told_to_has_failed(start: Start) -> None:
+    launcher = start("strategy=sabotage", "strategy.pause=0.01", "steps=400")
+    launcher.until(lambda: launcher.steps() >= 5, "five steps")
+    os.kill(workers_of(launcher.run.path)[1], signal.SIGTERM)
+    assert launcher.wait() == 4
+    assert re.match(
+        r"the workers stopped before the last step .* not told to stop .*; saved: step-", launcher.last_line()
+    )
+    nothing_is_left(launcher)
+
+
 def test_a_run_stopped_while_its_workers_start_ends_with_130_and_no_traceback(start: Start) -> None:
     launcher = start(*LONG)
     launcher.until(lambda: workers_of(launcher.run.path), "a worker")

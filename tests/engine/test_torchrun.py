@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = pytest.mark.dist
 
+TOKEN = "0123456789abcdef" * 4
 WAIT = 90.0  # seconds for two agents to start their workers on a busy machine, train, and end
 
 
@@ -30,7 +31,8 @@ class Agents:
         self._folder, self._mark = folder, uuid.uuid4().hex
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, nodes: int, per_node: int, *overrides: str) -> None:
+    def start(self, nodes: int, per_node: int, *overrides: str, tokens: Sequence[str] = (TOKEN, TOKEN)) -> None:
+        """`tokens`: of each node; "": none."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -44,7 +46,12 @@ class Agents:
                     subprocess.Popen(
                         [*agent, *train, *ours],
                         cwd=self._folder,
-                        env={**clean_environment(self._folder), MARK: self._mark, "OMP_NUM_THREADS": "1"},
+                        env={
+                            **clean_environment(self._folder),
+                            **({"PACELINE_TOKEN": tokens[node]} if tokens[node] else {}),
+                            MARK: self._mark,
+                            "OMP_NUM_THREADS": "1",
+                        },
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
