@@ -333,6 +333,8 @@ class StoreClient(dist.Store):
     def num_keys(self) -> int:
         return int(self._ask(b"count")[0])
 
+    getNumKeys, deleteKey = num_keys, delete_key  # as C++ calls them
+
     def multi_get(self, keys: list[str]) -> list[bytes]:
         return [self.get(key) for key in keys]
 
