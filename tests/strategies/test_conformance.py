@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import yaml
 from choices import CHOICES, CHOSEN, CONF, STRATEGIES, SYNCS
+from fabrics import FABRICS
 from oracles import Case, Plan, Weights, distance, identical, mlp64, serial, train, workers_of
 
 import paceline.strategies
@@ -39,9 +40,6 @@ SETTINGS = [
     f"batch_size={BATCH}",
     "epochs=10",
     "tracking=none",
-    "hardware.threads=1",
-    "hardware.device=cpu",
-    "hardware.timeout=30",
     "checkpoint.every=0",
 ]
 
@@ -93,7 +91,7 @@ AGREEING = [(strategy, sync) for strategy, sync in REPLICATED if the_sync(strate
 
 
 def is_tried_by_default(strategy: str, sync: str) -> bool:
-    if strategy == "zero":  # takes seconds to begin; test_zero.py tries it by itself
+    if strategy in ("zero", "torch_fsdp"):  # take seconds to begin; their own tests try them
         return False
     return strategy == "data_parallel" or sync == "bsp" or (strategy == "pipeline" and sync in TRIED_WITH_PIPELINES)
 
@@ -103,10 +101,28 @@ def each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("strategy", "sync"), marked)
 
 
+# On real processes one case of each kind is fast: replicas that agree, that differ, with a server, alone, of two parts
+KINDS = [("data_parallel", "bsp"), ("data_parallel", "local_sgd"), ("data_parallel", "asp"), ("pipeline", "bsp")]
+
+
+def on_both_fabrics(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Each pair on the virtual cluster, and on processes, where only `KINDS` are fast and what runs nowhere else."""
+    marked = []
+    for strategy, sync in pairs:
+        slow = not is_tried_by_default(strategy, sync)
+        if not STRATEGIES[strategy].needs_processes:
+            marked.append(pytest.param("virtual", strategy, sync, marks=pytest.mark.slow if slow else []))
+            slow = (strategy, sync) not in KINDS
+        marked.append(pytest.param("process", strategy, sync, marks=pytest.mark.slow if slow else []))
+    return pytest.mark.parametrize(("fabric", "strategy", "sync"), marked)
+
+
+def once_of_a_kind(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    marked = [pytest.param(*both, marks=[] if both in KINDS else pytest.mark.slow) for both in pairs]
+    return pytest.mark.parametrize(("strategy", "sync"), marked)
+
+
 every_combination = each(ACCEPTED)
-every_serial = each([both for both in ACCEPTED if both[1] not in NOT_SERIAL])
-every_replicated = each(REPLICATED)
-every_agreeing = each(AGREEING)
 every_sync = pytest.mark.parametrize("sync", CHOICES["sync"])
 
 
@@ -115,13 +131,27 @@ def own_directory(fork_server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def finish(strategy: str, sync: str, replicas: int, *more: str, **how: str) -> tuple[Weights, dict]:
+REAL = ["hardware.threads=1", "hardware.device=cpu", "hardware.timeout=30"]
+HARDWARE = {"process": REAL, "virtual": ["hardware=virtual"]}
+
+
+def finish(
+    strategy: str, sync: str, replicas: int, *more: str, fabric: str = "process", **how: str
+) -> tuple[Weights, dict]:
     """Run to the end: the trained weights and the summary."""
     overrides: list[str] = list(more)
     if "resume" not in how:
         workers = replicas * parts_of(strategy, sync).strategy.parts
         alone = ALONE.get(sync, []) if replicas == 1 else []
-        overrides = [f"strategy={strategy}", f"sync={sync}", *SETTINGS, f"hardware.workers={workers}", *alone, *more]
+        overrides = [
+            f"strategy={strategy}",
+            f"sync={sync}",
+            *SETTINGS,
+            *HARDWARE[fabric],
+            f"hardware.workers={workers}",
+            *alone,
+        ]
+        overrides += more
     result = run(overrides, quiet=True, **how)
     assert result is not None
     assert result.summary["status"] == "completed"
@@ -199,10 +229,10 @@ def test_a_misspelt_knob_is_refused_with_the_nearest_name_and_an_unknown_one_by_
 
 
 @pytest.mark.dist
-@every_serial
-def test_one_replica_is_serial_training_bit_for_bit(strategy, sync):
+@on_both_fabrics([both for both in ACCEPTED if both[1] not in NOT_SERIAL])
+def test_one_replica_is_serial_training_bit_for_bit(fabric, strategy, sync):
     """Over its micro-batches, where it has several. Nine steps, an uneven last batch among them."""
-    weights, _ = finish(strategy, sync, 1, "data.limit=60", "steps=9")
+    weights, _ = finish(strategy, sync, 1, "data.limit=60", "steps=9", fabric=fabric)
     assert identical(weights, serial_digits(60, 9, parts_of(strategy, sync).strategy.micro_sizes))
 
 
@@ -217,11 +247,11 @@ def test_the_naive_schedule_is_strategy_single_bit_for_bit():
 
 
 @pytest.mark.dist
-@every_agreeing
-def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(workers, strategy, sync):
+@on_both_fabrics(AGREEING)
+def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(fabric, strategy, sync):
     parts = parts_of(strategy, sync)
     plan = Plan(parts.strategy, parts.sync, Case([[3, 3], [4, 2], [1, 0], [2, 2]]), seeds=[0, 1])
-    results = workers(workers_of(plan), train, plan)
+    results = FABRICS[fabric](workers_of(plan), train, plan)
     count = parts.strategy.parts
     for part in range(count):
         one, other = results[part]["trajectory"], results[count + part]["trajectory"]
@@ -230,22 +260,22 @@ def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(worke
 
 
 @pytest.mark.dist
-@every_agreeing
-def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(workers, strategy, sync):
+@on_both_fabrics(AGREEING)
+def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, strategy, sync):
     parts = parts_of(strategy, sync)
     case = Case([[3, 3], [4, 2], [1, 0], [2, 2]], model=mlp64)
     plan = Plan(parts.strategy, parts.sync, case)
-    results = workers(workers_of(plan), train, plan)
+    results = FABRICS[fabric](workers_of(plan), train, plan)
     whole = {name: w for part in results[: parts.strategy.parts] for name, w in part["weights"].items()}
     # in float64 only the order of sums differs
     assert distance(whole, serial(case)) < STEPS_IN_FP32.get(strategy, 1e-12)
 
 
 @pytest.mark.dist
-@every_replicated
-def test_measured_bytes_are_the_stated_cost(strategy, sync):
+@on_both_fabrics(REPLICATED)
+def test_measured_bytes_are_the_stated_cost(fabric, strategy, sync):
     """Every batch is full, and steps are a multiple of whatever happens every few steps."""
-    _, summary = finish(strategy, sync, 2, "data.limit=96", "steps=12")
+    _, summary = finish(strategy, sync, 2, "data.limit=96", "steps=12", fabric=fabric)
     if sync in NO_ONE_COST:
         assert summary["predicted"]["bytes_per_step"] is None
         return
@@ -254,7 +284,7 @@ def test_measured_bytes_are_the_stated_cost(strategy, sync):
 
 
 @pytest.mark.dist
-@every_combination
+@once_of_a_kind(ACCEPTED)
 def test_the_same_seed_gives_the_same_bits_and_a_resumed_run_equals_the_uninterrupted_one(strategy, sync):
     replicas = 2 if (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.synchronous else 1
     data = ["data.limit=60", "checkpoint.every_steps=4"]
@@ -274,25 +304,13 @@ VIRTUAL = ["hardware=virtual", "hardware.workers=6", "stragglers=lognormal"]
 @pytest.mark.dist
 @every_sync
 def test_a_virtual_run_repeats_bit_for_bit_weights_clock_and_events(sync):
-    settings = [text for text in SETTINGS if not text.startswith("hardware.")]
-    run_again = [run([f"sync={sync}", *settings, *VIRTUAL, "data.limit=96", "steps=12"], quiet=True) for _ in range(2)]
+    run_again = [run([f"sync={sync}", *SETTINGS, *VIRTUAL, "data.limit=96", "steps=12"], quiet=True) for _ in range(2)]
     first, second = (result.summary for result in run_again if result is not None)
     weights = [safetensors.torch.load_file(result.path / "model.safetensors") for result in run_again if result]
     assert identical(*weights)
     assert first["event_digest"] == second["event_digest"]
     assert first["seconds"] == second["seconds"] > 0
     assert first["modelled"] is True
-
-
-@pytest.mark.dist
-@every_sync
-def test_measured_bytes_are_the_stated_cost_on_the_virtual_cluster_too(sync):
-    settings = [text for text in SETTINGS if not text.startswith("hardware.")]
-    two = ["hardware=virtual", "hardware.workers=2", "data.limit=96", "steps=12"]
-    result = run([f"sync={sync}", *settings, *two], quiet=True)
-    assert result is not None
-    stated = result.summary["predicted"]["bytes_per_step"]
-    assert result.summary["wire"]["bytes_per_step"] == stated if sync not in NO_ONE_COST else stated is None
 
 
 @pytest.mark.dist
@@ -303,8 +321,8 @@ def test_another_seed_gives_other_weights():
 
 
 @pytest.mark.dist
-@every_combination
-def test_what_a_sync_mode_saves_goes_through_bytes_and_back(workers, strategy, sync):
+@on_both_fabrics(ACCEPTED)
+def test_what_a_sync_mode_saves_goes_through_bytes_and_back(fabric, strategy, sync):
     """Saved after two of four steps, loaded by new workers: the end is that of four steps, bit for bit.
 
     Where replicas differ, each saves its own.
@@ -317,6 +335,7 @@ def test_what_a_sync_mode_saves_goes_through_bytes_and_back(workers, strategy, s
     half = Case(whole.sizes[:2])
     plan = Plan(parts.strategy, parts.sync, half)
     count = parts.strategy.parts * (replicas if each else 1)
+    workers = FABRICS[fabric]
     halfway = workers(workers_of(plan), train, plan)[:count]
     weights = "before finish" if each else "weights"
     saved = [to_bytes({"weights": result[weights], "sync": result["state"]}) for result in halfway]
