@@ -1,16 +1,19 @@
 """The `paceline` command: its sub-commands, and how it ends when something is wrong."""
 
+import io
 import os
 import signal
 import sys
 import threading
 import traceback
+from contextlib import redirect_stderr
 from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
+from typer._click.exceptions import ClickException
 
 from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
@@ -23,7 +26,7 @@ from .sweep import sweep
 from .train import train
 from .upload import FORMER_NAME, upload
 
-BUG, MACHINE = 1, 3
+BUG, MACHINE, WORKER_FAILED, INTERRUPTED = 1, 3, 4, 130
 TERMINATED = 128 + signal.SIGTERM
 
 complete_in_shells()
@@ -97,16 +100,37 @@ def main() -> None:
         note("the current directory is gone or cannot be read; go to another one first")
         _leave(MACHINE)
     try:
-        app()
+        status = app(standalone_mode=False)  # or it prints what it was given as it was given
+    except ClickException as error:
+        _leave(_explain_usage(error))
     except Exception as error:
         _leave(_explain(error))
-    except SystemExit as end:
-        if end.code == 130:  # Typer's word for a KeyboardInterrupt
-            note("interrupted; nothing is running any more, and what was written is kept")
-        option = getattr(end.__context__, "option_name", None)  # of Typer's error for one that the command lacks
-        if isinstance(option, str) and option.startswith("--"):
-            _say_key_of(option)
-        _leave(end.code if isinstance(end.code, int) else 0)
+    except Terminated as end:
+        _leave(end.code if isinstance(end.code, int) else TERMINATED)
+    except SystemExit as end:  # a class of the user's, on its way to a run
+        from ..engine.failures import named
+
+        note(f"a class of yours left before the end: {named(end)}")
+        _leave(WORKER_FAILED)
+    if status == INTERRUPTED:  # Typer's word for a KeyboardInterrupt
+        note("interrupted; nothing is running any more, and what was written is kept")
+    _leave(status if isinstance(status, int) else 0)
+
+
+class Terminated(SystemExit):
+    """SIGTERM came."""
+
+
+def _explain_usage(error: ClickException) -> int:
+    """Say what of the command line cannot be; returns the exit status."""
+    said = io.StringIO()
+    with redirect_stderr(said):
+        error.show()
+    note(said.getvalue().rstrip())
+    option = getattr(error, "option_name", None)  # of one that the command lacks
+    if isinstance(option, str) and option.startswith("--"):
+        _say_key_of(option)
+    return error.exit_code
 
 
 def _say_key_of(option: str) -> None:
@@ -128,24 +152,25 @@ def _terminate(number: int, frame: FrameType | None) -> None:
         os.write(2, f"stopped by SIGTERM{training}\n".encode())  # print() may be what was interrupted
     except OSError:
         pass
-    raise SystemExit(TERMINATED)
+    raise Terminated(TERMINATED)
 
 
 def _explain(error: Exception) -> int:
     """Say what went wrong, the last line in one sentence; returns the exit status."""
-    exit_code = getattr(error, "exit_code", None)
-    if isinstance(exit_code, int):
+    from ..engine.failures import exit_code_of, lack_of, named, shortened
+
+    if (lack := lack_of(error)) is not None and exit_code_of(error) is None:
+        error = lack
+    if (exit_code := exit_code_of(error)) is not None:
         for line in getattr(error, "details", []):
             note(line)
-        note(_sentence(str(error)))
+        note(_sentence(shortened(str(error))))
         return exit_code
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):
         note(f"the package {error.name.partition('.')[0]} is not installed; what works here: paceline doctor")
         return MACHINE
-    traceback.print_exception(error)
-    note(
-        f"this is a mistake in paceline, or in a class of yours: {type(error).__name__}: {' '.join(str(error).split())}"
-    )
+    note(shortened("".join(traceback.format_exception(error)).rstrip()))
+    note(f"this is a mistake in paceline, or in a class of yours: {named(error)}")
     return BUG
 
 

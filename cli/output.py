@@ -56,8 +56,11 @@ def encodable(text: str) -> str:
 
 
 def note(text: str) -> None:
+    """Say it beside the results, whatever is in it, in characters that a terminal only shows."""
+    from ..tracking.visible import visible_lines
+
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(visible_lines(text), file=sys.stderr, flush=True)
     except OSError:  # nobody can be told
         _discard(sys.stderr)
 
@@ -70,11 +73,9 @@ def note_all(notes: "Iterable[str]") -> None:
 
 def note_damage(runs: "Iterable[RunData]") -> None:
     """A line for each file that could not be read in whole."""
-    from ..tracking.rendering import visible
-
     for run in runs:
         for line in run.damage:
-            note(visible(line))
+            note(line)
 
 
 def _discard(stream: TextIO) -> None:

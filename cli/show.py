@@ -60,7 +60,7 @@ def _find(name: str) -> "RunData":
     from ..engine import ROOT
     from ..tracking import sources
     from ..tracking.errors import RunNameError
-    from ..tracking.rendering import visible
+    from ..tracking.visible import visible
 
     found = sources.gather([name], ROOT)
     if len(found) > 1:
@@ -83,7 +83,8 @@ def _as_typed(name: str, run: "RunData") -> str | None:
 
 def _result(run: "RunData") -> str:
     from ..tracking.compare import rows
-    from ..tracking.rendering import facts, visible
+    from ..tracking.rendering import facts
+    from ..tracking.visible import visible
 
     (row,) = rows([run])
     lines = aligned([list(fact) for fact in facts(row)], numbers_from=2)
@@ -105,8 +106,8 @@ def _overrides(run: "RunData") -> list[str] | None:
 
 
 def _configuration(run: "RunData", overrides: list[str] | None) -> str:
-    from ..tracking.rendering import visible
     from ..tracking.selection import configured
+    from ..tracking.visible import visible
 
     if overrides is not None:
         return visible(f"as typed: {_command(overrides)}")
@@ -176,7 +177,7 @@ def _files(run: "RunData", overrides: list[str] | None) -> str:
 def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | None:
     """How to go on with the run, or to repeat it where it kept no checkpoint."""
     from ..engine import ROOT
-    from ..tracking.rendering import visible
+    from ..tracking.visible import visible
 
     if run.path is None:
         return None

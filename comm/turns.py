@@ -49,6 +49,7 @@ class Turns(Generic[R]):
         self._runners = runners
         self._ready: list[tuple[float, int, int]] = []  # heap of (clock, rank, ticket)
         self._failure: BaseException | None = None
+        self.failed_rank: int | None = None  # of the runner that raised it
         self._finished = threading.Event()
 
     def run(self, life: Callable[[R], Any]) -> None:
@@ -141,7 +142,8 @@ class Turns(Generic[R]):
         except AbandonedError:
             pass
         except BaseException as error:
-            error.virtual_rank = runner.rank  # pyright: ignore[reportAttributeAccessIssue]
+            if self._failure is None:
+                self.failed_rank = runner.rank
             self._fail(error)
         runner.over = True
         self._hand_on()

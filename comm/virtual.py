@@ -118,6 +118,11 @@ class Cluster:
         self.turns.run(life)
         return results
 
+    @property
+    def failed_rank(self) -> int | None:
+        """The worker that raised what `run` did; None on a deadlock."""
+        return self.turns.failed_rank
+
     def _comm(self, worker: _Worker) -> "VirtualComm":
         timeline = Timeline(max(_KEPT // self.size, 100))
         everyone = list(range(self.size))

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 
 from torch import Tensor, nn
 
+from ..tracking.visible import visible
 from .errors import ConfigError
+from .failures import first_line_of, place_in, speaks_for_itself
 
 
 @contextmanager
@@ -18,31 +19,20 @@ def blaming(what: str, allowed: tuple[str, ...]) -> Iterator[None]:
         yield
     except Exception as error:
         where = place(error, allowed)
-        if hasattr(error, "exit_code") or not where:
+        if speaks_for_itself(error) or not where:
             raise
         raise ConfigError(f"{what}: {where}: {said(error)}") from error
 
 
 def said(error: BaseException) -> str:
     """Its type and its message's first line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    kind, line = visible(type(error).__name__), first_line_of(error)
+    return f"{kind}: {line}" if line != kind else kind
 
 
 def place(error: BaseException, allowed: tuple[str, ...]) -> str:
     """The innermost function of the modules `allowed` that the exception came through; "" where there is none."""
-    own = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_of(frame, allowed)]
-    if not own:
-        return ""
-    frame, line = own[-1]
-    code = frame.f_code
-    return f"{frame.f_globals['__name__']}.{code.co_qualname} ({shortest(code.co_filename)}, line {line})"
-
-
-def shortest(file: str) -> Path:
-    """Relative to here, when it lies below."""
-    path = Path(file)
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return place_in(error, lambda frame: _is_of(frame, allowed))
 
 
 def layer(error: BaseException) -> str:

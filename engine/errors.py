@@ -26,12 +26,16 @@ class CorruptCheckpointError(RuntimeError):
 
 
 class WorkerFailedError(RuntimeError):
-    """A worker ended a run. `exit_code` is that of the cause; `details` are the lines to show before the message."""
+    """A worker ended a run. `exit_code` is that of the cause, and `cause` its type where it is an error of ours.
 
-    def __init__(self, message: str, exit_code: int, details: list[str]) -> None:
+    `details` are the lines to show before the message.
+    """
+
+    def __init__(self, message: str, exit_code: int, details: list[str], cause: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.details = details
+        self.cause = cause
 
 
 class InterruptedRunError(RuntimeError):

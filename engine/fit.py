@@ -32,6 +32,7 @@ from ..tasks.models.gpt import GPT
 from .compose import compose, instead
 from .errors import ConfigError
 from .experiment import Choice, Experiment, Machine, VirtualHardware
+from .failures import exit_code_of
 from .plan import Plan, make_plan
 from .targets import load_class, values_of
 
@@ -207,7 +208,7 @@ def _judge(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
     try:
         return _verdict(experiment, make_plan(experiment, allowed, world_size))
     except (ValueError, RuntimeError) as error:
-        if getattr(error, "exit_code", None) is None:
+        if exit_code_of(error) is None:
             raise
         return Verdict(_typed(experiment.strategy), None, None, " ".join(str(error).split()))
 

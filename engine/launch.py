@@ -1,27 +1,18 @@
-"""Start a run's workers on this host, watch over them, and say what went wrong.
+"""One run's workers on this host: what each process does, and what is said of how they ended.
 
-Workers are forked from a server process that has torch and paceline imported already (multiprocessing's forkserver), so
-that the second run in one process starts in a fraction of a second. Each tells us how it ended over a pipe of its own,
-as JSON. No worker outlives us: the kernel kills workers when the fork server goes, which goes when we do.
-
-The workers of the virtual cluster are threads of one such process.
+Each worker is a process; those of the virtual cluster are threads of one. See crew.py for how they are watched.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
 import traceback
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,39 +20,25 @@ import torch
 
 from ..comm import Comm
 from ..comm.board import mark_lost
+from ..comm.errors import HangError
 from ..comm.network import Link, Network
 from ..comm.process import connect
 from ..comm.rendezvous import serve_store
 from ..comm.virtual import Cluster
 from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
+from ..tracking.visible import visible
 from .build import Parts, assemble
+from .crew import READY, STOP_SIGNALS, WORKER_FAILED, Crew, Ended, let_go_of_fork_server
 from .errors import InterruptedRunError, WorkerFailedError
 from .experiment import VirtualHardware, from_yaml, to_yaml
+from .failures import exit_code_of, lack_of, named, place_of, words_of
 from .layout import Layout
-from .tied import LAUNCHER, tie
+from .tied import tie
 from .worker import Assignment, prepare_process, work
 
-GRACE = 2.0  # seconds after the first failure in which others may say what they know, or end by themselves
-ONE_PRESS = 0.3  # seconds within which two signals are one
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-WORKER_FAILED = 4
-STARTING = threading.Lock()  # several runs may be started at once, from threads
-SECONDARY = "PeerLostError"  # a worker that lost its peer is not the cause
-
-
-@dataclass
-class Ended:
-    """How a worker ended: its own words, or the kernel's."""
-
-    rank: int
-    error: str = ""  # the exception's type
-    message: str = ""
-    exit_code: int = 0
-    missing: list[int] = field(default_factory=list)  # whom it waited for too long
-
-    @property
-    def failed(self) -> bool:
-        return self.exit_code != 0
+LOST_A_PEER = "PeerLostError"  # such a worker is not the cause
+OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError")  # a sentence without the error's type
+NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError")  # the sentence says of whom
 
 
 # -- in the worker
@@ -73,6 +50,8 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
     ended = {"error": "", "message": "", "exit_code": 0}
+    cluster: Cluster | None = None
+    say_started = _once(lambda: channel.send_bytes(json.dumps(READY).encode()))
     try:
         assignment = Assignment(
             from_yaml(told["experiment"]),
@@ -85,31 +64,43 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)
         if isinstance(assignment.experiment.hardware, VirtualHardware):
-            run_virtual(assignment, parts, assignment.experiment.hardware)
+            cluster = _cluster(parts, assignment.experiment.hardware)
+            run_virtual(assignment, parts, cluster, say_started)
         else:
             timeout = assignment.experiment.hardware.timeout
             comm = connect(told["store"], rank, told["world_size"], timeout, device)
             _stop_on_sigterm(comm.board.request_stop)
-            work(assignment, parts, comm, device)
+            work(assignment, parts, comm, device, say_started)
             comm.close()
     except BaseException as error:
-        ended = describe(error)
+        ended = describe(error, cluster.failed_rank if cluster is not None else None)
         with suppress(OSError):  # a full disk takes no log either
             traceback.print_exc()
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    channel.send_bytes(json.dumps(ended).encode())
-    channel.close()
+    with suppress(OSError):
+        channel.send_bytes(json.dumps(ended).encode())
     os._exit(ended["exit_code"])  # not by way of destructors: after a failure they may wait for peers
 
 
 def tie_to_launcher() -> None:
     """This child of the fork server dies when that does, and that dies with the launcher."""
     tie(signal.SIGKILL)
-    _let_go_of_fork_server()
+    let_go_of_fork_server()
     if os.getppid() == 1:
         os._exit(4)  # the fork server went before we asked the kernel to tell us
+
+
+def _once(do: Callable[[], object]) -> Callable[[], None]:
+    """`do` the first time that it is called."""
+    left = [do]
+
+    def instead() -> None:
+        if left:
+            left.pop()()
+
+    return instead
 
 
 def _stop_on_sigterm(request_stop: Callable[[], None]) -> None:
@@ -117,8 +108,7 @@ def _stop_on_sigterm(request_stop: Callable[[], None]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def run_virtual(assignment: Assignment, parts: Parts, hardware: VirtualHardware) -> None:
-    """All workers of a virtual cluster, to the end. Raises what the first to fail raised."""
+def _cluster(parts: Parts, hardware: VirtualHardware) -> Cluster:
     network = Network(
         between=Link(**hardware.network.model_dump()),
         inside=Link(**hardware.inside.model_dump()),
@@ -126,36 +116,37 @@ def run_virtual(assignment: Assignment, parts: Parts, hardware: VirtualHardware)
         hosts_per_rack=hardware.hosts_per_rack,
         oversubscription=hardware.oversubscription,
     )
-    cluster = Cluster(parts.layout.world_size, network)
+    return Cluster(parts.layout.world_size, network)
+
+
+def run_virtual(assignment: Assignment, parts: Parts, cluster: Cluster, started: Callable[[], None]) -> None:
+    """All workers of a virtual cluster, to the end. Raises what the first to fail raised."""
     _stop_on_sigterm(cluster.request_stop)
 
     def work_as_one(comm: Comm) -> None:
         strategy, sync = parts.make_pair()
-        work(assignment, replace(parts, strategy=strategy, sync=sync), comm, torch.device("cpu"))
+        work(assignment, replace(parts, strategy=strategy, sync=sync), comm, torch.device("cpu"), started)
 
     cluster.run(work_as_one)
 
 
-def _let_go_of_fork_server() -> None:
-    """The fork server goes once nobody holds a certain pipe; multiprocessing hands it to every child too.
-
-    Only the launcher shall hold it: a frozen worker would keep the fork server, and so itself, beyond its death.
-    """
-    server: Any = forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
-    os.close(server._forkserver_alive_fd)
-    server._forkserver_alive_fd = None
-
-
-def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as JSON."""
-    rank = getattr(error, "virtual_rank", None)
-    return {
-        **({} if rank is None else {"rank": rank}),
-        "error": type(error).__name__,
-        "message": " ".join(str(error).split()),
-        "exit_code": getattr(error, "exit_code", 4),
-        "missing": list(getattr(error, "missing", ())),
-    }
+def describe(error: BaseException, virtual_rank: int | None = None) -> dict[str, Any]:
+    """An exception as JSON: the words of an `Ended`. `virtual_rank`: the worker's, of several in one process."""
+    own_code, lack = exit_code_of(error), lack_of(error)
+    told: dict[str, Any] = {"error": "", "message": named(error), "exit_code": WORKER_FAILED}
+    if isinstance(error, SystemExit):
+        told.update(error="Exited", message=f"left before the end: {named(error)}")
+    elif own_code is not None:
+        told.update(error=type(error).__name__, exit_code=own_code)
+        if told["error"] in OWN_WORDS:
+            told["message"] = words_of(error)
+    elif lack is not None:
+        told.update(
+            error=type(lack).__name__, message=f"{words_of(lack)} ({place_of(error)})", exit_code=lack.exit_code
+        )
+    if isinstance(error, HangError):
+        told.update(missing=list(error.missing), frozen=error.frozen)
+    return told if virtual_rank is None else {**told, "rank": virtual_rank}
 
 
 def _log_to(path: Path) -> None:
@@ -203,13 +194,12 @@ def launch(
         if ended.exit_code != WORKER_FAILED:
             return False  # diverged, out of disk, ...: it would come to the others too
         mark_lost(store, ended.rank)
-        reason = ended.message if ended.error in ("Killed", "Exited") else f"failed: {ended.error}: {ended.message}"
-        print(f"worker {ended.rank} {reason}; training goes on without it", file=sys.stderr, flush=True)
+        print(f"worker {ended.rank} {_what(ended)}; training goes on without it", file=sys.stderr, flush=True)
         return True
 
     crew = Crew(may_go_on, saves=not isinstance(experiment.hardware, VirtualHardware))
     try:
-        crew.start(processes, told, preload)
+        crew.start(processes, worker_main, told, preload)
         started(crew)
         with _signals(crew):
             ended = crew.watch()
@@ -218,8 +208,8 @@ def launch(
         store.close()
     failures = [worker for worker in ended if worker.failed]
     if failures:
-        raise _explain(failures, layout, assignment)
-    if _is_complete(assignment.run):  # the signal may come in the last step, or later
+        raise _explain(failures, layout, assignment, crew.has_started)
+    if _is_complete(assignment.run):  # a signal may come in the last step, or later
         return
     if crew.stop_signal:
         name = signal.Signals(crew.stop_signal).name
@@ -231,110 +221,6 @@ def launch(
 def _is_complete(run: Path) -> bool:
     summary = RunDirectory(run).read_summary()
     return summary is not None and summary["status"] == "completed"
-
-
-class Crew:
-    """The worker processes of one run."""
-
-    def __init__(self, may_go_on: Callable[[Ended], bool], saves: bool) -> None:
-        """`may_go_on`: asked about each worker that failed, whether it is the end of the run. `saves`: checkpoints."""
-        self._saves = saves
-        self.stop_signal, self._stopped_at = 0, 0.0
-        self._may_go_on = may_go_on
-        self._processes: list[ForkServerProcess] = []
-        self._channels: list[Connection] = []
-
-    def start(self, world_size: int, told: dict[str, Any], preload: tuple[str, ...]) -> None:
-        context = multiprocessing.get_context("forkserver")
-        with STARTING, without_main():
-            # torch.optim imports torch._dynamo on first use
-            start_fork_server("paceline.engine.launch", "torch._dynamo", *preload)
-            for rank in range(world_size):
-                ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=worker_main, args=(rank, told, theirs), name=f"paceline-worker-{rank}", daemon=True
-                )
-                try:
-                    process.start()
-                except (EOFError, ConnectionError):
-                    raise WorkerFailedError(
-                        f"worker {rank} cannot begin: the fork server was killed", WORKER_FAILED, []
-                    ) from None
-                theirs.close()
-                self._processes.append(process)
-                self._channels.append(ours)
-
-    def watch(self) -> list[Ended]:
-        """Wait until all have ended, or one has failed and the others had their grace."""
-        ended: dict[int, Ended] = {}
-        lost: set[int] = set()
-        deadline = None
-        while len(ended) < len(self._processes):
-            going = {self._processes[r].sentinel: r for r in range(len(self._processes)) if r not in ended}
-            for sentinel in wait(list(going), timeout=0.2):
-                assert isinstance(sentinel, int)
-                rank = going[sentinel]
-                ended[rank] = how = self._how(rank)
-                if how.failed and deadline is None and self._may_go_on(how):
-                    lost.add(rank)
-                elif how.failed and deadline is None:
-                    deadline = time.monotonic() + GRACE
-            if deadline is not None and time.monotonic() > deadline:
-                break
-        return [how for rank, how in ended.items() if rank not in lost]
-
-    def _how(self, rank: int) -> Ended:
-        process, channel = self._processes[rank], self._channels[rank]
-        process.join()
-        if channel.poll():
-            try:
-                return Ended(**{"rank": rank, **json.loads(channel.recv_bytes())})
-            except EOFError:
-                pass
-        code = process.exitcode or 0
-        if code < 0:
-            name = signal.Signals(-code).name
-            return Ended(rank, "Killed", f"was killed by {name}", 4)
-        return Ended(rank, "Exited", f"ended with status {code} and no word", 4)
-
-    def stop(self, number: int) -> None:
-        """The first signal asks the workers to save and stop; the second kills them."""
-        if self.stop_signal and time.monotonic() - self._stopped_at < ONE_PRESS:
-            return  # `timeout` and some shells signal the process and then its group
-        if self.stop_signal:
-            self.kill()
-            print("killed" + ("; the last checkpoint is kept" if self._saves else ""), file=sys.stderr, flush=True)
-            os._exit(128 + number)
-        saving = ", saving" if self._saves else ""
-        print(f"\nstopping after this step{saving}; once more to leave at once", file=sys.stderr, flush=True)
-        self.ask_to_stop(number)
-
-    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
-        """After the step that they are in."""
-        self.stop_signal, self._stopped_at = number, time.monotonic()
-        for process in self._processes:
-            if process.is_alive():
-                process.terminate()
-
-    def kill(self) -> None:
-        for process in self._processes:
-            if process.is_alive():
-                process.kill()
-        for process in self._processes:
-            process.join()
-
-
-def start_fork_server(*preload: str) -> None:
-    """Unless it runs. Ctrl-C, and SIGTERM to a group, reach us all: it blocks them, a worker until it can save."""
-    multiprocessing.set_forkserver_preload(["paceline.engine.tied", *preload, "paceline.engine.fork_server"])
-    resource_tracker.ensure_running()  # first: it unblocks what it blocks
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    os.environ[LAUNCHER] = str(os.getpid())
-    try:
-        forkserver.ensure_running()
-    finally:
-        del os.environ[LAUNCHER]
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -351,27 +237,21 @@ def _signals(crew: Crew) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def without_main() -> Iterator[None]:
-    """Children must not import the caller's script again: a user's model is named by module, never by __main__."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+def _what(ended: Ended) -> str:
+    """What is said of a worker that failed; from its own words only what a terminal can show."""
+    message = visible(ended.message)
+    return message if ended.error in OWN_WORDS else f"failed: {message}"
 
 
-def _explain(failures: list[Ended], layout: Layout, assignment: Assignment) -> WorkerFailedError:
+def _explain(failures: list[Ended], layout: Layout, assignment: Assignment, started: bool) -> WorkerFailedError:
     cause = cause_among(failures)
     role, run = layout.role(cause.rank), assignment.run
-    own_words = cause.error in ("Killed", "Exited", "HangError", "DivergedError")
-    what = cause.message if own_words else f"{cause.error}: {cause.message}"
-    who = "" if cause.error in ("HangError", "DivergedError") else f"{role.kind} {cause.rank}{_last_step(run)} "
+    when = _last_step(run) if started else ", during start-up,"
+    who = "" if cause.error in NOT_OF_ONE else f"{role.kind} {cause.rank}{when} "
     process = 0 if isinstance(assignment.experiment.hardware, VirtualHardware) else cause.rank
     details = [f"log: {run / 'logs' / f'worker-{process:03d}.log'}"]
-    message = f"{who}{'failed: ' if not own_words else ''}{what}; {what_is_saved(assignment)}"
-    return WorkerFailedError(message, cause.exit_code, details)
+    message = f"{who}{_what(cause)}; {what_is_saved(assignment)}"
+    return WorkerFailedError(message, cause.exit_code, details, cause.error)
 
 
 def cause_among(failures: list[Ended]) -> Ended:
@@ -379,7 +259,7 @@ def cause_among(failures: list[Ended]) -> Ended:
 
     Of those that waited for one another too long it is one that waited for none of them.
     """
-    rank_of_cause = {"Killed": 1, "Exited": 1, SECONDARY: 2}
+    rank_of_cause = {"Killed": 1, "Exited": 1, "ForkServer": 1, LOST_A_PEER: 2}
     hung = {worker.rank for worker in failures if worker.error == "HangError"}
     return min(
         failures,
@@ -407,7 +287,5 @@ def last_checkpoint(run: Path) -> Path | None:
 
 
 def _last_step(run: Path) -> str:
-    from ..tracking.run_directory import RunDirectory
-
     steps = [record["step"] for record in RunDirectory(run).records() if record["kind"] == "step"]
     return f", after step {steps[-1]}," if steps else ""

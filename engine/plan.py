@@ -11,10 +11,11 @@ from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, payload, state_of
 from ..tasks.losses import cross_entropy
 from . import memory
-from .blame import layer, place, said, shortest
+from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
+from .failures import shortest, speaks_for_itself
 from .layout import Layout
 from .meta import Repeats
 from .notes import notes_on
@@ -178,7 +179,7 @@ def _not_taken(error: Exception, experiment: Experiment, inputs: Tensor, allowed
     """What to say when the model's forward fails; the error itself where it is not the model's."""
     where, which = place(error, allowed), layer(error)
     is_shapes = isinstance(error, RuntimeError | IndexError)  # torch's word on them
-    if hasattr(error, "exit_code") or not (where or which or is_shapes):
+    if speaks_for_itself(error) or not (where or which or is_shapes):
         return error
     at = "".join(f"{words}: " for words in (where, which) if words)
     return ConfigError(

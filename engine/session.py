@@ -26,12 +26,13 @@ from . import ROOT
 from .compose import compose, override_stored
 from .errors import ConfigError, DivergedError, MachineError
 from .experiment import Experiment
+from .failures import exit_code_of
 from .stored import Stored, check_identity, identity, read_stored
 
 if TYPE_CHECKING:
     from ..tasks.base import Data
+    from .crew import Crew
     from .fit import Fit
-    from .launch import Crew
     from .plan import Plan
     from .worker import Assignment
 
@@ -337,7 +338,7 @@ def _note_the_end(directory: RunDirectory, error: Exception) -> None:
     """For `compare`: why there is no summary."""
     if directory.summary.exists():
         return
-    status = "diverged" if getattr(error, "exit_code", None) == DivergedError.exit_code else "failed"
+    status = "diverged" if exit_code_of(error) == DivergedError.exit_code else "failed"
     with suppress(StorageError):
         directory.append({"kind": "end", "status": status, "reason": str(error)})
 

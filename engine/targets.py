@@ -21,6 +21,7 @@ from torch import Tensor
 from .blame import place, said
 from .errors import ConfigError
 from .experiment import Choice, explain
+from .failures import first_line_of, speaks_for_itself
 
 T = TypeVar("T")
 
@@ -114,14 +115,13 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     except Exception as error:
         where = place(error, allowed)
         is_of_knobs = isinstance(error, ValueError | TypeError | RuntimeError | AssertionError)
-        if hasattr(error, "exit_code") or not (where or is_of_knobs):
+        if speaks_for_itself(error) or not (where or is_of_knobs):
             raise
         if not (is_of_knobs and choice.knobs):
             raise ConfigError(f"{group}={choice.name}: {where or choice.target}: {said(error)}") from error
         blamed = [name for name in choice.knobs if not _accepts(cls, {**passed, name: choice.knobs[name]})]
         knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"{knobs}: {why} ({where or choice.target})") from error
+        raise ConfigError(f"{knobs}: {first_line_of(error)} ({where or choice.target})") from error
 
 
 def _accepts(cls: type, arguments: dict[str, Any]) -> bool:

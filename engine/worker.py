@@ -1,7 +1,7 @@
 """What one worker does, from its place in the world to its report. The same under our launcher and under torchrun."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +66,15 @@ class Snapshot:
     state: dict[str, Tensor]
 
 
-def work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device) -> None:
-    """Take part in the run until its end."""
-    Worker(assignment, parts, comm, device).run()
+def work(
+    assignment: Assignment,
+    parts: Parts,
+    comm: Comm,
+    device: torch.device,
+    started: Callable[[], None] = lambda: None,
+) -> None:
+    """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
+    Worker(assignment, parts, comm, device).run(started)
 
 
 class Worker:
@@ -88,16 +94,18 @@ class Worker:
         self.exported: str | None = None  # the checksum of model.safetensors
         self.resident = memory.process_now()  # before anything of the run is there
 
-    def run(self) -> None:
+    def run(self, started: Callable[[], None]) -> None:
         with self.world.ledger.aside():
             manifest = self._prepare()
         if self.role.kind == "server":
+            started()
             self.sync.serve()
             self.dates.tell_end(self.sync.made_at)
             return self._report(Meter(self.world, 0, self.device, False), 0, "completed")
         job = self._job(manifest)
         if self.is_chief:
             self._announce(job, manifest)
+        started()
         done = train(job)
         status = "completed" if done == job.steps else "interrupted"
         with self.world.ledger.aside():

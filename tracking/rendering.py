@@ -5,7 +5,6 @@ import io
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, TIMED, TOO_SHORT, Column, an
 from .errors import TableError
 from .groups import INTERVAL
 from .summaries import Row
+from .visible import visible
 
 FORMATS = ("table", "markdown", "csv", "json")
 GAP = 2  # blanks between columns
@@ -48,16 +48,6 @@ def render(
         case "json":
             return json.dumps(finite(_picked(table, columns)), indent=2, default=str) + "\n"
     raise TableError(f"format {format!r}: must be one of {', '.join(FORMATS)}")
-
-
-def visible(text: str) -> str:
-    """With control, formatting and other characters that a terminal acts upon written out: `\\x1b`."""
-    return "".join(
-        char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSEEN else char for char in text
-    )
-
-
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def facts(row: Row) -> list[tuple[str, str]]:

@@ -12,9 +12,11 @@ import json
 import netrc
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -135,14 +137,20 @@ def main() -> None:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline means: nothing is sent anywhere
     finish = threading.Event()
     threading.Thread(target=_watch, args=(finish,), daemon=True).start()
+    # W&B's own folders, which it would leave in TMPDIR
+    scratch = Path(settings["directory"]) / "wandb" / "tmp"
     status = STOPPED
     try:
+        shutil.rmtree(scratch, ignore_errors=True)  # of a helper that was killed
+        scratch.mkdir(parents=True)
+        tempfile.tempdir = str(scratch)
         _mirror(settings, finish)
         status = 0
     except Exception as error:
         traceback.print_exc()
         _tell(f"W&B: stopped ({_reason(error)}); the results go on in {settings['directory']}")
     finally:
+        shutil.rmtree(scratch, ignore_errors=True)
         sys.stderr.flush()
         os._exit(status)
 

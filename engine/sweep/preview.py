@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from ..experiment import Experiment, VirtualHardware
+from ..failures import exit_code_of
 from ..plan import Plan
 from .definition import Definition, Point
 
@@ -53,7 +54,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
     if count(definition) < MANY:
         yield from map(one, points)
         return
-    from ..launch import start_fork_server, without_main
+    from ..crew import start_fork_server, without_main
 
     context = multiprocessing.get_context("forkserver")
     cores = len(os.sched_getaffinity(0))
@@ -87,7 +88,7 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
         plan = prepared.plan()
         compute = _modelled_compute(prepared.experiment, definition.allow_modules, plan)
     except Exception as error:
-        if getattr(error, "exit_code", None) is None:
+        if exit_code_of(error) is None:
             raise
         return Planned(chosen, why=" ".join(str(error).split()))
     memory = max(sum(part.memory.values()) for part in plan.parts)

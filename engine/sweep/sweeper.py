@@ -27,8 +27,9 @@ from ...tracking.errors import CorruptRunError, StorageError
 from ...tracking.mirror import Mirror
 from ...tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
 from ...tracking.sources import Swept
+from ..crew import STOP_SIGNALS, WORKER_FAILED, Crew
 from ..errors import ConfigError, InterruptedRunError, WorkerFailedError
-from ..launch import STOP_SIGNALS, WORKER_FAILED, Crew
+from ..failures import exit_code_of, lack_of, named, words_of
 from ..plan import Plan
 from ..session import Prepared, carry_out, prepare
 from .opening import GONE
@@ -40,7 +41,6 @@ LONGEST = 40  # characters of a run's name before its seed
 _NEGATIVE = re.compile(r"^-(?=[\d.])")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 ENDED = ("completed", "pruned")  # of a run that need not be run again
-DISK = 3  # exit code of a worker that could not write
 
 
 class Observer(Protocol):
@@ -175,11 +175,12 @@ class Sweeper:
             except StorageError:
                 raise
             except Exception as error:
-                code = getattr(error, "exit_code", 4)
-                if isinstance(error, WorkerFailedError) and code == DISK:
+                if isinstance(error, WorkerFailedError) and error.cause == StorageError.__name__:
                     raise StorageError(str(error)) from error
-                said = str(error) if hasattr(error, "exit_code") else f"{type(error).__name__}: {error}"
-                self._failed(trial, seed, finished, " ".join(said.split()), code)
+                told = error if exit_code_of(error) is not None else lack_of(error)
+                said = named(error) if told is None else words_of(told)
+                code = None if told is None else exit_code_of(told)
+                self._failed(trial, seed, finished, said, code or WORKER_FAILED)
                 return
             if summary.get("status") not in ENDED:  # its workers got a signal, and saved and left
                 if not self._over.is_set():

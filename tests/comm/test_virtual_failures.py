@@ -130,9 +130,10 @@ def test_an_exception_in_one_worker_is_that_of_the_run(rank: int) -> None:
         comm.barrier()
         went_on.append(comm.rank)
 
-    with pytest.raises(BrokenError, match="on fire") as caught:
-        run(4, act)
-    assert caught.value.virtual_rank == rank
+    cluster = Cluster(4, NETWORK)
+    with pytest.raises(BrokenError, match="on fire"):
+        cluster.run(act)
+    assert cluster.failed_rank == rank
     assert not went_on
 
 
@@ -200,9 +201,24 @@ def test_an_exception_in_a_hook_within_backward_is_that_of_the_run() -> None:
         weight.sum().backward()
         comm.barrier()
 
-    with pytest.raises(BrokenError, match="in a hook") as caught:
-        run(3, act)
-    assert caught.value.virtual_rank == 1
+    cluster = Cluster(3, NETWORK)
+    with pytest.raises(BrokenError, match="in a hook"):
+        cluster.run(act)
+    assert cluster.failed_rank == 1
+
+
+def test_an_exception_that_takes_no_attributes_is_that_of_the_run() -> None:
+    class ClosedError(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError(name)
+
+    def act(comm: VirtualComm) -> None:
+        if comm.rank == 1:
+            raise ClosedError("shut")
+        comm.barrier()
+
+    with pytest.raises(ClosedError, match="shut"):
+        run(2, act)
 
 
 def test_who_talks_while_it_unwinds_is_not_waited_for() -> None:

@@ -53,11 +53,15 @@ def start(tmp_path: Path, root: Path) -> Iterator[Start]:
     started: list[Launcher] = []
 
     def start(
-        *overrides: str, name: str = "victim", prefix: Sequence[str] = (), env: dict[str, str] | None = None
+        *overrides: str,
+        name: str = "victim",
+        prefix: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        quick: Sequence[str] = QUICK,
     ) -> Launcher:
         mark, stderr = uuid.uuid4().hex, tmp_path / f"{name}.stderr"
         options = ["--name", name, "--config-dir", str(HERE / "conf"), "--allow-module", "saboteur"]
-        command = [sys.executable, "-m", "paceline.cli.main", "train", *QUICK, *overrides, *options]
+        command = [sys.executable, "-m", "paceline.cli.main", "train", *quick, *overrides, *options]
         with stderr.open("wb") as file:
             process = subprocess.Popen(
                 [*prefix, *command],

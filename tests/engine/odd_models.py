@@ -1,5 +1,6 @@
-"""Models that users write: tied weights, masks, frozen layers, two dtypes, none to train, wrong outputs."""
+"""Models that users write: tied weights, masks, frozen layers, two dtypes, none to train, wrong outputs, too large."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,10 @@ class Odd(nn.Sequential):
                 layers.append(Raises())
             case "not_a_number":
                 layers.append(Nan())
+            case "huge":
+                layers += [nn.Linear(16, 2**45), nn.Linear(2**45, 16)]
+            case "leaves":
+                sys.exit(0)
         super().__init__(*layers, nn.Linear(16, 7 if kind == "few_outputs" else spec.classes))
         if kind == "all_frozen":
             self.requires_grad_(False)

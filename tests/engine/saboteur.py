@@ -1,6 +1,7 @@
 """A user's own strategy, of which one worker does harm."""
 
 import os
+import signal
 import sys
 import time
 from typing import Literal
@@ -14,10 +15,21 @@ from paceline.strategies.base import BeforeBackward, Loss
 from paceline.strategies.data_parallel import DataParallel
 
 FOREVER = 3600.0  # seconds
+MANY = 200_000  # of five characters
 
 
 class SabotageError(Exception):
     """What the harmful worker raises."""
+
+
+class SlyError(SabotageError):
+    """It has attributes of the names that ours have, and words for the terminal."""
+
+    exit_code = 0
+    missing = virtual_rank = details = object()
+
+    def __init__(self) -> None:
+        super().__init__("all is well\x1b[2J\x1b]0;owned\x07\u202e")
 
 
 class Sabotage(DataParallel):
@@ -25,12 +37,16 @@ class Sabotage(DataParallel):
 
     def __init__(
         self,
-        act: Literal["none", "print", "raise", "exit", "vanish", "sleep"] = "none",
+        act: Literal["none", "print", "raise", "babble", "lie", "exit", "vanish", "kill", "sleep"] = "none",
         rank: int = 1,
         at: int = 3,
         pause: float = 0.0,
     ) -> None:
-        """`pause`: seconds. `vanish`: leave without a word and with status 0."""
+        """`at`: -1 is before the first, while workers start. `pause`: seconds.
+
+        `babble`: raise with a megabyte of words. `lie`: raise what looks like success. `vanish`: leave without a word
+        and with status 0.
+        """
         self.act, self.rank, self.at, self.pause = act, rank, at, pause
         self._step = 0
 
@@ -38,6 +54,8 @@ class Sabotage(DataParallel):
         super().prepare(model, loss, comm, before_backward)
         assert isinstance(comm, ProcessComm)
         self._harmful = comm.board.rank == self.rank
+        if self._harmful and self.at == -1:
+            self._harm()
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         time.sleep(self.pause)
@@ -52,9 +70,15 @@ class Sabotage(DataParallel):
                 print("hello from the saboteur")
             case "raise":
                 raise SabotageError("the coffee machine is on fire")
+            case "babble":
+                raise SabotageError(f"the first word {MANY * 'word '}the last word")
+            case "lie":
+                raise SlyError
             case "exit":
                 sys.exit(0)
             case "vanish":
                 os._exit(0)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(FOREVER)

@@ -64,7 +64,12 @@ class Launcher:
 
 class Start(Protocol):
     def __call__(
-        self, *overrides: str, name: str = "victim", prefix: Sequence[str] = (), env: dict[str, str] | None = None
+        self,
+        *overrides: str,
+        name: str = "victim",
+        prefix: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        quick: Sequence[str] = QUICK,
     ) -> Launcher: ...
 
 

@@ -2,7 +2,8 @@
 
 from itertools import permutations
 
-from paceline.engine.launch import Ended, cause_among
+from paceline.engine.crew import Ended
+from paceline.engine.launch import cause_among
 
 OWN = Ended(2, "ValueError", "bad", 4)
 KILLED = Ended(1, "Killed", "was killed by SIGKILL", 4)

@@ -20,8 +20,8 @@ from short_runs import START, Launcher, Start, Train, weights
 
 from paceline.comm import RendezvousError
 from paceline.engine.checkpoint import read_manifest, steps_of
+from paceline.engine.crew import ONE_PRESS
 from paceline.engine.errors import CorruptCheckpointError, WorkerFailedError
-from paceline.engine.launch import ONE_PRESS
 from paceline.tasks.errors import MissingDataError
 from paceline.tracking.run_directory import RunDirectory
 
@@ -184,7 +184,10 @@ def test_a_workers_own_exception_is_the_cause_and_its_peers_errors_stay_in_their
 
 @pytest.mark.parametrize(
     ("act", "words"),
-    [("exit", "worker 1, after step 3, failed: SystemExit: 0"), ("vanish", "worker 1, after step 3, ended with")],
+    [
+        ("exit", "worker 1, after step 3, left before the end: SystemExit: 0"),
+        ("vanish", "worker 1, after step 3, left before the end, with status 0 and without a word"),
+    ],
 )
 def test_user_code_that_leaves_is_a_failure_even_with_status_0(train: Train, act: str, words: str) -> None:
     with pytest.raises(WorkerFailedError) as caught:

@@ -10,7 +10,8 @@ import pytest
 from recorded import config, data
 
 from paceline.tracking.compare import Request, render, rows, table
-from paceline.tracking.rendering import facts, visible
+from paceline.tracking.rendering import facts
+from paceline.tracking.visible import visible
 
 HOSTILE = [
     "\x1b[31mred\x1b[0m",

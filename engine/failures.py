@@ -1,0 +1,130 @@
+"""What is said of an exception: whose it is, what the machine lacked, in which line it arose, in how many words.
+
+Nothing that an exception says of itself is taken on trust, unless its class is ours: a user's may have any attributes.
+"""
+
+import errno
+import resource
+import sysconfig
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from ..tracking.errors import StorageError
+from ..tracking.visible import visible
+from .errors import MachineError
+
+LONGEST = 4000  # characters of a message that are shown; a log has all of it
+_HEAD = 3 * LONGEST // 4
+_OURS = "paceline"
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+_LIBRARIES = ("site-packages", "dist-packages")
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """The exit status of an error of ours, or of a class derived from one; None for any other."""
+    for cls in type(error).__mro__:
+        if cls.__module__.partition(".")[0] == _OURS:
+            code = getattr(error if cls is type(error) else cls, "exit_code", None)
+            return code if type(code) is int and 0 < code < 256 else None
+    return None
+
+
+def lack_of(error: BaseException) -> MachineError | StorageError | None:
+    """What this machine has too little of, where that is what the error is about."""
+    text = words_of(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE) or (isinstance(error, RuntimeError) and "Too many open files" in text):
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return MachineError(f"too many open files: a process may have {allowed} (ulimit -n); raise that ({text})")
+    if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "can't start new thread" in text):
+        return MachineError(f"this system starts no more processes or threads; raise the limit (ulimit -u) ({text})")
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return StorageError(f"a file cannot be written: {text}")
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return MachineError(f"there is not enough memory{f': {text}' if text else ''}")
+    if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _NO_MEMORY):
+        return MachineError(f"there is not enough memory: {text}")
+    return None
+
+
+def words_of(error: BaseException) -> str:
+    """Its message in one line that a terminal can show, the middle left out where it is long."""
+    return visible(" ".join(shortened(_message(error)).split()))
+
+
+def first_line_of(error: BaseException) -> str:
+    """The first line of its message, or its type where it has none."""
+    lines = shortened(_message(error)).strip().splitlines()
+    return visible(lines[0] if lines else type(error).__name__)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be shown)"
+
+
+def shortened(text: str) -> str:
+    """Its beginning and its end, where it is long, and how much lies between."""
+    left_out = len(text) - LONGEST
+    if left_out <= 0:
+        return text
+    return f"{text[:_HEAD]} [... {left_out:,} characters left out ...] {text[_HEAD - LONGEST :]}"
+
+
+def speaks_for_itself(error: BaseException) -> bool:
+    """Whether it is an error of ours, or about what the machine lacks: nothing is to be said of where it arose."""
+    return exit_code_of(error) is not None or lack_of(error) is not None
+
+
+def named(error: BaseException) -> str:
+    """Its type and message, and where it arose unless it is an error of ours that no code of the user's raised."""
+    kind, text, place = visible(type(error).__name__), words_of(error), place_of(error)
+    said = f"{kind}: {text}" if text else kind
+    return f"{said}, in {place}" if place else said
+
+
+def place_of(error: BaseException) -> str:
+    """The last of the user's own lines, of the error or of what it was raised from.
+
+    Where there is none, the last of our lines, of an error that is not ours: it is our mistake.
+    """
+    users = place_in(error, _is_users)
+    return users if users or exit_code_of(error) is not None else place_in(error, _is_ours)
+
+
+def place_in(error: BaseException, is_theirs: Callable[[FrameType], bool]) -> str:
+    """`mine.wide.Wide.forward (mine/wide.py, line 14)`: the last such line; "" where there is none."""
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = [(frame, line) for frame, line in traceback.walk_tb(cause.__traceback__) if is_theirs(frame)]
+        if frames:
+            frame, line = frames[-1]
+            code = frame.f_code
+            file = shortest(code.co_filename)
+            return visible(f"{frame.f_globals.get('__name__', '')}.{code.co_qualname} ({file}, line {line})")
+        cause = cause.__cause__
+    return ""
+
+
+def shortest(file: str) -> Path:
+    """Relative to here, when it lies below."""
+    path = Path(file)
+    with suppress(OSError):  # there may be no here any more
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return path
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = Path(frame.f_code.co_filename)
+    in_library = file.is_relative_to(_STANDARD) or any(part in _LIBRARIES for part in file.parts)
+    return not (_is_ours(frame) or in_library or file.name.startswith("<"))

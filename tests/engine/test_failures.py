@@ -1,0 +1,148 @@
+"""What is said of an exception: only our own errors have a say in the exit status, and all of them have words."""
+
+import errno
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from paceline.comm import HangError
+from paceline.engine.errors import ConfigError, MachineError, WorkerFailedError
+from paceline.engine.failures import LONGEST, exit_code_of, lack_of, named, place_of, words_of
+from paceline.engine.launch import describe
+from paceline.tracking.errors import StorageError
+
+
+class SlyError(Exception):
+    """A user's own, with attributes of the names that ours have."""
+
+    exit_code = 0
+    missing = frozen = virtual_rank = rank = object()
+    details = 5
+
+
+class DerivedError(ConfigError):
+    exit_code = 0
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def raised(raise_it: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as caught:
+        raise_it()
+    return caught.value
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def test_a_users_exception_has_no_exit_code_whatever_its_attributes_say() -> None:
+    assert exit_code_of(SlyError()) is None
+    told = describe(raised(lambda: fail(SlyError("sly"))))
+    assert told["exit_code"] == 4
+    assert "missing" not in told and "rank" not in told and "frozen" not in told
+
+
+def test_of_a_class_derived_from_ours_it_is_ours_that_counts() -> None:
+    assert exit_code_of(DerivedError()) == 2
+    assert exit_code_of(ConfigError()) == 2
+    assert exit_code_of(WorkerFailedError("", 6, [])) == 6
+
+
+@pytest.mark.parametrize("code", [0, -1, 256, 1000, None, "4", True])
+def test_an_exit_code_that_would_be_taken_for_success_is_none(code: object) -> None:
+    error = ConfigError()
+    error.exit_code = code  # pyright: ignore[reportAttributeAccessIssue]
+    assert exit_code_of(error) is None
+    assert describe(error)["exit_code"] == 4
+
+
+def test_a_hang_says_who_was_missing() -> None:
+    told = describe(HangError("waited", [3, 1], frozen=True))
+    assert (told["missing"], told["frozen"], told["exit_code"], told["message"]) == ([3, 1], True, 5, "waited")
+
+
+@pytest.mark.parametrize("status", [0, None, 3, "a word"])
+def test_to_leave_before_the_end_is_a_failure_with_whatever_status(status: object) -> None:
+    told = describe(raised(lambda: fail(SystemExit(status))))
+    assert told["exit_code"] == 4 and told["error"] == "Exited"
+    assert told["message"].startswith("left before the end: SystemExit")
+
+
+def test_a_message_is_bounded_and_says_how_much_was_cut() -> None:
+    words = words_of(ValueError("head" + 10**6 * "x" + "tail"))
+    assert len(words) < LONGEST + 100
+    assert words.startswith("headxxx") and words.endswith("xxxtail")
+    assert f"[... {10**6 + 8 - LONGEST:,} characters left out ...]" in words
+
+
+def test_what_a_terminal_would_act_upon_is_written_out() -> None:
+    assert words_of(ValueError("\x1b[31mred\x07\u202e")) == r"\x1b[31mred\x07\u202e"
+    odd = type("Odd\x1b[2J", (Exception,), {})
+    assert "\x1b" not in named(odd("x"))
+
+
+def test_an_exception_without_a_message_has_its_type_file_and_line() -> None:
+    error = raised(lambda: fail(AssertionError()))
+    assert re.fullmatch(r"AssertionError, in test_failures\.fail \(.*test_failures\.py, line \d+\)", named(error))
+    assert named(MuteError()) == "MuteError: (its message cannot be shown)"
+
+
+def test_the_place_is_the_users_last_line_and_not_a_librarys() -> None:
+    def forward() -> None:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+    error = raised(forward)
+    assert re.fullmatch(r"test_failures\..*\.forward \(.*test_failures\.py, line \d+\)", place_of(error))
+
+
+def test_the_place_of_an_error_of_ours_is_that_of_the_users_code_it_was_raised_from_or_none() -> None:
+    cause = raised(lambda: fail(ValueError("theirs")))
+    own = ConfigError("ours")
+    assert place_of(own) == ""
+    own.__cause__ = cause
+    assert place_of(own).startswith("test_failures.fail (")
+
+
+OUT_OF_MEMORY = {
+    "python": lambda: bytearray(2**60),
+    "numpy": lambda: np.ones(2**56),
+    "torch": lambda: torch.empty(2**56),
+    "system": lambda: fail(OSError(errno.ENOMEM, "Cannot allocate memory")),
+    "cuda": lambda: fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
+}
+
+
+@pytest.mark.parametrize("kind", OUT_OF_MEMORY)
+def test_out_of_memory_is_the_machines_lack(kind: str) -> None:
+    error = raised(OUT_OF_MEMORY[kind])
+    lack = lack_of(error)
+    assert isinstance(lack, MachineError) and "not enough memory" in str(lack)
+    assert describe(error)["exit_code"] == 3
+
+
+LACKS = {
+    errno.EMFILE: (MachineError, "too many open files: a process may have"),
+    errno.EAGAIN: (MachineError, "no more processes or threads"),
+    errno.ENOSPC: (StorageError, "cannot be written"),
+    errno.EROFS: (StorageError, "cannot be written"),
+}
+
+
+@pytest.mark.parametrize("number", LACKS)
+def test_what_the_system_does_not_give_is_the_machines_lack(number: int) -> None:
+    kind, words = LACKS[number]
+    lack = lack_of(OSError(number, "why"))
+    assert type(lack) is kind and words in str(lack)
+    assert describe(OSError(number, "why"))["exit_code"] == 3
+
+
+@pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("shapes"), FileNotFoundError(2, "no")])
+def test_other_errors_are_no_lack_of_the_machines(error: Exception) -> None:
+    assert lack_of(error) is None

@@ -1,0 +1,19 @@
+"""Text from outside (an exception, an override, a file) as a terminal may be given it."""
+
+import unicodedata
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def visible(text: str) -> str:
+    """With control, formatting and other characters that a terminal acts upon written out: `\\x1b`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode() if unicodedata.category(char) in _UNSEEN else char for char in text
+    )
+
+
+def visible_lines(text: str) -> str:
+    """As `visible`, of a text of several lines, which stay lines."""
+    return "\n".join(visible(line.replace("\t", "    ")) for line in text.split("\n"))
