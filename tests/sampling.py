@@ -20,10 +20,16 @@ def is_sampled(name: str, share: float, seed: int) -> bool:
 def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the others out of `items`."""
     share, seed = config.getoption("--sample"), config.getoption("--seed")
-    left_out = [item for item in items if not is_sampled(item.nodeid, share, seed)]
+    left_out = [item for item in items if not is_sampled(_name(item), share, seed)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_sampled(item.nodeid, share, seed)]
+        items[:] = [item for item in items if is_sampled(_name(item), share, seed)]
+
+
+def _name(item: pytest.Item) -> str:
+    """Of those that run in order in one process, as each may need what the others leave, all or none are drawn."""
+    group = item.get_closest_marker("xdist_group")
+    return item.nodeid if group is None else str(group.args[0])
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -48,34 +48,53 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def of_page(page: str, *marks: pytest.MarkDecorator) -> list[ParameterSet]:
+def of_page(page: str) -> list[ParameterSet]:
     """Its commands; those that train on Fashion-MNIST need it."""
     return [
-        pytest.param(command, marks=[*marks, *([needs_fashion_mnist] if "fashion" in command else [])])
+        pytest.param(command, marks=[needs_fashion_mnist] if "fashion" in command else [])
         for command in commands("paceline", page)
     ]
 
 
 @pytest.mark.docs
 @pytest.mark.dist
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [*of_page("README.md"), *of_page(OWN_DATA), WIDE_ON_WINE, *of_page("docs/sweeps.md", pytest.mark.slow)]
+    "command", [*of_page("README.md"), *of_page(OWN_DATA), WIDE_ON_WINE, *of_page("docs/sweeps.md")]
 )
 def test_the_command_of_the_readme_succeeds(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
+    check(command, monkeypatch, capfd)
+
+
+@pytest.mark.docs
+@pytest.mark.dist
+@pytest.mark.usefixtures("fork_server")
+def test_the_first_commands_of_the_readme_succeed_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = [command for command in commands("paceline") if command.split()[1] in ("list", "plan", "train", "compare")]
+    assert "paceline compare" in first[:6] and "paceline train sync=asp --name first-asp" in first[:6]
+    for command in first[: first.index("paceline compare") + 1]:
+        check(command, monkeypatch, capfd)
+
+
+def check(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """It succeeds and prints something; in this process, whose fork server is warm by the second command."""
     monkeypatch.setattr(sys, "argv", shortened(shlex.split(command)))
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as end:
-            main()  # in this process, whose fork server is warm by the second command
+            main()
     finally:
         signal.signal(signal.SIGTERM, before)
     out, err = capfd.readouterr()
-    assert end.value.code == 0, err
-    assert out
+    assert end.value.code == 0, f"{command}: {err}"
+    assert out, command
 
 
 def shortened(words: list[str]) -> list[str]:

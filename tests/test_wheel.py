@@ -74,6 +74,7 @@ def paceline(*arguments: str, site: Path, cwd: Path) -> str:
     return run(sys.executable, "-m", "paceline.cli.main", *arguments, cwd=cwd, path=site)
 
 
+@pytest.mark.slow
 def test_installed_elsewhere_it_lists_and_plans_from_an_empty_directory(installed: Path, tmp_path: Path) -> None:
     where = run(sys.executable, "-c", "import paceline.cli as cli; print(cli.__file__)", cwd=tmp_path, path=installed)
     assert Path(where.strip()).is_relative_to(installed)
@@ -85,6 +86,7 @@ def test_installed_elsewhere_it_lists_and_plans_from_an_empty_directory(installe
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_it_works_unpacked_as_well(wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     run(sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site"), cwd=tmp_path)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,13 +28,19 @@ main()
 """
 
 
+def slow(*values: Any) -> list[Any]:
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 def closing(redirection: str, *command: str, here: Path) -> subprocess.CompletedProcess[str]:
     """The command, started by a shell that closes or redirects some of its standard streams."""
     shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", *command]
     return subprocess.run(shell, cwd=here, capture_output=True, text=True, timeout=110)
 
 
-@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "redirection", [pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-")] + ["<&- >&- 2>&-"]
+)
 def test_a_closed_stream_is_the_null_device_here_and_in_children(redirection: str, here: Path) -> None:
     assert closing(redirection, sys.executable, "-c", HELD, here=here).returncode == 0
     kinds, inherited, streams = eval((here / "held").read_text())
@@ -43,17 +50,15 @@ def test_a_closed_stream_is_the_null_device_here_and_in_children(redirection: st
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(
-    "redirection",
-    [pytest.param(">&-", marks=pytest.mark.slow), pytest.param("2>&-", marks=pytest.mark.slow), "<&- >&- 2>&-"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_run_with_closed_streams_is_a_run(redirection: str, here: Path) -> None:
     done = closing(redirection, *PACELINE, *QUICK, "--name", "mine", here=here)
     assert done.returncode == 0, done.stderr
     assert (here / "runs" / "mine" / "summary.json").is_file()
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["train", "--dry-run"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["list"], *slow(["--help"], ["train", "--dry-run"])], ids=" ".join)
 def test_results_that_cannot_be_written_are_told_in_a_sentence(arguments: list[str], here: Path) -> None:
     done = closing(">/dev/full", *PACELINE, *arguments, here=here)
     assert (done.returncode, done.stderr) == (3, "cannot write to standard output: No space left on device\n")
@@ -65,6 +70,7 @@ def test_a_full_standard_error_changes_no_exit_status(here: Path) -> None:
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_a_run_whose_row_cannot_be_written_says_where_it_is(here: Path) -> None:
     done = closing(">/dev/full", *PACELINE, *QUICK, "--name", "mine", here=here)
     assert done.returncode == 3 and "everything of this run: runs/mine" in done.stderr
@@ -93,6 +99,7 @@ def test_sigterm_before_training_is_told_in_one_line(here: Path) -> None:
     assert not list(here.iterdir())
 
 
+@pytest.mark.slow
 def test_under_torchrun_sigterm_is_left_alone(here: Path) -> None:
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, "-c", STARTING]

@@ -54,9 +54,16 @@ def can_tie(strategy: str) -> bool:
     return assemble(engine.prepare([f"strategy={strategy}"]).experiment, ()).strategy.parts == 1
 
 
+FAST = [("data_parallel", "mlp"), ("data_parallel", "gpt that recomputes"), ("pipeline", "tied gpt")]  # one is refused
+RUNS = [
+    pytest.param(strategy, model, marks=[] if (strategy, model) in FAST else pytest.mark.slow)
+    for strategy in STRATEGIES
+    for model in MODELS
+]
+
+
 @pytest.mark.dist
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("strategy", "model"), RUNS)
 def test_the_kinds_of_memory_are_as_predicted(strategy: str, model: str, tmp_path: Path, fork_server: None) -> None:
     if model == "tied gpt" and not can_tie(strategy):
         with pytest.raises(LayoutError, match=r"share a parameter \(tied weights\).*untie them") as caught:

@@ -42,8 +42,14 @@ def refusal(*overrides: str) -> str:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("sync", ["bsp", "asp", "bsp_naive"])
-@pytest.mark.parametrize("kind", ["tied", "mask", "attribute", "frozen"])
+@pytest.mark.parametrize(
+    ("kind", "sync"),
+    [
+        pytest.param(kind, sync, marks=[] if (kind, sync) in {("tied", "bsp"), ("mask", "asp")} else pytest.mark.slow)
+        for kind in ("tied", "mask", "attribute", "frozen")
+        for sync in ("bsp", "asp", "bsp_naive")
+    ],
+)
 def test_an_odd_model_trains_is_evaluated_and_goes_on(root: Path, fork_server: None, kind: str, sync: str) -> None:
     first = train(root, f"model.kind={kind}", f"sync={sync}")
     assert first.accuracy is not None

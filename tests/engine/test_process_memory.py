@@ -5,6 +5,8 @@ import resource
 import subprocess
 import sys
 
+import pytest
+
 from paceline.engine import prepare
 from paceline.engine.build import assemble
 from paceline.engine.worker import prepare_process
@@ -12,6 +14,7 @@ from paceline.engine.worker import prepare_process
 PASSES, BLOCKS, SIZE = 5, 5, 10 * 2**20  # together less than is kept, more than malloc would keep by itself
 
 
+@pytest.mark.slow
 def test_what_a_pass_frees_serves_the_next_one() -> None:
     """Malloc is told once and for all, so in a process of its own."""
     ended = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)

@@ -179,8 +179,9 @@ HOW = {
     "virtual": ["strategy=pipeline", "strategy.recompute=true", "hardware=virtual", "hardware.workers=4"],
     "virtual model": ["strategy=data_parallel", "model.recompute=true", "hardware=virtual", "hardware.workers=2"],
 }
+FAST = [("pipeline", "mlp"), ("virtual", "mlp")]
 STATED = [
-    (how, model)
+    pytest.param(how, model, marks=[] if (how, model) in FAST else pytest.mark.slow)
     for how, overrides in HOW.items()
     for model in ("mlp", "cnn", "gpt")
     if model == "gpt" or "model.recompute=true" not in overrides

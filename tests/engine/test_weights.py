@@ -31,9 +31,9 @@ def trained(fork_server, tmp_path_factory):
         ["strategy=single", "hardware.workers=1"],
         ["strategy=pipeline"],
         ["sync=asp"],
-        ["strategy=zero", "strategy.stage=3"],
-        ["strategy=torch_fsdp"],
-        ["strategy=zero", "strategy.stage=2", "strategy.precision=bf16"],
+        pytest.param(["strategy=zero", "strategy.stage=3"], marks=pytest.mark.slow),
+        pytest.param(["strategy=torch_fsdp"], marks=pytest.mark.slow),
+        pytest.param(["strategy=zero", "strategy.stage=2", "strategy.precision=bf16"], marks=pytest.mark.slow),
         pytest.param(["strategy=zero", "strategy.stage=3", "strategy.precision=bf16"], marks=pytest.mark.slow),
         pytest.param(["strategy=zero", "strategy.stage=0", "strategy.precision=bf16"], marks=pytest.mark.slow),
         ["hardware=virtual"],
@@ -47,6 +47,7 @@ def test_a_run_begins_with_anothers_weights(trained, tmp_path, how):
     assert result.accuracy == trained.accuracy
 
 
+@pytest.mark.slow
 def test_what_zero_made_is_taken_by_others(fork_server, tmp_path):
     made = engine.run([*SMALL, "steps=5", "strategy=zero", "strategy.stage=3"], root=tmp_path, quiet=True)
     file = made.path / "model.safetensors"
@@ -101,6 +102,7 @@ def save_by_deepspeed(comm, folder):
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
+@pytest.mark.slow
 def test_deepspeeds_own_pickles_are_read_once_they_are_trusted(workers, tmp_path):
     folder = tmp_path / "theirs"
     saved = workers(2, save_by_deepspeed, str(folder))[0]

@@ -437,6 +437,7 @@ def test_a_model_of_two_dtypes_is_refused():
 # -- whole runs
 
 
+@pytest.mark.slow
 def test_digits_are_learnt_as_well_as_serially(fork_server, tmp_path):
     settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1")
     alone = engine.run(["strategy=single", *settings], root=tmp_path, quiet=True)

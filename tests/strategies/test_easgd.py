@@ -528,6 +528,7 @@ def test_a_pipeline_has_a_server_for_each_part(fabric):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["easgd", "easgd_round_robin", "easgd_async", "easgd_momentum"])
 def test_digits_are_learnt_within_two_points_of_serial_training(fork_server, tmp_path, choice):
     settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1")

@@ -576,6 +576,7 @@ def serial_accuracy(tmp_path_factory):
     return result.accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["hogwild", "hogwild_locked"])
 def test_digits_are_learnt_as_well_as_serially(fork_server, tmp_path, serial_accuracy, choice):
     settings = [f"sync={choice}", "optimizer.lr=0.01", "hardware.workers=2", *SETTINGS]
@@ -588,6 +589,7 @@ def test_digits_are_learnt_as_well_as_serially(fork_server, tmp_path, serial_acc
 SPARSE = ["model=sparse_logistic_regression", "data=sparse", "data.samples=2000", "data.features=20000", "batch_size=1"]
 
 
+@pytest.mark.slow
 def test_sparse_data_are_learnt_by_two_workers(fork_server, tmp_path):
     plain = ["epochs=1", "optimizer.lr=0.05", "optimizer.momentum=0"]
     result = engine.run(["sync=hogwild", *SPARSE, *plain, "hardware.workers=2", *SETTINGS], root=tmp_path, quiet=True)

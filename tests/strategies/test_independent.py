@@ -161,6 +161,7 @@ def test_replicas_of_a_pipeline_average_part_by_part(fabric):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["independent"])
 def test_digits_are_learnt_within_two_points_of_serial_training(fork_server, tmp_path, choice):
     settings = ("tracking=none", "hardware.device=cpu", "hardware.threads=1")

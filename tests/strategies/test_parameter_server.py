@@ -806,6 +806,7 @@ def serial_accuracy(tmp_path_factory):
     return mean_accuracy(tmp_path_factory.mktemp("runs"), "strategy=single", "batch_size=64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice",
     [

@@ -45,8 +45,8 @@ def distance(a, b):
 @pytest.mark.parametrize(
     "how",
     [
-        [*MLP, "hardware.workers=3"],
-        [*GPT, "hardware.workers=2", "model.tied=true"],
+        pytest.param([*MLP, "hardware.workers=3"], marks=slow),
+        pytest.param([*GPT, "hardware.workers=2", "model.tied=true"], marks=slow),
         pytest.param([*MLP, "strategy.reshard=false", "hardware.workers=2"], marks=slow),
         pytest.param([*CNN, "hardware.workers=2"], marks=slow),
         pytest.param([*GPT, "hardware.workers=3"], marks=slow),
@@ -71,8 +71,8 @@ def test_uneven_and_empty_batches_weigh_by_their_samples(trained):
     "how",
     [
         [*MLP, "hardware.workers=3"],
-        [*GPT, "hardware.workers=2", "model.tied=true"],
-        [*CNN, "hardware.workers=2", "strategy.reshard=false"],
+        pytest.param([*GPT, "hardware.workers=2", "model.tied=true"], marks=slow),
+        pytest.param([*CNN, "hardware.workers=2", "strategy.reshard=false"], marks=slow),
         pytest.param([*GPT, "hardware.workers=3", "strategy.reshard=false"], marks=slow),
         pytest.param([*CNN, "hardware.workers=3"], marks=slow),
         pytest.param([*MLP, "hardware.workers=1"], marks=slow),

@@ -18,10 +18,10 @@ ROUNDING = 1e-6
 
 slow = pytest.mark.slow
 STAGES = [
-    ["strategy.stage=0"],
+    pytest.param(["strategy.stage=0"], marks=slow),
     pytest.param(["strategy.stage=1"], marks=slow),
     ["strategy.stage=2"],
-    ["strategy.stage=3"],
+    pytest.param(["strategy.stage=3"], marks=slow),
     pytest.param(["strategy.stage=2", "strategy.micro_batches=3"], marks=slow),
     pytest.param(["strategy.stage=3", "strategy.micro_batches=3", "strategy.recompute=true"], marks=slow),
     pytest.param(["strategy.stage=1", "strategy.offload=optimizer"], marks=[slow, needs_compiler]),
@@ -73,6 +73,7 @@ def test_bf16_stays_near_fp32(plain, tmp_path):
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
 
 
+@slow
 def test_gradients_are_not_clipped_unless_asked(plain, tmp_path):
     """DeepSpeed's own default is a norm of 1; these begin at 3."""
     steep = ["model.hidden=[]", "optimizer=sgd", "optimizer.lr=0.1", "steps=5", "batch_size=13"]
@@ -80,6 +81,7 @@ def test_gradients_are_not_clipped_unless_asked(plain, tmp_path):
     assert distance(weights, plain(*steep)[0]) < ROUNDING
 
 
+@slow
 def test_uneven_and_empty_batches_weigh_by_their_samples(plain, tmp_path):
     """Of 1,437 samples the last step of an epoch gives 237 to one replica and none to the other."""
     uneven = ["batch_size=600", "epochs=2", "checkpoint.every=0"]
@@ -90,7 +92,7 @@ def test_uneven_and_empty_batches_weigh_by_their_samples(plain, tmp_path):
 @pytest.mark.parametrize(
     "how",
     [
-        ["strategy.stage=3"],
+        pytest.param(["strategy.stage=3"], marks=slow),
         pytest.param(["strategy.stage=1", "strategy.precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=3", "strategy.precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=0"], marks=slow),
@@ -120,8 +122,8 @@ def test_resumed_with_offload_is_uninterrupted_within_rounding(fork_server, tmp_
 @pytest.mark.parametrize(
     "how",
     [
-        ["strategy.stage=0", "strategy.clip=0.5"],
-        ["strategy.stage=2", "strategy.precision=bf16", "strategy.micro_batches=2"],
+        pytest.param(["strategy.stage=0", "strategy.clip=0.5"], marks=slow),
+        pytest.param(["strategy.stage=2", "strategy.precision=bf16", "strategy.micro_batches=2"], marks=slow),
         pytest.param(["strategy.stage=1", "strategy.clip=0.5", "strategy.micro_batches=2"], marks=slow),
         pytest.param(["strategy.stage=0", "strategy.precision=bf16", "strategy.clip=0.5"], marks=slow),
         pytest.param(["strategy.stage=2", "hardware.workers=3"], marks=slow),
@@ -141,7 +143,7 @@ def test_bytes_on_the_wire_and_memory_are_the_stated_ones(fork_server, tmp_path,
 @pytest.mark.parametrize(
     "how",
     [
-        ["strategy.stage=3", "strategy.micro_batches=3", "hardware.workers=3"],
+        pytest.param(["strategy.stage=3", "strategy.micro_batches=3", "hardware.workers=3"], marks=slow),
         pytest.param(["strategy.stage=3", "strategy.micro_batches=2", "strategy.precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=2", "strategy.precision=bf16", "strategy.recompute=true"], marks=slow),
         pytest.param(["strategy.stage=2", "strategy.precision=bf16", "model.vocabulary=2048"], marks=slow),

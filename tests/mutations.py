@@ -1,0 +1,372 @@
+"""`make mutations`: 40 guarded lines, each broken once in a copy of the tree, and whether the tests that guard it fail.
+
+`python tests/mutations.py local_sgd ledger` breaks those alone whose file or whose tests have one of the words. The
+copy is of the working tree; nothing outside of it is changed. First the tests must pass there, unbroken. Exit status 1:
+a broken line survived; 2: this list is wrong (a text is no longer there, a selection finds no tests or fails unbroken).
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("cli", "comm", "conf", "engine", "strategies", "tasks", "tracking")
+SECONDS = 400  # that the tests of one line may take
+FAILED, EMPTY = 1, 5  # pytest's exit status when a test failed, and when no test was chosen
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`old` is once in `file`, and `new` takes its place. `tests`: what pytest is given; some of them must fail."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTATIONS = [
+    # -- how workers reach each other
+    Mutation(
+        "comm/ledger.py",
+        "return Fraction(2 * (size - 1) * payload, size)",
+        "return Fraction(2 * payload, 1)",
+        "tests/comm/test_ledger.py",
+    ),
+    Mutation(
+        "comm/ledger.py",
+        "if distance < step and distance + step < size:",
+        "if distance < step:",
+        "tests/comm/test_ledger.py",
+    ),
+    Mutation(
+        "comm/ledger.py",
+        "before, self._aside = self._aside, True",
+        "before = self._aside",
+        "tests/comm/test_fabric_primitives.py -k virtual",
+    ),
+    Mutation(
+        "comm/handshake.py",
+        'if not hmac.compare_digest(proof, self._own.proof("caller", rank, stranger.nonce, nonce)):',
+        "if not proof:",
+        "tests/comm/test_handshake.py",
+    ),
+    Mutation(
+        "comm/handshake.py",
+        'if not hmac.compare_digest(_read(sock, PROOF, deadline), to.proof("callee", rank, callees, callers)):',
+        "if not _read(sock, PROOF, deadline):",
+        "tests/comm/test_handshake.py",
+    ),
+    Mutation(
+        "comm/mutex.py",
+        "if status == errno.EOWNERDEAD:",
+        "if status == -1:",
+        "tests/comm/test_process_mutex.py",
+    ),
+    # -- how a run is described, planned and gone on with
+    Mutation(
+        "engine/compose.py",
+        "config = copy.deepcopy(kept.config)",
+        "config = kept.config",
+        "tests/engine/test_kept_choices.py",
+    ),
+    Mutation(
+        "engine/compose.py",
+        'raise ConfigError(f"{text}: hydra\'s own settings are not part of an experiment")',
+        "pass",
+        "tests/engine/test_compose.py -k describes_no_single_run",
+    ),
+    Mutation(
+        "engine/compose.py",
+        "elif isinstance(node, str) and re.search(",
+        "elif isinstance(node, bytes) and re.search(",
+        "tests/engine/test_compose.py -k environment",
+    ),
+    Mutation(
+        "engine/targets.py",
+        'if not any(target.startswith(f"{module}.") for module in modules):',
+        "if not target:",
+        "tests/engine/test_targets.py",
+    ),
+    Mutation(
+        "engine/layout.py",
+        "if rest or replicas == 0:",
+        "if replicas == 0:",
+        "tests/engine/test_layout_and_plan.py",
+    ),
+    Mutation(
+        "engine/stop.py",
+        "if step < self._look:",
+        "if step < 0:",
+        "tests/engine/test_stop_agreement.py",
+    ),
+    Mutation(
+        "engine/dates.py",
+        "ranks = range(layout.parts if self._sync.agrees else layout.workers)",
+        "ranks = range(layout.parts)",
+        "tests/engine/test_dates.py",
+    ),
+    Mutation(
+        "engine/dates.py",
+        "known = max(moment, self._sync.made_at)",
+        "known = moment",
+        "tests/engine/test_dates.py",
+    ),
+    Mutation(
+        "engine/checkpoint.py",
+        "if sha256(data) != expected:",
+        "if not data:",
+        "tests/engine/test_checkpoint.py",
+    ),
+    Mutation(
+        "engine/stored.py",
+        'if verdict == "changed":',
+        'if verdict == "no such verdict":',
+        "tests/engine/test_stored.py",
+    ),
+    # -- how workers train one model together
+    Mutation(
+        "strategies/exchange/clocks.py",
+        "self.going.remove(worker)\n            self._standing_at[self._clock[worker]] -= 1",
+        "self.going.remove(worker)",
+        "tests/strategies/test_parameter_server.py -k 'not process and not digits'",
+    ),
+    Mutation(
+        "strategies/exchange/buckets.py",
+        "if buckets[-1] and held + sizes[i] > limit:",
+        "if buckets[-1] and held > limit:",
+        "tests/strategies/test_buckets.py",
+    ),
+    Mutation(
+        "strategies/exchange/topology.py",
+        "return Neighbours([(worker + hop) % size for hop in hops], [(worker - hop) % size for hop in hops])",
+        "return Neighbours([(worker + hop) % size for hop in hops], [(worker + hop) % size for hop in hops])",
+        "tests/strategies/test_topology.py",
+    ),
+    Mutation(
+        "strategies/state.py",
+        'name = f"{len(tensors)}{path}"',
+        "name = path",
+        "tests/strategies/test_state.py",
+    ),
+    Mutation(
+        "strategies/sync/local_sgd.py",
+        "x.mul_(self._own / self._all)",
+        "x.mul_(1 / self.comm.size)",
+        "tests/strategies/test_local_sgd.py -k 'virtual and not digits'",
+    ),
+    Mutation(
+        "strategies/sync/local_sgd.py",
+        "self._own = self._all = 0\n\n    def _average",
+        "\n\n    def _average",
+        "tests/strategies/test_local_sgd.py -k 'virtual and not digits'",
+    ),
+    Mutation(
+        "strategies/sync/gossip.py",
+        "a = 1 / (1 + len(near.of))",
+        "a = 1 / 2",
+        "tests/strategies/test_gossip.py -k virtual",
+    ),
+    Mutation(
+        "strategies/sync/push_sum.py",
+        "self._w += its_w",
+        "pass",
+        "tests/strategies/test_push_sum.py -k virtual",
+    ),
+    Mutation(
+        "strategies/sync/easgd.py",
+        "self._centre.add_(self._pulls)",
+        "self._centre.add_(self._replica.pull)",
+        "tests/strategies/test_easgd.py -k 'virtual and not digits'",
+    ),
+    Mutation(
+        "strategies/sync/parameter_server.py",
+        "self.bound = 0 if self.synchronous else inf if staleness is None else staleness  # s",
+        "self.bound = 0 if self.synchronous else inf  # s",
+        "tests/strategies/test_parameter_server.py -k 'not process and not digits'",
+    ),
+    Mutation(
+        "strategies/sync/parameter_server.py",
+        "self._accrued.zero_()\n\n    def _pull",
+        "\n\n    def _pull",
+        "tests/strategies/test_parameter_server.py -k 'not process and not digits'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "self._weights.add_(w_k, alpha=n_k / n)",
+        "self._weights.add_(w_k, alpha=1 / len(self._delivered))",
+        "tests/strategies/test_fedavg.py -k 'virtual and not digits'",
+    ),
+    Mutation(
+        "strategies/sync/gossip.py",
+        'worker={"send": out_degree(self.topology, replicas) * size / self.period},',
+        'worker={"send": out_degree(self.topology, replicas) * size},',
+        "tests/strategies/test_gossip.py -k 'virtual or bytes or cost'",
+    ),
+    # -- what is trained
+    Mutation(
+        "tasks/losses.py",
+        "loss += cross_entropy(outputs, targets).item() * len(inputs)",
+        "loss += cross_entropy(outputs, targets).item()",
+        "tests/tasks/test_tasks_losses.py",
+    ),
+    Mutation(
+        "tasks/losses.py",
+        "model.train(training)",
+        "model.train()",
+        "tests/tasks/test_tasks_losses.py",
+    ),
+    Mutation(
+        "tasks/data/idx.py",
+        "if values != prod(shape):",
+        "if values < 0:",
+        "tests/tasks/test_tasks_fashion_mnist.py",
+    ),
+    Mutation(
+        "tasks/data/idx.py",
+        "if sha256(content).hexdigest() != expected:",
+        "if not content:",
+        "tests/tasks/test_tasks_fashion_mnist.py",
+    ),
+    # -- where results go
+    Mutation(
+        "tracking/redact.py",
+        "return _URL_LOGIN.sub(HIDDEN, value)",
+        "return value",
+        "tests/tracking/test_redact.py",
+    ),
+    Mutation(
+        "tracking/checksums.py",
+        'return "whole" if sha256("".join(lines[:-1]).encode()) == last[1] else "changed"',
+        'return "whole"',
+        "tests/engine/test_stored.py",
+    ),
+    Mutation(
+        "tracking/groups.py",
+        "if seed in group:",
+        "if seed is None:",
+        "tests/tracking/test_groups.py",
+    ),
+    Mutation(
+        "tracking/selection.py",
+        "return min(gains) >= 0 and max(gains) > 0",
+        "return max(gains) > 0",
+        "tests/tracking/test_selection.py",
+    ),
+    Mutation(
+        "tracking/ranking.py",
+        "if len(one) < 2 or len(other) < 2:\n        return False",
+        "if len(one) < 2 or len(other) < 2:\n        return fmean(one) != fmean(other)",
+        "tests/tracking/test_ranking.py",
+    ),
+    # -- the command
+    Mutation(
+        "cli/main.py",
+        "note(_sentence(str(error)))\n        return exit_code",
+        "note(_sentence(str(error)))\n        return 1",
+        "tests/cli/test_cli_refusals.py",
+    ),
+    Mutation(
+        "cli/main.py",
+        "note(_sentence(str(error)))\n        return exit_code",
+        "return exit_code",
+        "tests/cli/test_cli_refusals.py",
+    ),
+]
+
+
+class WrongListError(Exception):
+    """What this list says is not so."""
+
+
+def copy_of_the_tree(to: Path) -> None:
+    """The files that git knows of or would take, as they are now, and `paceline` made of its rooms."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    (to / "paceline").mkdir()
+    for room in ROOMS:
+        (to / "paceline" / room).symlink_to(to / room)
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """In which Python imports `paceline` from the copy, in every process that is started; no file is compiled."""
+    return {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def check_imports(tree: Path) -> None:
+    code = "import paceline.engine; print(paceline.engine.__file__)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, env=environment(tree), capture_output=True, text=True
+    )
+    if not found.stdout.startswith(str(tree)):
+        raise WrongListError(f"the copy is not what is imported: {found.stdout}{found.stderr}")
+
+
+def pytest(tree: Path, tests: str) -> tuple[int, str]:
+    """Its exit status, and the end of what it said."""
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not fault and not browser"]
+    command = [sys.executable, "-m", "pytest", *options, *shlex.split(tests)]
+    done = subprocess.run(command, cwd=tree, env=environment(tree), capture_output=True, text=True, timeout=SECONDS)
+    return done.returncode, "\n".join((done.stdout + done.stderr).splitlines()[-12:])
+
+
+@cache
+def check_unbroken(tree: Path, tests: str) -> None:
+    status, said = pytest(tree, tests)
+    if status:
+        raise WrongListError(f"unbroken, pytest {tests} ends with {status}:\n{said}")
+
+
+def kills(tree: Path, mutation: Mutation) -> bool:
+    """Whether a test fails when the line is broken."""
+    path = tree / mutation.file
+    whole = path.read_text()
+    if (count := whole.count(mutation.old)) != 1:
+        raise WrongListError(f"{mutation.file}: has {count} times, not once:\n{mutation.old}")
+    path.write_text(whole.replace(mutation.old, mutation.new))
+    try:
+        status, said = pytest(tree, mutation.tests)
+    finally:
+        path.write_text(whole)
+    if status not in (0, FAILED):
+        raise WrongListError(f"{mutation.file}: pytest {mutation.tests} ends with {status}:\n{said}")
+    return status == FAILED
+
+
+def main(words: list[str]) -> int:
+    chosen = [one for one in MUTATIONS if not words or any(word in one.file + one.tests for word in words)]
+    survived = wrong = 0
+    with tempfile.TemporaryDirectory(prefix="paceline-mutations-") as name:
+        tree = Path(name)
+        copy_of_the_tree(tree)
+        check_imports(tree)
+        for mutation in chosen:
+            began = time.monotonic()
+            try:
+                check_unbroken(tree, mutation.tests)
+                killed = kills(tree, mutation)
+                verdict = "fails, as it must" if killed else "SURVIVED"
+                survived += not killed
+            except (WrongListError, subprocess.TimeoutExpired) as error:
+                verdict, wrong = f"WRONG: {error}", wrong + 1
+            line = mutation.old.splitlines()[0]
+            print(f"{mutation.file:38} {line[:60]:60} {time.monotonic() - began:5.0f} s  {verdict}", flush=True)
+    print(f"{len(chosen)} lines broken: {len(chosen) - survived - wrong} noticed, {survived} survived, {wrong} wrong")
+    return 2 if wrong else 1 if survived else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except WrongListError as error:
+        sys.exit(f"mutations: {error}")
