@@ -34,6 +34,7 @@ PATIENCE = 10.0  # seconds that a caller has for it
 ATTEMPTS = 3  # times that a callee may hang up on our proof
 RETRY = 0.05  # seconds
 LOG_EVERY = 10.0  # seconds
+LISTENING = threading.Lock()  # held while a socket begins to listen: gloo's own is known as the one that is new
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -104,7 +105,8 @@ def _read(sock: socket.socket, size: int, deadline: float) -> bytes:
 def listen(host: str, port: int = 0) -> socket.socket:
     """Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024)
+    with LISTENING:
+        return socket.create_server((host, port), family=family, backlog=1024)
 
 
 @dataclass(eq=False)

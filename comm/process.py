@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -30,7 +29,8 @@ from torch import Tensor
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
 from .board import BEAT, StoreBoard
-from .errors import FabricError, HangError, PeerLostError
+from .errors import FabricError, HangError, PeerLostError, RendezvousError
+from .gloo import Gloo
 from .handshake import Endpoint
 from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
@@ -120,11 +120,7 @@ class _Groups:
     store: dist.Store
     timeout: float
     device: torch.device
-
-    @cached_property
-    def gloo(self) -> dist.ProcessGroupGloo.Device:
-        """One for all groups: each has a thread that looks for work 100 times a second."""
-        return dist.ProcessGroupGloo.create_default_device()
+    gloo: Gloo = field(default_factory=Gloo)
 
     def make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
         return self.over(dist.PrefixStore(name, self.store), rank, size, name)
@@ -134,9 +130,7 @@ class _Groups:
         group = dist.ProcessGroup(store, rank, size)
         kinds = dist.ProcessGroup.BackendType
         try:
-            options = dist.ProcessGroupGloo._Options()  # pyright: ignore[reportAttributeAccessIssue] as torch calls it
-            options._timeout, options._devices = patience, [self.gloo]
-            gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, options)
+            gloo = self.gloo.make(store, rank, size, self.timeout)
             group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
             group._set_default_backend(kinds.GLOO)
             if self.device.type == "cuda":
@@ -144,6 +138,8 @@ class _Groups:
                 options._timeout = patience
                 nccl = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
                 group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+        except RendezvousError:
+            raise
         except RuntimeError as error:
             raise PeerLostError(f"{name}: could not connect to the other workers: {error}") from error
         group._set_group_name(cast(Any, name))  # torch's DDP logs it

@@ -336,7 +336,11 @@ class StoreClient(dist.Store):
     getNumKeys, deleteKey = num_keys, delete_key  # as C++ calls them
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        return [self.get(key) for key in keys]
+        self.wait(keys)
+        values = self.read(keys)
+        if None in values:
+            raise dist.DistStoreError(f"one of the keys {', '.join(keys)} was deleted")
+        return [value for value in values if value is not None]
 
     def multi_set(self, keys: list[str], values: list[bytes]) -> None:
         self._ask(b"set", *(part for key, value in zip(keys, values, strict=True) for part in (key.encode(), value)))
