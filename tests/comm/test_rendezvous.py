@@ -1,0 +1,187 @@
+"""The token of workers that torchrun started: where it comes from, who can read it, what is refused."""
+
+import os
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from paceline.comm.errors import RendezvousError, TokenError
+from paceline.comm.rendezvous import TOKEN, Environment, meet
+from paceline.comm.store import StoreClient
+
+SECONDS = 20.0
+SECRET = "0123456789abcdef" * 4
+ALONE = Environment(0, 2, 1, "127.0.0.1", 0, store_is_served=False, run="one")
+SEVERAL = replace(ALONE, nodes=2)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(TOKEN, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def key(told: Environment) -> bytes:
+    server, store = meet(told, SECONDS)
+    assert server is not None
+    server.close()
+    return store.key
+
+
+def given_token(monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv(TOKEN, token)
+
+
+def test_several_nodes_without_a_token_are_refused_with_the_command_that_makes_one() -> None:
+    with pytest.raises(TokenError, match=r"PACELINE_TOKEN: is not set, and 2 nodes .*openssl rand -hex 32") as caught:
+        meet(SEVERAL, SECONDS)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("token", ["", "x", "0123456789abcdef0123456789abcde"])
+@pytest.mark.parametrize("told", [ALONE, SEVERAL], ids=["one node", "two"])
+def test_a_token_that_is_too_short_is_refused_and_not_shown(
+    told: Environment, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_token(monkeypatch, token)
+    with pytest.raises(TokenError, match=rf"has {len(token)} characters and needs at least 32: export ") as caught:
+        meet(told, SECONDS)
+    assert len(token) < 2 or token not in str(caught.value)
+
+
+def test_the_token_is_not_left_in_the_environment_of_what_a_worker_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_token(monkeypatch, SECRET)
+    key(SEVERAL)
+    assert TOKEN not in os.environ
+
+
+def test_runs_have_different_keys_though_their_token_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for run in ("one", "two", "one"):
+        given_token(monkeypatch, SECRET)
+        keys.append(key(replace(ALONE, run=run)))
+    assert keys[0] == keys[2] != keys[1]
+    assert all(SECRET.encode() not in one and len(one) == 32 for one in keys)
+
+
+def test_the_workers_of_one_node_share_a_token_that_its_user_alone_can_read(home: Path) -> None:
+    keys: list[bytes] = []
+    threads = [threading.Thread(target=lambda: keys.append(key(ALONE))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keys) == 4 and len(set(keys)) == 1
+    file = home / "paceline" / "token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert list(file.parent.iterdir()) == [file] and len(file.read_text()) == 64
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda file: file.chmod(0o644), "nobody else can read"),
+        (lambda file: file.chmod(0o620), "nobody else can read"),
+        (lambda file: (file.rename(file.with_name("other")), file.symlink_to("other")), "cannot keep a token"),
+        (lambda file: (file.unlink(), os.mkfifo(file, 0o600)), "a file that you own"),
+        (lambda file: (file.unlink(), file.mkdir()), "a file that you own|cannot keep a token"),
+        (lambda file: file.write_text("short"), "has 5 characters"),
+    ],
+    ids=["others read", "group writes", "link", "fifo", "directory", "short"],
+)
+def test_a_file_that_others_may_have_a_hand_in_is_refused(
+    home: Path, spoil: Callable[[Path], object], why: str
+) -> None:
+    key(ALONE)
+    spoil(home / "paceline" / "token")
+    with pytest.raises(TokenError, match=why):
+        meet(ALONE, SECONDS)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_a_file_of_another_user_is_refused(home: Path) -> None:
+    key(ALONE)
+    os.chown(home / "paceline" / "token", 65534, 65534)
+    with pytest.raises(TokenError, match="a file that you own"):
+        meet(ALONE, SECONDS)
+
+
+def test_where_no_file_can_be_kept_a_sentence_says_what_to_do(home: Path) -> None:
+    (home / "paceline").write_text("in the way")
+    with pytest.raises(TokenError, match=r"cannot keep a token there .*export PACELINE_TOKEN="):
+        meet(ALONE, SECONDS)
+
+
+# -- torchrun's store, which anybody can write to
+
+
+@pytest.fixture
+def torchruns() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=SECONDS))
+
+
+def test_workers_find_the_store_by_torchruns_and_meet(torchruns: dist.TCPStore) -> None:
+    told = replace(ALONE, port=torchruns.port, store_is_served=True)
+    server, _ = meet(told, SECONDS)
+    assert server is not None
+    none, store = meet(replace(told, rank=1), SECONDS)
+    with closing(server), closing(StoreClient(store, 1, SECONDS)) as client:
+        client.set("a", "1")
+        assert none is None and client.get("a") == b"1"
+
+
+@pytest.mark.parametrize("word", ["4711 " + "0" * 64, "4711", "", "x y", "99999999999 " + "f" * 64])
+def test_what_others_write_there_leads_nobody_astray(torchruns: dist.TCPStore, word: str) -> None:
+    told = replace(ALONE, port=torchruns.port, store_is_served=True, rank=1)
+    torchruns.set("restart-one/paceline/store", word)
+    with pytest.raises(RendezvousError, match="nothing that worker 0 has signed; PACELINE_TOKEN must be the same"):
+        meet(told, 0.2)
+
+
+def test_what_worker_0_says_counts_though_somebody_else_said_something_first(torchruns: dist.TCPStore) -> None:
+    told = replace(ALONE, port=torchruns.port, store_is_served=True)
+    torchruns.set("restart-one/paceline/store", "4711 forged")
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.append(meet(replace(told, rank=1), SECONDS)[1].port))
+    waiting.start()
+    server, store = meet(told, SECONDS)
+    assert server is not None
+    waiting.join()
+    server.close()
+    assert found == [store.port]
+
+
+def test_a_node_with_another_token_cannot_join(torchruns: dist.TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = replace(SEVERAL, port=torchruns.port, store_is_served=True)
+    given_token(monkeypatch, SECRET)
+    server, _ = meet(told, SECONDS)
+    assert server is not None
+    given_token(monkeypatch, SECRET[::-1])
+    with closing(server), pytest.raises(RendezvousError, match="PACELINE_TOKEN must be the same on every node"):
+        meet(replace(told, rank=1), 0.2)
+
+
+def test_a_worker_that_worker_0_never_calls_says_so(torchruns: dist.TCPStore) -> None:
+    with pytest.raises(RendezvousError, match=r"worker 1 waited 0\.2 s for worker 0"):
+        meet(replace(ALONE, port=torchruns.port, store_is_served=True, rank=1), 0.2)
+
+
+def test_one_node_listens_on_loopback_only_and_several_where_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, store = meet(replace(ALONE, address="0.0.0.0"), SECONDS)
+    assert server is not None and store.host == "127.0.0.1"
+    server.close()
+    environment = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    told = Environment.read()
+    assert (told.rank, told.size, told.nodes, told.host, told.on_loopback) == (1, 4, 2, "a", False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert Environment.read().nodes == 1
