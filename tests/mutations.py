@@ -50,7 +50,7 @@ MUTATIONS = [
         "comm/ledger.py",
         "before, self._aside = self._aside, True",
         "before = self._aside",
-        "tests/comm/test_fabric_primitives.py -k virtual",
+        "tests/comm/test_ledger.py",
     ),
     Mutation(
         "comm/handshake.py",

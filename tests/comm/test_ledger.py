@@ -65,3 +65,16 @@ def test_an_error_aside_does_not_leave_counting_off():
     except KeyError:
         account.count("send", 3)
     assert account.snapshot() == {"send": 3}
+
+
+def test_what_is_sent_aside_is_left_out_and_within_it_too_and_counting_goes_on_afterwards():
+    own = Ledger()
+    with own.aside():
+        own.count("send", 5)
+        with own.aside():
+            own.count("send", 5)
+        own.count("send", 5)
+        assert own.is_aside
+    assert not own.snapshot() and not own.is_aside
+    own.count("send", 7)
+    assert own.snapshot() == {"send": 7}

@@ -85,6 +85,7 @@ def summary_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "summary.json").read_text())
 
 
+@pytest.mark.slow
 def test_two_agents_form_one_job_with_the_bits_of_a_local_run(agents: Agents, train: Train, root: Path) -> None:
     agents.start(2, 1, "checkpoint.every_steps=3")
     assert agents.wait() == [0, 0], agents.said()

@@ -312,12 +312,17 @@ def test_without_backups_a_death_ends_the_run():
 # -- how long a step takes
 
 
+some_of_n = pytest.mark.parametrize(
+    ("needed", "backups"), [(4, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(4, 0), (6, 2), (3, 5)])]
+)
+
+
 def order_statistic(n: int, backups: int) -> float:
     """The mean of the n-th least of n + backups times that are Exp(1): H_{n+b} - H_b."""
     return sum(1 / i for i in range(backups + 1, n + backups + 1))
 
 
-@pytest.mark.parametrize(("needed", "backups"), [(4, 0), (4, 1), (6, 2), (3, 5)])
+@some_of_n
 def test_a_step_of_exponential_workers_takes_the_order_statistic_where_stragglers_give_up(
     virtual_workers, needed, backups
 ):
@@ -331,7 +336,7 @@ def test_a_step_of_exponential_workers_takes_the_order_statistic_where_straggler
     assert took == pytest.approx(order_statistic(needed, backups), abs=4 * error)
 
 
-@pytest.mark.parametrize(("needed", "backups"), [(4, 0), (4, 1), (6, 2), (3, 5)])
+@some_of_n
 def test_a_step_takes_longer_where_stragglers_finish_what_they_have_begun(virtual_workers, needed, backups):
     """They begin the next version late: N times that are Exp(1), and b that are Gamma(2, 1)."""
     workers, versions = needed + backups, 600

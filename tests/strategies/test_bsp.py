@@ -1,5 +1,8 @@
 """BSP by all-reduce: K replicas are one worker with the batch of all, and every version of it is the same."""
 
+from collections.abc import Callable
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -61,9 +64,17 @@ def agree(results) -> bool:
 # -- K workers with batch B are one with batch KB
 
 
-@pytest.mark.parametrize("optimizer", [momentum, adam])
-@pytest.mark.parametrize("replicas", [2, 3, 4])
-@pytest.mark.parametrize("version", VERSIONS)
+def is_fast(version: str, replicas: int, optimizer: Callable[..., torch.optim.Optimizer]) -> bool:
+    return (replicas, optimizer) == (2, momentum) or (version, replicas) == ("bucketed", 3)
+
+
+@pytest.mark.parametrize(
+    ("version", "replicas", "optimizer"),
+    [
+        pytest.param(*case, marks=[] if is_fast(*case) else pytest.mark.slow)
+        for case in product(VERSIONS, [2, 3, 4], [momentum, adam])
+    ],
+)
 def test_replicas_equal_one_worker_with_all_their_samples(workers, version, replicas, optimizer):
     case = Case(UNEVEN[replicas], optimizer=optimizer)
     results = workers(replicas, train, plan(version, case))
