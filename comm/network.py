@@ -1,19 +1,28 @@
-"""The modelled network of the virtual cluster: alpha-beta links that messages occupy.
+"""The modelled network of the virtual cluster: latency and bandwidth, and links that messages share.
 
-A message of n bytes waits until every link on its way is free, holds each for n / its bandwidth, and arrives a latency
-after the slowest has let it through. So a parameter server's incast, and hosts that share a switch, queue by
-themselves. Links are full duplex, and go to messages in the order in which these are sent: one that must wait for a
-busy receiver holds its sender's link meanwhile.
+A message of n bytes is a flow over all links on its way, and arrives a latency after its last byte has left. Messages
+from one worker to another go one after the other; all others share links max-min fairly (see links.py), as connections
+over a switch with fair queues do. Links are full duplex. So a parameter server's incast, and hosts that share a switch,
+slow each other down by themselves, and what waits for a busy receiver keeps nobody from sending to another one.
+
+A collective is one flow over all links between its members, as each of them sends and receives all the time: steps
+times the bytes of one, over the slowest of these links if nobody else uses them. A group's collectives go one after the
+other, and the latencies of one overlap with the next.
 
 Topology: worker r lives on host r // workers_per_host, host h in rack h // hosts_per_rack. Workers of one host talk
 over `inside`; hosts have one network card each; racks share an uplink of hosts_per_rack cards' bandwidth /
 oversubscription.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log2
 
 from .errors import NetworkError
+from .links import Lane, Links
+
+Arrives = Callable[[float, float], None]  # (when the last byte has left, when it has arrived)
+Over = Callable[[float], None]  # when the last member of a collective is through
 
 
 @dataclass(frozen=True)
@@ -42,19 +51,15 @@ class Network:
                 )
 
 
-@dataclass
-class _Lane:
-    """One direction of a link. `free`: when the last message lets go of it."""
-
-    bandwidth: float
-    free: float = 0.0
-
-
 class Fabric:
-    """The links of `size` workers, and when each is free. Times are seconds, sizes bytes."""
+    """The links of `size` workers. Times are seconds, sizes bytes.
+
+    Who sends something says what is to be called when it is over: before the call returns where it takes no time, else
+    when `links` get there.
+    """
 
     def __init__(self, network: Network, size: int) -> None:
-        self.network = network
+        self.network, self.links = network, Links()
         each, card = network.workers_per_host, network.between.bandwidth
         hosts = ceil(size / each)
         own = network.inside.bandwidth if each > 1 else card
@@ -72,18 +77,16 @@ class Fabric:
     def rack(self, rank: int) -> int:
         return self.host(rank) // self._per_rack
 
-    def send(self, src: int, dst: int, nbytes: int, at: float) -> tuple[float, float]:
-        """A message that is sent at `at`: when it has left and its sender may go on, and when it has arrived."""
+    def send(self, src: int, dst: int, nbytes: int, at: float, arrives: Arrives) -> None:
+        """A message that is sent at `at`."""
         lanes, latency = self._way(src, dst)
-        start = max(at, *[lane.free for lane in lanes])
-        slowest = 0.0
-        for lane in lanes:
-            taken = nbytes / lane.bandwidth
-            lane.free = start + taken
-            slowest = max(slowest, taken)
-        return start + slowest, start + slowest + latency
+        self.links.post((src, dst), lanes, nbytes, at, lambda left: arrives(left, left + latency))
 
-    def _way(self, src: int, dst: int) -> tuple[list[_Lane], float]:
+    def follow(self, src: int, dst: int, at: float, arrives: Arrives) -> None:
+        """A message that takes no time and no link, but comes after those that are under way from `src` to `dst`."""
+        self.links.post((src, dst), (), 0, at, lambda left: arrives(left, left))
+
+    def _way(self, src: int, dst: int) -> tuple[list[Lane], float]:
         network = self.network
         lanes = [self._out[src], self._in[dst]]
         if self._flat:
@@ -97,38 +100,41 @@ class Fabric:
             lanes += [self._rack_out[source], self._rack_in[target]]
         return lanes, network.between.latency
 
-    # -- collectives: closed forms, which hold all links between members until their last byte
+    # -- collectives
 
-    def all_reduce(self, ranks: list[int], nbytes: int, at: float) -> float:
+    def all_reduce(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
         """Ring: 2 (n-1) steps of nbytes / n."""
-        return self._steps(ranks, 2 * (len(ranks) - 1), nbytes / len(ranks), at)
+        self._steps(group, ranks, 2 * (len(ranks) - 1), nbytes / len(ranks), at, over)
 
-    def all_gather(self, ranks: list[int], nbytes: int, at: float) -> float:
+    def all_gather(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
         """Ring: n-1 steps of one worker's nbytes."""
-        return self._steps(ranks, len(ranks) - 1, nbytes, at)
+        self._steps(group, ranks, len(ranks) - 1, nbytes, at, over)
 
-    def scatter(self, ranks: list[int], nbytes: int, at: float) -> float:
+    def scatter(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
         """reduce_scatter and all_to_all: n-1 steps of nbytes / n."""
-        return self._steps(ranks, len(ranks) - 1, nbytes / len(ranks), at)
+        self._steps(group, ranks, len(ranks) - 1, nbytes / len(ranks), at, over)
 
-    def broadcast(self, ranks: list[int], nbytes: int, at: float) -> float:
+    def broadcast(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
         """Binomial tree: ceil(log2 n) steps of nbytes."""
-        return self._steps(ranks, ceil(log2(len(ranks))), nbytes, at)
+        self._steps(group, ranks, ceil(log2(len(ranks))), nbytes, at, over)
 
-    def barrier(self, ranks: list[int], at: float) -> float:
-        """Dissemination: ceil(log2 n) empty messages; they hold no link."""
-        return at + ceil(log2(len(ranks))) * self._hop(ranks).latency
+    def barrier(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+        """Dissemination: ceil(log2 n) empty messages; they hold no link and wait for nothing."""
+        over(at + ceil(log2(len(ranks))) * self._latency(ranks))
 
-    def _steps(self, ranks: list[int], steps: int, nbytes: float, at: float) -> float:
-        """`steps` in which each member sends `nbytes` to the next one, from when all their links are free."""
-        hop, held = self._hop(ranks), self._between(ranks)
-        busy = steps * nbytes / hop.bandwidth
-        start = max(at, *[lane.free for lane in held])
-        for lane in held:
-            lane.free = start + busy
-        return start + steps * hop.latency + busy
+    def _steps(self, group: str, ranks: list[int], steps: int, nbytes: float, at: float, over: Over) -> None:
+        """`steps` in each of which each member sends `nbytes` to the next one."""
+        latency = steps * self._latency(ranks)
+        self.links.post(group, self._between(ranks), steps * nbytes, at, lambda left: over(left + latency))
 
-    def _between(self, ranks: list[int]) -> list[_Lane]:
+    def _latency(self, ranks: list[int]) -> float:
+        """Of the longest hop of a ring in the order of ranks."""
+        network = self.network
+        inside = network.workers_per_host > 1 and self.host(ranks[0]) == self.host(ranks[-1])
+        return network.inside.latency if inside else network.between.latency
+
+    def _between(self, ranks: list[int]) -> list[Lane]:
+        """A ring in the order of ranks crosses each card and uplink once each way."""
         held = [lanes[rank] for rank in ranks for lanes in (self._out, self._in)]
         if not self._flat:
             hosts = dict.fromkeys(self.host(rank) for rank in ranks)
@@ -139,16 +145,6 @@ class Fabric:
                 held += [lanes[rack] for rack in racks for lanes in (self._rack_out, self._rack_in)]
         return held
 
-    def _hop(self, ranks: list[int]) -> Link:
-        """The slowest hop of a ring in the order of ranks, which crosses each card and uplink once each way."""
-        network = self.network
-        if network.workers_per_host > 1 and self.host(ranks[0]) == self.host(ranks[-1]):
-            return network.inside
-        bandwidth = min(network.between.bandwidth, self._out[0].bandwidth)
-        if self.rack(ranks[0]) != self.rack(ranks[-1]):
-            bandwidth = min(bandwidth, self._rack_out[0].bandwidth)
-        return Link(network.between.latency, bandwidth)
 
-
-def _lanes(count: int, bandwidth: float) -> list[_Lane]:
-    return [_Lane(bandwidth) for _ in range(count)]
+def _lanes(count: int, bandwidth: float) -> list[Lane]:
+    return [Lane(bandwidth) for _ in range(count)]

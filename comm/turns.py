@@ -1,8 +1,9 @@
 """Threads that run one at a time, in the order of a virtual clock.
 
 A runner runs only while its (clock, rank) is the least of all that can run. Whoever moves its clock on gives way to
-the earlier ones; whoever waits for another sleeps until that one wakes it. When nobody can run, each waits for another:
-a deadlock, which is found at once and named.
+the earlier ones; whoever waits for another sleeps until that one wakes it. Events that are nobody's turn (a message has
+left) happen in between, before the turns of all whose clock is as late, and wake runners too. When nobody can run and
+no event is to come, each waits for another: a deadlock, which is found at once and named.
 
 Torch's default generator travels with the runner: what one draws does not depend on whose turns lie between.
 """
@@ -10,6 +11,7 @@ Torch's default generator travels with the runner: what one draws does not depen
 import heapq
 import threading
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -44,9 +46,9 @@ R = TypeVar("R", bound=Runner)
 class Turns(Generic[R]):
     """Whose turn it is. All methods but `run` are for the runner whose turn it is."""
 
-    def __init__(self, runners: Sequence[R]) -> None:
-        """`runners`: by rank."""
-        self._runners = runners
+    def __init__(self, runners: Sequence[R], happen: Callable[[float], bool] = lambda before: False) -> None:
+        """`runners`: by rank. `happen`: lets the next event happen, if there is one until the time that it is given."""
+        self._runners, self._happen = runners, happen
         self._ready: list[tuple[float, int, int]] = []  # heap of (clock, rank, ticket)
         self._failure: BaseException | None = None
         self.failed_rank: int | None = None  # of the runner that raised it
@@ -79,10 +81,9 @@ class Turns(Generic[R]):
         """Let the earlier ones run first."""
         if self._failure is not None:
             raise AbandonedError
-        ready = self._ready
-        while ready and self._runners[ready[0][1]].ticket != ready[0][2]:
-            heapq.heappop(ready)
-        if ready and ready[0] < (runner.clock, runner.rank):
+        while self._happen(min(self._earliest(), runner.clock)):
+            pass
+        if self._ready and self._ready[0] < (runner.clock, runner.rank):
             self.wake(runner, runner.clock)
             following = self._pop()
             assert following is not None
@@ -173,15 +174,23 @@ class Turns(Generic[R]):
         torch.default_generator.set_state(runner.generator)
 
     def _pop(self) -> R | None:
-        """The earliest of those that can run, with its clock at that time."""
-        while self._ready:
-            clock, rank, ticket = heapq.heappop(self._ready)
-            runner = self._runners[rank]
-            if ticket == runner.ticket:
-                runner.ticket += 1
-                runner.clock = max(runner.clock, clock)
-                return runner
-        return None
+        """The earliest of those that can run, with its clock at that time, once all that comes before has happened."""
+        while self._happen(self._earliest()):
+            pass
+        if not self._ready:
+            return None
+        clock, rank, _ = heapq.heappop(self._ready)
+        runner = self._runners[rank]
+        runner.ticket += 1
+        runner.clock = max(runner.clock, clock)
+        return runner
+
+    def _earliest(self) -> float:
+        """The clock of the first that can run."""
+        ready = self._ready
+        while ready and self._runners[ready[0][1]].ticket != ready[0][2]:
+            heapq.heappop(ready)  # void
+        return ready[0][0] if ready else inf
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:

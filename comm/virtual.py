@@ -1,9 +1,10 @@
 """The virtual cluster: every worker a thread, one running at a time, ordered by a virtual clock.
 
 The gradients are real, the network and the compute times are modelled. A worker runs only while it is the earliest:
-its (clock, rank) is the least of all that can run. Whatever moves its clock on (an elapsed second, a message that
-arrives later, a collective) lets the earlier ones run first. So what it reads and writes, shared memory included, is in
-the order of the clock, and the same seed gives the same bits, the same clock and the same order of events every time.
+its (clock, rank) is the least of all that can run. Whatever moves its clock on (an elapsed second, a message, a
+collective) lets the earlier ones run first. When a message has left depends on what others send meanwhile, so it is an
+event of the network, between the workers' turns. So what a worker reads and writes, shared memory included, is in the
+order of the clock, and the same seed gives the same bits, the same clock and the same order of events every time.
 
 What happens aside from training (`Ledger.aside`: set-up, evaluation, checkpoints) takes no time and holds no link.
 
@@ -16,7 +17,7 @@ import struct
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, TypeVar
 
@@ -28,13 +29,13 @@ from .base import Comm, ReduceOp, Work, nbytes
 from .board import Board
 from .errors import FabricError
 from .ledger import Ledger
-from .network import Fabric, Network
+from .network import Fabric, Network, Over
 from .timeline import Operation, Timeline
 from .turns import Runner, Turns
 
 T = TypeVar("T")
 Stream = tuple[str, int]  # the messages of a group's member
-Takes = Callable[[list[int], int, float], float]  # (members, bytes of one of them, from) -> until
+Takes = Callable[[str, list[int], int, float, Over], None]  # (group, members, bytes of one of them, from, then)
 _KEPT = 200_000  # operations of all workers' timelines
 
 
@@ -93,7 +94,7 @@ class Cluster:
     def __init__(self, size: int, network: Network) -> None:
         self.size, self.fabric = size, Fabric(network, size)
         self.workers = [_Worker(rank) for rank in range(size)]
-        self.turns = Turns(self.workers)
+        self.turns = Turns(self.workers, self.fabric.links.happen)
         self.stop = False  # somebody asked to save and stop
         self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun
         self.stops: dict[str, int] = {}  # topic -> the step that they leave before
@@ -181,10 +182,12 @@ class VirtualBoard(Board):
 
 
 class _Sent(Work):
-    """A message that left: its sender may go on when its link is free again."""
+    """A message: its sender may go on when its last byte has left."""
 
-    def __init__(self, comm: "VirtualComm", sending: Operation, free: float) -> None:
-        self._comm, self._sending, self._free = comm, sending, free
+    def __init__(self, comm: "VirtualComm", sending: Operation, dst: int) -> None:
+        self._comm, self._sending, self.dst = comm, sending, dst
+        self.left: float | None = None  # when it has
+        self.sleeper: _Worker | None = None
         self._done = False
 
     def wait(self) -> None:
@@ -192,7 +195,7 @@ class _Sent(Work):
             return
         self._done = True
         start = self._comm.now()
-        self._comm.pass_until(self._free)
+        self._comm.see_off(self)
         self._comm.timeline.add(self._sending, start, self._comm.now())
 
 
@@ -301,9 +304,7 @@ class VirtualComm(Comm):
         return everything[:, self.rank * each : (self.rank + 1) * each]
 
     def barrier(self) -> None:
-        self.attend(
-            self._meet("barrier", None, lambda given: None, lambda r, _, at: self._cluster.fabric.barrier(r, at))
-        )
+        self.attend(self._meet("barrier", None, lambda given: None, self._cluster.fabric.barrier))
 
     def _meet(
         self,
@@ -332,12 +333,17 @@ class VirtualComm(Comm):
         if len(meeting.given) == self.size:
             meeting.result = combine([meeting.given[rank] for rank in range(self.size)])
             meeting.given.clear()
-            meeting.done = meeting.launch
             if takes is not None and self.size > 1 and not self.ledger.is_aside:
-                meeting.done = takes(self.ranks, size, meeting.launch)
-            for other in meeting.sleepers:
-                cluster.turns.wake(other, other.clock if other.ledger.is_aside else meeting.done)
+                takes(self.name, self.ranks, size, meeting.launch, lambda done: self._part(meeting, done))
+            else:
+                self._part(meeting, meeting.launch)
         return meeting
+
+    def _part(self, meeting: _Meeting, done: float) -> None:
+        """The meeting is over at `done`."""
+        meeting.done = done
+        for other in meeting.sleepers:
+            self._cluster.turns.wake(other, other.clock if other.ledger.is_aside else done)
 
     def launched(self, meeting: _Meeting) -> Operation:
         return self.timeline.launched(f"{self.name}#", meeting.call[0], self._worker.clock, meeting.number)
@@ -386,14 +392,27 @@ class VirtualComm(Comm):
         cluster, worker = self._cluster, self._worker
         launch, stream = worker.clock, (self.name, self.rank)
         sending = self.timeline.launched(self._channel(self.rank, dst), "send", launch)
-        if self.ledger.is_aside:
-            before = receiver.inbox.get(stream)
-            free, arrival = launch, max(launch, before[-1].arrival) if before else launch  # it overtakes none
-        else:
-            free, arrival = cluster.fabric.send(worker.rank, receiver.rank, size, launch)
+        sent, content = _Sent(self, sending, dst), tensor.detach().clone()
         cluster.log(worker, "send", receiver.rank, size)
-        self._deliver(_Message(sending.number, launch, arrival, tensor.detach().clone()), stream, receiver)
-        return _Sent(self, sending, free)
+
+        def arrives(left: float, arrival: float) -> None:
+            sent.left = left
+            if sent.sleeper is not None:
+                cluster.turns.wake(sent.sleeper, left)
+            self._deliver(_Message(sending.number, launch, arrival, content), stream, receiver)
+
+        if self.ledger.is_aside:
+            cluster.fabric.follow(worker.rank, receiver.rank, launch, arrives)
+        else:
+            cluster.fabric.send(worker.rank, receiver.rank, size, launch, arrives)
+        return sent
+
+    def see_off(self, sent: _Sent) -> None:
+        """Wait until the message has left; aside no time passes, and it goes on leaving."""
+        if sent.left is None and not self.ledger.is_aside:
+            sent.sleeper = self._worker
+            self._cluster.turns.sleep(self._worker, lambda: f"waits in send to worker {self.ranks[sent.dst]}")
+        self.pass_until(self.now() if sent.left is None else sent.left)
 
     def _deliver(self, message: _Message, stream: Stream, receiver: _Worker) -> None:
         turns = self._cluster.turns
@@ -403,7 +422,10 @@ class VirtualComm(Comm):
             if receive.sleeper is not None:
                 turns.wake(receiver, receiver.clock if receiver.ledger.is_aside else message.arrival)
             return
-        receiver.inbox[stream].append(message)
+        queue = receiver.inbox[stream]
+        if queue and queue[-1].arrival > message.arrival:  # sent aside: it overtakes none
+            message = replace(message, arrival=queue[-1].arrival)
+        queue.append(message)
         if self.name in receiver.arrivals:
             heapq.heappush(receiver.arrivals[self.name], (message.arrival, self.rank, message.number))
         if receiver.listens == self.name and message.arrival < receiver.expected:

@@ -116,7 +116,9 @@ def test_recv_waits_for_a_message_that_has_been_sent_and_has_not_arrived() -> No
 
 
 def test_recv_any_takes_what_arrives_first_even_when_it_was_sent_later() -> None:
-    """From the other host a message takes 4.25 s, from the same host 0.625: sent at 2, it overtakes the one sent at 0.
+    """From the other host a message takes 4.25 s, from the same host less: sent at 2, it overtakes the one sent at 0.
+
+    That one takes 1024 of the receiver's 8192 bytes a second, which leaves 7168 for it: 4096 / 7168 + 0.125 s.
 
     Worker 0 is asleep in recv_any before the second is sent; then again, with both already under way.
     """
@@ -136,7 +138,10 @@ def test_recv_any_takes_what_arrives_first_even_when_it_was_sent_later() -> None
         return []
 
     hosts = Network(Link(LATENCY, BANDWIDTH), FAST, workers_per_host=2)
-    assert run(3, act, hosts)[0] == [(1, 2.625), (2, 4.25), (1, 22.625), (2, 24.25)]
+    sources, moments = zip(*run(3, act, hosts)[0], strict=True)
+    assert sources == (1, 2, 1, 2)
+    beside = 4096 / 7168 + 0.125
+    assert moments == pytest.approx((2 + beside, 4.25, 22 + beside, 24.25))
 
 
 def test_what_arrives_at_the_same_time_is_received_by_rank() -> None:
@@ -188,7 +193,7 @@ def test_messages_of_one_sender_are_received_in_order_however_they_are_asked_for
 
 
 def test_incast_at_one_server_shows_on_the_clock() -> None:
-    """k messages of n bytes to one receiver take k n / bandwidth."""
+    """k messages of n bytes to one receiver share its link: each takes k n / bandwidth."""
 
     def act(comm: VirtualComm) -> float:
         if comm.rank == 0:
@@ -198,7 +203,75 @@ def test_incast_at_one_server_shows_on_the_clock() -> None:
             comm.send(message(), 0)
         return comm.now()
 
-    assert run(6, act) == [5 * 4.0 + LATENCY, 4.0, 8.0, 12.0, 16.0, 20.0]
+    assert run(6, act) == [5 * 4.0 + LATENCY] + [5 * 4.0] * 5
+
+
+def test_a_send_that_is_under_way_takes_longer_when_another_one_begins() -> None:
+    """Half of worker 0's 4 s are over when worker 2 begins to send half as much to worker 1 too: both end at 6 s."""
+
+    def act(comm: VirtualComm) -> float:
+        if comm.rank == 1:
+            comm.recv(message(), 0)
+            comm.recv(message(entries=SIZE // 2), 2)
+        elif comm.rank == 0:
+            comm.send(message(), 1)
+        else:
+            comm.elapse(2.0)
+            comm.send(message(entries=SIZE // 2), 1)
+        return comm.now()
+
+    assert run(3, act) == [6.0, 6.25, 6.0]
+
+
+def test_who_sends_to_several_at_once_waits_for_none_of_them_longer_than_their_bytes_take() -> None:
+    """Gossip on a ring, each first to its right neighbour, then to its left: 2 S / bandwidth, and a latency."""
+
+    def act(comm: VirtualComm) -> float:
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        sending = [comm.isend(message(comm.rank), right), comm.isend(message(comm.rank), left)]
+        for source in (left, right):
+            tensor = message()
+            comm.recv(tensor, source)
+            assert float(tensor[0]) == source
+        for work in sending:
+            work.wait()
+        return comm.now()
+
+    for size in (4, 8):
+        assert run(size, act) == [2 * 4.0 + LATENCY] * size
+
+
+def test_what_is_under_way_when_its_sender_turns_aside_arrives_in_its_time() -> None:
+    def act(comm: VirtualComm) -> list[float]:
+        if comm.rank == 0:
+            work = comm.isend(message(), 1)
+            with comm.ledger.aside():
+                work.wait()
+            return [comm.now()]
+        comm.recv(message(), 0)
+        return [comm.now()]
+
+    assert run(2, act) == [[0.0], [4.25]]
+
+
+def test_who_waited_aside_for_workers_that_are_ahead_goes_on_in_its_own_time() -> None:
+    """Worker 0 comes to the barrier at 1 s and worker 1 at 50 s; then worker 0's messages take what they take alone."""
+
+    def act(comm: VirtualComm) -> float:
+        comm.elapse(50.0 if comm.rank == 1 else 1.0)
+        if comm.rank < 2:
+            with comm.ledger.aside():
+                comm.board.post(f"here/{comm.rank}", "")
+                comm.board.read(f"here/{1 - comm.rank}", 1 - comm.rank)
+        if comm.rank == 0:
+            comm.send(message(), 2)
+        elif comm.rank == 1:
+            comm.send(message(), 3)
+        else:
+            comm.recv(message(), comm.rank - 2)
+        return comm.now()
+
+    assert run(4, act) == [5.0, 54.0, 5.25, 54.25]
 
 
 def test_a_message_is_as_it_was_when_it_was_sent() -> None:
