@@ -159,14 +159,17 @@ def _name_of(words: list[str]) -> str | None:
 
 
 def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str]) -> None:
-    from ..tracking.compare import Request, render, table
+    from ..tracking.columns import known
+    from ..tracking.compare import Request, render, sort, table
     from ..tracking.report import write_report
 
     runs = _runs(name, directory, trials)
     rows, _ = table(runs, Request())
     show(render(rows, width=terminal_width()))
     report = directory / "report.html"
-    write_report(runs, report, rows)
+    by = known(definition.metric)
+    best_first = sort(rows, by.key) if by is not None and rows and by.key in rows[0] else rows
+    write_report(runs, report, best_first, metric=definition.metric)
     failed = [done for done in trials if done.state == "failed"]
     if found := outcome(trials, definition, _more_seeds(name, words)):
         note(f"\n{found}")

@@ -20,8 +20,13 @@ pytestmark = [pytest.mark.browser, needs_chromium]
 def few_runs() -> list[RunData]:
     """Measured and modelled ones, stale ones, a failed, a pruned and a diverged one, two that belong to a sweep."""
     return [
-        recorded("bsp-1", number=1, swept=Swept("sweep", 0, 0, {"sync": "bsp", "optimizer.lr": 0.1})),
-        recorded("asp-2", number=5, sync="asp", swept=Swept("sweep", 1, 0, {"sync": "asp", "optimizer.lr": 0.01})),
+        recorded("bsp-1", number=1, swept=Swept("sweep", 0, 0, {"sync": "bsp", "optimizer.lr": 0.1, "batch_size": 32})),
+        recorded(
+            "asp-2",
+            number=5,
+            sync="asp",
+            swept=Swept("sweep", 1, 0, {"sync": "asp", "optimizer.lr": 0.01, "batch_size": 64}),
+        ),
         recorded("virtual-3", number=2, modelled=True),
         failed("failed-4", "worker 1 ended: no space left", swept=Swept("sweep", 2, 0, {"sync": "ssp"})),
         recorded("diverged-5", number=3, points=20, epochs=1, status="diverged"),
@@ -52,6 +57,11 @@ def drawn(window: Browser, file: Path) -> Browser:
     return window
 
 
+LINE = (
+    "return [...document.querySelectorAll('#table tbody tr')].find((l) => l.innerText.includes(arguments[0])).innerText"
+)
+
+
 def traces(window: Browser, section: str) -> list[list[str]]:
     """The names of the lines in each of a section's plots."""
     return window.run(
@@ -65,11 +75,11 @@ def test_all_sections_are_there_and_nothing_is_fetched_or_complained_of(drawn: B
         "return [...document.querySelectorAll('main h2')].filter((h) => h.offsetParent).map((h) => h.textContent)"
     )
     assert titles == [
-        "Soonest to the target",
+        "Time to the target",
         "Runs",
+        "Ranking",
         "Accuracy",
         "Loss",
-        "Throughput",
         "Where a step's time goes",
         "Memory by kind",
         "Bytes sent: predicted and measured",
@@ -95,7 +105,7 @@ def test_the_sentence_says_who_is_soonest(drawn: Browser) -> None:
 
 
 def test_runs_that_did_not_complete_are_in_the_table_with_status_and_reason(drawn: Browser) -> None:
-    line = drawn.run("return document.querySelectorAll('#table tbody tr')[3].innerText")
+    line = drawn.run(LINE, "failed-4")
     assert "failed-4" in line
     assert "failed" in line.split("failed-4")[1]
     assert "no space left" in line
@@ -115,7 +125,7 @@ def test_modelled_runs_have_plots_of_their_own_and_are_labelled(drawn: Browser) 
         else:
             assert "bsp-1" not in told
             assert told.count("virtual-3") == told.count("virtual-3 (modelled)")
-    assert "modelled" in drawn.run("return document.querySelectorAll('#table tbody tr')[2].innerText")
+    assert "modelled" in drawn.run(LINE, "virtual-3")
 
 
 def test_failed_runs_have_no_line_in_the_sweep_and_are_counted(drawn: Browser) -> None:
@@ -144,8 +154,8 @@ def test_a_head_sorts_by_click_and_by_keyboard_and_says_so(few: Browser) -> None
     few.press("enter")
     assert few.run(f"return {head}.getAttribute('aria-sort')") == "ascending"
     assert few.run(NAMES) == [*falling[:5][::-1], "failed-4"], "what is unknown stays last"
-    show(few, "throughput")
-    bars = few.run("return document.querySelector('#throughput .plot').layout.yaxis.ticktext")
+    show(few, "step")
+    bars = few.run("return document.querySelector('#step .plot').layout.yaxis.ticktext")
     assert bars == ["asp-2", "pruned-6 (pruned)", "diverged-5 (diverged)", "bsp-1"]
 
 
@@ -159,10 +169,10 @@ def test_the_filter_hides_lines_and_counts_them(few: Browser) -> None:
 def test_a_run_that_is_unticked_leaves_all_plots(few: Browser) -> None:
     show(few, "accuracy")
     assert traces(few, "accuracy")[0] == ["bsp-1", "asp-2", "diverged-5 (diverged)", "pruned-6 (pruned)"]
-    few.run("document.querySelector('#table tbody input').focus()")
+    few.run("document.querySelector(arguments[0]).focus()", "#table input[aria-label='plot bsp-1']")
     few.press("space")
-    assert "bsp-1" not in json.dumps(traces(few, "accuracy"))
     few.run(DRAW_ALL)
+    assert "bsp-1" not in json.dumps(traces(few, "accuracy"))
     told = few.run(
         "return [...document.querySelectorAll('.plot')].map((p) => JSON.stringify([p.data, p.layout])).join()"
     )
@@ -376,7 +386,7 @@ def test_seeds_are_drawn_as_a_mean_with_its_interval_and_can_be_taken_apart(wind
 
 
 def test_without_seeds_there_is_no_switch_for_them(few: Browser) -> None:
-    assert few.run("return document.querySelectorAll('#accuracy .controls input').length") == 0
+    assert "seeds together" not in few.run("return document.querySelector('#accuracy .controls').textContent")
 
 
 def test_seeds_without_a_common_time_are_drawn_one_by_one_and_it_is_said(window: Browser, tmp_path: Path) -> None:
@@ -405,3 +415,74 @@ def test_the_means_of_seeds_are_shown_as_in_the_terminal(window: Browser, tmp_pa
     write_report(runs[:1], tmp_path / "one.html")
     window.open(tmp_path / "one.html")
     assert window.run("return document.getElementById('compared').hidden")
+
+
+def ticked(window: Browser, section: str, title: str) -> bool:
+    """Clicks the box of that title; whether it was ticked before."""
+    return window.run(
+        "const found = [...document.querySelectorAll(`#${arguments[0]} .controls label`)]"
+        ".find((label) => label.textContent === arguments[1]).querySelector('input');"
+        "const was = found.checked; found.click(); return was",
+        section,
+        title,
+    )
+
+
+PLOT = "const plot = document.querySelector(`#${arguments[0]} .plot`);"
+
+
+def test_settings_are_ranked_by_the_time_to_the_target_with_intervals(window: Browser, tmp_path: Path) -> None:
+    runs = [*seeds_of(0, "bsp", 3), *seeds_of(1, "asp", 3), *seeds_of(2, "ssp", 3)]
+    for run, time in zip(runs, [4.0, 5.0, 6.0, 1.0, 1.1, 1.2, 0.1, None, 0.2], strict=True):
+        run.summary["time_to_accuracy"] = time
+    write_report(runs, tmp_path / "ranked.html")
+    window.open(tmp_path / "ranked.html")
+    show(window, "ranking")
+    names, means, halves = window.run(
+        PLOT + "return [plot.layout.yaxis.ticktext, [...plot.data[0].x], [...plot.data[0].error_x.array]]", "ranking"
+    )
+    assert names == ["0001-asp (mean of 3 seeds)", "0000-bsp (mean of 3 seeds)"]
+    expected = [mean([1.0, 1.1, 1.2]), mean([4.0, 5.0, 6.0])]
+    assert means == pytest.approx([centre for centre, _ in expected])
+    assert halves == pytest.approx([half for _, half in expected])
+    caption = "return document.querySelector('#ranking figcaption').textContent"
+    assert "as only 2 of 3 seeds have it: 0002-ssp" in window.run(caption)
+    assert window.run("return document.querySelector('#sweep').hidden"), "no number is swept"
+
+
+def test_a_ranking_of_one_seed_says_that_it_is_none(few: Browser) -> None:
+    show(few, "ranking")
+    said = few.run("return document.querySelector('#ranking figcaption').textContent")
+    assert "One seed each: not a ranking" in said
+    assert few.run(PLOT + "return plot.data[0].error_x.visible", "ranking") is False
+
+
+def test_one_stale_update_does_not_squash_the_staleness_of_the_others(window: Browser, tmp_path: Path) -> None:
+    run = recorded("asp", sync="asp")
+    run.summary["staleness"] = {"mean": 1.3, "max": 245, "histogram": {"0": 100, "1": 800, "2": 98, "245": 1}}
+    write_report([run], tmp_path / "stale.html")
+    window.open(tmp_path / "stale.html")
+    show(window, "staleness")
+    end = PLOT + "return plot.layout.xaxis.range[1]"
+    assert window.run(end, "staleness") < 3
+    said = window.run("return document.querySelector('#staleness figcaption').textContent")
+    assert "Largest: 245, of asp. The axis ends at 2: 99 % of each run's updates are no staler." in said
+    assert not ticked(window, "staleness", "with the last percent")
+    assert window.run(end, "staleness") > 245
+
+
+def test_many_curves_are_shown_where_they_reach_the_target_and_whole_at_a_click(
+    window: Browser, tmp_path: Path
+) -> None:
+    runs = [recorded(f"run-{i}", number=i, epochs=12) for i in range(8)]
+    write_report(runs, tmp_path / "crowd.html")
+    window.open(tmp_path / "crowd.html")
+    show(window, "accuracy")
+    axes = PLOT + "return [plot.layout.xaxis.range, plot.layout.yaxis.range]"
+    (_, right), (low, high) = window.run(axes, "accuracy")
+    reached = [run.summary["time_to_accuracy"] for run in runs]
+    ends = [run.records[-2]["time"] for run in runs]
+    assert 0.6 < low < 0.9 < high <= 1.0 and max(reached) < right < max(ends)
+    assert ticked(window, "accuracy", "around the target")
+    (_, right), (low, _) = window.run(axes, "accuracy")
+    assert right >= max(ends) and low < 0.6

@@ -19,7 +19,7 @@ from paceline.tracking import compare
 from paceline.tracking.errors import StorageError
 from paceline.tracking.report import write_report
 from paceline.tracking.report.curves import Curve, curves_of, encode, limit_for, lived, thin
-from paceline.tracking.report.document import document, flat, plain
+from paceline.tracking.report.document import document, flat, plain, settings_of
 from paceline.tracking.report.page import data_block
 from paceline.tracking.report.palette import DARK, LIGHT, look
 from paceline.tracking.report.text import shown
@@ -142,6 +142,31 @@ def test_the_looks_of_24_runs_differ_by_colour_or_by_dash_and_marker(colours: tu
         assert otherwise or np.linalg.norm(seen[i] - seen[j]) >= 9, (i, j)
 
 
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+def test_no_two_of_the_eight_colours_have_one_name(colours: tuple[str, ...]) -> None:
+    """Two blues, one darker, took a sweep's bsp and hogwild for the same."""
+    every = [lab(linear(colour)) for colour in colours]
+    chroma = [np.hypot(a, b) for _, a, b in every]
+    hues = [np.degrees(np.arctan2(b, a)) for _, a, b in every]
+    for i, j in itertools.combinations(range(8), 2):
+        between = abs((hues[i] - hues[j] + 180) % 360 - 180)
+        grey = min(chroma[i], chroma[j]) < 15
+        assert np.linalg.norm(every[i] - every[j]) >= (20 if grey else 30), (colours[i], colours[j])
+        assert grey or between >= 15, (colours[i], colours[j])
+
+
+def test_the_seeds_of_a_setting_look_alike_and_settings_differ() -> None:
+    assert settings_of([[0, 1, 2], [4, 5]], 7) == [0, 0, 0, 1, 2, 2, 3]
+    runs = [
+        recorded(f"{sync}-{seed}", number=seed, sync=sync, config={"sync": sync, "seed": seed})
+        for sync in ("bsp", "asp", "ssp", "hogwild")
+        for seed in range(3)
+    ]
+    looks = [tuple(run["look"]) for run in document(runs)["runs"]]
+    assert len(set(looks)) == 4 and all(len(set(looks[i : i + 3])) == 1 for i in range(0, 12, 3))
+    assert len({colour for colour, *_ in looks}) == 4
+
+
 def test_no_two_of_48_runs_look_alike() -> None:
     assert len({look(i) for i in range(48)}) == 48
     assert len({look(i) for i in range(480)}) == 480
@@ -231,7 +256,7 @@ def test_no_second_seed_overturns_what_a_sweep_of_one_seed_names() -> None:
     three = [*seeds("asp", [0.48, 0.69, 0.90]), *seeds("bsp", [0.38, 0.47, 0.56])]
     [said] = verdicts(three)
     assert "The soonest cannot be told apart (Welch's 95 % interval of the difference includes 0; means and" in said
-    assert "sync=bsp, in 0.47 s ± 0.224 s" in said and "sync=asp, in 0.69 s ± 0.522 s" in said
+    assert "sync=bsp, 0.47 s ± 0.224 s; sync=asp, 0.69 s ± 0.522 s." in said
 
 
 def test_of_several_seeds_the_soonest_is_named_with_its_interval_and_the_next() -> None:
@@ -280,7 +305,7 @@ def test_a_run_that_broke_is_no_choice() -> None:
 
 def test_a_setting_of_which_some_seeds_reached_the_target_is_not_compared() -> None:
     [said] = verdicts([*seeds("ssp", [2.0, 4.0]), *seeds("asp", [1.0, None]), *seeds("bsp", [9.0, 9.1])])
-    assert "sync=ssp, in 3 s ± 12.7 s" in said and "Soonest: sync=asp" not in said
+    assert "sync=ssp, 3 s ± 12.7 s" in said and "Soonest: sync=asp" not in said
     assert said.endswith("Reached with some of their seeds only, and not compared: sync=asp: 1 of 2.")
     [said] = verdicts(seeds("asp", [1.0, None]))
     assert "Not one setting reached it with all of its seeds." in said and "sync=asp: 1 of 2." in said
@@ -384,3 +409,24 @@ def test_a_report_is_written_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to(tmp_path / "there.html")
     write_report([recorded()], tmp_path / "link.html")
     assert (tmp_path / "link.html").is_symlink() and "<!doctype html>" in (tmp_path / "there.html").read_text()
+
+
+def test_runs_are_judged_by_what_the_sweep_asked_and_the_table_is_sorted_by_it() -> None:
+    told = document(many(4))
+    assert told["measures"][told["judged"]] == {"name": "time to accuracy, s", "larger": False}
+    assert told["columns"][told["sorted"]]["title"] == "to acc. s"
+    by_step = document(many(4), metric="step")
+    assert by_step["measures"][by_step["judged"]]["name"] == "step ms"
+    assert [run["results"][by_step["judged"]] for run in by_step["runs"]] == pytest.approx(
+        [run.summary["step_time"]["median"] * 1e3 for run in many(4)]
+    )
+    never = [recorded("never", summary={"time_to_accuracy": None})]
+    assert document(never)["measures"][document(never)["judged"]]["name"] == "accuracy"
+    assert document(many(2), metric="nosuch")["judged"] == told["judged"]
+
+
+def test_only_runs_of_one_model_data_set_and_target_are_ranked_together() -> None:
+    runs = [failed("lost"), recorded("a"), recorded("b", summary={"model": "cnn"}), recorded("c", modelled=True)]
+    told = document(runs)
+    assert told["contests"] == ["mlp on digits, target 90.00%", "cnn on digits, target 90.00%", "? on ?"]
+    assert [run["contest"] for run in told["runs"]] == [2, 0, 1, 0]

@@ -11,14 +11,18 @@ __all__ = ["write_report"]
 
 
 def write_report(
-    runs: list[RunData], file: Path, compared: Sequence[dict[str, Any]] = (), columns: Sequence[str] = ()
+    runs: list[RunData],
+    file: Path,
+    compared: Sequence[dict[str, Any]] = (),
+    columns: Sequence[str] = (),
+    metric: str | None = None,
 ) -> None:
     """Runs side by side, in the order given, as one HTML file. Raises StorageError when it cannot be written.
 
     `compared`: rows of `compare.table` to show before the runs, with the means of seeds, ratios to a baseline, the
-    front; `columns`: the keys of it to show, instead of those that say something.
+    front; `columns`: the keys of it to show, instead of those that say something. `metric`: what a sweep was judged by.
     """
     from .document import document
     from .page import page
 
-    write_atomically(file.resolve(), page(document(runs, list(compared), columns)))  # through a symbolic link
+    write_atomically(file.resolve(), page(document(runs, list(compared), columns, metric)))  # through a symbolic link

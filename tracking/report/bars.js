@@ -1,10 +1,10 @@
-// One row a run, the first of the table on top: throughput, a step's parts, memory by kind, bytes, staleness.
-function rowsLayout(some, title, more, each = 26, notes = []) {
-  const height = Math.max(150, 84 + some.length * (some.length > FEW ? Math.min(each, 18) : each));
-  const labels = some.map((run, i) => shortLabel(run, isNarrow() ? 18 : 34) + (notes[i] || ''));
+// One row a run, the first of the table on top: a step's parts, memory by kind, bytes; and staleness.
+function rowsLayout(names, title, more, each = 26) {
+  const height = Math.max(150, 84 + names.length * (names.length > FEW ? Math.min(each, 18) : each));
+  const labels = names.map((name) => shorten(name, isNarrow() ? 22 : 40));
   const long = height > 720; // the axis stays in sight where one begins to read
   const y = axisStyle('', {
-    tickvals: some.map((_, i) => i), ticktext: labels.map(forPlotly), range: [some.length - 0.4, -0.6], showgrid: false,
+    tickvals: labels.map((_, i) => i), ticktext: labels.map(forPlotly), range: [labels.length - 0.4, -0.6], showgrid: false,
     zeroline: false, fixedrange: true, automargin: false, ticklabeloverflow: 'allow', // both take seconds at 500 rows
   });
   const layout = baseLayout(axisStyle(title, { rangemode: 'tozero', side: long ? 'top' : 'bottom', ...more }), y, height);
@@ -18,20 +18,8 @@ function widest(texts) { // px of the longest, as tick labels
   return Math.max(0, ...texts.map((text) => context.measureText(text).width));
 }
 
-function throughputSection(section, body, controls) {
-  return rowsSection(section, body, controls, (run) => run.throughput !== null, (some) => {
-    const best = some.reduce((most, run) => (run.throughput > most.throughput ? run : most));
-    const bar = {
-      type: 'bar', orientation: 'h', y: some.map((_, i) => i), x: some.map((run) => run.throughput), width: 0.66,
-      marker: { color: colours()[0] }, text: some.map((run) => Math.round(run.throughput).toLocaleString('en')), textposition: 'outside',
-      cliponaxis: false,
-      hovertemplate: '%{x:,.0f} samples/s<extra></extra>',
-    };
-    return {
-      traces: [bar], layout: rowsLayout(some, 'samples/s of all workers', { range: [0, best.throughput * (isNarrow() ? 1.3 : 1.1)] }),
-      summary: `Samples a second of ${plural(some.length, 'run')}. Most: ${labelled(best)}, ${Math.round(best.throughput).toLocaleString('en')}.`,
-    };
-  });
+function rowLabel(run) {
+  return shortLabel(run, isNarrow() ? 18 : 34);
 }
 
 function stepSection(section, body, controls) {
@@ -42,7 +30,7 @@ function stepSection(section, body, controls) {
     const share = (run) => (run.step[1] + run.step[2]) / (run.step[0] + run.step[1] + run.step[2] || 1);
     const worst = some.reduce((most, run) => (share(run) > share(most) ? run : most));
     return {
-      traces, layout: { ...rowsLayout(some, 'median step, ms'), barmode: 'stack' }, legend: legendOfKinds(named),
+      traces, layout: { ...rowsLayout(some.map(rowLabel), 'median step, ms'), barmode: 'stack' }, legend: legendOfKinds(named),
       summary: `Compute, communication and waiting of ${plural(some.length, 'run')}. The largest share outside compute: `
         + `${labelled(worst)}, ${(100 * share(worst)).toFixed(0)} %.`,
     };
@@ -93,7 +81,7 @@ function describeMemory(some, withOther) {
     });
     return [bars('measured', -0.36, 1), bars('predicted', 0.02, 0.5)];
   });
-  const layout = rowsLayout(lines.map((line) => line.run), 'MiB of the largest worker', {}, 38, lines.map((line) => line.note));
+  const layout = rowsLayout(lines.map((line) => rowLabel(line.run) + line.note), 'MiB of the largest worker', {}, 38);
   layout.barmode = 'stack';
   return {
     traces: kinds.length ? traces : null, layout, legend: legendOfKinds(named),
@@ -123,13 +111,15 @@ function bytesSection(section, body, controls) {
     const none = logarithmic.checked && silent.length ? ` Not on a logarithmic axis, as it sent nothing: ${silent.slice(0, 5).join(', ')}.` : '';
     return {
       traces: [dots('measured', 0, 'circle', colours()[0], 9), dots('predicted', 1, 'diamond-open', colours()[1], 15)],
-      layout: rowsLayout(some, 'bytes that a worker sends in a step', axis), legend: legendOfKinds(named),
+      layout: rowsLayout(some.map(rowLabel), 'bytes that a worker sends in a step', axis), legend: legendOfKinds(named),
       summary: `Bytes a worker and step of ${plural(some.length, 'run')}: a dot measured, an open diamond predicted. ${beside}${none}`,
     };
   }, own);
 }
 
 function stalenessSection(section, body, controls) {
+  const own = [];
+  const whole = tick(controls, 'with the last percent', () => redraw(own));
   return rowsSection(section, body, controls, (run) => run.staleness.length > 0, (some) => {
     const traces = some.map((run) => {
       const total = run.staleness.reduce((sum, [, times]) => sum + times, 0) || 1;
@@ -143,14 +133,27 @@ function stalenessSection(section, body, controls) {
       };
     });
     const worst = some.reduce((most, run) => (run.staleness.at(-1)[0] > most.staleness.at(-1)[0] ? run : most));
+    const largest = worst.staleness.at(-1)[0];
+    const end = whole.checked ? largest : Math.max(...some.map((run) => percentile99(run.staleness)));
+    const cut = end < largest ? ` The axis ends at ${end}: 99 % of each run's updates are no staler.` : '';
     const layout = baseLayout(
-      axisStyle(isNarrow() ? 'staleness, updates' : "staleness: others' updates between fetch and push", { rangemode: 'tozero', dtick: Math.max(1, Math.ceil(worst.staleness.at(-1)[0] / 12)) }),
+      axisStyle(isNarrow() ? 'staleness, updates' : "staleness: others' updates between fetch and push", { range: [-0.02 * end, 1.04 * Math.max(end, 1)], dtick: Math.max(1, Math.ceil(end / 12)) }),
       axisStyle('share of updates', { tickformat: '.0~%', rangemode: 'tozero' }), isNarrow() ? 320 : 380);
     return {
       traces, layout, legend: legendOfRuns(some),
-      summary: `Staleness of the updates of ${plural(some.length, 'run')}. Largest: ${worst.staleness.at(-1)[0]}, of ${labelled(worst)}.`,
+      summary: `Staleness of the updates of ${plural(some.length, 'run')}. Largest: ${largest}, of ${labelled(worst)}.${cut}`,
     };
-  });
+  }, own);
+}
+
+function percentile99(pairs) { // the staleness that 99 % of the updates do not exceed
+  const total = pairs.reduce((sum, [, times]) => sum + times, 0);
+  let seen = 0;
+  for (const [staleness, times] of pairs) {
+    seen += times;
+    if (seen >= 0.99 * total) return staleness;
+  }
+  return pairs.at(-1)[0];
 }
 
 function everyStaleness(pairs) { // with the zeros between, of no more than a screen can show
@@ -160,8 +163,8 @@ function everyStaleness(pairs) { // with the zeros between, of no more than a sc
   return Array.from({ length: last + 1 }, (_, i) => [i, times.get(i) || 0]);
 }
 
-function lacking(without) {
-  const short = without.filter((run) => run.tooShort).length;
+function lacking(without, timed) {
+  const short = timed ? without.filter((run) => run.tooShort).length : 0;
   const other = without.length - short;
   return (short ? ` ${plural(short, 'run')} too short to measure.` : '') + (other ? ` ${plural(other, 'run')} without.` : '');
 }
@@ -176,7 +179,7 @@ function rowsSection(section, body, controls, has, describe, own = []) {
       const some = shown.filter(has);
       if (!some.length) return { summary: 'No run that is plotted has this.' };
       const described = describe(some);
-      return { ...described, summary: described.summary + lacking(shown.filter((run) => !has(run))) };
+      return { ...described, summary: described.summary + lacking(shown.filter((run) => !has(run)), section.id === 'step') };
     }));
   }
   return true;

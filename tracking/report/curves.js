@@ -6,6 +6,7 @@ const X_AXES = [
   ['step', 'steps', 'steps of a worker'],
 ];
 const MARKED = 160; // points in a plot that have markers; more would hide the lines
+const CROWD = 5; // curves that reach the target: more overlap unless one looks closer
 const READ = new Map(); // decoded curves, by the encoded ones
 
 function decoded(run, curve) {
@@ -37,12 +38,15 @@ function curvesSection(section, body, controls) {
   const known = X_AXES.filter(([axis]) => runs.some((run) => run.curves.some(([, curve]) => hasAxis(run, curve, axis))));
   const x = choice(controls, `${section.id}-x`, 'Against', known.map(([axis, name]) => [axis, name]), again);
   const logarithmic = section.id === 'accuracy' ? { checked: false } : tick(controls, 'logarithmic', again);
+  const targets = section.id === 'accuracy' && runs.some((run) => run.target !== null && run.target < 1);
+  const near = targets ? tick(controls, 'around the target', again) : { checked: false };
+  near.checked = runs.filter((run) => crossing(run) !== null).length >= CROWD;
   const together = report.seeds.length ? tick(controls, 'seeds together', again) : { checked: false };
   together.checked = report.seeds.length > 0;
   addButtons(controls, () => own);
   for (const kind of KINDS) {
     own.push(addFigure(body, section.dataset.title, kind, (shown) =>
-      describeCurves(shown, metrics[Number(metric.value)], known.find(([axis]) => axis === x.value), logarithmic.checked, together.checked)));
+      describeCurves(shown, metrics[Number(metric.value)], known.find(([axis]) => axis === x.value), { logarithmic: logarithmic.checked, together: together.checked, near: near.checked })));
   }
   return true;
 }
@@ -51,7 +55,7 @@ function hasAxis(run, curve, axis) {
   return axis === 'bytes' ? run.bytesOfStep !== null : curve[axis] !== null;
 }
 
-function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic, together) {
+function describeCurves(shown, metric, [axis, axisName, axisTitle], { logarithmic, together, near }) {
   const withCurve = shown.filter((run) => curveOf(run, metric));
   const some = withCurve.filter((run) => hasAxis(run, curveOf(run, metric), axis));
   const without = shown.length - some.length;
@@ -66,11 +70,29 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], logarithmic,
   const x = axisStyle(axisTitle, axis === 'bytes' ? byteTicks(top) : { rangemode: 'tozero' });
   const layout = baseLayout(x, y, isNarrow() ? 340 : 430);
   const targets = new Set(some.map((run) => run.target));
-  if (percent && targets.size === 1 && some[0].target !== null) addTarget(layout, some[0].target);
+  const aimed = percent && targets.size === 1 && some[0].target !== null;
+  if (aimed) addTarget(layout, some[0].target);
+  const zoomed = aimed && near && zoom(layout, some, axis) ? ' Zoomed to where the target is reached.' : '';
   return {
     traces, layout, legend: settings ? legendOfSettings(settings, some) : legendOfRuns(some),
-    summary: `${metric} of ${plural(some.length, 'run')} against ${axisName}. ${bestAtEnd(some, metric)}${missing}${settings ? apart(settings, axisName) : ''}`,
+    summary: `${metric} of ${plural(some.length, 'run')} against ${axisName}. ${rangeAtEnd(some, metric)}${zoomed}${missing}${settings ? apart(settings, axisName) : ''}`,
   };
+}
+
+// The place of the first evaluation at the target, or null.
+function crossing(run) {
+  const curve = curveOf(run, 'accuracy');
+  const at = curve === null || run.target === null ? -1 : decoded(run, curve).y.findIndex((value) => value >= run.target);
+  return at < 0 ? null : at;
+}
+
+function zoom(layout, some, axis) {
+  const ends = some.filter((run) => crossing(run) !== null).map((run) => decoded(run, curveOf(run, 'accuracy'))[axis][crossing(run)]);
+  const { target } = some[0];
+  if (!ends.length || target >= 1) return false;
+  layout.yaxis.range = [Math.max(target - 2 * (1 - target), 0), Math.min(target + 0.9 * (1 - target), 1)];
+  layout.xaxis = { ...layout.xaxis, range: [0, 1.15 * Math.max(...ends)] };
+  return true;
 }
 
 // A line a run; of many runs those that look alike become one line with gaps, which is drawn in a fraction of the time.
@@ -132,11 +154,9 @@ function addTarget(layout, target) {
   }];
 }
 
-function bestAtEnd(some, metric) {
-  const ends = some.map((run) => [run, decoded(run, curveOf(run, metric)).y.at(-1)]).filter(([, end]) => Number.isFinite(end));
+function rangeAtEnd(some, metric) { // no run is named: which seed was lucky says nothing of its setting
+  const ends = some.map((run) => decoded(run, curveOf(run, metric)).y.at(-1)).filter(Number.isFinite);
   if (!ends.length || !['accuracy', 'training loss', 'test loss'].includes(metric)) return '';
-  const more = metric === 'accuracy';
-  const [run, end] = ends.reduce((best, next) => ((more ? next[1] > best[1] : next[1] < best[1]) ? next : best));
-  const value = more ? `${(100 * end).toFixed(2)} %` : compact(end);
-  return `${more ? 'Highest' : 'Lowest'} at the end: ${labelled(run)}, ${value}.`;
+  const [low, high] = [Math.min(...ends), Math.max(...ends)].map((end) => (metric === 'accuracy' ? `${(100 * end).toFixed(2)} %` : compact(end)));
+  return low === high ? `At the end: ${low}.` : `At the end: ${low} to ${high}.`;
 }

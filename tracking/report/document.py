@@ -1,19 +1,20 @@
 """What the page is told: plain values for JSON, every text as it may be shown."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from .. import compare
-from ..columns import TOO_SHORT
+from ..columns import BY_KEY, TOO_SHORT, known
 from ..groups import Entry, grouped, t975
 from ..rendering import for_people, is_too_short
 from ..sources import RunData
 from .curves import ACCURACY, TEST_LOSS, TRAINING_LOSS, Curve, curves_of, encode, limit_for, number, thin
 from .palette import DARK, LIGHT, MEMORY_COLOURS, STEP_COLOURS, look
 from .text import VALUE_CHARACTERS, shown
-from .verdict import bytes_of_a_step, verdicts
+from .verdict import bytes_of_a_step, choices, verdicts
 
 DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")
@@ -21,26 +22,48 @@ STEP_PARTS = ("compute", "communication", "waiting")
 FIRST_METRICS = (ACCURACY, TRAINING_LOSS, TEST_LOSS)
 OTHER_METRICS = 20  # of foreign runs there may be hundreds
 # What is compared, before what it is made of; then as in the terminal's table.
+# What settings are ranked by, if it is known; the names are for people.
+MEASURES = {
+    "time_to_accuracy_s": "time to accuracy, s",
+    "accuracy": "accuracy",
+    "loss": "loss",
+    "throughput_samples_per_s": "samples/s",
+    "bytes_per_step": "bytes a step",
+}
 FIRST_COLUMNS = ("sync", "strategy", "workers", "accuracy", "time_to_accuracy_s", "bytes_per_step")
 CONFIG_KEYS, CONFIG_DEPTH = 2000, 20
 Plain = dict[str, Any]
 
 
-def document(runs: list[RunData], compared: list[Plain] | None = None, picked: Sequence[str] = ()) -> Plain:
+def document(
+    runs: list[RunData], compared: list[Plain] | None = None, picked: Sequence[str] = (), metric: str | None = None
+) -> Plain:
+    """`metric`: the column, or its short name, that the runs are judged by; None for the time to accuracy, if known."""
+    rows = [_row(run) for run in runs]
+    judged = _judged(rows, metric)
+    measures = list(dict.fromkeys([*MEASURES, judged]))
+    contests = _contests(runs, [row.get(judged) is not None for row in rows])
+    seeds = _seeds(runs)
+    settings = settings_of([group["runs"] for group in seeds], len(runs))
     curves = [curves_of(run) for run in runs]
     metrics = _metrics(curves)
     drawn = [{name: of_run[name] for name in metrics if name in of_run} for of_run in curves]
     limit = limit_for([len(curve) for of_run in drawn for curve in of_run.values()])
-    columns, cells = _table(runs)
+    columns, cells = _table(runs, rows)
     keys, values, configurations = _configurations(runs)
     axes = _swept_keys(runs)
-    seeds = _seeds(runs)
     return {
         "verdicts": verdicts(runs),
         "compared": _compared(compared or [], picked),
         "colours": {"light": LIGHT, "dark": DARK, "step": STEP_COLOURS, "memory": MEMORY_COLOURS},
         "columns": columns,
         "metrics": [shown(name) for name in metrics],
+        "measures": [
+            {"name": MEASURES.get(key, BY_KEY[key].title), "larger": BY_KEY[key].larger_first} for key in measures
+        ],
+        "judged": measures.index(judged),
+        "sorted": next((i for i, column in enumerate(columns) if column["title"] == BY_KEY[judged].title), None),
+        "contests": contests,
         "memoryKinds": MEMORY_KINDS,
         "stepParts": STEP_PARTS,
         "axes": [shown(axis) for axis in axes],
@@ -50,7 +73,9 @@ def document(runs: list[RunData], compared: list[Plain] | None = None, picked: S
         "configValues": values,
         "runs": [
             {
-                **_facts(run, place),
+                **_facts(run, settings[place]),
+                "contest": contests.index(_contest(run)),
+                "results": [finite(rows[place].get(key)) for key in measures],
                 "cells": cells[place],
                 "curves": [[metrics.index(name), encode(thin(curve, limit))] for name, curve in drawn[place].items()],
                 "swept": _swept(run, axes),
@@ -61,8 +86,36 @@ def document(runs: list[RunData], compared: list[Plain] | None = None, picked: S
     }
 
 
-def _facts(run: RunData, place: int) -> Plain:
-    summary, appearance = run.summary, look(place)
+def _judged(rows: list[Plain], metric: str | None) -> str:
+    """The key of a column."""
+    column = known(metric) if metric else None
+    if column is not None and column.is_number:
+        return column.key
+    return next((key for key in MEASURES if any(row.get(key) is not None for row in rows)), "accuracy")
+
+
+def _contest(run: RunData) -> str:
+    """Runs that may be compared: of one model, data set and target."""
+    target = number(run.summary.get("target_accuracy"))
+    return " on ".join(choices(run)) + ("" if target is None else f", target {target:.2%}")
+
+
+def _contests(runs: list[RunData], judged: list[bool]) -> list[str]:
+    """Those with the most that can be ranked first."""
+    counts = Counter({_contest(run): 0 for run in runs})
+    counts.update(_contest(run) for run, known in zip(runs, judged, strict=True) if known)
+    return sorted(counts, key=lambda contest: (-counts[contest], contest))
+
+
+def settings_of(groups: list[list[int]], count: int) -> list[int]:
+    """For each of `count` runs which setting it is of, counted from 0: the seeds of one look alike."""
+    first = {place: group[0] for group in groups for place in group}
+    found: dict[int, int] = {}
+    return [found.setdefault(first.get(place, place), len(found)) for place in range(count)]
+
+
+def _facts(run: RunData, setting: int) -> Plain:
+    summary, appearance = run.summary, look(setting)
     step, wire, predicted = (section(summary, key) for key in ("step_time", "wire", "predicted"))
     staleness = section(section(summary, "staleness"), "histogram")
     return {
@@ -81,24 +134,11 @@ def _facts(run: RunData, place: int) -> Plain:
         "predictedMemory": by_kind(section(predicted, "memory")),
         "bytes": [finite(wire.get("bytes_per_step")), finite(predicted.get("bytes_per_step"))],
         "staleness": _pairs(staleness),
-        "results": {name: finite(value) for name, value in results(run).items()},
     }
 
 
 def is_modelled(run: RunData) -> bool:
     return bool(run.summary.get("modelled"))
-
-
-def results(run: RunData) -> dict[str, Any]:
-    """What a sweep may be judged by; the names are for people."""
-    summary = run.summary
-    return {
-        "accuracy": summary.get("accuracy"),
-        "time to accuracy, s": summary.get("time_to_accuracy"),
-        "loss": summary.get("loss"),
-        "samples/s": summary.get("throughput"),
-        "bytes a step": section(summary, "wire").get("bytes_per_step"),
-    }
 
 
 def section(summary: Plain, key: str) -> Plain:
@@ -132,9 +172,8 @@ def _metrics(curves: list[dict[str, Curve]]) -> list[str]:
 # -- the table
 
 
-def _table(runs: list[RunData]) -> tuple[list[Plain], list[list[Any]]]:
+def _table(runs: list[RunData], rows: list[Plain]) -> tuple[list[Plain], list[list[Any]]]:
     """Columns in which anything is known, and each run's cells: [text, value to sort by]."""
-    rows = [_row(run) for run in runs]
     columns = [
         (column.key, column.title, column.text, column.is_number, column.larger_first)
         for column in sorted(compare.COLUMNS, key=lambda column: _rank(column.key))

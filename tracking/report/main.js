@@ -1,6 +1,6 @@
 // Puts the page together.
 const BUILDERS = {
-  curves: curvesSection, throughput: throughputSection, step: stepSection, memory: memorySection, bytes: bytesSection,
+  ranking: rankingSection, curves: curvesSection, step: stepSection, memory: memorySection, bytes: bytesSection,
   staleness: stalenessSection, sweep: sweepSection,
 };
 

@@ -1,13 +1,14 @@
 """How a run looks in every plot: colours that the colour-blind tell apart, then dashes and markers.
 
-The colours follow Okabe and Ito, "Color universal design" (2008), darkened for a white page and lightened for a dark
-one until each stands out of it by 3:1. After eight runs the dash and the marker change, after 48 the marker alone.
+The colours follow Okabe and Ito, "Color universal design" (2008), with one blue instead of two, darkened for a white
+page and lightened for a dark one until each stands out of it by 3:1. After eight settings the dash and the marker
+change, after 48 the marker alone.
 """
 
 from dataclasses import dataclass
 
-LIGHT = ("#0072b2", "#d55e00", "#00875f", "#b5488f", "#5c4500", "#4b3fb0", "#3a9bd9", "#777777")
-DARK = ("#5aa9e6", "#f28e2b", "#3fd0a0", "#e08bc8", "#f2dc5d", "#9d8cff", "#ff6b6b", "#c0c6cf")
+LIGHT = ("#0072b2", "#d55e00", "#00875f", "#c4458f", "#5c4500", "#9400e0", "#16202a", "#8a8a8a")
+DARK = ("#5aa9e6", "#f28e2b", "#3fd0a0", "#e08bc8", "#f2dc5d", "#e0284f", "#ffffff", "#b8bfc8")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "pentagon", "hexagram", "bowtie")
 
@@ -24,7 +25,7 @@ class Look:
 
 
 def look(number: int) -> Look:
-    """Of the run at this place in the list."""
+    """Of the setting at this place in the list."""
     turn = number // len(LIGHT)
     marker = MARKERS[(turn + turn // len(DASHES)) % len(MARKERS)]
     return Look(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)

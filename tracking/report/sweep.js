@@ -1,4 +1,4 @@
-// Parallel coordinates: an axis for each swept parameter, the last for the metric, a line for each run.
+// Parallel coordinates, where two or more numbers are swept: an axis for each parameter, the last for the metric.
 const SCALES = { // cividis, which the colour-blind read as well; its dark end is left out on a dark page and the light on white
   light: [[0, '#00204c'], [0.35, '#414d6b'], [0.65, '#7c7b78'], [1, '#c4a73a']],
   dark: [[0, '#5b7fd1'], [0.35, '#8a9bb5'], [0.65, '#c9b869'], [1, '#ffea46']],
@@ -6,26 +6,31 @@ const SCALES = { // cividis, which the colour-blind read as well; its dark end i
 
 function sweepSection(section, body, controls) {
   const swept = runs.filter((run) => run.swept !== null);
-  if (!swept.length || !report.axes.length) return false;
+  const varied = report.axes.filter((_, i) => {
+    const values = new Set(swept.map((run) => run.swept[i]).filter((value) => value !== null));
+    return values.size > 1 && [...values].every((value) => typeof value === 'number');
+  });
+  const metrics = report.measures.map(({ name }, i) => [String(i), name]).filter(([i]) => swept.some((run) => run.results[i] !== null));
+  if (varied.length < 2 || !metrics.length) return false; // the ranking says as much
   const own = [];
-  const metrics = Object.keys(swept[0].results).filter((name) => swept.some((run) => run.results[name] !== null));
-  if (!metrics.length) return false;
-  const metric = choice(controls, 'sweep-metric', 'Judged by', metrics.map((name) => [name, name]), () => redraw(own));
+  const metric = choice(controls, 'sweep-metric', 'Judged by', metrics, () => redraw(own));
+  if (metrics.some(([i]) => i === String(report.judged))) metric.value = String(report.judged);
   addButtons(controls, () => own);
   for (const kind of KINDS) {
     if (!swept.some((run) => run.modelled === kind.modelled)) continue;
-    own.push(addFigure(body, section.dataset.title, kind, (shown) => describeSweep(shown, metric.value)));
+    own.push(addFigure(body, section.dataset.title, kind, (shown) => describeSweep(shown, Number(metric.value))));
   }
   return true;
 }
 
-function describeSweep(shown, metric) {
+function describeSweep(shown, place) {
+  const metric = report.measures[place].name;
   const of = shown.filter((run) => run.swept !== null);
-  const some = of.filter((run) => run.results[metric] !== null && run.status !== 'failed');
+  const some = of.filter((run) => run.results[place] !== null && run.status !== 'failed');
   const left = of.length - some.length;
   const counted = left ? ` ${plural(left, 'run')} without a line: ${countsOf(of.filter((run) => !some.includes(run)))}.` : '';
   if (!some.length) return { summary: `No run that is plotted has ${metric}.${counted}` };
-  const results = some.map((run) => run.results[metric]);
+  const results = some.map((run) => run.results[place]);
   const axes = [...report.axes.map((name, i) => scaleOf(name, some.map((run) => run.swept[i]))), scaleOf(metric, results)];
   const [low, high] = [Math.min(...results), Math.max(...results)];
   const traces = some.map((run, i) => ({

@@ -160,13 +160,13 @@ def _one_seed(settings: list[Reached], whole: list[Setting]) -> str:
 def _several_seeds(settings: list[Reached], whole: list[Setting]) -> str:
     of = {id(setting.time): setting for setting in settings}
     leading = first(whole)
-    with_times = [f"{time.label}, {_took(of[id(time)])}" for time in leading]
     counts = sorted({setting.seeds for setting in whole if setting.seeds > 1})
     means = f"means and 95 % intervals of {' or '.join(map(str, counts))} seeds"
     if len(leading) > 1:
-        told = f"The soonest cannot be told apart ({RULE}; {means}): {_list(with_times)}."
+        times = _list(f"{time.label}, {time.text(_seconds)}" for time in leading)
+        told = f"The soonest cannot be told apart ({RULE}; {means}): {times}."
     else:
-        told = f"Soonest: {with_times[0]} ({means})."
+        told = f"Soonest: {leading[0].label}, {_took(of[id(leading[0])])} ({means})."
         others = [setting for setting in whole if setting.seeds > 1 and setting is not leading[0]]
         told += f" Next: {others[0].label}, {_took(of[id(others[0])])}." if others else ""
     least = first([setting.bytes for setting in settings if setting.time.is_whole])
