@@ -163,7 +163,7 @@ def _explain(error: Exception) -> int:
         error = lack
     if (exit_code := exit_code_of(error)) is not None:
         for line in getattr(error, "details", []):
-            note(line)
+            note(shortened(line))
         note(_sentence(shortened(str(error))))
         return exit_code
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):

@@ -19,7 +19,8 @@ from .errors import MachineError
 LONGEST = 4000  # characters of a message that are shown; a log has all of it
 _HEAD = 3 * LONGEST // 4
 _OURS = "paceline"
-_NO_MEMORY = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+NO_MEMORY = "there is not enough memory"
+_SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 _LIBRARIES = ("site-packages", "dist-packages")
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 
@@ -45,9 +46,9 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return StorageError(f"a file cannot be written: {text}")
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
-        return MachineError(f"there is not enough memory{f': {text}' if text else ''}")
-    if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _NO_MEMORY):
-        return MachineError(f"there is not enough memory: {text}")
+        return MachineError(f"{NO_MEMORY}{f': {text}' if text else ''}")
+    if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _SIGNS):
+        return MachineError(f"{NO_MEMORY}: {text}")
     return None
 
 

@@ -24,6 +24,7 @@ from ..comm.errors import HangError
 from ..comm.network import Link, Network
 from ..comm.process import connect
 from ..comm.rendezvous import serve_store
+from ..comm.shared_memory import MIB, available
 from ..comm.virtual import Cluster
 from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ..tracking.visible import visible
@@ -31,7 +32,7 @@ from .build import Parts, assemble
 from .crew import READY, STOP_SIGNALS, WORKER_FAILED, Crew, Ended, let_go_of_fork_server
 from .errors import InterruptedRunError, WorkerFailedError
 from .experiment import VirtualHardware, from_yaml, to_yaml
-from .failures import exit_code_of, lack_of, named, place_of, words_of
+from .failures import NO_MEMORY, exit_code_of, lack_of, named, place_of, words_of
 from .layout import Layout
 from .tied import tie
 from .worker import Assignment, prepare_process, work
@@ -165,12 +166,13 @@ def launch(
     layout: Layout,
     survives: bool,
     preload: tuple[str, ...] = (),
-    started: Callable[["Crew"], None] = lambda _: None,
+    started: Callable[[Crew], None] = lambda _: None,
+    memory: int = 0,
 ) -> None:
     """Run to the end. `preload`: modules to import once, before workers are forked.
 
     `survives`: whether the others go on when a worker dies; all but replica 0 and servers may then. `started` is given
-    the crew once it works, to stop it from elsewhere.
+    the crew once it works, to stop it from elsewhere. `memory`: bytes that the largest worker is planned to need.
     Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
     """
     experiment = assignment.experiment
@@ -208,7 +210,7 @@ def launch(
         store.close()
     failures = [worker for worker in ended if worker.failed]
     if failures:
-        raise _explain(failures, layout, assignment, crew.has_started)
+        raise _explain(failures, layout, assignment, crew.has_started, memory)
     if _is_complete(assignment.run):  # a signal may come in the last step, or later
         return
     if crew.stop_signal:
@@ -243,14 +245,21 @@ def _what(ended: Ended) -> str:
     return message if ended.error in OWN_WORDS else f"failed: {message}"
 
 
-def _explain(failures: list[Ended], layout: Layout, assignment: Assignment, started: bool) -> WorkerFailedError:
+def _explain(
+    failures: list[Ended], layout: Layout, assignment: Assignment, started: bool, memory: int
+) -> WorkerFailedError:
     cause = cause_among(failures)
     role, run = layout.role(cause.rank), assignment.run
     when = _last_step(run) if started else ", during start-up,"
     who = "" if cause.error in NOT_OF_ONE else f"{role.kind} {cause.rank}{when} "
     process = 0 if isinstance(assignment.experiment.hardware, VirtualHardware) else cause.rank
     details = [f"log: {run / 'logs' / f'worker-{process:03d}.log'}"]
-    message = f"{who}{_what(cause)}; {what_is_saved(assignment)}"
+    needs = ""
+    if NO_MEMORY in cause.message:
+        needs = (
+            f"; by its plan a worker takes {memory / MIB:,.0f} MiB, and this host has {available() / MIB:,.0f} MiB free"
+        )
+    message = f"{who}{_what(cause)}{needs}; {what_is_saved(assignment)}"
     return WorkerFailedError(message, cause.exit_code, details, cause.error)
 
 

@@ -22,6 +22,7 @@ from ..tracking.redact import redact
 from ..tracking.run_directory import SWEEP_NOTE, RunDirectory, check_name
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
+from ..tracking.visible import visible
 from . import ROOT
 from .compose import compose, override_stored
 from .errors import ConfigError, DivergedError, MachineError
@@ -208,7 +209,7 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
 
 def make_ready(plan: "Plan", quiet: bool) -> None:
     """What the strategy needs of this host and takes long, once."""
-    plan.strategy.make_ready(lambda text: None if quiet else print(text, file=sys.stderr, flush=True))
+    plan.strategy.make_ready(lambda text: None if quiet else print(visible(text), file=sys.stderr, flush=True))
 
 
 def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan") -> None:
@@ -290,7 +291,8 @@ def carry_out(
     directory = open_directory(prepared, plan, root)
     mirror = start_mirror(prepared, directory, quiet, opened(directory))
     try:
-        launch(prepared.assignment(directory), plan.layout, plan.survives, data.preload, started)
+        memory = sum(plan.peak_memory().values())
+        launch(prepared.assignment(directory), plan.layout, plan.survives, data.preload, started, memory)
     except Exception as error:
         _note_the_end(directory, error)
         raise

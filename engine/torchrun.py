@@ -3,17 +3,21 @@
 import os
 import signal
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from ..comm.process import connect_env
+import torch
+
+from ..comm.process import ProcessComm, connect_env
 from ..tracking.run_directory import RunDirectory
-from .build import assemble
+from .build import Parts, assemble
 from .errors import InterruptedRunError, WorkerFailedError
+from .failures import named, speaks_for_itself
 from .launch import WORKER_FAILED, what_is_saved
 from .plan import Plan
 from .session import Prepared, Result, make_ready, open_directory, result_of, start_mirror
-from .worker import prepare_process, work
+from .worker import Assignment, prepare_process, work
 
 
 def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Result | None:
@@ -38,7 +42,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
         signal.signal(number, stop)
     if rank != chief:
         directory = RunDirectory(Path(comm.board.read("run", chief)))
-        work(replace(prepared.assignment(directory), trace=None), parts, comm, device)
+        _work(replace(prepared.assignment(directory), trace=None), parts, comm, device)
         comm.close()
         return None
     directory = open_directory(prepared, plan, root)
@@ -51,7 +55,7 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
     assignment = prepared.assignment(directory)
     mirror = start_mirror(prepared, directory, quiet)
     try:
-        work(assignment, parts, comm, device)
+        _work(assignment, parts, comm, device)
         comm.close()
     finally:
         mirror.close()
@@ -63,3 +67,15 @@ def run_as_worker(prepared: Prepared, plan: Plan, root: Path, quiet: bool) -> Re
         raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment)}", 128 + signals[0])
     who = "the workers stopped before the last step though torchrun did not tell this one to (a signal to another?)"
     raise WorkerFailedError(f"{who}; {what_is_saved(assignment)}", WORKER_FAILED, [])
+
+
+def _work(assignment: Assignment, parts: Parts, comm: ProcessComm, device: torch.device) -> None:
+    """As `work`; a user's exception is a worker's failure, with its traceback before the last line: there is no log."""
+    try:
+        work(assignment, parts, comm, device)
+    except Exception as error:
+        if speaks_for_itself(error):
+            raise
+        details = ["".join(traceback.format_exception(error)).rstrip()]
+        message = f"worker {comm.rank} failed: {named(error)}; {what_is_saved(assignment)}"
+        raise WorkerFailedError(message, WORKER_FAILED, details) from error

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from .errors import CorruptRunError
 from .run_directory import Record, RunDirectory, follow
+from .visible import visible
 
 
 class Sink(Protocol):
@@ -61,4 +62,5 @@ class Mirror(threading.Thread):
                 self._sinks.remove(sink)
                 sink_name = type(sink).__name__
                 with suppress(OSError):  # a full or closed stderr stops nothing either
-                    print(f"{sink_name} stopped ({type(error).__name__}: {error}); training goes on", file=sys.stderr)
+                    said = visible(f"{type(error).__name__}: {error}")
+                    print(f"{sink_name} stopped ({said}); training goes on", file=sys.stderr)

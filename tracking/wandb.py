@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from .redact import redact
 from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically
+from .visible import visible
 
 Mode = Literal["online", "offline", "disabled"]
 MODES = ("auto", "online", "offline")
@@ -126,7 +127,7 @@ def _say(text: bytes) -> None:
     for line in text.decode(errors="replace").splitlines():
         if line not in _said:
             _said.add(line)
-            print(line, file=sys.stderr, flush=True)
+            print(visible(line), file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -117,7 +117,9 @@ def test_torchruns_processes_are_workers_and_servers(agents: Agents, root: Path)
 def test_under_torchrun_a_workers_exception_is_said_and_nothing_is_left(agents: Agents) -> None:
     agents.start(1, 2, "strategy=sabotage", "strategy.act=raise")
     assert agents.wait() != [0]
-    assert "SabotageError: the coffee machine is on fire" in agents.said()
+    sentence = "worker 1 failed: SabotageError: the coffee machine is on fire, in saboteur.Sabotage._harm ("
+    assert sentence in agents.said() and "Traceback" in agents.said()
+    assert "exitcode: 4" in " ".join(agents.said().replace("exitcode  :", "exitcode:").split())
     until(lambda: not agents.alive(), 2, "all gone")
 
 
