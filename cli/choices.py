@@ -20,7 +20,7 @@ class Choice:
     @property
     def description(self) -> str:
         """The file's first comment, the `# @package` line aside; "" where there is none."""
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in _text(self.path).splitlines():
             comment = line.removeprefix("#").strip()
             if not line.startswith("#"):
                 break
@@ -73,7 +73,22 @@ def defaults() -> dict[str, str]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A file's mapping; {} for a file of comments."""
-    import yaml
+    from ..tracking.files import UnusableFileError, parse_yaml
 
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        content = parse_yaml(_text(path))
+    except UnusableFileError as error:
+        raise ConfigError(f"{path} {error}") from None
     return content if isinstance(content, dict) else {}
+
+
+def _text(path: Path) -> str:
+    """Raises ConfigError."""
+    from ..tracking.files import UnusableFileError, read_text
+
+    try:
+        return read_text(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise ConfigError(f"{path} {error}") from None

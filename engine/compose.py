@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
 from ..tracking.redact import HIDDEN
 from .errors import ConfigError
 from .experiment import CHOSEN, RENAMED, Experiment, explain, from_config, no_such_key
@@ -34,6 +35,8 @@ from .hints import elsewhere
 GROUPS = (*CHOSEN, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 MOST_VALUES = 100_000  # of one key in a sweep
+LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
+TOO_DEEP = "is nested too deeply"
 
 
 def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
@@ -59,8 +62,10 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         raise ConfigError(_no_such_key(str(error), error.__cause__, choosing, overrides, config_dir)) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{_shown(' '.join(overrides))}: {TOO_DEEP}") from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
-        raise ConfigError(f"{' '.join(overrides)}: {_first_line(error)}") from None
+        raise ConfigError(f"{_shown(' '.join(overrides))}: {_first_line(error)}") from None
     return from_config(plain, dict(kept.choices))
 
 
@@ -81,6 +86,7 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
 @lru_cache(maxsize=256)  # reading 16 files takes ten times as long as all the rest
 def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple[tuple[str, int, int], ...]) -> _Chosen:
     """`files`: what the user's directory holds; files that have changed are read again."""
+    _check_files(files)
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
     with initialize_config_module("paceline.conf", version_base="1.3"):
@@ -94,7 +100,18 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple
 def _files(config_dir: Path) -> tuple[tuple[str, int, int], ...]:
     """The choices in a user's directory: each file's path, time of change and size."""
     found = sorted(path for group in _FOLDERS for path in (config_dir / group).glob("*.yaml"))
-    return tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found if path.is_file())
+    return tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found if path.exists())
+
+
+def _check_files(files: tuple[tuple[str, int, int], ...]) -> None:
+    """Hydra reads them without bounds. Raises `ConfigError`."""
+    for file, _, _ in files:
+        try:
+            check_yaml(read_text(file))
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+        except UnusableFileError as error:
+            raise ConfigError(f"{file} {error}") from None
 
 
 def _chooses(override: Override, config_dir: Path | None) -> bool:
@@ -107,6 +124,10 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     _check_no_environment(OmegaConf.to_container(config, resolve=False), "")
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
+    try:
+        check_values(plain)  # or the run's config.yaml could not be read again
+    except UnusableFileError as error:
+        raise ConfigError(f"the configuration {error}") from None
     unknown = [str(key) for key in plain if str(key) not in Experiment.model_fields]
     if unknown and unknown[0] in RENAMED:
         raise ConfigError(f"{unknown[0]}: {no_such_key(unknown[0])}")
@@ -140,6 +161,9 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
             )
         if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
+        value = override.value() if override.key_or_group in GROUPS else None
+        if isinstance(value, list) and not all(isinstance(name, str) for name in value):
+            raise ConfigError(f"{text}: takes choices by their names; see: paceline list {override.key_or_group}")
         if override.key_or_group in RENAMED:
             raise ConfigError(f"{text}: {no_such_key(override.key_or_group)}")
     return parsed
@@ -147,8 +171,14 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
 
 def _parsed(text: str) -> Override:
     """Raises `ConfigError`."""
+    if len(text) > LONGEST:
+        raise ConfigError(f"{_shown(text)}: is an override of {len(text):,} characters; the most is {LONGEST:,}")
     try:
         return OverridesParser.create().parse_override(text)
+    except RecursionError:
+        raise ConfigError(f"{_shown(text)}: {TOO_DEEP}") from None
+    except ValueError as error:  # Python's own limit of a whole number's digits
+        raise ConfigError(f"{_shown(text)}: is not an override ({_first_line(error)})") from None
     except HydraException as error:
         raise ConfigError(
             f"{text}: is not an override ({_first_line(error)}); write key=value, for instance sync=asp"
@@ -275,6 +305,11 @@ def _nearest(name: str, valid: list[str] | tuple[str, ...]) -> str:
     close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
     listed = f"valid: {', '.join(sorted(valid))}" if len(valid) <= 20 else "see: paceline plan"
     return f"did you mean {' or '.join(close)}? ({listed})" if close else listed
+
+
+def _shown(text: str) -> str:
+    """As much of what was typed as tells which it is."""
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _first_line(error: object) -> str:

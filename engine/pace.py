@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..comm import Comm
+from ..tracking.files import read_json
 from .memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
 
@@ -136,7 +137,7 @@ def measured_seconds(module: nn.Module, inputs: Tensor) -> float:
 def _read(cache: Path) -> dict[str, float]:
     """What is not as we write it is measured again."""
     try:
-        found = json.loads(cache.read_text())
+        found = read_json(cache)
     except (OSError, ValueError):
         return {}
     entries = found.items() if isinstance(found, dict) else ()

@@ -6,12 +6,12 @@ as 1. The bounds of knobs keep factors finite.
 """
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from ..tracking.files import read_text
 from .errors import ConfigError
 
 
@@ -65,9 +65,9 @@ class Trace(Stragglers):
 
     def __init__(self, path: str) -> None:
         try:
-            lines = [line for line in Path(path).read_text().splitlines() if line.strip()]
+            lines = [line for line in read_text(path).splitlines() if line.strip()]
             rows = [[float(number) for number in line.replace(",", " ").split()] for line in lines]
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigError(f"stragglers.path={path}: {error}") from None
         if not rows or len({len(row) for row in rows}) > 1:
             raise ConfigError(f"stragglers.path={path}: must have lines, with as many numbers each")

@@ -8,10 +8,12 @@ What cannot be opened or read raises `OSError`; what is not as it must be raises
 follows the file's name: "is a named pipe, ...". Callers say which exit status that is.
 """
 
+import errno
 import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,12 +21,11 @@ import yaml
 
 MOST_BYTES = 16 * 2**20  # of a JSON or YAML file of a run; a summary of 4,096 workers has 2 MiB
 MOST_DEPTH = 64  # of lists and mappings in each other
-MOST_NODES = 2_000_000  # values of a file; where YAML's aliases repeat one, each time counts
+MOST_NODES = 2_000_000  # values of a YAML file; where aliases repeat one, each time counts
 MOST_DIGITS = 308  # a float holds every whole number of fewer
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
 
 _KINDS = {
-    stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -44,6 +45,8 @@ def open_regular(path: str | Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if kind != stat.S_IFREG:
             raise UnusableFileError(f"is {_KINDS.get(kind, 'no file')}, and only regular files are read")
         return os.fdopen(descriptor, "rb")
@@ -79,11 +82,22 @@ def read_yaml(path: str | Path, most: int = MOST_BYTES) -> Any:
     return parse_yaml(read_bytes(path, most))
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Plain values, nested at most `MOST_DEPTH` deep, whole numbers of at most `MOST_DIGITS` digits."""
+def parse_json(text: str | bytes, huge: Callable[[str], Any] | None = None) -> Any:
+    """Plain values, nested at most `MOST_DEPTH` deep, whole numbers of at most `MOST_DIGITS` digits.
+
+    `huge`: what to make of longer numbers, instead of refusing them.
+    """
     plain = text if isinstance(text, str) else _decoded(text)
+
+    def whole(digits: str) -> Any:
+        if len(digits) <= MOST_DIGITS:
+            return int(digits)
+        if huge is None:
+            raise _too_long()
+        return huge(digits)
+
     try:
-        value = json.loads(plain, parse_int=_whole)
+        value = json.loads(plain, parse_int=whole)
     except RecursionError:
         raise _too_deep() from None
     except UnusableFileError:
@@ -91,7 +105,7 @@ def parse_json(text: str | bytes) -> Any:
     except ValueError as error:
         raise UnusableFileError(f"is not valid JSON ({error})") from None
     if plain.count("[") + plain.count("{") > MOST_DEPTH:
-        check_values(value)
+        _check_levels(value)
     return value
 
 
@@ -100,7 +114,7 @@ def parse_yaml(text: str | bytes) -> Any:
     plain = text if isinstance(text, str) else _decoded(text)
     try:
         if _may_be_deep(plain):
-            _check_depth(plain)
+            _check_events(plain)
         value = yaml.load(plain, LOADER)
     except RecursionError:
         raise _too_deep() from None
@@ -111,6 +125,15 @@ def parse_yaml(text: str | bytes) -> Any:
         raise UnusableFileError(f"is not valid YAML ({' '.join(str(error).split())})") from None
     check_values(value)
     return value
+
+
+def check_yaml(text: str) -> None:
+    """Depth and number of values of what another library will read, by events alone."""
+    try:
+        if _may_be_deep(text) or "*" in text:
+            _check_events(text)
+    except yaml.YAMLError as error:
+        raise UnusableFileError(f"is not valid YAML ({' '.join(str(error).split())})") from None
 
 
 def check_values(value: Any) -> None:
@@ -126,10 +149,12 @@ def check_values(value: Any) -> None:
                 below += node
             elif isinstance(node, int) and node.bit_length() > 1023:
                 raise _too_long()
+            elif isinstance(node, str) and not node.isascii():
+                _check_text(node)
             elif node is not None and not isinstance(node, str | int | float):
                 raise UnusableFileError(f"holds a {type(node).__name__}, which is no value of a configuration")
             if seen + len(below) > MOST_NODES:
-                raise UnusableFileError(f"holds more than {MOST_NODES:,} values")
+                raise _too_many()
         if not below:
             return
         seen, level = seen + len(below), below
@@ -143,10 +168,15 @@ def _decoded(content: bytes) -> str:
         raise UnusableFileError(f"is not UTF-8 (its byte {error.start})") from None
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise _too_long()
-    return int(digits)
+def _check_levels(value: Any) -> None:
+    """Of JSON, whose values are plain by themselves."""
+    level = [value]
+    for _ in range(MOST_DEPTH + 1):
+        inside = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [child for children in inside for child in children if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise _too_deep()
 
 
 def _may_be_deep(text: str) -> bool:
@@ -157,17 +187,42 @@ def _may_be_deep(text: str) -> bool:
     return 2 * blocks + 1 + len(_OPENERS.findall(text)) > MOST_DEPTH
 
 
-def _check_depth(text: str) -> None:
-    """Only the parser's events are looked at, which come one by one, without recursion."""
-    depth = 0
+def _check_events(text: str) -> None:
+    """The parser's events come one by one, without recursion. An alias counts as all that it stands for."""
+    sizes: list[int] = [0]  # of the collections that are open
+    anchors: list[str | None] = []
+    known: dict[str, int] = {}
     for event in yaml.parse(text, LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MOST_DEPTH:
+        if isinstance(event, yaml.CollectionStartEvent):
+            sizes.append(1)
+            anchors.append(event.anchor)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            size, anchor = sizes.pop(), anchors.pop()
+            sizes[-1] += size
+            known |= {anchor: size} if anchor else {}
+        elif isinstance(event, yaml.AliasEvent):
+            sizes[-1] += known.get(event.anchor, MOST_NODES if event.anchor in anchors else 1)
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[-1] += 1
+        if len(anchors) > MOST_DEPTH:
             raise _too_deep()
+        if sizes[-1] > MOST_NODES:
+            raise _too_many()
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UnusableFileError("holds bytes that are no UTF-8") from None
 
 
 def _too_deep() -> UnusableFileError:
     return UnusableFileError(f"is nested more than {MOST_DEPTH} deep")
+
+
+def _too_many() -> UnusableFileError:
+    return UnusableFileError(f"holds more than {MOST_NODES:,} values, or itself")
 
 
 def _too_long() -> UnusableFileError:

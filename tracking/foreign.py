@@ -10,6 +10,7 @@ from typing import Any
 from . import summaries
 from .columns import BY_KEY
 from .errors import CorruptRunError
+from .files import UnusableFileError, read_text
 from .run_directory import Record
 from .sources import RunData
 from .wandb_datastore import Stored, read, read_json
@@ -19,6 +20,8 @@ ACCURACY = ("val_accuracy", "test_accuracy", "val/accuracy", "test/accuracy", "e
 LOSS = ("val_loss", "test_loss", "val/loss", "test/loss", "eval/loss", "loss")
 STEP_LOSS = ("train_loss", "train/loss", "loss")
 STATES = {"finished": "completed", "crashed": "failed", "failed": "failed", "killed": "failed", "running": "unfinished"}
+MOST_BYTES = 2**30  # of an exported file
+LONGEST_NAME = 1000  # characters; W&B's are of 128 at most
 EVALUATION, STEP = "evaluation/", "train/"  # how our own mirror names what it logs (tracking/wandb.py)
 
 
@@ -66,11 +69,11 @@ def _joined(parts: "list[tuple[Path, Stored]]") -> RunData:
 def from_json(file: Path) -> list[RunData]:
     """The runs of an exported file. Raises CorruptRunError when it holds none."""
     try:
-        content = read_json(file.read_text())
+        content = read_json(read_text(file, MOST_BYTES))
     except OSError as error:
         raise CorruptRunError(f"{file}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise CorruptRunError(f"{file}: is not valid JSON ({error})") from None
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{file}: {error}") from None
     things = content if isinstance(content, list) else [content]
     runs = [_from_object(thing) if isinstance(thing, dict) else None for thing in things]
     if not runs or None in runs:
@@ -78,6 +81,11 @@ def from_json(file: Path) -> list[RunData]:
             f"{file}: holds no runs; it must be what `paceline compare --format json` prints, or a list of objects "
             'with "name", "summary", "config" and "history"'
         )
+    for number, run in enumerate(runs, 1):
+        if run is not None and len(run.name) > LONGEST_NAME:
+            raise CorruptRunError(
+                f"{file}: its run {number} has a name of {len(run.name):,} characters; the most is {LONGEST_NAME}"
+            )
     return [run for run in runs if run is not None]
 
 
@@ -104,7 +112,7 @@ def _mapping(thing: dict[str, Any], key: str) -> dict[str, Any] | None:
     if isinstance(value, str):  # W&B's API gives JSON as text
         try:
             value = read_json(value)
-        except (ValueError, RecursionError):
+        except UnusableFileError:
             return None
     return {} if value is None else value if isinstance(value, dict) else None
 

@@ -23,11 +23,13 @@ from typing import Any
 
 from .checksums import marked
 from .errors import CorruptRunError, RunNameError, StorageError
+from .files import UnusableFileError, open_regular, parse_json, read_json
 
 SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see sources.Swept
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 POLL_SECONDS = 0.1
 CHUNK_BYTES = 1 << 20
+LONGEST_LINE = 1 << 20  # bytes of a record
 
 Record = dict[str, Any]
 
@@ -133,11 +135,13 @@ class RunDirectory:
     def read_summary(self) -> dict[str, Any] | None:
         """The result row, or None while the run is unfinished. Raises CorruptRunError."""
         try:
-            summary = json.loads(self.summary.read_text())
+            summary = read_json(self.summary)
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise CorruptRunError(f"{self.summary} is not valid JSON: {error}") from None
+        except OSError as error:
+            raise CorruptRunError(f"{self.summary} cannot be read ({error.strerror})") from None
+        except UnusableFileError as error:
+            raise CorruptRunError(f"{self.summary} {error}") from None
         if not isinstance(summary, dict):
             raise CorruptRunError(f"{self.summary} holds no JSON object")
         return summary
@@ -254,7 +258,7 @@ def _open_for_append(path: Path) -> int:
 
 def _read(path: Path, position: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(position)
             return file.read(CHUNK_BYTES)
     except FileNotFoundError:
@@ -262,17 +266,21 @@ def _read(path: Path, position: int) -> bytes:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    """Of one that is too long to be a record, a piece."""
     try:
-        with path.open("rb") as file:
-            yield from file
+        with open_regular(path) as file:
+            while line := file.readline(LONGEST_LINE):
+                yield line
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(LONGEST_LINE)
     except FileNotFoundError:
         return
 
 
 def _parse(line: bytes) -> Record | None:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except UnusableFileError:
         return None
     return record if isinstance(record, dict) else None
 

@@ -1,21 +1,19 @@
 """What is compared: runs, wherever they were recorded."""
 
 import difflib
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from . import summaries
+from .checksums import verdict_on
 from .errors import RunNameError
+from .files import UnusableFileError, parse_yaml, read_json, read_text
 from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, run_names
 
 SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
-_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
 
 
 @dataclass(frozen=True)
@@ -83,19 +81,24 @@ def from_directory(run: RunDirectory, records: bool = True) -> RunData:
     config, of_config = _config(run)
     told, of_records = _records(run, records or not run.summary.exists())
     summary = summaries.summary_of(run)
-    return RunData(run.name, summary, config, told, run.path, _swept(run), damage=(*of_config, *of_records))
+    swept, of_note = _swept(run)
+    return RunData(run.name, summary, config, told, run.path, swept, damage=(*of_config, *of_records, *of_note))
 
 
 def _config(run: RunDirectory) -> tuple[dict[str, Any], list[str]]:
     try:
-        config = yaml.load(run.config.read_text(), _YAML)
+        text = read_text(run.config)
+        config = parse_yaml(text)
     except FileNotFoundError:
         return {}, []
     except OSError as error:
         return {}, [f"{run.config}: cannot be read ({error.strerror})"]
-    except (ValueError, RecursionError, yaml.YAMLError):
-        config = None
-    return (config, []) if isinstance(config, dict) else ({}, [f"{run.config}: is no YAML mapping"])
+    except UnusableFileError as error:
+        return {}, [f"{run.config}: {error}"]
+    if not isinstance(config, dict):
+        return {}, [f"{run.config}: is no YAML mapping"]
+    changed = verdict_on(text) == "changed"
+    return config, [f"{run.config}: is not as it was written (its checksum differs)"] if changed else []
 
 
 def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record], list[str]]:
@@ -104,6 +107,8 @@ def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record], list[str]]:
         records, damaged = run.scan(None if wanted else 1)
     except OSError as error:
         return [], [f"{run.metrics}: cannot be read ({error.strerror})"]
+    except UnusableFileError as error:
+        return [], [f"{run.metrics}: {error}"]
     if not wanted:
         return [], [f"{run.metrics}: begins with what is no record"] if damaged else []
     count = f"{len(damaged)} lines are" if len(damaged) > 1 else "1 line is"
@@ -169,13 +174,20 @@ def _kind(path: Path) -> str | None:
     return "wandb" if next(wandb_files(path), None) else None
 
 
-def _swept(run: RunDirectory) -> Swept | None:
+def _swept(run: RunDirectory) -> tuple[Swept | None, list[str]]:
+    note = run.path / SWEEP_NOTE
     try:
-        swept = Swept.of_overrides(**json.loads((run.path / SWEEP_NOTE).read_text()))
-    except (OSError, ValueError, TypeError, AttributeError):
-        return None
+        swept = Swept.of_overrides(**read_json(note))
+    except FileNotFoundError:
+        return None, []
+    except OSError as error:
+        return None, [f"{note}: cannot be read ({error.strerror})"]
+    except UnusableFileError as error:
+        return None, [f"{note}: {error}"]
+    except (TypeError, AttributeError):
+        return None, [f"{note}: is no trial of a sweep"]
     known = isinstance(swept.sweep, str) and isinstance(swept.trial, int) and isinstance(swept.seed, int)
-    return swept if known else None
+    return (swept, []) if known else (None, [f"{note}: is no trial of a sweep"])
 
 
 # What Hydra's grammar takes for a whole number, and for any number.

@@ -6,7 +6,6 @@ is one full chunk, or a first, middle ones and a last. A block's last bytes are 
 header fits. A record is a `wandb_internal_pb2.Record`.
 """
 
-import json
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from .errors import CorruptRunError
+from .files import UnusableFileError, parse_json, read_bytes
 
 HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 BLOCK = 32 * 1024
-MOST_DIGITS = 308  # a float holds every whole number of fewer
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
@@ -61,16 +60,18 @@ def read(path: Path) -> Stored:
 
 
 def read_json(text: str) -> Any:
-    """Whole numbers beyond a float's range are infinite, as other numbers are. Raises ValueError or RecursionError."""
-    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < MOST_DIGITS else float(digits))
+    """Whole numbers beyond a float's range are infinite, as other numbers are. Raises UnusableFileError."""
+    return parse_json(text, huge=float)
 
 
 def split(path: Path) -> tuple[list[bytes], int]:
     """The records' bytes, and how many places are damaged. Raises CorruptRunError."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, most=None)
     except OSError as error:
         raise CorruptRunError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{path}: {error}") from None
     if data[: len(HEADER)] != HEADER:
         raise CorruptRunError(f"{path}: is no W&B file of the known version (its first bytes are {data[:7]!r})")
     payloads: list[bytes] = []

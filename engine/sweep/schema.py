@@ -12,8 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ...tracking.files import UnusableFileError, read_yaml
 from ..errors import ConfigError
 from ..grammar import as_override
 from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, ranged
@@ -27,13 +26,11 @@ LARGEST_EXPONENT = 700  # of e that a float holds
 def from_file(path: Path) -> Definition:
     """Raises `ConfigError`, naming what is not supported."""
     try:
-        return from_schema(yaml.safe_load(path.read_text()))
+        return from_schema(read_yaml(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: is nested too deeply, or holds itself") from None
+    except UnusableFileError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import LayoutError
 
+MOST_BYTES = 2**20  # of a configuration
 _ELSEWHERE = {
     "optimizer": "the optimizer is chosen by optimizer=...",
     "scheduler": "there are no schedules of DeepSpeed's here",
@@ -48,10 +49,15 @@ def read(path: str) -> dict[str, Any]:
     """A user's file. Raises `LayoutError`."""
     if not path:
         raise LayoutError("strategy.config=: name a DeepSpeed JSON file, or leave it out (null)")
+    file = Path(path)
     try:
-        theirs = json.loads(Path(path).read_text())
+        if file.exists() and not (file.is_file() and file.stat().st_size <= MOST_BYTES):
+            raise LayoutError(f"strategy.config={path}: must be a regular file of at most {MOST_BYTES:,} bytes")
+        theirs = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise LayoutError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
+    except RecursionError:
+        raise LayoutError(f"strategy.config={path}: cannot be read as JSON: it is nested too deeply") from None
     if not isinstance(theirs, dict):
         raise LayoutError(f"strategy.config={path}: must be a JSON object, is a {type(theirs).__name__}")
     return theirs

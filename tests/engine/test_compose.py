@@ -1,5 +1,6 @@
 """Overrides become one experiment, or are refused with the key, the value, the rule and the nearest names."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,40 @@ def test_what_was_hidden_in_a_stored_run_must_be_given_again() -> None:
 )
 def test_what_no_machine_can_do_is_out_of_range(override: str, key: str) -> None:
     assert refusal(override).startswith(f"{key}=")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("hardware=[1,2,3]", "hardware=[1,2,3]: takes choices by their names; see: paceline list hardware"),
+        ("model=[[mlp]]", "model=[[mlp]]: takes choices by their names"),
+        ("model.hidden=" + "[" * 120 + "]" * 120, "is nested too deeply"),
+        ("+tracking.x=" + "[" * 70 + "]" * 70, "nested"),
+        ("+a=" + "{a:" * 120 + "1" + "}" * 120, "is nested too deeply"),
+        ("+" + ".".join("a" * 2000) + "=1", "is nested too deeply"),
+        ("model.hidden=[" + "1," * 20_000 + "1]", "is an override of 40,016 characters; the most is 10,000"),
+        ("seed=" + "9" * 5000, "is not an override"),
+        ("seed=" + "9" * 400, "whole number of more than 308 digits"),
+        ("+tracking.x='\udcff'", "bytes that are no UTF-8"),
+    ],
+    ids=lambda text: text[:20].encode("ascii", "replace").decode(),
+)
+def test_an_override_that_is_too_long_too_deep_or_no_choice_is_refused_in_few_words(override: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose([override])
+    assert words in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "content", [b"x: " + b"[" * 50_000, b"x: \xff", b"a: &a [1]\n" + b"b: [*a]\n" * 9, None], ids=range(4)
+)
+def test_a_hostile_file_in_a_users_directory_is_named_and_not_waited_for(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "model" / "mine.yaml"
+    file.parent.mkdir()
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        compose(["model=mine"], tmp_path)
+    assert caught.value.exit_code == 2 and len(str(caught.value)) < 2000

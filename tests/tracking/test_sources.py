@@ -109,7 +109,39 @@ def test_a_damaged_run_is_gathered_with_its_reason_and_named_by_check(root):
         check(["second", "first"], root)
 
 
-@pytest.mark.parametrize("content", ["a: [", "just text", "- 1\n- 2", "", "\x00", "[" * 20000])
+HOSTILE = {
+    "torn": b"a: [",
+    "text": b"just text",
+    "list": b"- 1\n- 2",
+    "nothing": b"",
+    "nul": b"\x00",
+    "deep": b"[" * 50_000,
+    "deep mappings": b'{"a": ' * 50_000,
+    "digits": b'{"sweep": "s", "trial": ' + b"9" * 5000 + b"}",
+    "bytes": b'{"sweep": "\xff"}',
+    "itself": b"&a [*a]",
+}
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "trial.json", "metrics.jsonl"])
+@pytest.mark.parametrize("content", [*HOSTILE.values(), None], ids=[*HOSTILE, "pipe"])
+def test_no_file_of_a_run_crashes_or_hangs_a_comparison_and_each_is_named(name, content, root):
+    file = root / "first" / name
+    file.unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(file)
+    else:
+        file.write_bytes(content)
+    for records in (True, False):
+        first, second = gather(["first", "second"], root, records=records)
+        assert second.damage == () and second.summary["status"] == "completed"
+        said = [*first.damage, first.summary.get("reason") or ""]
+        killed = name == "metrics.jsonl" and content is not None and content[:1] in (b"", b"{")  # while it wrote
+        assert killed or any(str(file) in line for line in said)
+    rows([first, second])
+
+
+@pytest.mark.parametrize("content", ["just text", "- 1\n- 2", ""])
 def test_a_configuration_that_is_no_mapping_is_told_and_one_that_is_not_there_is_not(content, root):
     (root / "first" / "config.yaml").write_text(content)
     (root / "second" / "config.yaml").unlink()
@@ -355,7 +387,7 @@ def test_a_number_that_no_float_holds_is_infinite_in_what_others_exported(tmp_pa
 def test_a_summary_with_a_number_that_no_float_holds_is_damaged(root):
     (root / "first" / "summary.json").write_text(json.dumps({"name": "first", "throughput": HUGE}))
     (run,) = gather(["first"], root)
-    assert run.summary["status"] == "damaged" and "a number is too large" in run.summary["reason"]
+    assert run.summary["status"] == "damaged" and "a whole number of more than 308 digits" in run.summary["reason"]
 
 
 # -- exported JSON
@@ -399,7 +431,7 @@ def test_objects_of_wandbs_api_are_runs(tmp_path, root):
 )
 def test_json_that_holds_no_runs_is_refused(content, tmp_path, root):
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(CorruptRunError, match=r"x\.json: (is not valid JSON|holds no runs)"):
+    with pytest.raises(CorruptRunError, match=r"x\.json: (is not valid JSON|holds no runs|is nested)"):
         gather([str(tmp_path / "x.json")], root)
 
 
