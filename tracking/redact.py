@@ -11,13 +11,16 @@ _SECRET_WORDS = frozenset(
 )
 _PLURAL_KEYS = ("api", "keys")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_URL_QUERY = re.compile(r"(?<=[?&])([^=&#\s]*=)[^&#\s]+")
 
 
 def redact(config: dict[str, Any]) -> dict[str, Any]:
     """A copy of `config` with `***` for the values of keys that look secret, at any depth.
 
-    Logins inside URLs (`https://user:password@host`) are hidden too. An unset (None) secret stays None.
+    Logins and queries' values inside URLs (`https://user:password@host?key=value`) are hidden too. An unset (None)
+    secret stays None.
     """
     return {
         key: HIDDEN if is_secret(str(key)) and not _is_token_id(str(key), value) else _redact_value(value)
@@ -50,5 +53,10 @@ def _redact_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_redact_value(item) for item in value]
     if isinstance(value, str):
-        return _URL_LOGIN.sub(HIDDEN, value)
+        return hide_in_urls(value)
     return value
+
+
+def hide_in_urls(text: str) -> str:
+    """With the login and every query's value of the URLs in it hidden: a driver's option may be a secret, too."""
+    return _URL.sub(lambda url: _URL_QUERY.sub(rf"\1{HIDDEN}", _URL_LOGIN.sub(HIDDEN, url[0])), text)

@@ -218,8 +218,12 @@ def _csv_value(value: Any) -> Any:
 
 
 def _neutral(text: str) -> str:
-    """A spreadsheet takes what begins with these for a formula; an apostrophe makes it text."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    """A spreadsheet takes what begins with these for a formula; an apostrophe makes it text.
+
+    A file that a terminal shows holds no control characters, nor what turns the direction of writing around.
+    """
+    shown = visible(text)
+    return f"'{shown}" if shown[:1] in ("=", "+", "-", "@") else shown
 
 
 def finite(value: Any) -> Any:

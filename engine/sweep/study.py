@@ -31,6 +31,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, Pro
 from sqlalchemy.pool import NullPool
 
 from ...tracking.errors import StorageError
+from ...tracking.redact import HIDDEN, hide_in_urls
 from ..errors import ConfigError, MachineError
 from .definition import Definition, EarlyTermination, Point, Space, Values, from_dict
 
@@ -392,15 +393,16 @@ def _storage(url: str, grace: float) -> RDBStorage:
                 grace_period=None if local else max(1, round(grace)),
             )
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
-        said = str(error).splitlines()[0].replace(url, _without_password(url))
         raise ConfigError(
-            f"--storage {_without_password(url)}: {said}; give a URL such as "
+            f"--storage {_without_secrets(url)}: {_said(error, url)}; give a URL such as "
             "postgresql://user@host/database or sqlite:///file.db"
         ) from None
     except StorageError as error:
         if local:
             raise
-        raise MachineError(f"--storage {_without_password(url)}: the database cannot be used: {error}") from None
+        raise MachineError(
+            f"--storage {_without_secrets(url)}: the database cannot be used: {_said(error, url)}"
+        ) from None
 
 
 def _make_tables(url: str) -> None:
@@ -417,13 +419,16 @@ def _make_tables(url: str) -> None:
             time.sleep(random.uniform(0, 1))
 
 
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return "..."  # whatever it is
-    login, at, host = rest.rpartition("@")
-    host = re.sub(r"(?<=[?&])([^=&]*pass[^=&]*)=[^&]*", r"\1=...", host, flags=re.IGNORECASE)
-    return f"{scheme}{separator}{login.partition(':')[0]}{at}{host}"
+def _without_secrets(url: str) -> str:
+    return hide_in_urls(url) if "://" in url else "..."  # whatever it is
+
+
+def _said(error: Exception, url: str) -> str:
+    """What a driver says of a URL, which may repeat it or what it found in it."""
+    text = (str(error).splitlines() or [type(error).__name__])[0].replace(url, _without_secrets(url))
+    for value in re.findall(r"(?<==)[^&#\s]+", url.partition("?")[2]):
+        text = text.replace(value, HIDDEN)
+    return text
 
 
 @contextmanager

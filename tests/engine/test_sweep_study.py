@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.errors import ConfigError
-from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, define
+from paceline.engine.errors import ConfigError, MachineError
+from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, Values, define
 from paceline.engine.sweep.opening import open_sweep
-from paceline.engine.sweep.study import SamplerName, Study, Trial, sample
+from paceline.engine.sweep.study import SamplerName, Study, Trial, create, sample
 
 RATE = "optimizer.lr=tag(log,interval(0.001,0.1))"
 
@@ -210,3 +210,12 @@ def test_a_sweep_has_one_study(storage: str, said: str, tmp_path: Path) -> None:
     sweep.open()
     with pytest.raises(ConfigError, match=said), open_sweep("mine", sweep.definition, tmp_path, True, "auto", storage):
         raise AssertionError("it was opened")
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:hunter2@127.0.0.1:9/x?nosuchoption=hunter2", "nosuch://h/x?a=hunter2"]
+)
+def test_no_part_of_a_databases_url_that_may_be_a_secret_is_repeated(url: str) -> None:
+    with pytest.raises((ConfigError, MachineError)) as caught:
+        create("swept", url, Definition("grid", {"optimizer.lr": Values(("0.1",))}), "auto", "here")
+    assert "--storage" in str(caught.value) and "hunter2" not in str(caught.value)

@@ -47,6 +47,24 @@ def test_the_login_in_a_url_is_hidden_and_the_rest_of_the_url_kept():
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://host/name?nosuchoption=hunter2", "postgresql://host/name?nosuchoption=***"),
+        ("postgresql://me:pw@host/name?a=hunter2&b=hunter2#x", "postgresql://***@host/name?a=***&b=***#x"),
+        (
+            "see https://host/?q=hunter2 and https://other/?q=hunter2",
+            "see https://host/?q=*** and https://other/?q=***",
+        ),
+        ("what?a=b is no URL", "what?a=b is no URL"),
+        ("https://host/path?flag", "https://host/path?flag"),
+    ],
+)
+def test_every_value_of_a_urls_query_is_hidden(text, shown):
+    assert redact({"url": text}) == {"url": shown}
+    assert redact_override(f"data.urls=[{text}]").startswith(f"data.urls=[{shown}"[:-1])
+
+
 def test_the_configuration_given_is_not_changed():
     config = {"a": {"token": "x"}}
     redact(config)
