@@ -19,6 +19,7 @@ head changes no byte of this.
 """
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -76,7 +77,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Fit:
-    chosen: Verdict
+    chosen: Verdict  # with the model that was named; where none was, with the largest GPT
     capacity: Capacity
     model: Verdict | None  # with the largest GPT that fits; None: not even the smallest does
     overrides: str  # that choose it, those given among them
@@ -115,6 +116,11 @@ def search(
         of_gpt = compose(said, config_dir)
     heads, model, next_model = _largest_model(of_gpt, judge)
     shape = [f"model.{knob}={value}" for knob, value in family(heads).items()] if heads else []
+    asked = list(overrides)
+    if not _names_a_model(overrides):  # then the GPT is what was asked about, and not the model that runs by default
+        asked = [*said, *shape]
+        experiment = compose(asked, config_dir)
+        chosen = judge(experiment)
     return Fit(
         chosen,
         capacity,
@@ -123,8 +129,12 @@ def search(
         size_of(model),
         next_model,
         _largest_batch(experiment, judge),
-        _strategies(experiment, chosen, overrides, strategies, config_dir, allowed, judge),
+        _strategies(experiment, chosen, asked, strategies, config_dir, allowed, judge),
     )
+
+
+def _names_a_model(overrides: Sequence[str]) -> bool:
+    return any(re.split(r"[=.@]", text.lstrip("+~"))[0] in ("model", "data", "experiment") for text in overrides)
 
 
 def family(heads: int) -> dict[str, int]:

@@ -127,11 +127,11 @@ def test_fit_tells_the_same_in_every_format(paceline) -> None:
 
 
 def test_fit_says_how_many_machines_it_takes_and_what_is_not_known_of_them(paceline) -> None:
-    bf16 = ("strategy=zero", "strategy.precision=bf16", "hardware.workers=3")
+    bf16 = ("strategy=zero", "strategy.precision=bf16", "hardware.workers=3", "model=mlp")
     machine = paceline("plan", "--fit", "hardware=t4", *bf16).out.split("\n\n")[0]
     assert "3 workers take 3 such machines, 1.58 US dollars an hour together" in machine
     assert "no rate in bfloat16 is known of it" in machine
-    machine = paceline("plan", "--fit", "hardware=t4").out.split("\n\n")[0]
+    machine = paceline("plan", "--fit", "hardware=t4", "model=mlp").out.split("\n\n")[0]
     assert "such machines" not in machine and "no rate" not in machine
 
 

@@ -155,6 +155,16 @@ class TestFit:
         over = (found.chosen.need.device - (int(4 * GIB * 0.95) - GIB)) / GIB
         assert f"{over:.2f} GiB too much for a device" in found.chosen.why
 
+    def test_batch_and_strategies_are_of_the_gpt_where_no_model_is_named(self) -> None:
+        found = fit(SMALL, "batch_size=4", strategies=("single",))
+        assert found.model is not None and found.chosen.plan is not None
+        assert found.chosen.plan.experiment.model.name == "gpt" and found.chosen.fits and found.batch_size >= 4
+        for row in (found.chosen, *found.strategies):
+            assert row.plan is not None
+            assert sum(part.parameters for part in row.plan.parts) == found.parameters
+        named = fit(SMALL, "model.hidden=[32]", strategies=("single",))
+        assert named.chosen.plan is not None and named.chosen.plan.experiment.model.name == "mlp"
+
     def test_nothing_fits_a_machine_without_room(self) -> None:
         tiny = SMALL.replace(f"{4 * GIB}", "1000")
         found = fit(tiny, strategies=())
