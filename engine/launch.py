@@ -65,7 +65,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)
         if isinstance(assignment.experiment.hardware, VirtualHardware):
-            cluster = _cluster(parts, assignment.experiment.hardware)
+            cluster = cluster_of(parts, assignment.experiment.hardware)
             run_virtual(assignment, parts, cluster, say_started)
         else:
             timeout = assignment.experiment.hardware.timeout
@@ -109,7 +109,8 @@ def _stop_on_sigterm(request_stop: Callable[[], None]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def _cluster(parts: Parts, hardware: VirtualHardware) -> Cluster:
+def cluster_of(parts: Parts, hardware: VirtualHardware) -> Cluster:
+    """The workers of the virtual cluster that `hardware` describes."""
     network = Network(
         between=Link(**hardware.network.model_dump()),
         inside=Link(**hardware.inside.model_dump()),
@@ -120,7 +121,9 @@ def _cluster(parts: Parts, hardware: VirtualHardware) -> Cluster:
     return Cluster(parts.layout.world_size, network)
 
 
-def run_virtual(assignment: Assignment, parts: Parts, cluster: Cluster, started: Callable[[], None]) -> None:
+def run_virtual(
+    assignment: Assignment, parts: Parts, cluster: Cluster, started: Callable[[], None] = lambda: None
+) -> None:
     """All workers of a virtual cluster, to the end. Raises what the first to fail raised."""
     _stop_on_sigterm(cluster.request_stop)
 

@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from paceline.engine.crew import Ended
+from paceline.engine.crew import GRACE, Crew, Ended
 from paceline.engine.launch import cause_among
 
 OWN = Ended(2, "ValueError", "bad", 4)
@@ -26,3 +26,10 @@ def test_of_those_that_hang_it_is_the_one_that_waited_for_none_of_them() -> None
 def test_of_those_that_wait_for_one_another_it_is_the_first() -> None:
     hung = [Ended(rank, "HangError", "", 5, [1 - rank]) for rank in (1, 0)]
     assert cause_among(hung).rank == 0
+
+
+def test_nobody_is_waited_for_once_a_worker_is_known_to_be_frozen() -> None:
+    crew = Crew(lambda _: False, saves=True)
+    frozen, elsewhere = (Ended(0, "HangError", "", 5, [1], frozen) for frozen in (True, False))
+    assert crew._grace_after(frozen) == 0
+    assert crew._grace_after(elsewhere) == crew._grace_after(LOST) == crew._grace_after(OWN) == GRACE

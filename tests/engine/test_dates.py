@@ -15,7 +15,7 @@ from short_runs import Train
 
 from paceline.engine import prepare
 from paceline.engine.build import assemble
-from paceline.engine.launch import run_virtual
+from paceline.engine.launch import cluster_of, run_virtual
 from paceline.engine.meters import Meter
 from paceline.engine.worker import Assignment
 from paceline.tracking.run_directory import RunDirectory
@@ -41,9 +41,8 @@ def here(tmp_path: Path) -> Here:
         directory = RunDirectory.create(tmp_path, "here")
         hardware: Any = prepared.experiment.hardware
         threads = torch.get_num_threads()
-        run_virtual(
-            Assignment(prepared.experiment, directory.path, (), ""), assemble(prepared.experiment, (), None), hardware
-        )
+        parts = assemble(prepared.experiment, (), None)
+        run_virtual(Assignment(prepared.experiment, directory.path, (), ""), parts, cluster_of(parts, hardware))
         torch.set_num_threads(threads)
         summary = directory.read_summary()
         assert summary is not None and summary["steps"] in (STEPS, 1, 2)
