@@ -74,6 +74,7 @@ NEEDS = {
     "compiler": Need("a C++ compiler", "apt-get install g++", _has("g++")),
     "fashion_mnist": Need("Debian's Fashion-MNIST", "apt-get install dataset-fashion-mnist", _has_fashion_mnist),
     "gpu": Need("a CUDA device", "there is no package for that", _has_cuda),
+    "make": Need("make", "apt-get install make", _has("make")),
     "namespaces": Need(
         "mounts and a network of its own",
         "run as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1",
@@ -88,6 +89,7 @@ needs_chromium = pytest.mark.needs("chromium")
 needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")
 needs_gpu = pytest.mark.needs("gpu")
+needs_make = pytest.mark.needs("make")
 needs_namespaces = pytest.mark.needs("namespaces")
 needs_postgres = pytest.mark.needs("postgres")
 needs_root = pytest.mark.needs("root")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from needs import needs_fashion_mnist
+from needs import needs_fashion_mnist, needs_make
 
 from paceline.cli.main import main
 
@@ -113,6 +113,7 @@ def shortened(words: list[str]) -> list[str]:
     return [*words, *(word for word in SHORT if has_limit or not word.startswith("data.limit")), *more]
 
 
+@needs_make
 @pytest.mark.parametrize("command", [*commands("make"), "make test", "make compare", "make bench"])
 def test_the_make_target_of_the_readme_exists(command: str) -> None:
     words = re.findall(r'ARGS="[^"]*"|\S+', command)
