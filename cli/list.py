@@ -7,13 +7,18 @@ import typer
 from .choices import defaults, group_of, groups
 from .completion import complete_group
 from .options import AllowModule, ConfigDir
-from .output import show
+from .output import aligned, show
 
 
 def list_choices(
     group: Annotated[
         str | None,
-        typer.Argument(metavar="GROUP", help="Only this group.", show_default=False, autocompletion=complete_group),
+        typer.Argument(
+            metavar="GROUP",
+            help="Only this group; columns: what the columns of tables mean.",
+            show_default=False,
+            autocompletion=complete_group,
+        ),
     ] = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
@@ -26,7 +31,13 @@ def list_choices(
     \b
     paceline list         every group
     paceline list sync    the sync modes
+    paceline list columns    what each column of a comparison means
     """
+    if group == "columns":
+        from ..tracking.glossary import glossary
+
+        show("\n".join(aligned([["column", "name", "unit", "meaning"], *glossary()], numbers_from=4)))
+        return
     known = {group: group_of(group, config_dir)} if group else groups(config_dir)
     default = defaults()
     width = max(len(choice.name) for choices in known.values() for choice in choices)

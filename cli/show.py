@@ -42,7 +42,15 @@ def show_run(
     note_damage([data])
     if format == "json":
         show(json.dumps(_as_json(data), indent=2))
-        return
+    else:
+        _show_text(data, ascii)
+    if data.summary.get("status") == "damaged":
+        from ..tracking.errors import CorruptRunError
+
+        raise CorruptRunError(str(data.summary.get("reason")))
+
+
+def _show_text(data: "RunData", ascii: bool) -> None:
     blocks = not ascii and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     overrides = _overrides(data)
     paragraphs = [

@@ -19,7 +19,7 @@ from ..tracking.environment import environment
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.mirror import Mirror, Sink
 from ..tracking.redact import redact
-from ..tracking.run_directory import SWEEP_NOTE, RunDirectory, check_name
+from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from ..tracking.visible import visible
@@ -140,8 +140,8 @@ def prepare(
         from .weights import resolved
 
         experiment = resolved(experiment, trust_checkpoint)
-    if experiment.name is not None:
-        check_name(experiment.name)
+    if experiment.name is not None and resume is None and os.environ.get("RANK", "0") == "0":
+        RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is

@@ -64,14 +64,19 @@ class RunDirectory:
             try:
                 path.mkdir()
             except FileExistsError:
-                raise RunNameError(
-                    f"run name {name!r} is taken ({path} exists): choose another name, "
-                    "or continue that run with --resume"
-                ) from None
+                raise _taken(path) from None
             (path / "logs").mkdir()
             (path / "checkpoints").mkdir()
             (path / "metrics.jsonl").touch()
         return cls(path)
+
+    @staticmethod
+    def check_free(root: str | Path, name: str) -> None:
+        """Long before `create` is called: raises RunNameError when the name is not allowed or taken."""
+        check_name(name)
+        path = Path(root).absolute() / name
+        if path.exists():
+            raise _taken(path)
 
     @classmethod
     def open(cls, root: str | Path, name_or_path: str | Path) -> "RunDirectory":
@@ -186,6 +191,12 @@ def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterat
         if last_look:
             return
         stop.wait(POLL_SECONDS)
+
+
+def _taken(path: Path) -> RunNameError:
+    return RunNameError(
+        f"run name {path.name!r} is taken ({path} exists): choose another name, or continue that run with --resume"
+    )
 
 
 def check_name(name: str) -> None:

@@ -9,6 +9,12 @@ from paceline.cli.choices import CONF, Choice, defaults, groups
 CHOICES = [choice for choices in groups().values() for choice in choices]
 
 
+def test_list_columns_is_the_glossary_of_the_tables(paceline) -> None:
+    ended = paceline("list", "columns")
+    assert ended.status == 0 and ended.out.splitlines()[0].split() == ["column", "name", "unit", "meaning"]
+    assert any(line.startswith("to acc. s") and "target_accuracy" in line for line in ended.out.splitlines())
+
+
 def test_every_file_of_a_group_is_a_choice() -> None:
     files = {path for path in CONF.rglob("*.yaml") if path.parent != CONF}
     assert {choice.path for choice in CHOICES} == files and len(files) > 15

@@ -140,3 +140,14 @@ def test_the_command_shown_can_be_typed(paceline, here: Path) -> None:
 def test_what_is_not_there_is_refused_with_the_nearest(paceline, done: RunDirectory) -> None:
     ended = paceline("show", "don")
     assert (ended.status, ended.out) == (2, "") and "did you mean done" in ended.last
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_run_with_a_damaged_summary_is_shown_and_ends_with_the_status_of_damage(
+    format: str, paceline, here: Path
+) -> None:
+    run = made(here / "runs", "broken")
+    run.summary.write_text("{")
+    ended = paceline("show", "broken", "--format", format)
+    assert ended.status == 7 and "damaged" in ended.out
+    assert "summary.json" in ended.last

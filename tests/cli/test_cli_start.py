@@ -26,6 +26,12 @@ def loaded_by(arguments: list[str], here: Path) -> tuple[int, set[str]]:
     return int(status), set(names)
 
 
+def test_a_taken_name_is_refused_before_torch_is_imported(here: Path) -> None:
+    (here / "runs" / "mine").mkdir(parents=True)
+    status, names = loaded_by(["train", "--name", "mine"], here)
+    assert status == 2 and "torch" not in names
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -35,7 +41,7 @@ def loaded_by(arguments: list[str], here: Path) -> tuple[int, set[str]]:
         ["compare", "--help"],
         ["sweep", "--help"],
         ["show", "--help"],
-        ["sync", "--help"],
+        ["upload", "--help"],
         ["doctor", "--help"],
         ["--version"],
     ],
