@@ -53,6 +53,8 @@ def train(job: Job) -> int:
             with job.pace.step(step):
                 loss = job.strategy.forward_backward(batch)
             job.sync.update()
+            if not job.sync.took_step:
+                job.meter.discount()
         if activations is not None:
             job.activations = activations.peak
         value = None if loss is None else loss.item()

@@ -80,8 +80,10 @@ class Meter:
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
+        self._counts = True
         start = self._now()
         yield
+        samples = samples if self._counts else 0
         end = self._now()
         self.last = end - start
         self.ended = end
@@ -93,6 +95,10 @@ class Meter:
         self.steps.append((start, end, samples))
         if len(self.steps) > 2 * self._kept:
             del self.steps[: -self._kept]
+
+    def discount(self) -> None:
+        """The step under way took time, but its samples did not train the model."""
+        self._counts = False
 
     def at(self, moment: float) -> float:
         """Seconds of training at a moment of the fabric's clock, where pauses count."""

@@ -1,7 +1,7 @@
 """What one worker does, from its place in the world to its report. The same under our launcher and under torchrun."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,25 @@ def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.de
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     return device
+
+
+_AT_ONCE = 2**20  # entries of all replicas that their distance is computed from at once
+
+
+def pieces(tensors: Sequence[Tensor], entries: int) -> Iterator[Tensor]:
+    """[n], float64 on the CPU: the tensors' entries one after the other, n = `entries` but for the last piece."""
+    room, filled = torch.empty(entries, dtype=torch.float64), 0
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        while len(flat):
+            taken = min(len(flat), entries - filled)
+            room[filled : filled + taken] = flat[:taken]
+            flat, filled = flat[taken:], filled + taken
+            if filled == entries:
+                yield room.clone()
+                filled = 0
+    if filled:
+        yield room[:filled].clone()
 
 
 @dataclass(frozen=True)
@@ -112,6 +131,8 @@ class Worker:
             if status == "interrupted" and self.saved_at != done and self.saves:
                 self._save(done, job.meter)
             self.dates.tell_end(job.meter.ended)
+            if status == "completed":
+                self.sync.drain()
             # others may still be in a round that this one left early
             spread = self._consensus_distance() if status == "completed" else None
             self.sync.finish()
@@ -267,6 +288,7 @@ class Worker:
         partition, step = job.partition, done - 1
         # asynchronously, others go at paces of their own
         samples = partition.total(step) if self.sync.synchronous else partition.size(step, self.role.replica)
+        samples *= self.sync.took_step
         self.directory.append(
             {
                 "kind": "step",
@@ -344,23 +366,28 @@ class Worker:
 
         By messages to the chief, so that a worker that died leaves only a gap, and in the group of all workers, where
         no sync mode's messages are under way. Of a pipeline, the part with the loss.
+
+        In pieces of a few MiB over all replicas, so that what is measured does not show in the peak of memory: the sum
+        over pieces, in the order of parameters, of the mean over replicas.
         """
         if self.sync.agrees or self.layout.replicas == 1 or self.role.part != self.layout.loss_part:
             return None
-        with torch.no_grad():
-            mine = torch.cat([parameter.detach().flatten().double() for parameter in self.sync.parameters.values()])
+        replicas = range(1, self.layout.replicas)
+        total = 0.0
+        for mine in pieces(list(self.sync.parameters.values()), max(_AT_ONCE // self.layout.replicas, 4096)):
             if self.role.replica != 0:
                 with suppress(PeerLostError):
-                    self.world.send(mine.cpu(), self.layout.chief)
-                return None
-            replicas = [mine.cpu()]
-            for replica in range(1, self.layout.replicas):
-                other = torch.empty_like(replicas[0])
+                    self.world.send(mine, self.layout.chief)
+                continue
+            rows = [mine]
+            for replica in replicas:
+                other = torch.empty_like(mine)
                 with suppress(PeerLostError):
                     self.world.recv(other, replica * self.layout.parts + self.layout.loss_part)
-                    replicas.append(other)
-            stacked = torch.stack(replicas)
-            return float((stacked - stacked.mean(0)).square().sum(1).mean().sqrt())
+                    rows.append(other)
+            stacked = torch.stack(rows)
+            total += float((stacked - stacked.mean(0)).square().sum(1).mean())
+        return total**0.5 if self.role.replica == 0 else None
 
     def _save(self, done: int, meter: Meter) -> None:
         """Replica 0 writes: its parts their files, the chief the manifest once it has all their sums."""

@@ -145,6 +145,7 @@ class Sync(ABC):
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
     agrees: bool = True
     survives: bool = False
+    took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
     backward_passes: int = 1  # of a step; the engine sets it before `memory`
@@ -183,6 +184,9 @@ class Sync(ABC):
     def serve(self) -> None:
         """A server worker's whole life."""
         raise AssertionError(f"{type(self).__name__} has no servers")
+
+    def drain(self) -> None:
+        """The last step is over on this worker: hand over what the others can use, before anybody is waited for."""
 
     def finish(self) -> None:
         """Training is over on this worker: leave the consensus in the parameters."""

@@ -3,7 +3,7 @@ algorithms 3 and 4).
 
 K = N + b replicas, one server. Version v of the weights becomes version v + 1 when N gradients of it have arrived:
 
-    g = sum_j share_j g_j / sum_j share_j   over the first N replicas j
+    g = sum_j share_j g_j / sum_j share_j   over the first N replicas j, added in the order of ranks
     w <- step(w, g)
 
 so that every update is the mean over the samples of exactly N gradients, all of staleness 0. A gradient that comes
@@ -42,11 +42,12 @@ from ..base import Batch, Cost, State, Sync, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.rank_order import RankOrderedSum
 from ..state import from_tensor, to_tensor
 from .bsp import start_alike
 
 HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
-ANSWER = 8  # bytes: a version, before its weights
+ANSWER = 8  # bytes: a version, before its weights; its complement ~v to a worker whose gradient was dropped
 
 
 class Message(IntEnum):
@@ -117,7 +118,9 @@ class BackupWorkers(Sync):
 
     def _pull(self) -> None:
         self.comm.recv(self._answer, self._server)
-        self._version = int(self._answer)
+        answer = int(self._answer)
+        self.took_step = answer >= 0
+        self._version = answer if self.took_step else ~answer
         self.comm.recv(self._weights, self._server)
 
     def finish(self) -> None:
@@ -135,9 +138,8 @@ class BackupWorkers(Sync):
         for parameter, gradient in zip(self._params, self._gradients, strict=True):
             parameter.grad = gradient
         self._going = set(range(self._replicas))
-        self._given: set[int] = set()  # whose gradients are in this version's sum
         self._without: set[int] = set()  # who have none for this version
-        self._sum_of_shares = 0.0
+        self._sum = RankOrderedSum(self._gradient)
         self._waiting: list[int] = []  # for the next version
         while self._going:
             try:
@@ -171,34 +173,31 @@ class BackupWorkers(Sync):
         self.comm.recv(self._received, worker)
         if is_late:
             self._dropped += 1
-            self._give_version(worker)
+            self._give_version(worker, dropped=True)
         else:
-            self._gradient.add_(self._received, alpha=share)
-            self._sum_of_shares += share
-            self._given.add(worker)
+            self._sum.add(worker, share, self._received)
             self._waiting.append(worker)
 
     def _close_version(self) -> None:
         """If the version has its N gradients, or all that it can have."""
-        possible = self._given | (self._going - self._without)
-        if not self._waiting or len(self._given) < min(self._needed, len(possible)):
+        given = self._sum.ranks
+        possible = given | (self._going - self._without)
+        if not self._waiting or len(given) < min(self._needed, len(possible)):
             return
-        if self._given:
-            self._gradient.div_(self._sum_of_shares)
+        self._used += len(given)
+        if given:
+            self._sum.close()
             self.optimizer.step()
-            self._gradient.zero_()
             self.made_at = self.comm.now()
-        self._used += len(self._given)
+        self._sum.clear()
         self._version += 1
-        self._sum_of_shares = 0.0
-        self._given.clear()
         self._without.clear()
         for worker in self._waiting:
             self._give_version(worker)
         self._waiting.clear()
 
-    def _give_version(self, worker: int) -> None:
-        self._answer.fill_(self._version)
+    def _give_version(self, worker: int, dropped: bool = False) -> None:
+        self._answer.fill_(~self._version if dropped else self._version)
         with self.comm.timeline.named("fetch"):
             self._send(self._answer, worker)
             self._send(self._weights, worker)

@@ -8,7 +8,9 @@ K clients with data of their own, one server with the weights w. In round r
     w = sum_{k in S} (n_k / n) w_k,   n = sum_{k in S} n_k.
 
 Three parties with equally many samples: w = (m1 + m2 + m3) / 3. C = 1, E = 1 and full batches under plain SGD are
-central gradient descent on all samples, n_k uneven or not. One client alone trains as if there were no server.
+central gradient descent on all samples, n_k uneven or not. One client alone trains as if there were no server: with as
+many threads it is serial training, bit for bit. (On processes the server takes its share of the cores, unless
+hardware.threads says how many each has.)
 
 Who is sampled follows from (seed, r), so that no message tells it. A round is E epochs of the engine's steps; clients
 that are not sampled jump to their next round's first step, and wait there until the server has closed the round before.
@@ -131,9 +133,12 @@ class FedAvg(Sync):
         self._inside = False
         self._round += 1
 
-    def finish(self) -> None:
+    def drain(self) -> None:
         if self._inside:  # training ends inside a round
             self._deliver()
+
+    def finish(self) -> None:
+        self.drain()
         self._tell(Message.DONE)
         self.comm.recv(self._weights, self._server)
         self._finished = True

@@ -27,8 +27,8 @@ t - s on count twice: it must end at t-s-1.) Here the server withholds the answe
 and what a worker pushed that may not go on is applied at that moment: the clocks of what has been applied never lie
 more than s apart. A batch without samples moves the clock and nothing else. Workers that are done, or dead, hold nobody
 back. s = infinity is ASP. At s = 0 all gradients of a clock are of one version: the server steps once, with their mean
-over samples, which is BSP whatever the optimizer. For s > 0 each push is a step of its own, as in ASP, so that what an
-optimizer remembers (momentum, Adam) decays P times a clock, where in BSP it does once.
+over samples, added in the order of ranks, which is BSP whatever the optimizer. For s > 0 each push is a step of its
+own, as in ASP, so that what an optimizer remembers (momentum, Adam) decays P times a clock, where in BSP it does once.
 
 *Synchronous*: as s = 0, and a push is answered with the new weights, so that workers agree after every step.
 
@@ -69,6 +69,7 @@ from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.clocks import Clocks
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.rank_order import RankOrderedSum
 from ..exchange.shards import runs_of
 from ..state import from_tensor, to_tensor
 from .bsp import start_alike
@@ -153,6 +154,7 @@ class ParameterServer(Sync):
         self._header = torch.zeros(1, dtype=torch.float64)
         self._share = 1.0  # of the last batch with samples
         self._t = 0
+        self._owes = False  # what it has accrued
         self._staleness: Counter[int] = Counter()
 
     def _share_weights(self, servers: Comm) -> None:
@@ -184,6 +186,7 @@ class ParameterServer(Sync):
                 if parameter.grad is not None:
                     accrued.add_(parameter.grad)
             self._t += 1
+            self._owes = True
             if self._t % self.n_fetch != 0:
                 self.optimizer.step()
             if self._t % self.n_push == 0:
@@ -202,13 +205,17 @@ class ParameterServer(Sync):
             ]
         _wait(pushing)
         self._accrued.zero_()
+        self._owes = False
 
     def _pull(self) -> list[Work]:
         return [self.comm.irecv(place.weights, place.server) for place in self._places]
 
-    def finish(self) -> None:
-        if self._t % self.n_push != 0:
+    def drain(self) -> None:
+        if self._owes:
             self._push()
+
+    def finish(self) -> None:
+        self.drain()
         _wait(self._tell(Request.DONE, self._all_servers))
         _wait(self._pull())
 
@@ -229,7 +236,7 @@ class ParameterServer(Sync):
             parameter.grad = gradient  # those of other servers' parameters stay None
         self._clocks = Clocks(self._workers)
         self._version, self._fetched = 0, [0] * self._workers
-        self._sum_of_shares = 0.0  # at s = 0, of the gradients that have been added up
+        self._sum = RankOrderedSum(self._accrued)  # at s = 0, of the clock's gradients
         self._held: dict[int, list[Push]] = defaultdict(list)  # clock -> those that may not be read yet
         self._asking: dict[int, list[tuple[int, Request]]] = defaultdict(list)  # clock -> workers that wait there
         while self._clocks.going:
@@ -267,8 +274,7 @@ class ParameterServer(Sync):
         if self._received is not None:
             # s = 0: the clock's g = sum_j share_j g_j
             self.comm.recv(self._received, worker)
-            self._accrued.add_(self._received, alpha=share)
-            self._sum_of_shares += share
+            self._sum.add(worker, share, self._received)
             self._count_staleness(worker)
         elif clock < self._clocks.slowest + self.bound:
             self.comm.recv(self._accrued, worker)
@@ -281,11 +287,10 @@ class ParameterServer(Sync):
 
     def _apply_what_may_be_read(self) -> None:
         """The slowest has gone on: pushes of clocks below slowest + s."""
-        if self._sum_of_shares > 0:
-            self._accrued.div_(self._sum_of_shares)  # less than 1 where a worker has died
+        if self._sum.ranks:
+            self._sum.close()  # over the sum of shares: less than 1 where a worker has died
             self._step(1.0)
-            self._accrued.zero_()
-            self._sum_of_shares = 0.0
+            self._sum.clear()
         for clock in sorted(clock for clock in self._held if clock < self._clocks.slowest + self.bound):
             for push in self._held.pop(clock):
                 self._accrued.copy_(push.gradient)
@@ -373,6 +378,7 @@ class ParameterServer(Sync):
             self._t, self._share = state["t"], state["share"]
             if state["accrued"] is not None:
                 self._accrued.copy_(state["accrued"])
+                self._owes = True
 
     def buffers(self) -> list[Tensor]:
         return [self._accrued] if self._received is None else [self._accrued, self._received]

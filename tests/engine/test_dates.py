@@ -1,4 +1,4 @@
-"""An evaluation carries the time at which its weights existed.
+"""Figures that are counted by hand: first of all, an evaluation carries the time at which its weights existed.
 
 On the virtual cluster a step computes for a second, a message takes an eighth of one, whatever its size, and worker 1
 is four times as slow as the others; so every time below is counted by hand.
@@ -6,6 +6,7 @@ is four times as slow as the others; so every time below is counted by hand.
 
 import math
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 import torch
 from short_runs import Train
 
-from paceline.engine import prepare
+from paceline.engine import prepare, worker
 from paceline.engine.build import assemble
 from paceline.engine.launch import cluster_of, run_virtual
 from paceline.engine.meters import Meter
-from paceline.engine.worker import Assignment
+from paceline.engine.worker import Assignment, pieces
 from paceline.tracking.run_directory import RunDirectory
 
 ALPHA = 0.125
@@ -36,9 +37,11 @@ Here = Callable[..., tuple[list[dict[str, Any]], dict[str, Any]]]
 def here(tmp_path: Path) -> Here:
     """A run on a virtual cluster in this process: its evaluations, in the order of their steps, and its summary."""
 
+    names = (f"here{i}" for i in count())
+
     def run(*overrides: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         prepared = prepare([*CLUSTER, *overrides])
-        directory = RunDirectory.create(tmp_path, "here")
+        directory = RunDirectory.create(tmp_path, next(names))
         hardware: Any = prepared.experiment.hardware
         threads = torch.get_num_threads()
         parts = assemble(prepared.experiment, (), None)
@@ -160,3 +163,51 @@ def test_on_processes_too_the_last_evaluation_waits_for_the_slow_worker(train: T
     assert last["step"] == own["step"] == 20
     assert last["time"] > 2 * own["time"]
     assert result.summary["seconds"] >= last["time"] > 0.9 * result.summary["seconds"]
+
+
+def test_the_samples_of_a_dropped_gradient_are_no_throughput(here: Here) -> None:
+    """Of 3 workers 2 make a version in 1.25 s, of 16 samples each; all that worker 1 computes comes too late."""
+    backups = ("sync=backup_workers", "hardware.workers=3", "data.limit=144")
+    _, summary = here("evaluate.every=100", *SLOW, *backups, "measure.after=0")
+    assert summary["dropped"] == 2
+    slowest = 2 * (4 + 2 * ALPHA)  # worker 1's two steps
+    assert summary["throughput"] == pytest.approx(2 * STEPS * 16 / slowest)
+
+
+def test_what_is_left_to_push_at_a_workers_end_goes_out_at_once_the_chiefs_too(here: Here) -> None:
+    """Worker 0 pushes its last gradients at 6 s, when nobody else has pushed; worker 1's pushes are at 16 and 24 s.
+
+    A worker fetches before each step, so that none is stale; at the end of the run, worker 0's would be.
+    """
+    _, summary = here("evaluate.every=100", *SLOW, "sync=asp", "sync.push=4", "hardware.network.latency=0.0")
+    assert summary["staleness"]["histogram"] == {"0": 4}
+
+
+@pytest.mark.parametrize("sync", ["parameter_server", "backup_workers"])
+def test_a_servers_sums_have_the_same_bits_whoever_comes_first(here: Here, sync: str) -> None:
+    """Of five workers, with none slow, worker 0 slow, and worker 3."""
+    knobs = ("sync.backups=0",) if sync == "backup_workers" else ()
+    losses = set()
+    for slow in ((), (*SLOW, "stragglers.worker=0"), (*SLOW, "stragglers.worker=3")):
+        evaluations, _ = here("evaluate.every=100", *slow, f"sync={sync}", *knobs, "hardware.workers=5", "steps=2")
+        losses.add(evaluations[-1]["loss"])
+    assert len(losses) == 1
+
+
+def test_pieces_are_the_entries_in_their_order() -> None:
+    tensors = [torch.arange(5.0).reshape(5, 1), torch.arange(5.0, 6.0), torch.arange(6.0, 17.0)]
+    for entries in (1, 3, 4, 16, 17, 100):
+        found = list(pieces(tensors, entries))
+        assert torch.equal(torch.cat(found), torch.arange(17.0, dtype=torch.float64))
+        assert all(len(piece) == entries for piece in found[:-1])
+
+
+def test_the_distance_of_replicas_in_pieces_is_that_of_whole_models(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = ("sync=local_sgd", "sync.period=100", "model.hidden=[64,64]", "hardware.workers=2", "steps=2")
+    whole, _ = here("evaluate.every=100", *local)
+    monkeypatch.setattr(worker, "_AT_ONCE", 0)  # 4096 entries, of 8,970
+    in_pieces, _ = here("evaluate.every=100", *local)
+    assert in_pieces[-1]["consensus_distance"] == pytest.approx(whole[-1]["consensus_distance"], rel=1e-12)
+    assert whole[-1]["consensus_distance"] > 0
