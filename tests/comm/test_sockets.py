@@ -220,6 +220,18 @@ def test_a_message_of_another_length_is_an_error_that_names_both_and_the_next_is
     assert receive(crew[0], 1, 4) == b"next"
 
 
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_no_memory_is_taken_for_a_length_before_its_bytes_have_come(crew, asked_for):
+    with call(crew[0], 1) as one:
+        one.sendall(_HEADER.pack(GROUP if asked_for else 8, 1 << 46) + bytes(3 << 20))
+        with pytest.raises(TimeoutError):
+            receive(crew[0], 1, 8)
+        [message] = [message for queue in crew[0]._inbox.values() for message in queue]
+        assert message.length == 1 << 46 and message.filled <= len(message.memory) <= 8 << 20
+        send(crew[2], 0, b"good")
+        assert receive(crew[0], 2, 4) == b"good"
+
+
 # -- timeouts
 
 
