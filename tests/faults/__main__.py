@@ -24,6 +24,7 @@ def main(
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="How much of each kind to try.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of what is tried, and of the sample.")] = 0,
     only: Annotated[list[str] | None, typer.Option(help=f"{', '.join(KINDS)}; all of them, else.")] = None,
+    match: Annotated[str, typer.Option(help="Only cases with this in their words.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Cases at a time.")] = 2,
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for each case.")] = False,
 ) -> None:
@@ -35,7 +36,8 @@ def main(
     for name, (make, count) in KINDS.items():
         if only and name not in only:
             continue
-        cases = sample(make(random.Random(f"{seed} {name}"), count), share, random.Random(seed))
+        made = [case for case in make(random.Random(f"{seed} {name}"), count) if match in f"{case.kind}: {case.what}"]
+        cases = sample(made, share, random.Random(seed))
         print(f"{name}: {len(cases)} of {count}", file=sys.stderr, flush=True)
         for outcome in judge(cases, jobs):
             outcomes.append(outcome)
@@ -43,6 +45,8 @@ def main(
                 print(f"WRONG: {outcome.case.kind}: {outcome.case.what}: {outcome.wrong}", file=sys.stderr, flush=True)
             elif verbose:
                 print(f"right: {outcome.case.kind}: {outcome.case.what}, {outcome.seconds:.1f} s", file=sys.stderr)
+    if not outcomes:
+        raise typer.BadParameter(f"--match {match}: no case has this in its words, or this machine does not allow it")
     print(table(outcomes))
     wrong = sum(outcome.wrong is not None for outcome in outcomes)
     print(f"seed {seed}, {share:.0%} of each kind: {wrong} wrong of {len(outcomes):,}")

@@ -146,7 +146,8 @@ class Launched:
 def environment(home: Path) -> dict[str, str]:
     """Ours, without a login or another launcher's ranks; the user's modules of this harness can be imported."""
     own = clean_environment(home)
-    return {**own, "PYTHONPATH": f"{HERE}:{own['PYTHONPATH']}", "MKL_CBWR": "COMPATIBLE", "COLUMNS": "200"}
+    path = os.pathsep.join([str(HERE), own["PYTHONPATH"], os.environ.get("PYTHONPATH", "")])
+    return {**own, "PYTHONPATH": path, "MKL_CBWR": "COMPATIBLE", "COLUMNS": "200"}
 
 
 def train(place: Path, *overrides: str, options: Sequence[str] = (), prefix: Sequence[str] = ()) -> Launched:

@@ -16,6 +16,9 @@ from tempfile import mkdtemp
 
 import torch.distributed as dist
 
+from paceline.comm.handshake import NONCE, Endpoint
+from paceline.comm.store import encode
+
 from .judge import Case, WrongError
 from .launched import Launched, Moment, train, weights
 
@@ -93,6 +96,19 @@ def _echo(host: str, port: int, _: random.Random) -> None:
             stranger.sendall(stranger.recv(4096) or b"hello")
 
 
+def _another_key(host: str, port: int, chance: random.Random) -> None:
+    """The whole handshake with a key of its own, as each of those who may be listening; then writes to the store."""
+    for name in ("store", "worker 0", "worker 1", "worker 2"):
+        with suppress(OSError), _connected(host, port) as stranger:
+            stranger.settimeout(2)
+            nonces = stranger.recv(NONCE, socket.MSG_WAITALL), chance.randbytes(NONCE)
+            proof = Endpoint(name, host, port, chance.randbytes(32)).proof("caller", 1, *nonces)
+            stranger.sendall(struct.pack("!I", 1) + nonces[1] + proof)
+            for key, value in ((b"paceline/stop", b"1"), (b"stop", b"1")):
+                stranger.sendall(encode([b"set", key, value]))
+            stranger.recv(1000)
+
+
 def _store(key: str, value: str) -> Attack:
     def write(host: str, port: int, _: random.Random) -> None:
         store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2))
@@ -109,6 +125,7 @@ ATTACKS: dict[str, Attack] = {
     "a byte now and then": _drip,
     "a message of 2^46 bytes": _huge,
     "an echo": _echo,
+    "a key of its own": _another_key,
     "'stop' to the store": _store("stop", "1"),
     "'lost' to the store": _store("lost", "0 1 "),
     "'left' to the store": _store("left/1", ""),

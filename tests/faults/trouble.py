@@ -159,6 +159,10 @@ def _kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _signal_itself() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _hang() -> None:
     time.sleep(FOREVER)
 

@@ -22,10 +22,10 @@ RAISES = {
     "raise_generator_exit": "GeneratorExit",
     "assert": "AssertionError",
     "recurse": "RecursionError",
-    "exit_0": "SystemExit",
+    "exit_0": "left before the end",
     "exit_text": "so long",
-    "vanish_0": "ended with status 0",
-    "vanish_130": "ended with status 130",
+    "vanish_0": "left before the end, with status 0",
+    "vanish_130": "left before the end, with status 130",
     "abort": "SIGABRT",
     "segfault": "SIGSEGV",
     "kill_itself": "SIGKILL",
@@ -39,7 +39,17 @@ SYNCS = ("bsp", "parameter_server", "local_sgd")
 def cases(chance: random.Random, count: int) -> list[Case]:
     """`count` cases, each act about as often as any other."""
     found: list[Case] = []
-    acts = [*RAISES, *RETURNS, *HARMLESS, *HANGS, "raise_memory_error", "allocate", "lose_the_run", "close_all"]
+    acts = [
+        *RAISES,
+        *RETURNS,
+        *HARMLESS,
+        *HANGS,
+        "raise_memory_error",
+        "allocate",
+        "signal_itself",
+        "lose_the_run",
+        "close_all",
+    ]
     while len(found) < count:
         for act in chance.sample(acts, len(acts)):
             rank, sync = chance.choice((0, 1)), chance.choice(SYNCS)
@@ -66,6 +76,7 @@ def _check(act: str, rank: int, at: int, sync: str, place: Path) -> None:
         **{name: {FINE} for name in HARMLESS},
         **{name: {HUNG} for name in HANGS},
         "raise_memory_error": {MACHINE, FAILED},
+        "signal_itself": {FAILED},
         "allocate": {MACHINE, FAILED},
         "lose_the_run": {MACHINE, FAILED},
         "close_all": {MACHINE, FAILED, HUNG},

@@ -1,0 +1,162 @@
+"""`make safeguards`: each safeguard taken out of a copy of the tree must turn a row of `make faults` red.
+
+`python -m faults.safeguards store reader` tries those alone whose name has one of the words. Exit status 1: the harness
+did not notice that a safeguard was gone; 2: this list is wrong (a text is no longer there, or finds no cases).
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutations import WrongListError, check_imports, copy_of_the_tree, environment
+
+SECONDS = 900  # that the cases of one safeguard may take
+RIGHT, WRONG = 0, 1  # exit statuses of `python -m faults`
+
+
+@dataclass(frozen=True)
+class Safeguard:
+    """`old` is once in `file`; `new` does without it. `cases`: options of `python -m faults` that must find it out."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    cases: str
+
+
+SAFEGUARDS = [
+    Safeguard(
+        "the listener asks for the run's key",
+        "comm/handshake.py",
+        'if not hmac.compare_digest(proof, self._own.proof("caller", rank, stranger.nonce, nonce)):',
+        "if not proof:",
+        "--only strangers --match 'a key of its own, sync=bsp, in a step' --share 0.2",
+    ),
+    Safeguard(
+        "strangers that talk nonsense are dropped",
+        "comm/handshake.py",
+        'self._drop(poll, stranger, "does not know this run\'s key")',
+        "raise ConnectionError",
+        "--only strangers --match 'garbage, sync=bsp' --share 0.2",
+    ),
+    Safeguard(
+        "an early end is no success",
+        "engine/launch.py",
+        'raise WorkerFailedError(f"{who}; {what_is_saved(assignment)}", WORKER_FAILED, [])',
+        "return",
+        "--only user-code --match signal_itself",
+    ),
+    Safeguard(
+        "a worker that is told to stop saves",
+        "engine/launch.py",
+        "signal.signal(signal.SIGTERM, lambda *_: request_stop())",
+        "assert request_stop",
+        "--only stops --match 'once stopped' --share 0.3",
+    ),
+    Safeguard(
+        "the launcher reads while it waits",
+        "engine/crew.py",
+        "channels[ready].hear()",
+        "time.sleep(0.01)",
+        "--only user-code --match 'raise_long'",
+    ),
+    Safeguard(
+        "the words of an exception are bounded and visible",
+        "engine/launch.py",
+        "message = visible(ended.message)",
+        "message = ended.message",
+        "--only user-code --match 'raise_escapes'",
+    ),
+    Safeguard(
+        "the manifest has its own checksum",
+        "engine/checkpoint.py",
+        "if not json_is_whole(text):",
+        "if not text:",
+        "--only corruptions --match 'manifest.json: another number'",
+    ),
+    Safeguard(
+        "a part's checksum is looked at",
+        "engine/checkpoint.py",
+        "if sha256(data) != expected:",
+        "if not data:",
+        "--only corruptions --match 'part-000.safetensors: a bit flipped'",
+    ),
+    Safeguard(
+        "only regular files are read",
+        "tracking/files.py",
+        "if kind != stat.S_IFREG:",
+        "if kind == stat.S_IFDIR:",
+        "--only corruptions --match 'an endless file'",
+    ),
+    Safeguard(
+        "files are not nested deeply",
+        "tracking/files.py",
+        "if _may_be_deep(plain):",
+        "if not plain:",
+        "--only corruptions --match 'config.yaml: nested deeply'",
+    ),
+]
+
+
+def notices(safeguard: Safeguard, tree: Path) -> bool:
+    """Whether the cases turn red without the safeguard."""
+    path = tree / safeguard.file
+    whole = path.read_text()
+    if (count := whole.count(safeguard.old)) != 1:
+        raise WrongListError(f"{safeguard.file}: has {count} times, not once:\n{safeguard.old}")
+    path.write_text(whole.replace(safeguard.old, safeguard.new))
+    try:
+        status, said = faults(tree, safeguard.cases)
+    finally:
+        path.write_text(whole)
+    if status not in (RIGHT, WRONG):
+        raise WrongListError(f"python -m faults {safeguard.cases} ends with {status}:\n{said}")
+    return status == WRONG
+
+
+def faults(tree: Path, cases: str) -> tuple[int, str]:
+    """The harness's exit status in the copy, and the end of what it said."""
+    tests = tree / "tests"
+    path = os.pathsep.join(map(str, (tree, tests, tests / "engine")))
+    done = subprocess.run(
+        f"exec {sys.executable} -m faults {cases}",
+        shell=True,
+        cwd=tests,
+        env={**environment(tree), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    return done.returncode, (done.stdout + done.stderr)[-2000:]
+
+
+def main(words: list[str]) -> int:
+    chosen = [one for one in SAFEGUARDS if not words or any(word in one.name for word in words)]
+    unnoticed = wrong = 0
+    with tempfile.TemporaryDirectory(prefix="paceline-safeguards-") as name:
+        tree = Path(name)
+        copy_of_the_tree(tree)
+        check_imports(tree)
+        for safeguard in chosen:
+            began = time.monotonic()
+            try:
+                noticed = notices(safeguard, tree)
+                verdict = "red, as it must be" if noticed else "NOT NOTICED"
+                unnoticed += not noticed
+            except (WrongListError, subprocess.TimeoutExpired) as error:
+                verdict, wrong = f"WRONG: {error}", wrong + 1
+            print(f"without: {safeguard.name:52} {time.monotonic() - began:5.0f} s  {verdict}", flush=True)
+    print(f"{len(chosen)} safeguards taken out: {unnoticed} not noticed, {wrong} wrong")
+    return 2 if wrong else 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except WrongListError as error:
+        sys.exit(f"safeguards: {error}")
