@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults check fix compare bench experiments lock clean
+.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards check fix compare bench experiments lock clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,10 +53,13 @@ test-all: $(READY)  ## Run all four parts, whichever fails
 	$(MAKE) --keep-going --jobs=1 test test-slow test-fault test-browser
 
 faults: $(READY)  ## Kill, stop, corrupt, starve, attack and fuzz runs, and count what was right (ARGS="--share 0.1")
-	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults $(ARGS)
+	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults $(FAULTS) $(ARGS)
 
 mutations: $(READY)  ## Break 40 guarded lines in a copy and see the tests fail (ARGS="local_sgd")
 	$(BIN)/python tests/mutations.py $(ARGS)
+
+safeguards: $(READY)  ## Take each safeguard out of a copy of the tree: make faults must notice
+	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults.safeguards $(ARGS)
 
 check: $(READY)  ## Format, lint and types, without editing
 	$(BIN)/ruff format --check .
