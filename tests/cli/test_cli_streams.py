@@ -20,7 +20,6 @@ def held(*_, **__):
     inherited = [os.get_inheritable(number) for number in (0, 1, 2)]
     streams = [stream is not None and stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
     open("held", "w").write(repr((kinds, inherited, streams)))
-    raise SystemExit
 
 sys.argv = ["paceline", "compare"]
 main.__globals__["app"] = held

@@ -115,7 +115,7 @@ def test_the_nearest_names_are_those_of_the_choice_that_was_made() -> None:
         ("checkpoint.keep=0", "checkpoint.keep=0: must be greater than or equal to 1"),
         ("optimizer.lr=fast", "optimizer.lr='fast': must be a valid number"),
         ("optimizer.lr=nan", "optimizer.lr=nan: must be a finite number"),
-        ("optimizer.lr=-1", "optimizer.lr=-1: Invalid learning rate: -1 (torch.optim.SGD)"),
+        ("optimizer.lr=-1", "optimizer.lr=-1: must be greater than or equal to 0"),
         ("optimizer.nesterov=1", "optimizer.nesterov=1: must be a valid boolean"),
         ("model.hidden=3", "model.hidden=3: must be a valid array"),
         ("model.hidden=[8,a]", "model.hidden.1='a': must be a valid integer"),

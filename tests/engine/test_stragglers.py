@@ -90,7 +90,7 @@ def test_a_trace_is_read_by_step_and_worker_and_begins_again(tmp_path: Path) -> 
         (b"1 -2\n", "numbers > 0"),
         (b"1 nan\n", "numbers > 0"),
         (b"1 inf\n", "numbers > 0"),
-        (b"\xff\xfe\n", "utf-8"),
+        (b"\xff\xfe\n", "UTF-8"),
         (None, "No such file"),
     ],
 )
