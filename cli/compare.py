@@ -84,8 +84,9 @@ def compare(
     """Set runs side by side.
 
     Throughput, step time, memory, bytes sent, accuracy and time to accuracy, one row a run; runs that differ in their
-    seed alone are one row, mean ± half of the 95 % interval. A run with a damaged summary is shown as damaged; one
-    that is named (RUN, --baseline) ends the command with exit status 7.
+    seed alone are one row, mean ± half of the 95 % interval. In a terminal, or with COLUMNS set, the table leaves out
+    the columns that do not fit and names them; piped, and in the other formats, it is whole. A run with a damaged
+    summary is shown as damaged; one that is named (RUN, --baseline) ends the command with exit status 7.
 
     \b
     paceline compare                                every run under runs/
@@ -108,11 +109,7 @@ def compare(
     request = tables.Request(reference, not no_group, tuple(where or ()), front, picked, sort, reverse)
     table, shown = tables.table(found, request)
     keys = tables.column_keys(request, found, table)
-    width = terminal_width() if format == "table" else None
-    text = tables.render(table, format, width, memory, keys)
-    if format == "table" and not (memory or keys or not tables.has_memory(table)):
-        text += "\npeak memory of the largest worker, by kind\n" + tables.render(table, format, width, memory=True)
-    show(text)
+    show(tables.render(table, format, terminal_width(), memory, keys))
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
     _write(shown, table, keys, html, png)

@@ -86,7 +86,10 @@ def _discard(stream: TextIO) -> None:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that results go to; None when they go to a file or a pipe."""
+    """Characters in a line of results: COLUMNS, or the terminal's; None when they go to a file or a pipe."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given[:9]) > 0:
+        return int(given[:9])
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import TableError
 
+SWEPT = 2
 DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host
 
@@ -21,6 +22,9 @@ class Column:
     larger_first: bool = False
     short: str = ""  # another word for it, for options such as --sort
     usual: Any = None  # for people, no column of its own when every run has this
+    rank: int = (
+        7  # in a table that must fit a width, lower ones come first and stay longest; a sweep's parameter: SWEPT
+    )
 
     @property
     def is_number(self) -> bool:
@@ -98,14 +102,14 @@ def listed(value: list[str]) -> str:
 
 
 COLUMNS = (
-    Column("run", "run"),
-    Column("front", "front"),
+    Column("run", "run", rank=0),
+    Column("front", "front", rank=0),
     Column("status", "status"),
     Column("modelled", "modelled"),
     Column("model", "model"),
     Column("data", "data"),
-    Column("strategy", "strategy"),
-    Column("sync", "sync"),
+    Column("strategy", "strategy", rank=1),
+    Column("sync", "sync", rank=1),
     Column("partition", "partition", usual="shuffled"),
     Column("stragglers", "stragglers", usual="none"),
     Column("workers", "workers", _fixed(0)),
@@ -115,14 +119,14 @@ COLUMNS = (
     Column("runs", "runs", listed),
     Column("others", "not counted", listed),  # of a group, those that did not complete
     Column("too_short", "too short to measure"),  # no throughput and step times for that reason
-    Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput"),
+    Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput", rank=5),
     Column("step_ms", "step ms", _milliseconds, short="step"),
     Column("compute_ms", "compute ms", _milliseconds, short="compute"),
     Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
     Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
     *(Column(f"{kind}_mib", f"{kind.replace('_', ' ')} MiB", _mebibytes, short=kind) for kind in MEMORY_KINDS),
-    Column("bytes_per_step", "sent/step", human_bytes, short="bytes"),
+    Column("bytes_per_step", "sent/step", human_bytes, short="bytes", rank=6),
     Column("messages", "messages", _fixed(0)),
     Column("staleness_mean", "staleness", _fixed(2), short="staleness"),
     Column("staleness_max", "max staleness", _fixed(0)),
@@ -130,15 +134,15 @@ COLUMNS = (
     Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("loss", "loss", _loss),
-    Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True),
-    Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy"),
+    Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
+    Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy", rank=4),
     Column("dollars", "dollars", _dollars),
     Column("speedup_throughput", "speed-up", _times, True, "speedup"),
     Column("speedup_time_to_accuracy", "speed-up to acc.", _times, True),
     Column("bytes_ratio", "sent ratio", _times),
     Column("memory_ratio", "peak ratio", _times),
     Column("dollars_ratio", "dollar ratio", _times),
-    Column("why", "why", shortened),
+    Column("why", "why", shortened, rank=8),
 )
 TOO_SHORT = "too short"  # in the cells of these columns, where a run was too short to measure
 TIMED = ("throughput_samples_per_s", "step_ms", "speedup_throughput")

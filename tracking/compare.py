@@ -126,11 +126,6 @@ def rows(runs: Sequence[Run], baseline: str | Run | None = None) -> list[Row]:
     return uniform([entry.row for entry in entries])
 
 
-def has_memory(table: Sequence[Row]) -> bool:
-    """Whether the memory of any run is known by kind."""
-    return any(row.get(f"{kind}_mib") is not None for row in table for kind in MEMORY_KINDS)
-
-
 def check(run: RunDirectory) -> None:
     """Raises CorruptRunError, naming the file, when the run's summary is damaged."""
     summaries.read(run)

@@ -5,10 +5,11 @@ import io
 import json
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, TIMED, TOO_SHORT, Column, anything, words
+from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, SWEPT, TIMED, TOO_SHORT, Column, anything, shortened, words
 from .errors import TableError
 from .groups import INTERVAL
 from .summaries import Row
@@ -16,6 +17,7 @@ from .visible import visible
 
 FORMATS = ("table", "markdown", "csv", "json")
 GAP = 2  # blanks between columns
+SHORTEST_WHY = 20  # characters of a reason in a narrow table
 # Told by the run's label, by other columns, or shown where runs differ in it only.
 _NOT_FOR_PEOPLE = ("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs")
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
@@ -32,15 +34,17 @@ def render(
 ) -> str:
     """The rows as text that ends with a newline. `memory`: for people, the kinds of memory instead of the rest.
 
-    `table` is for people: with a `width` (a terminal's columns) tables that fit it, below each other where
-    they must; without one plain aligned text. `markdown` is for a README. `csv` and `json` hold raw values,
-    units in the names. `columns`: the keys to show, instead of those that say something.
+    `table` is for people: with a `width` (a terminal's columns) the columns that fit it, the important ones first,
+    and a line that says which are left out; without one every column. `markdown` is for a README.
+    `csv` and `json` hold raw values, units in the names. `columns`: the keys to show, instead of those that say
+    something.
     What a terminal, Markdown or a spreadsheet would take for a command is shown as text.
     Raises TableError on another format.
     """
     match format:
         case "table":
-            return _plain(table, memory, columns) if width is None else _rich(table, width, memory, columns)
+            shown, cells = _for_people(table, memory, columns)
+            return _plain(shown, cells) if width is None else _fitted(shown, cells, width, not columns)
         case "markdown":
             return _markdown(table, memory, columns)
         case "csv":
@@ -75,7 +79,7 @@ def _column(key: str, table: list[Row]) -> Column:
     """A run's own values: numbers flush right."""
     values = [row.get(key) for row in table if row.get(key) is not None]
     numbers = bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    return BY_KEY.get(key) or Column(key, key, anything if numbers else words)
+    return BY_KEY.get(key) or Column(key, key, anything if numbers else words, rank=SWEPT)
 
 
 def _for_people(table: list[Row], memory: bool, keys: Sequence[str]) -> tuple[list[Column], list[list[str]]]:
@@ -125,57 +129,61 @@ def _half(width: float, text: str) -> str:
     return shown if float(shown.replace(",", "")) else f"{width * scale:.1g}"
 
 
-def _plain(table: list[Row], memory: bool, keys: Sequence[str]) -> str:
-    columns, cells = _for_people(table, memory, keys)
+def _plain(columns: list[Column], cells: list[list[str]]) -> str:
+    from rich.cells import cell_len
+
     lines = [_titles(columns), *cells]
-    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
-    aligned = [
-        [
-            text.rjust(width) if column.is_number else text.ljust(width)
-            for text, width, column in zip(line, widths, columns, strict=True)
+    widths = _widths(columns, cells)
+    text = ""
+    for line in lines:
+        blanks = [" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)]
+        padded = [
+            blank + cell if column.is_number else cell + blank
+            for cell, blank, column in zip(line, blanks, columns, strict=True)
         ]
-        for line in lines
-    ]
-    return "".join("  ".join(line).rstrip() + "\n" for line in aligned)
+        text += (" " * GAP).join(padded).rstrip() + "\n"
+    return text
 
 
-def _rich(table: list[Row], width: int, memory: bool, keys: Sequence[str]) -> str:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    columns, cells = _for_people(table, memory, keys)
-    titles = _titles(columns)
-    text = io.StringIO()
-    console = Console(file=text, width=width, force_terminal=True)
-    for number, band in enumerate(_bands(columns, cells, width)):
-        grid = Table(box=box.SIMPLE_HEAD, padding=(0, GAP, 0, 0), pad_edge=False, show_edge=False)
-        for i in band:
-            align = "right" if columns[i].is_number else "left"
-            grid.add_column(Text(titles[i]), justify=align, overflow="fold")
-        for line in cells:
-            grid.add_row(*(Text(line[i]) for i in band))
-        if number:
-            console.print()
-        console.print(grid)
-    return text.getvalue()
-
-
-def _bands(columns: list[Column], cells: list[list[str]], width: int) -> list[list[int]]:
-    """Indices of the columns of each table below the other, so that none is wider than the terminal.
-
-    Each begins with the first column, the run.
-    """
-    widths = [max(len(text) for text in texts) + GAP for texts in zip(_titles(columns), *cells, strict=True)]
-    bands, used = [[0]], widths[0]
+def _fitted(columns: list[Column], cells: list[list[str]], width: int, ranked: bool) -> str:
+    """The columns that fit, the important ones first (`ranked`) or in the order given, and a line on the others."""
+    if ranked:
+        order = sorted(range(len(columns)), key=lambda i: columns[i].rank)
+        columns, cells = [columns[i] for i in order], [[line[i] for i in order] for line in cells]
+    widths = _widths(columns, cells)
+    whole = sum(widths) + GAP * (len(widths) - 1)
+    if whole <= width:
+        return _plain(columns, cells)
+    why = len(columns) - 1 if ranked and columns[-1].key == "why" else 0  # stays, shortened where it must be
+    reserved = min(widths[why], max(SHORTEST_WHY, width // 4)) if why else 0
+    left = width - widths[0] - (GAP + reserved if why else 0)
+    kept = [0]
     for i in range(1, len(columns)):
-        if used + widths[i] > width and len(bands[-1]) > 1:
-            bands.append([0])
-            used = widths[0]
-        bands[-1].append(i)
-        used += widths[i]
-    return bands
+        if i != why and widths[i] + GAP <= left:
+            kept.append(i)
+            left -= widths[i] + GAP
+    dropped = [columns[i] for i in range(len(columns)) if i not in kept and i != why]
+    if why:
+        cells = [[*line[:why], shortened(line[why], reserved + max(left, 0))] for line in cells]
+        kept.append(why)
+    text = _plain([columns[i] for i in kept], [[line[i] for i in kept] for line in cells])
+    return text + (_left_out(dropped, width, whole) if dropped else "")
+
+
+def _left_out(columns: list[Column], width: int, whole: int) -> str:
+    """What does not fit, by the words that --columns takes, and how to see it."""
+    names = [visible(column.short or column.key) for column in columns]
+    told = (
+        f"left out to fit {width} columns: {', '.join(names)}; to see all: COLUMNS={whole}, or paceline compare with "
+        f"--format markdown; to see some: paceline compare with --columns {','.join(names[:2])}"
+    )
+    return textwrap.fill(told, width, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def _widths(columns: list[Column], cells: list[list[str]]) -> list[int]:
+    from rich.cells import cell_len
+
+    return [max(map(cell_len, texts)) for texts in zip(_titles(columns), *cells, strict=True)]
 
 
 def _titles(columns: list[Column]) -> list[str]:

@@ -27,7 +27,7 @@ Command = Callable[..., Ended]
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory that the command is given in."""
     monkeypatch.chdir(tmp_path)
-    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "COLUMNS"):
         monkeypatch.delenv(variable, raising=False)
     return tmp_path
 

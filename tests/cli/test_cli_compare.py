@@ -255,14 +255,26 @@ def test_a_column_that_there_is_not_is_refused_even_if_no_row_is_shown(more: lis
         assert (ended.status, ended.out) == (2, "") and f"no column '{more[1]}'" in ended.last
 
 
-def test_the_memory_by_kind_follows_the_table_unless_it_is_all_that_is_asked_for(paceline, sweep: Path) -> None:
-    both = paceline("compare", "rates").out
-    assert "accuracy" in both and "parameters MiB" in both.split("peak memory of the largest worker")[1]
+def test_the_memory_by_kind_is_shown_only_where_it_is_asked_for(paceline, sweep: Path) -> None:
+    for form in ("table", "markdown", "csv", "json"):
+        usual = paceline("compare", "rates", "--format", form).out
+        assert "accuracy" in usual and "peak memory of the" not in usual and "parameters MiB" not in usual
     alone = paceline("compare", "rates", "--memory").out
     assert "parameters MiB" in alone and "accuracy" not in alone
-    for form in ("markdown", "csv", "json"):
-        assert "peak memory of the" not in paceline("compare", "rates", "--format", form).out
-    assert "parameters MiB" not in paceline("compare", "fast").out  # nothing is known of its kinds
+
+
+def test_columns_in_the_environment_is_the_width_of_a_piped_table(
+    paceline, sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = paceline("compare", "rates").out
+    assert "left out" not in whole and max(map(len, whole.splitlines())) == 80
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = paceline("compare", "rates").out
+    assert max(map(len, narrow.splitlines())) <= 60 and "left out to fit 60 columns: " in narrow
+    assert "pruned at" in narrow, "the reason stays"
+    for useless in ("", "0", "-5", "wide"):
+        monkeypatch.setenv("COLUMNS", useless)
+        assert paceline("compare", "rates").out == whole
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_the_memory_view_has_a_column_for_each_kind_that_any_run_has_and_the_usu
     assert cells(lines[0])[4:] == ["parameters MiB", "buffers MiB", "host optimizer MiB", "other MiB", "peak MiB"]
     assert cells(lines[2])[4:] == ["1.00", "-", "2.00", "3.00", "300"]
     assert cells(lines[3])[4:] == ["0.25", "0.00", "-", "-", "256"]
-    for width in (None, 40):
+    for width in (None, 120):
         assert "host optimizer" in render(table, width=width, memory=True)
         assert "optimizer" not in render(table, width=width)
     assert "MiB" in render(table) and "parameters" not in render(table, "markdown")
@@ -400,16 +401,62 @@ def test_a_piped_table_is_plain_and_its_columns_line_up():
     assert len(set(ends)) == 1
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 300])
-def test_on_a_terminal_no_line_is_wider_than_it_and_every_column_is_there(width):
-    from rich.text import Text
+MATTER_FIRST = ["run", "strategy", "sync", "accuracy", "to acc. s", "samples/s", "sent/step"]
 
+
+def split(header: str) -> list[str]:
+    return re.split(r" {2,}", header)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_a_table_fits_its_width_whole_cells_only_and_names_what_it_leaves_out(width):
     table = rows([summary(), summary("another", modelled=True)], baseline="base")
-    lines = Text.from_ansi(render(table, "table", width=width)).plain.splitlines()
+    lines = render(table, "table", width=width).splitlines()
     assert max(map(len, lines)) <= width
-    text = "\n".join(lines)
-    for cell in ("samples/s", "1,000", "1.5 KiB", "97.50%", "speed-up to acc.", "another (modelled)"):
-        assert cell in text
+    shown, whole = split(lines[0]), split(render(table).splitlines()[0])
+    assert set(shown) <= set(whole) and shown[:3] == MATTER_FIRST[:3]
+    assert len(split(lines[1])) == len(shown) and split(lines[2])[0] == "another (modelled)"
+    told = " ".join(lines[3:])
+    assert ("left out" in told) == (len(shown) < len(whole))
+    by_title = {column.title: column.short or column.key for column in COLUMNS}
+    named = re.findall(r"columns: (.*); to see all", told)
+    left_out = named[0].split(", ") if named else []
+    assert sorted(left_out) == sorted(by_title[title] for title in whole if title not in shown)
+
+
+def test_the_columns_that_matter_come_first_where_a_width_is_given():
+    table = rows([summary(), summary("another")])
+    assert split(render(table, width=300).splitlines()[0])[:7] == MATTER_FIRST
+    assert split(render(table, width=80).splitlines()[0])[:7] == MATTER_FIRST
+
+
+def test_the_width_that_a_narrow_table_names_shows_every_column():
+    table = rows([summary(), summary("another")], baseline="base")
+    told = " ".join(render(table, width=80).split())
+    needed = int(re.findall(r"COLUMNS=(\d+)", told)[0])
+    assert "left out" not in render(table, width=needed) and "left out" in render(table, width=needed - 1)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_reason_stays_in_a_narrow_table_shortened_where_it_must_be(width):
+    table = rows([summary(), summary("bad", status="failed", reason="worker 1 was killed by SIGKILL at step 3 of 40")])
+    lines = render(table, width=width).splitlines()
+    assert max(map(len, lines)) <= width and split(lines[0])[-1] == "why"
+    assert "worker 1 was kill" in lines[2] and ("..." in lines[2]) == ("at step 3 of 40" not in lines[2])
+
+
+def test_columns_that_are_asked_for_keep_their_order_at_any_width():
+    table = rows([summary(), summary("another")])
+    keys = ["run", "step_ms", "accuracy", "strategy", "sync", "workers"]
+    assert split(render(table, width=300, columns=keys).splitlines()[0])[1:4] == ["step ms", "accuracy", "strategy"]
+    narrow = render(table, width=30, columns=keys)
+    assert split(narrow.splitlines()[0])[:3] == ["run", "step ms", "accuracy"] and "left out" in narrow
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "json"])
+def test_the_other_formats_are_whole_at_any_width(form):
+    table = rows([summary(), summary("another")], baseline="base")
+    assert render(table, form, width=20) == render(table, form)
 
 
 def test_square_brackets_in_a_name_are_not_taken_for_colours():
