@@ -41,13 +41,13 @@ test: $(READY)  ## Run the fast tests (ARGS="..." goes to pytest)
 	$(PYTEST) -m "not slow and not fault and not browser" -n 3 $(ARGS) $(NONE_IS_FINE)
 
 test-slow: $(READY)  ## Run the slow tests; SAMPLE=0.1 SEED=7 for a tenth of them
-	$(PYTEST) -m "slow and not fault and not browser" -n 2 $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SEED)) $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m "slow and not browser" -n 2 $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SEED)) $(ARGS) $(NONE_IS_FINE)
 
-test-fault: $(READY)  ## Run the tests that kill, freeze and starve
-	$(PYTEST) -m "fault" -n 2 $(ARGS) $(NONE_IS_FINE)
+test-fault: $(READY)  ## Run the tests that kill, freeze and starve, but for the slow ones
+	$(PYTEST) -m "fault and not slow and not browser" -n 3 $(ARGS) $(NONE_IS_FINE)
 
 test-browser: $(READY)  ## Run the tests that open a report in a browser
-	$(PYTEST) -m "browser and not fault" $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m "browser" $(ARGS) $(NONE_IS_FINE)
 
 test-all: $(READY)  ## Run all four parts, whichever fails
 	$(MAKE) --keep-going --jobs=1 test test-slow test-fault test-browser
