@@ -24,8 +24,9 @@ from torch import Tensor
 from ..strategies import State
 from ..strategies.state import from_bytes, to_bytes
 from ..tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
+from ..tracking.errors import StorageError
 from ..tracking.files import parse_json, read_bytes, read_text
-from .errors import CorruptCheckpointError, MachineError
+from .errors import CorruptCheckpointError
 
 MANIFEST = "manifest.json"
 STEP = re.compile(r"step-(\d{8,18})")
@@ -193,8 +194,8 @@ def _step_of(checkpoint: Path) -> int:
     return int(found[1]) if found else -1
 
 
-def _unwritable(path: Path, error: OSError) -> MachineError:
-    return MachineError(f"cannot write {path}: {error.strerror or error}; earlier checkpoints are kept")
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot write {path}: {error.strerror or error}; earlier checkpoints are kept")
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -14,6 +14,7 @@ from worker_processes import run_workers, start_fork_server
 # MKL's products of a matrix and one vector depend, on some CPUs, on where in memory the matrix begins; weights that are
 # views of one flat tensor then train to other last bits than weights of their own. This makes it one result for all.
 os.environ["MKL_CBWR"] = "COMPATIBLE"
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; a table that is piped is whole without it
 
 settings.register_profile("paceline", deadline=None, database=None)
 settings.load_profile("paceline")

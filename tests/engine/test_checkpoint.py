@@ -11,8 +11,9 @@ import torch
 
 from paceline.engine import checkpoint
 from paceline.engine.checkpoint import Manifest, commit, export, read_manifest, read_part, steps_of, write_part
-from paceline.engine.errors import CorruptCheckpointError, MachineError
+from paceline.engine.errors import CorruptCheckpointError
 from paceline.tracking.checksums import json_sealed, verdict_on_tensors
+from paceline.tracking.errors import StorageError
 
 
 @pytest.fixture
@@ -254,7 +255,7 @@ def test_a_full_disk_is_the_machines_error_and_leaves_no_half_checkpoint(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
-    with pytest.raises(MachineError, match="No space left on device; earlier checkpoints are kept") as caught:
+    with pytest.raises(StorageError, match="No space left on device; earlier checkpoints are kept") as caught:
         if operation == "write":
             write_part(checkpoints, 8, 1, 0, state(8))
         else:
@@ -272,7 +273,7 @@ def test_an_exported_model_is_replaced_whole_or_not_at_all(tmp_path: Path, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
-    with pytest.raises(MachineError):
+    with pytest.raises(StorageError):
         export(path, {"w": torch.zeros(2)})
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]

@@ -204,7 +204,9 @@ def test_a_server_that_goes_away_ends_the_sweep_with_3_and_when_it_is_back_the_s
 ) -> None:
     watch = Noted(lambda run: started.stop() if run.startswith("0002") else None)
     try:
-        with pytest.raises(StorageError, match=r"the sweep's study: .*what was acknowledged before is kept") as caught:
+        with pytest.raises(
+            StorageError, match=r"the sweep's study: .*the trials that were recorded before are kept"
+        ) as caught:
             sweep(tmp_path, POINTS, storage=url, resume=True, observer=watch)
     finally:
         started.start()
