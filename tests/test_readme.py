@@ -122,6 +122,7 @@ def test_the_make_target_of_the_readme_exists(command: str) -> None:
 
 @pytest.mark.docs
 @pytest.mark.dist
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
     code = next(block for block in blocks("python") if "engine.run" in block)
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=100)

@@ -126,6 +126,7 @@ def test_fit_tells_the_same_in_every_format(paceline) -> None:
     assert {row["strategy"].split()[0] for row in raw["strategies"]} == {choice.name for choice in group_of("strategy")}
 
 
+@pytest.mark.slow
 def test_fit_says_how_many_machines_it_takes_and_what_is_not_known_of_them(paceline) -> None:
     bf16 = ("strategy=zero", "strategy.precision=bf16", "hardware.workers=3", "model=mlp")
     machine = paceline("plan", "--fit", "hardware=t4", *bf16).out.split("\n\n")[0]

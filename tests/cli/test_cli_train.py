@@ -46,6 +46,7 @@ def test_the_api_returns_the_row_that_the_command_prints(paceline, here: Path, m
     )
 
 
+@pytest.mark.slow
 def test_a_trace_is_written_to_the_file_that_is_named_and_the_note_says_so(paceline, here: Path) -> None:
     ended = paceline("train", *QUICK, "hardware.workers=1", "--trace", "trace.json")
     assert ended.status == 0 and "who waited for whom: trace.json" in ended.err

@@ -133,7 +133,7 @@ def test_the_callers_signal_handlers_are_put_back(train: Train) -> None:
     "choices",
     [
         ("strategy=pipeline", "optimizer=adam"),
-        ("strategy=torch_ddp", "optimizer=adam"),
+        pytest.param(("strategy=torch_ddp", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("strategy=zero", "strategy.stage=3", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("strategy=torch_fsdp", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("optimizer=sgd",), marks=pytest.mark.slow),

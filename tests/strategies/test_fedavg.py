@@ -484,6 +484,7 @@ def accuracy(monkeypatch, tmp_path, *overrides: str) -> float:
     return result.accuracy
 
 
+@pytest.mark.slow
 def test_two_clients_with_evenly_dealt_digits_learn_them_as_well_as_one_does(fork_server, monkeypatch, tmp_path):
     serial = accuracy(monkeypatch, tmp_path, "strategy=single")
     assert accuracy(monkeypatch, tmp_path, "sync=fedavg", "hardware.workers=2") > serial - 0.02 > 0.92

@@ -95,6 +95,7 @@ def test_it_has_a_shape_on_the_meta_device_backward_included() -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_it_learns_the_synthetic_data_one_sample_at_a_time() -> None:
     torch.manual_seed(0)
     data = Sparse(features=20_000, nonzeros=50, samples=2000)

@@ -25,6 +25,16 @@ fitting = pytest.mark.parametrize(
     ("model_class", "spec"), FITTING, ids=[f"{m.__name__}-{'x'.join(map(str, s.input_shape))}" for m, s in FITTING]
 )
 
+large_ones_slow = pytest.mark.parametrize(
+    ("model_class", "spec"),
+    [
+        pytest.param(
+            m, s, marks=[pytest.mark.slow] if m is GPT or s is FASHION else [], id=f"{m.__name__}-{s.input_shape}"
+        )
+        for m, s in FITTING
+    ],
+)
+
 
 def batch(spec: DataSpec, n: int = 3) -> Split:
     inputs = torch.randn(n, *spec.input_shape)
@@ -76,7 +86,7 @@ def test_the_seed_of_torch_decides_the_initial_weights(
     assert not torch.equal(weights(1), weights(2))
 
 
-@fitting
+@large_ones_slow
 def test_every_parameter_gets_a_gradient_and_a_small_batch_is_learnt(
     model_class: Callable[..., nn.Sequential], spec: DataSpec
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_limit_takes_the_first_windows(text: Path) -> None:
     assert train.inputs.flatten().tolist() == list(range(12))
 
 
+@pytest.mark.slow
 def test_a_tiny_gpt_predicts_the_sample_better_than_byte_frequencies() -> None:
     torch.manual_seed(0)
     data = Text(context=32)

@@ -79,6 +79,7 @@ def test_the_bars_of_a_step_add_up_to_it(tmp_path: Path, figures: dict[str, Figu
     assert ends == pytest.approx([1e3 * run.summary["step_time"]["median"] for run in runs])
 
 
+@pytest.mark.slow
 def test_of_very_many_runs_the_bars_are_the_first_ones_and_say_so(tmp_path: Path, figures: dict[str, Figure]) -> None:
     runs: list[RunData] = [recorded(f"run-{i}", points=6, number=i) for i in range(70)]
     write_pictures(runs, tmp_path)
