@@ -53,7 +53,7 @@ test-all: $(READY)  ## Run all four parts, whichever fails
 	$(MAKE) --keep-going --jobs=1 test test-slow test-fault test-browser
 
 faults: $(READY)  ## Kill, stop, corrupt, starve, attack and fuzz runs, and count what was right (ARGS="--share 0.1")
-	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults $(FAULTS) $(ARGS)
+	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults $(ARGS)
 
 mutations: $(READY)  ## Break 40 guarded lines in a copy and see the tests fail (ARGS="local_sgd")
 	$(BIN)/python tests/mutations.py $(ARGS)
