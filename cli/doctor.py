@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from .output import note, show
+from .options import Format
+from .output import note, results_alone, show, show_json
 
 IMPOSSIBLE = 3
 MIB, GIB = 2**20, 2**30
@@ -25,6 +26,10 @@ class Finding:
     works: bool
     text: str  # what is there, or what is missing and how to get it
 
+    @property
+    def state(self) -> str:
+        return "ok" if self.works else "no"
+
 
 @dataclass(frozen=True)
 class Check:
@@ -33,6 +38,7 @@ class Check:
     needed: bool = False  # no training without it
 
 
+@results_alone()
 def doctor(
     build_ops: Annotated[
         bool,
@@ -40,6 +46,7 @@ def doctor(
             "--build-ops", help="First compile what DeepSpeed needs for strategy.offload, one to two minutes."
         ),
     ] = False,
+    format: Format = "table",
 ) -> None:
     """Tell what works on this machine.
 
@@ -52,15 +59,23 @@ def doctor(
 
         build(note)
     findings = {check.name: _find(check) for check in [*CHECKS, *_data_checks()]}
-    width = max(map(len, findings))
-    for name, finding in findings.items():
-        show(f"{'ok' if finding.works else 'no'}  {name:{width}}  {finding.text}")
     lacking = [check.name for check in CHECKS if check.needed and not findings[check.name].works]
     if not any(finding.works for name, finding in findings.items() if name.startswith("data=")):
         lacking.append("data")
-    show(f"\ntraining is not possible here: {', '.join(lacking)}" if lacking else "\ntraining is possible here")
+    if format == "json":
+        checks = [{"name": name, "state": found.state, "detail": found.text} for name, found in findings.items()]
+        show_json({"training_is_possible": not lacking, "lacking": lacking, "checks": checks})
+    else:
+        show(_for_people(findings, lacking))
     if lacking:
         raise typer.Exit(IMPOSSIBLE)
+
+
+def _for_people(findings: dict[str, Finding], lacking: list[str]) -> str:
+    width = max(map(len, findings))
+    lines = [f"{found.state}  {name:{width}}  {found.text}" for name, found in findings.items()]
+    end = f"training is not possible here: {', '.join(lacking)}" if lacking else "training is possible here"
+    return "\n".join([*lines, "", end])
 
 
 def _find(check: Check) -> Finding:

@@ -1,7 +1,7 @@
 """Arguments that several commands take."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -33,4 +33,8 @@ AllowModule = Annotated[
         help="A package of yours that _target_ may name a class in. May be repeated.",
         show_default=False,
     ),
+]
+Format = Annotated[
+    Literal["table", "json"],
+    typer.Option(help="json: one document on standard output, raw values with units in the names, nothing else."),
 ]

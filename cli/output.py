@@ -1,10 +1,12 @@
 """Results go to standard output, everything said beside them to standard error."""
 
+import json
 import os
-import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,6 +18,10 @@ class OutputError(Exception):
     """Standard output takes no more: a full disk."""
 
     exit_code = 3
+
+
+NO_WORD = 80  # columns of a terminal that does not say
+_results: TextIO | None = None  # where results go while standard output holds nothing else
 
 
 def open_closed_streams() -> None:
@@ -33,20 +39,48 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
+@contextmanager
+def results_alone() -> Iterator[None]:
+    """Until it ends, standard output holds what `show` is given and nothing else: what a class of the user's or a
+    library prints in this process goes to standard error.
+    """
+    global _results
+    sys.stdout.flush()
+    results = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding)
+    try:
+        os.dup2(2, 1)
+        _results = results
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results = None
+        os.dup2(results.fileno(), 1)
+        with suppress(OSError):  # `show` has told
+            results.close()
+
+
 def show(text: str) -> None:
     """Print a result. A reader that has seen enough (`| head`) is no error. Raises OutputError on any other."""
+    stream = _results or sys.stdout
     try:
-        sys.stdout.write(encodable(text if text.endswith("\n") else f"{text}\n"))
-        sys.stdout.flush()
+        stream.write(_encodable(text if text.endswith("\n") else f"{text}\n", stream.encoding))
+        stream.flush()
     except OSError as error:
-        _discard(sys.stdout)
+        _discard(stream)
         if not isinstance(error, BrokenPipeError):
             raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
-def encodable(text: str) -> str:
-    """With what standard output's encoding lacks spelt out."""
-    encoding = sys.stdout.encoding or "utf-8"
+def show_json(value: Any) -> None:
+    """Print it as one JSON document."""
+    from ..tracking.rendering import finite
+
+    show(json.dumps(finite(value), indent=2, default=str))
+
+
+def _encodable(text: str, encoding: str | None) -> str:
+    """With what the encoding lacks spelt out."""
+    encoding = encoding or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -90,7 +124,8 @@ def terminal_width() -> int | None:
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given[:9]) > 0:
         return int(given[:9])
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    stream = _results or sys.stdout
+    return (os.get_terminal_size(stream.fileno()).columns or NO_WORD) if stream.isatty() else None
 
 
 def shortest(path: Path) -> Path:

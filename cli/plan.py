@@ -7,7 +7,7 @@ import typer
 from .choices import group_of
 from .fit import fit_for_people, raw_fit
 from .options import AllowModule, ConfigDir, Overrides
-from .output import aligned, note_all, show
+from .output import aligned, note_all, results_alone, show, show_json
 
 if TYPE_CHECKING:
     from ..engine.experiment import Experiment
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Format = Literal["table", "json", "yaml"]
 
 
+@results_alone()
 def plan(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
@@ -49,22 +50,20 @@ def plan(
         text, raw = fit_for_people(found), raw_fit(found)
     else:
         planned = engine.prepare(overrides or [], config_dir, allow_module or []).plan()
-        text, raw = _for_people(planned), _raw(planned)
+        text, raw = _for_people(planned), raw_plan(planned)
         note_all(planned.notes)
     match format:
         case "table":
             show(text)
         case "json":
-            import json
-
-            show(json.dumps(raw, indent=2))
+            show_json(raw)
         case "yaml":
             import yaml
 
             show(yaml.safe_dump(raw, sort_keys=False))
 
 
-def _raw(plan: "Plan") -> dict[str, Any]:
+def raw_plan(plan: "Plan") -> dict[str, Any]:
     """Everything, in plain values: bytes, bytes a step, entries of parameters."""
     from ..tracking.redact import redact
 

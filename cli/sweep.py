@@ -3,14 +3,15 @@
 import math
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from .completion import complete_override
-from .options import AllowModule, ConfigDir
-from .output import aligned, note, shortest, show, terminal_width
+from .options import AllowModule, ConfigDir, Format
+from .output import aligned, note, results_alone, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
     from ..engine.sweep.definition import Definition
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..engine.sweep.study import Done
     from ..tracking.ranking import Setting
     from ..tracking.sources import RunData
+    from ..tracking.summaries import Row
 
 Sampler = Literal["auto", "random", "tpe", "gp"]
 Method = Literal["grid", "random", "bayes"]
@@ -26,6 +28,7 @@ WIDEST = 60  # characters of a cell in the dry run's table
 NAMED = 4  # settings in the closing line
 
 
+@results_alone()
 def sweep(
     definition: Annotated[
         list[str] | None,
@@ -94,6 +97,7 @@ def sweep(
     ] = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
+    format: Format = "table",
 ) -> None:
     """Run many trials; print their table and write the report.
 
@@ -137,7 +141,7 @@ def sweep(
     if dry_run:
         if wanted is None:
             raise ConfigError("--dry-run: give the definition that is to be planned")
-        _dry_run(wanted)
+        _dry_run(wanted, format)
         return
     chosen = name if name is not None else _name_of(words)
     if chosen is None and resume:
@@ -147,7 +151,7 @@ def sweep(
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
         with view(opened.study) as observer:
             Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer).run()
-        _conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition, words)
+        conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition, words, format)
 
 
 def _name_of(words: list[str]) -> str | None:
@@ -158,20 +162,26 @@ def _name_of(words: list[str]) -> str | None:
 # -- the end
 
 
-def _conclude(name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str]) -> None:
+def conclude(
+    name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str], format: str
+) -> None:
     from ..tracking.columns import known
     from ..tracking.compare import Request, render, sort, table
     from ..tracking.report import write_report
 
     runs = _runs(name, directory, trials)
     rows, _ = table(runs, Request())
-    show(render(rows, width=terminal_width()))
+    found = outcome(trials, definition, _more_seeds(name, words))
+    if format == "json":
+        show_json(_raw(name, directory, trials, definition, runs, rows))
+    else:
+        show(render(rows, width=terminal_width()))
     report = directory / "report.html"
     by = known(definition.metric)
     best_first = sort(rows, by.key) if by is not None and rows and by.key in rows[0] else rows
     write_report(runs, report, best_first, metric=definition.metric)
     failed = [done for done in trials if done.state == "failed"]
-    if found := outcome(trials, definition, _more_seeds(name, words)):
+    if found:
         note(f"\n{found}")
     for done in failed:
         note(f"trial {done.trial.point} failed: {done.reason}")
@@ -198,6 +208,41 @@ def _runs(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
                 swept = Swept.of_overrides(name, done.trial.point, seed, done.trial.chosen)
                 found.append(RunData(run, summaries[run], {}, [], None, swept))
     return found
+
+
+def _raw(
+    name: str,
+    directory: Path,
+    trials: list["Done"],
+    definition: "Definition",
+    runs: "list[RunData]",
+    table: "list[Row]",
+) -> dict[str, Any]:
+    """The closing table (seeds together), and every trial with the rows of its runs."""
+    from ..tracking.compare import rows
+
+    of_runs = {str(row["run"]): row for row in rows(runs)}
+    return {
+        "sweep": name,
+        "path": str(directory),
+        "metric": definition.metric,
+        "goal": "maximize" if definition.maximize else "minimize",
+        "table": table,
+        "trials": [
+            {
+                "point": done.trial.point,
+                "parameters": done.trial.chosen,
+                "seeds": done.trial.seeds,
+                "state": done.state,
+                "value": done.value,
+                "exit_code": done.exit_code,
+                "why": done.reason or None,
+                "seconds": done.seconds,
+                "runs": [of_runs.get(run, {"run": run}) for run in done.runs],
+            }
+            for done in trials
+        ],
+    }
 
 
 class TrialsFailedError(Exception):
@@ -256,7 +301,7 @@ def _more_seeds(name: str, words: list[str]) -> str:
 # -- the dry run
 
 
-def _dry_run(definition: "Definition") -> None:
+def _dry_run(definition: "Definition", format: str) -> None:
     from ..engine.errors import ConfigError
     from ..engine.sweep.preview import count, preview
     from .sweep_view import counting
@@ -264,7 +309,10 @@ def _dry_run(definition: "Definition") -> None:
     total = count(definition)
     with counting(total) as progress:
         planned = list(preview(definition, progress))
-    show("\n".join(aligned(_planned_table(definition, planned), numbers_from=1)))
+    if format == "json":
+        show_json([_raw_point(i, point) for i, point in enumerate(planned)])
+    else:
+        show("\n".join(aligned(_planned_table(definition, planned), numbers_from=1)))
     runs = total * (definition.seeds or 1)
     if definition.method == "grid":
         note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
@@ -278,6 +326,14 @@ def _dry_run(definition: "Definition") -> None:
     refused = [f"point {i}: {_cells(point)}: {point.why}" for i, point in enumerate(planned) if point.why]
     if refused:
         raise ConfigError("\n".join([*refused, f"{len(refused)} of {total} points are refused"]))
+
+
+def _raw_point(i: int, point: "Planned") -> dict[str, Any]:
+    """Bytes, bytes a step, seconds; null where the data must say, and everywhere in a point that is refused."""
+    facts = asdict(point)
+    chosen, why = facts.pop("chosen"), facts.pop("why")
+    known = dict.fromkeys(facts) if why else facts
+    return {"point": i, "parameters": chosen, **known, "why": why or None}
 
 
 def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[list[str]]:

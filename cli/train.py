@@ -7,14 +7,16 @@ import typer
 
 from .agent import from_agent
 from .completion import complete_checkpoint
-from .options import AllowModule, ConfigDir, Overrides
-from .output import note, note_all, shortest, show, terminal_width
+from .options import AllowModule, ConfigDir, Format, Overrides
+from .output import note, note_all, results_alone, shortest, show, show_json, terminal_width
+from .plan import raw_plan
 
 if TYPE_CHECKING:
     from ..engine import Result
     from ..engine.plan import Plan
 
 
+@results_alone()
 def train(
     overrides: Overrides = None,
     dry_run: Annotated[
@@ -47,6 +49,7 @@ def train(
     trust_checkpoint: Annotated[
         bool, typer.Option("--trust-checkpoint", help="Unpickle the DeepSpeed checkpoint that weights=DIR names.")
     ] = False,
+    format: Format = "table",
 ) -> None:
     """Train a model; print the result row.
 
@@ -71,7 +74,10 @@ def train(
         )
         planned = prepared.plan()
         note_all(planned.notes)
-        show(_checked(planned))
+        if format == "json":
+            show_json(raw_plan(planned))
+        else:
+            show(_checked(planned))
         return
     result = engine.run(
         chosen,
@@ -83,7 +89,7 @@ def train(
         trust_checkpoint=trust_checkpoint,
     )
     if result is not None:  # None: torchrun's workers that are not the chief
-        _print_result(result, trace)
+        _print_result(result, trace, format)
 
 
 def _checked(plan: "Plan") -> str:
@@ -95,11 +101,11 @@ def _checked(plan: "Plan") -> str:
     )
 
 
-def _print_result(result: "Result", trace: Path | None) -> None:
+def _print_result(result: "Result", trace: Path | None, format: str) -> None:
     from ..tracking.compare import render, rows
 
     try:
-        show(render(rows([result.summary]), width=terminal_width()))
+        show(render(rows([result.summary]), format, terminal_width()))
     finally:
         note(f"\neverything of this run: {shortest(Path(result.path))}")
         if trace is not None:
