@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from short_runs import Train
+from short_runs import Train, weights
 
 from paceline.engine import prepare, worker
 from paceline.engine.build import assemble
@@ -192,6 +192,19 @@ def test_a_servers_sums_have_the_same_bits_whoever_comes_first(here: Here, sync:
         evaluations, _ = here("evaluate.every=100", *slow, f"sync={sync}", *knobs, "hardware.workers=5", "steps=2")
         losses.add(evaluations[-1]["loss"])
     assert len(losses) == 1
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["parameter_server", "backup_workers"])
+def test_on_processes_too_a_servers_sums_have_the_same_bits_whichever_worker_is_slow(train: Train, sync: str) -> None:
+    """Of three workers, 0 and then 2 is a hundred times as slow: it comes last, in turn or out of it."""
+    knobs = ("sync.backups=0",) if sync == "backup_workers" else ()
+    ends = set()
+    for worker in (0, 2):
+        slow = ("stragglers=one_slow", f"stragglers.worker={worker}", "stragglers.factor=100.0")
+        ends.add(weights(train(f"sync={sync}", *knobs, "hardware.workers=3", *slow).path))
+    assert len(ends) == 1
 
 
 def test_pieces_are_the_entries_in_their_order() -> None:

@@ -63,6 +63,7 @@ class Federation:
     model: Callable[[], nn.Module] = mlp64
     start: int = 0
     looks: bool = False  # client 0 asks for the consensus after each step
+    drains: bool = False  # clients drain before any of them finishes, and client 0 asks for the consensus in between
     state: bytes | None = None  # {"weights", "sync"} of client 0, to go on from
     deaths: Mapping[int, int] = field(default_factory=dict)  # client -> the step in which it dies
 
@@ -130,8 +131,10 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
                 looks.append({name: tensor.clone() for name, tensor in sync.consensus().items()})
                 states.append({"weights": looks[-1], "sync": from_bytes(to_bytes(sync.state_dict()))})
     sent = comm.ledger.snapshot()
+    drained = drain_before_all_finish(comm, sync, len(federation.sizes)) if federation.drains else None
     sync.finish()
     return {
+        "drained": drained,
         "weights": weights_of(model),
         "consensus": dict(sync.consensus()),
         "trained": trained,
@@ -140,6 +143,21 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
         "report": sync.report(),
         "ledger": sent,
     }
+
+
+def drain_before_all_finish(comm, sync: FedAvg, clients: int) -> Weights | None:
+    """On client 0 the consensus once it has drained; until it has that, no other client goes on to its end."""
+    word = torch.zeros(1)
+    with comm.ledger.aside():
+        sync.drain()
+        sync.drain()  # there is nothing left
+        if comm.rank != 0:
+            comm.recv(word, 0)
+            return None
+        drained = {name: tensor.clone() for name, tensor in sync.consensus().items()}
+        for other in range(1, clients):
+            comm.send(word, other)
+    return drained
 
 
 def run(fabric, federation: Federation) -> list[dict[str, Any]]:
@@ -282,6 +300,22 @@ def test_with_momentum_reset_one_client_is_not_serial(virtual_workers):
     case = Case([[4]] * 6, model=mlp, optimizer=momentum)
     _, server = virtual_workers(2, train, Plan(DataParallel(), FedAvg(momentum="reset"), case))
     assert distance(server["weights"], serial(case)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "federation",
+    [
+        Federation((7, 2, 5), steps=10, epochs=2),  # the second round is cut short
+        Federation((7, 2, 5), steps=2),  # the first
+        Federation((4, 4, 4), steps=8),  # none
+    ],
+    ids=["later", "at once", "at a round's end"],
+)
+def test_drained_what_was_trained_inside_a_round_is_the_servers_before_anybody_finishes(fabric, federation):
+    first, *_, server = run(fabric, replace(federation, drains=True))
+    assert distance(first["drained"], algorithm_1(federation)[-1]) < ROUNDING
+    assert identical(first["drained"], server["weights"])
+    assert server["report"] == {"lost": [], "rounds": federation.rounds}
 
 
 # -- sampling
