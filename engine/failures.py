@@ -87,7 +87,7 @@ def named(error: BaseException) -> str:
     """Its type and message, and where it arose unless it is an error of ours that no code of the user's raised."""
     kind, text, place = visible(type(error).__name__), words_of(error), place_of(error)
     said = f"{kind}: {text}" if text else kind
-    return f"{said}, in {place}" if place else said
+    return f"{said}, in {place}" if place and place not in said else said
 
 
 def place_of(error: BaseException) -> str:

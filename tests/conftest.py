@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from fabrics import FABRICS, run_virtual
 from hypothesis import settings
 from needs import pytest_runtest_setup, pytest_sessionfinish  # noqa: F401  hooks, which pytest finds here
@@ -14,6 +15,9 @@ from worker_processes import run_workers, start_fork_server
 # MKL's products of a matrix and one vector depend, on some CPUs, on where in memory the matrix begins; weights that are
 # views of one flat tensor then train to other last bits than weights of their own. This makes it one result for all.
 os.environ["MKL_CBWR"] = "COMPATIBLE"
+# Threads that wait for one another spin: on cores that several tests share, four times the CPU time for the same tests.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; a table that is piped is whole without it
 
 settings.register_profile("paceline", deadline=None, database=None)

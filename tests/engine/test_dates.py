@@ -201,8 +201,8 @@ def test_on_processes_too_a_servers_sums_have_the_same_bits_whichever_worker_is_
     """Of three workers, 0 and then 2 is a hundred times as slow: it comes last, in turn or out of it."""
     knobs = ("sync.backups=0",) if sync == "backup_workers" else ()
     ends = set()
-    for worker in (0, 2):
-        slow = ("stragglers=one_slow", f"stragglers.worker={worker}", "stragglers.factor=100.0")
+    for slowest in (0, 2):
+        slow = ("stragglers=one_slow", f"stragglers.worker={slowest}", "stragglers.factor=100.0")
         ends.add(weights(train(f"sync={sync}", *knobs, "hardware.workers=3", *slow).path))
     assert len(ends) == 1
 

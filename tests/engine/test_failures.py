@@ -94,6 +94,12 @@ def test_an_exception_without_a_message_has_its_type_file_and_line() -> None:
     assert named(MuteError()) == "MuteError: (its message cannot be shown)"
 
 
+def test_where_an_exception_arose_is_said_once() -> None:
+    theirs = raised(lambda: fail(ValueError("burnt")))
+    ours = raised(lambda: fail(ConfigError(f"model=mine: {named(theirs)}")))
+    assert named(ours).count("test_failures.py") == 1
+
+
 def test_the_place_is_the_users_last_line_and_not_a_librarys() -> None:
     def forward() -> None:
         torch.ones(2, 3) @ torch.ones(2, 3)
