@@ -31,6 +31,7 @@ import torch
 from ..strategies import Strategy
 from ..tasks.models.gpt import GPT
 from .compose import compose, instead
+from .dynamo import without_dynamo
 from .errors import ConfigError
 from .experiment import Choice, Experiment, Machine, VirtualHardware
 from .failures import exit_code_of
@@ -87,6 +88,7 @@ class Fit:
     strategies: list[Verdict]  # for the chosen model and batch_size
 
 
+@without_dynamo()
 def search(
     overrides: Sequence[str],
     strategies: Sequence[str],

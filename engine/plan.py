@@ -13,6 +13,7 @@ from ..tasks.losses import cross_entropy
 from . import memory
 from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
+from .dynamo import without_dynamo
 from .errors import ConfigError
 from .experiment import Experiment
 from .failures import shortest, speaks_for_itself
@@ -76,6 +77,7 @@ class Plan:
         }
 
 
+@without_dynamo()
 def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size: int | None = None) -> Plan:
     """Check all that can be checked beforehand; every worker's part is built on the meta device and given one batch.
 

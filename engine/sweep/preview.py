@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ..dynamo import without_dynamo
 from ..experiment import Experiment, VirtualHardware
 from ..failures import exit_code_of
 from ..plan import Plan
@@ -112,6 +113,7 @@ def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float
     return steps // period * period * max(sent, default=0.0) / bandwidth
 
 
+@without_dynamo()
 def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Plan) -> float | None:
     """A step's, on average over an epoch: its last batch is smaller. Of a replica of one part; what a part of several
     is given is only known once it runs.

@@ -15,21 +15,30 @@ sys.argv = ["paceline", *sys.argv[1:]]
 try:
     main()
 except SystemExit as end:
-    print("LOADED", end.code, *{name.partition(".")[0] for name in sys.modules})
+    print("LOADED", end.code, *sys.modules)
 """
 
 
 def loaded_by(arguments: list[str], here: Path) -> tuple[int, set[str]]:
+    """The exit status and the modules that are loaded then."""
     command = [sys.executable, "-c", LOADED, *arguments]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60, check=True)
     _, status, *names = done.stdout.splitlines()[-1].split()
     return int(status), set(names)
 
 
-def test_a_taken_name_is_refused_before_torch_is_imported(here: Path) -> None:
+@pytest.mark.parametrize("named", [["--name", "mine"], ["name=mine"]], ids=" ".join)
+def test_a_taken_name_is_refused_before_torch_is_imported(named: list[str], here: Path) -> None:
     (here / "runs" / "mine").mkdir(parents=True)
-    status, names = loaded_by(["train", "--name", "mine"], here)
+    status, names = loaded_by(["train", *named], here)
     assert status == 2 and "torch" not in names
+
+
+def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_results_need(here: Path) -> None:
+    status, names = loaded_by(["train", "--dry-run"], here)
+    assert status == 0 and "torch" in names
+    assert not names & {"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.distributed.fsdp"}
+    assert not names & {"wandb", "deepspeed", "optuna", "sklearn", "scipy", "rich", "pandas", "plotly", "matplotlib"}
 
 
 @pytest.mark.parametrize(
