@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .compare import compare_many
 from .cuda import cuda_speed
 from .ddp import bsp_against_ddp
 from .fedavg import fedavg_against_flower
@@ -41,6 +42,7 @@ COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # w
     "sweep": (sweep_overhead, 3, 1),
     "fedavg": (fedavg_against_flower, 3, 1),
     "virtual": (virtual_speed, 3, 1),
+    "compare": (compare_many, 3, 1),
 }
 
 

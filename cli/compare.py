@@ -133,20 +133,18 @@ def _gathered(names: list[str] | None, records: bool) -> "list[RunData]":
     from ..engine import ROOT
     from ..tracking import sources
     from ..tracking.errors import RunNameError
-    from ..tracking.run_directory import run_names
 
     if names:
-        sources.check(names, ROOT)
-        return sources.gather(names, ROOT, records)
+        return sources.gather(names, ROOT, records, whole=True)
     sweeps = ", ".join(sources.sweep_names(ROOT))
-    every = sorted(run_names(ROOT), key=lambda name: (ROOT / name / "metrics.jsonl").stat().st_mtime)
-    if not every and sweeps:
+    found = sources.every(ROOT, records)
+    if not found and sweeps:
         raise RunNameError(f"there are no runs under {ROOT} but those of sweeps ({sweeps}); name one of these")
-    if not every:
+    if not found:
         raise RunNameError(f"there are no runs under {ROOT} yet; train one: paceline train")
     if sweeps:
         note(f"not shown: the runs of the sweeps {sweeps}; name one to see them")
-    return sources.gather(every, ROOT, records)
+    return found
 
 
 def _with_baseline(found: "list[RunData]", name: str, group: bool, records: bool) -> "tuple[list[RunData], RunData]":
@@ -154,7 +152,6 @@ def _with_baseline(found: "list[RunData]", name: str, group: bool, records: bool
 
     Raises RunNameError, CorruptRunError or TableError.
     """
-    from ..engine import ROOT
     from ..tracking import compare as tables
     from ..tracking import sources
     from ..tracking.errors import TableError
@@ -162,7 +159,7 @@ def _with_baseline(found: "list[RunData]", name: str, group: bool, records: bool
     known = tables.find(found, name)
     if known is not None:
         if known.path is not None:
-            sources.check([str(known.path)], ROOT)
+            sources.check(known)
         return found, known
     others = tables.members(found, name)
     seeds = bool(others)
@@ -173,7 +170,8 @@ def _with_baseline(found: "list[RunData]", name: str, group: bool, records: bool
         more = "; without --no-group their mean can be" if seeds else ""
         raise TableError(f"--baseline {name}: must be one run, and is {len(others)} ({examples}, ...){more}")
     there: dict[Path | None, RunData] = {run.path: run for run in found if run.path is not None}
-    joining = [run for run in others if run.path not in there and not any(run is each for each in found)]
+    shown = {id(run) for run in found}
+    joining = [run for run in others if run.path not in there and id(run) not in shown]
     first = next(iter(others))
     return [*joining, *found], there.get(first.path, first)
 
@@ -189,8 +187,7 @@ def _elsewhere(name: str, records: bool) -> "tuple[tuple[RunData, ...], bool]":
     from ..tracking.errors import RunNameError
 
     try:
-        sources.check([name], ROOT)
-        return tuple(sources.gather([name], ROOT, records)), False
+        return tuple(sources.gather([name], ROOT, records, whole=True)), False
     except RunNameError:
         sweep, _, group = name.rpartition("/")
         try:

@@ -33,7 +33,7 @@ _KINDS = {
 }
 _OPENERS = re.compile(r"[\[{]")
 _BLOCKS = re.compile(r"^[\ufeff \t\-?:]+", re.MULTILINE)  # a block inside another one begins further to the right
-_OTHER_BREAKS = "\r\x85\u2028\u2029"  # line breaks of YAML's that `_BLOCKS` does not know
+OTHER_BREAKS = "\r\x85\u2028\u2029"  # line breaks of YAML's that `_BLOCKS` does not know
 
 
 class UnusableFileError(ValueError):
@@ -64,7 +64,9 @@ def read_bytes(path: str | Path, most: int | None = MOST_BYTES) -> bytes:
     """`most`: None for as much as the file has when it is opened."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(size if most is None else most + 1)
+        content = file.read(size if most is None else min(size, most) + 1)
+        if most is not None and size < len(content) <= most:  # it grew; a buffer of `most` bytes for each file is slow
+            content += file.read(most + 1 - len(content))
     if most is not None and len(content) > most:
         raise UnusableFileError(f"is larger than {most:,} bytes")
     return content
@@ -88,16 +90,8 @@ def parse_json(text: str | bytes, huge: Callable[[str], Any] | None = None) -> A
     `huge`: what to make of longer numbers, instead of refusing them.
     """
     plain = text if isinstance(text, str) else _decoded(text)
-
-    def whole(digits: str) -> Any:
-        if len(digits) <= MOST_DIGITS:
-            return int(digits)
-        if huge is None:
-            raise _too_long()
-        return huge(digits)
-
     try:
-        value = json.loads(plain, parse_int=whole)
+        value = _value(plain, huge)
     except RecursionError:
         raise _too_deep() from None
     except UnusableFileError:
@@ -107,6 +101,20 @@ def parse_json(text: str | bytes, huge: Callable[[str], Any] | None = None) -> A
     if plain.count("[") + plain.count("{") > MOST_DEPTH:
         _check_levels(value)
     return value
+
+
+def _value(text: str, huge: Callable[[str], Any] | None) -> Any:
+    if len(text) <= MOST_DIGITS:  # as most records, of which there are many
+        return json.loads(text)
+
+    def whole(digits: str) -> Any:
+        if len(digits) <= MOST_DIGITS:
+            return int(digits)
+        if huge is None:
+            raise _too_long()
+        return huge(digits)
+
+    return json.loads(text, parse_int=whole)
 
 
 def parse_yaml(text: str | bytes) -> Any:
@@ -181,7 +189,7 @@ def _check_levels(value: Any) -> None:
 
 def _may_be_deep(text: str) -> bool:
     """A quick look, which takes no deep text for a flat one: blocks are counted by how far they are indented."""
-    if any(mark in text for mark in _OTHER_BREAKS):
+    if any(mark in text for mark in OTHER_BREAKS):
         return True
     blocks = max(map(len, _BLOCKS.findall(text)), default=0)
     return 2 * blocks + 1 + len(_OPENERS.findall(text)) > MOST_DEPTH

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -80,7 +81,7 @@ def _parts(members: list[Entry]) -> list[list[Entry]]:
         return [[entry] for entry in members]
     group: dict[Any, Entry] = {}
     alone: list[list[Entry]] = []
-    for entry in [*completed, *(entry for entry in members if entry not in completed)]:
+    for entry in [*completed, *(entry for entry in members if entry.row["status"] != "completed")]:
         seed = str(_seed(entry.runs[0]))
         if seed in group:
             alone.append([entry])
@@ -134,9 +135,10 @@ def _listed(values: list[Any]) -> str:
 def _names(groups: list[list[str]]) -> list[str]:
     """What the names of a group's runs begin with, up to a whole word; the first name where that tells nothing."""
     stems = [_stem(names) for names in groups]
+    times = Counter(stems)
     alone = {names[0] for names in groups if len(names) == 1}
     return [
-        stem if stem and stems.count(stem) == 1 and stem not in alone else names[0]
+        stem if stem and times[stem] == 1 and stem not in alone else names[0]
         for stem, names in zip(stems, groups, strict=True)
     ]
 

@@ -47,7 +47,7 @@ class RunDirectory:
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
         # Records before this byte belong to the run's earlier lives: mirrors have seen them.
-        self.opened_at = self.metrics.stat().st_size if self.metrics.exists() else 0
+        self.opened_at = _size(self.metrics)
         self._descriptor: int | None = None
         self._lock = threading.Lock()
 
@@ -191,6 +191,14 @@ def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterat
         if last_look:
             return
         stop.wait(POLL_SECONDS)
+
+
+def _size(path: Path) -> int:
+    """0 of none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _taken(path: Path) -> RunNameError:

@@ -1,5 +1,6 @@
 """Which rows and columns a comparison shows: values by name, conditions, the Pareto front."""
 
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from .columns import BY_KEY, known, no_column, unknown
 from .errors import TableError
 from .sources import RunData
 from .summaries import Row
+
+Merits = tuple[float, ...]  # of a row, larger is better
 
 _CONDITION = re.compile(r"([^<>=!]+)(<=|>=|!=|==|=|<|>)(.*)", re.DOTALL)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -156,22 +159,22 @@ def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any]
     accuracy only between runs of one target (`targets`: each row's target_accuracy).
     """
     timed = "time_to_accuracy_s" in larger and targets
-    kinds = [
-        [row["model"], row["data"], row["modelled"], target if timed else None]
-        for row, target in zip(table, targets or [None] * len(table), strict=True)
-    ]
-    judged = [
-        (row, kind)
-        for row, kind in zip(table, kinds, strict=True)
-        if row["status"] in ("completed", None) and not any(unknown(row[key]) for key in larger)
-    ]
-    for row in table:
+    contests: dict[str, list[tuple[Merits, Row]]] = {}
+    for row, target in zip(table, targets or [None] * len(table), strict=True):
         row["front"] = None
-    for row, kind in judged:
-        peers = [other for other, its in judged if its == kind]
-        row["front"] = None if any(_dominates(other, row, larger) for other in peers) else "*"
+        if row["status"] in ("completed", None) and not any(unknown(row[key]) for key in larger):
+            aim = float(target) if isinstance(target, int | float) else target
+            contest = json.dumps([row["model"], row["data"], row["modelled"], aim if timed else None], default=str)
+            merits = tuple(row[key] if better else -row[key] for key, better in larger.items())
+            contests.setdefault(contest, []).append((merits, row))
+    for judged in contests.values():
+        front: list[Merits] = []
+        # who is dominated is so by one of the front, which comes before
+        for merits, row in sorted(judged, key=lambda each: each[0], reverse=True):
+            if not any(_dominates(best, merits) for best in front):
+                row["front"] = "*"
+                front += [] if front[-1:] == [merits] else [merits]
 
 
-def _dominates(one: Row, other: Row, larger: dict[str, bool]) -> bool:
-    gains = [(one[key] - other[key]) * (1 if better else -1) for key, better in larger.items()]
-    return min(gains) >= 0 and max(gains) > 0
+def _dominates(one: Merits, other: Merits) -> bool:
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))

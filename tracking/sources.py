@@ -2,15 +2,15 @@
 
 import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from . import summaries
 from .checksums import verdict_on
-from .errors import RunNameError
-from .files import UnusableFileError, parse_yaml, read_json, read_text
+from .configurations import parse_configuration
+from .errors import CorruptRunError, RunNameError
+from .files import UnusableFileError, read_json, read_text
 from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, run_names
 
 SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
@@ -46,15 +46,15 @@ class RunData:
     damage: tuple[str, ...] = ()  # of its files, what could not be read
 
 
-def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
+def gather(names: list[str], root: Path, records: bool = True, whole: bool = False) -> list[RunData]:
     """The runs that `names` stand for, in that order, each once.
 
     A name is a run's under `root`, a sweep's there (all its runs, by trial and seed), SWEEP/RUN, the path of either, a
     `.wandb` file or a folder with some, or a JSON file: what `compare --format json` prints, or a list of objects with
     `name`, `summary`, `config`, `history` as W&B's API gives them. `records=False` leaves out the records of run
     directories with a summary, which a table does not need.
-    Raises RunNameError, naming close matches, for any other name, CorruptRunError for a file that holds no runs; a
-    damaged run directory has status `damaged`.
+    Raises RunNameError, naming close matches, for any other name, CorruptRunError for a file that holds no runs. A
+    damaged run directory has status `damaged`; `whole`: CorruptRunError, if it is one of the names itself.
     """
     from .foreign import from_json, from_wandb
 
@@ -63,7 +63,9 @@ def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
         kind, path = _locate(name, root)
         match kind:
             case "run":
-                runs = {path: from_directory(RunDirectory(path), records)}
+                runs = {path: found.get(path) or from_directory(RunDirectory(path), records)}
+                if whole:
+                    check(runs[path])
             case "sweep":
                 runs = {run.path: run for run in runs_of_sweep(path, records)}
             case "wandb":
@@ -72,23 +74,40 @@ def gather(names: list[str], root: Path, records: bool = True) -> list[RunData]:
                 runs = {(path, i): run for i, run in enumerate(from_json(path))}
         if not runs:
             raise RunNameError(f"{name}: has no runs yet")
-        found = found | {key: run for key, run in runs.items() if key not in found}
+        for key, run in runs.items():
+            found.setdefault(key, run)
     return list(found.values())
+
+
+def every(root: Path, records: bool = True) -> list[RunData]:
+    """The runs under `root` but for those of sweeps, by the time of their last record; as of `gather`."""
+    paths = [root / name for name in run_names(root)]
+    paths.sort(key=lambda path: (path / "metrics.jsonl").stat().st_mtime)
+    there = root.resolve()
+    places = [path.resolve() if path.is_symlink() else there / path.name for path in paths]
+    return [from_directory(RunDirectory(place), records) for place in dict.fromkeys(places)]
 
 
 def from_directory(run: RunDirectory, records: bool = True) -> RunData:
     """Raises nothing for a damaged run: its status says so, and `damage`."""
     config, of_config = _config(run)
-    told, of_records = _records(run, records or not run.summary.exists())
-    summary = summaries.summary_of(run)
+    every = records or not run.summary.exists()
+    told, of_records = _records(run, every)
+    summary = summaries.summary_of(run, told if every else None)
     swept, of_note = _swept(run)
-    return RunData(run.name, summary, config, told, run.path, swept, damage=(*of_config, *of_records, *of_note))
+    return RunData(run.name, summary, config, told or [], run.path, swept, damage=(*of_config, *of_records, *of_note))
+
+
+def check(run: RunData) -> None:
+    """Raises CorruptRunError, naming the file, when its summary is damaged."""
+    if run.summary.get("status") == "damaged":
+        raise CorruptRunError(str(run.summary.get("reason")))
 
 
 def _config(run: RunDirectory) -> tuple[dict[str, Any], list[str]]:
     try:
         text = read_text(run.config)
-        config = parse_yaml(text)
+        config = parse_configuration(text)
     except FileNotFoundError:
         return {}, []
     except OSError as error:
@@ -101,14 +120,14 @@ def _config(run: RunDirectory) -> tuple[dict[str, Any], list[str]]:
     return config, [f"{run.config}: is not as it was written (its checksum differs)"] if changed else []
 
 
-def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record], list[str]]:
-    """Not `wanted`: only whether the file begins as it should."""
+def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record] | None, list[str]]:
+    """None: they cannot be read. Not `wanted`: none, only whether the file begins as it should."""
     try:
         records, damaged = run.scan(None if wanted else 1)
     except OSError as error:
-        return [], [f"{run.metrics}: cannot be read ({error.strerror})"]
+        return None, [f"{run.metrics}: cannot be read ({error.strerror})"]
     except UnusableFileError as error:
-        return [], [f"{run.metrics}: {error}"]
+        return None, [f"{run.metrics}: {error}"]
     if not wanted:
         return [], [f"{run.metrics}: begins with what is no record"] if damaged else []
     count = f"{len(damaged)} lines are" if len(damaged) > 1 else "1 line is"
@@ -121,14 +140,6 @@ def runs_of_sweep(path: Path, records: bool = True) -> list[RunData]:
     return sorted(
         runs, key=lambda run: (run.swept is None, (run.swept.trial, run.swept.seed) if run.swept else (), run.name)
     )
-
-
-def check(names: Iterable[str], root: Path) -> None:
-    """Raises CorruptRunError, naming the file, when one of `names` is a run directory with a damaged summary."""
-    for name in names:
-        kind, path = _locate(name, root)
-        if kind == "run":
-            summaries.read(RunDirectory(path))
 
 
 def sweep_names(root: Path) -> list[str]:

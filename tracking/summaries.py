@@ -17,45 +17,48 @@ Summary = dict[str, Any]
 class Field:
     """Where a summary has what a row's key holds."""
 
-    path: tuple[str, ...]
+    name: str
+    section: str = ""  # of the summary; "": none
     factor: float | None = None  # from the summary's unit to the row's; None: none
     text: bool = False
 
 
 FIELDS: dict[str, Field] = {
-    "run": Field(("name",), text=True),
-    "status": Field(("status",), text=True),
-    **{key: Field((key,), text=True) for key in ("model", "data", "strategy", "sync", "partition", "stragglers")},
-    "workers": Field(("workers",)),
-    "servers": Field(("servers",)),
-    "effective_batch": Field(("effective_batch",)),
-    "throughput_samples_per_s": Field(("throughput",)),
-    "step_ms": Field(("step_time", "median"), 1e3),
-    "compute_ms": Field(("step_time", "compute"), 1e3),
-    "communication_ms": Field(("step_time", "communication"), 1e3),
-    "waiting_ms": Field(("step_time", "waiting"), 1e3),
-    "peak_memory_mib": Field(("memory", "process_peak"), 1 / 2**20),
-    **{f"{kind}_mib": Field(("memory", kind), 1 / 2**20) for kind in MEMORY_KINDS},
-    "bytes_per_step": Field(("wire", "bytes_per_step")),
-    "messages": Field(("wire", "messages")),
-    "staleness_mean": Field(("staleness", "mean")),
-    "staleness_max": Field(("staleness", "max")),
-    "dropped_gradients": Field(("dropped",)),
-    "consensus_distance": Field(("consensus_distance",)),
-    "loss": Field(("loss",)),
-    "accuracy": Field(("accuracy",)),
-    "time_to_accuracy_s": Field(("time_to_accuracy",)),
-    "why": Field(("reason",), text=True),
+    "run": Field("name", text=True),
+    "status": Field("status", text=True),
+    **{key: Field(key, text=True) for key in ("model", "data", "strategy", "sync", "partition", "stragglers")},
+    "workers": Field("workers"),
+    "servers": Field("servers"),
+    "effective_batch": Field("effective_batch"),
+    "throughput_samples_per_s": Field("throughput"),
+    "step_ms": Field("median", "step_time", 1e3),
+    "compute_ms": Field("compute", "step_time", 1e3),
+    "communication_ms": Field("communication", "step_time", 1e3),
+    "waiting_ms": Field("waiting", "step_time", 1e3),
+    "peak_memory_mib": Field("process_peak", "memory", 1 / 2**20),
+    **{f"{kind}_mib": Field(kind, "memory", 1 / 2**20) for kind in MEMORY_KINDS},
+    "bytes_per_step": Field("bytes_per_step", "wire"),
+    "messages": Field("messages", "wire"),
+    "staleness_mean": Field("mean", "staleness"),
+    "staleness_max": Field("max", "staleness"),
+    "dropped_gradients": Field("dropped"),
+    "consensus_distance": Field("consensus_distance"),
+    "loss": Field("loss"),
+    "accuracy": Field("accuracy"),
+    "time_to_accuracy_s": Field("time_to_accuracy"),
+    "why": Field("reason", text=True),
 }
+_SECTIONS = ("server_memory", *dict.fromkeys(field.section for field in FIELDS.values() if field.section))
 
 
 def row_of(summary: Summary) -> Row:
     """The summary's values by the keys of `columns.COLUMNS`. Raises ValueError where a value is of another type."""
     row: Row = {}
+    sections = {name: _section(summary, name) for name in _SECTIONS} | {"": summary}
     for key, field in FIELDS.items():
-        value = _at(summary, field.path)
-        row[key] = _text(value) if field.text else _scaled(value, field.factor)
-    of_servers = _number(_at(summary, ("server_memory", "process_peak")))
+        value = sections[field.section].get(field.name)
+        row[key] = None if value is None else _text(value) if field.text else _scaled(value, field.factor)
+    of_servers = _number(sections["server_memory"].get("process_peak"))
     if of_servers is not None:  # the largest process, whichever it is
         row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
     if row["effective_batch"] == summary.get("batch_size"):
@@ -71,25 +74,23 @@ def summary_from(row: Row) -> Summary:
         value = row.get(key)
         if value is None:
             continue
-        section = summary
-        for name in field.path[:-1]:
-            section = section.setdefault(name, {})
+        section = summary.setdefault(field.section, {}) if field.section else summary
         inverse = None if field.factor is None else 1 / field.factor
-        section[field.path[-1]] = _text(value) if field.text else _scaled(value, inverse)
+        section[field.name] = _text(value) if field.text else _scaled(value, inverse)
     lost = _number(row.get("lost_workers"))
     if lost is not None and math.isfinite(lost):
         summary["lost"] = [None] * min(int(lost), 4096)
     return summary
 
 
-def read(run: RunDirectory) -> Summary:
-    """The run's summary, or what its metrics tell. Raises CorruptRunError, naming the file."""
+def read(run: RunDirectory, records: list[Record] | None = None) -> Summary:
+    """The run's summary, or what its metrics (`records`, if read) tell. Raises CorruptRunError, naming the file."""
     file = run.summary
     try:
         summary = run.read_summary()
         if summary is None:
             file = run.metrics
-            summary = from_records(run.name, run.records())
+            summary = from_records(run.name, run.records() if records is None else records)
             if summary.get("status") == "completed":
                 summary["reason"] = f"{run.summary.name} is missing"
         if row_of(summary)["run"] is None:
@@ -99,14 +100,14 @@ def read(run: RunDirectory) -> Summary:
     return summary
 
 
-def summary_of(run: RunDirectory) -> Summary:
+def summary_of(run: RunDirectory, records: list[Record] | None = None) -> Summary:
     """As `read`; of a damaged run, with status `damaged`, what its metrics tell."""
     try:
-        return read(run)
+        return read(run, records)
     except CorruptRunError as error:
         status = {"name": run.name, "status": "damaged", "reason": str(error)}
     try:
-        summary = from_records(run.name, run.records()) | status
+        summary = from_records(run.name, run.records() if records is None else records) | status
         row_of(summary)
     except (ValueError, OSError):
         return status
@@ -137,15 +138,11 @@ def _told_by(record: Record) -> Summary:
     return {}
 
 
-def _at(summary: Summary, path: tuple[str, ...]) -> Any:
-    value: Any = summary
-    for name in path[:-1]:
-        value = value.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise ValueError(f"{name}={value!r} is no mapping")
-    return value.get(path[-1])
+def _section(summary: Summary, name: str) -> dict[str, Any]:
+    section = summary.get(name)
+    if section is not None and not isinstance(section, dict):
+        raise ValueError(f"{name}={section!r} is no mapping")
+    return section or {}
 
 
 def _count(summary: Summary, key: str) -> int | None:

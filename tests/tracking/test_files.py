@@ -2,6 +2,7 @@
 
 import os
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -176,12 +177,17 @@ def test_only_regular_files_are_read_and_nothing_is_waited_for(
     listening.close()
 
 
-def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"x" * 100)
     assert read_bytes(file, 100) == read_bytes(file, None) == b"x" * 100
     with pytest.raises(UnusableFileError, match="larger than 99 bytes"):
         read_bytes(file, 99)
+    monkeypatch.setattr(os, "fstat", lambda opened: os.stat_result([stat.S_IFREG, *[0] * 9]))  # it grew since
+    assert read_bytes(file, 100) == b"x" * 100
+    with pytest.raises(UnusableFileError, match="larger than 99 bytes"):
+        read_bytes(file, 99)
+    monkeypatch.undo()
     file.write_bytes(b"a: \xff\n")
     for read in (read_text, read_yaml, read_json):
         with pytest.raises(UnusableFileError, match=r"not UTF-8 \(its byte 3\)"):

@@ -1,6 +1,7 @@
 """Repeated seeds as one row, and rows against a baseline."""
 
 import math
+from collections import Counter
 
 import pytest
 from recorded import config, data, failed
@@ -9,7 +10,7 @@ from scipy import stats
 from paceline.tracking.baseline import dollars
 from paceline.tracking.compare import Request, find, render, rows, table
 from paceline.tracking.errors import TableError
-from paceline.tracking.groups import mean
+from paceline.tracking.groups import Entry, grouped, mean
 from paceline.tracking.sources import RunData, Swept
 
 ACCURACIES = [0.9, 0.91, 0.95]
@@ -127,6 +128,35 @@ def test_a_number_that_one_run_lacks_is_unknown():
 )
 def test_a_group_is_called_by_what_its_names_have_in_common(names, group):
     assert only([data(name, config(i)) for i, name in enumerate(names)])["run"] == group
+
+
+def test_as_many_comparisons_as_runs_make_groups():
+    compared = Counter()
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __str__(self):
+            return self
+
+        def __eq__(self, other):
+            compared["names"] += 1
+            return str.__eq__(self, other)
+
+    class Compared(Entry):
+        def __eq__(self, other):
+            compared["entries"] += 1
+            return self is other
+
+    def entry(number: int, status: str, of: dict) -> Entry:
+        run = data(f"run-{number:04d}", of, status=status)
+        return Compared((run,), {"run": Name(run.name), "status": status, "accuracy": 0.9})
+
+    count = 400
+    seeds = [entry(i, "failed" if i % 2 else "completed", config(i)) for i in range(count)]
+    alone = [entry(count + i, "completed", config(lr=i)) for i in range(1, count)]
+    assert len(grouped([*seeds, *alone], lambda key: key == "accuracy")) == count
+    assert compared.total() <= 4 * count
 
 
 def test_two_groups_never_have_one_name():

@@ -1,12 +1,14 @@
 """Conditions, columns by any name, the Pareto front."""
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import config, data, failed
 
+from paceline.tracking import selection
 from paceline.tracking.compare import Request, column_keys, render, table
 from paceline.tracking.errors import TableError
 from paceline.tracking.selection import configured, mark_front
@@ -185,3 +187,15 @@ def test_nobody_beats_the_front_and_somebody_on_it_beats_everyone_else(points):
         if (a, b) in on:
             assert not (c >= a and d <= b and (c, d) != (a, b))
     assert all(any(c >= a and d <= b for c, d in on) for a, b in points)
+
+
+def test_a_row_is_compared_with_the_front_alone(monkeypatch):
+    compared = Counter()
+    dominates = selection._dominates
+    monkeypatch.setattr(selection, "_dominates", lambda *pair: compared.update(["pairs"]) or dominates(*pair))
+    same = {"status": "completed", "model": "m", "data": "d", "modelled": False}
+    best = [{"accuracy": 1.0, "bytes_per_step": 8, **same}, {"accuracy": 0.9, "bytes_per_step": 7, **same}]
+    rows = [*({"accuracy": i / 1000, "bytes_per_step": 10, **same} for i in range(300)), *best, *best]
+    mark_front(rows, {"accuracy": True, "bytes_per_step": False})
+    assert [row["front"] for row in rows] == [None] * 300 + ["*"] * 4
+    assert compared.total() <= 2 * len(rows)

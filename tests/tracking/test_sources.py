@@ -5,16 +5,18 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from recorded import began, config, datastore, directory, history, items
 
-from paceline.tracking import summaries
+from paceline.tracking import files, run_directory, summaries
 from paceline.tracking.compare import Request, render, rows, table
 from paceline.tracking.errors import CorruptRunError, RunNameError
+from paceline.tracking.files import open_regular
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.sources import Swept, check, gather, sweep_names
+from paceline.tracking.sources import Swept, every, gather, sweep_names
 from paceline.tracking.wandb_datastore import read
 
 
@@ -97,16 +99,45 @@ def test_a_sweep_without_runs_is_refused(root):
         gather(["empty"], root)
 
 
-def test_a_damaged_run_is_gathered_with_its_reason_and_named_by_check(root):
+def test_a_damaged_run_is_gathered_with_its_reason_and_refused_where_it_is_named_and_must_be_whole(root):
     (root / "first" / "summary.json").write_text("{")
     (root / "first" / "config.yaml").write_text("a: [")
     (root / "first" / "trial.json").write_text('{"sweep": "s", "trial": "one", "seed": 0, "parameters": {}}')
     (run,) = gather(["first"], root)
     assert run.summary["status"] == "damaged" and "summary.json" in run.summary["reason"]
     assert run.config == {} and run.swept is None
-    check(["second", "rates"], root)
+    assert len(gather(["second", str(root)], root, whole=True)) == 2  # it is not named itself
     with pytest.raises(CorruptRunError, match=r"first/summary\.json"):
-        check(["second", "first"], root)
+        gather(["second", "first"], root, whole=True)
+
+
+def test_every_run_is_there_by_time_once_whatever_it_is_called_and_those_of_sweeps_are_not(root):
+    (root / "second").rename(root / "of two words")
+    (root / "linked").symlink_to(root / "first")
+    (root / "outside").symlink_to(root / "rates" / "a")
+    for time, name in enumerate(["outside", "of two words", "first"]):
+        os.utime(root / name / "metrics.jsonl", (time, time))
+    assert [run.path for run in every(root)] == [root / "rates" / "a", root / "of two words", root / "first"]
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_each_file_of_a_run_is_opened_once(records, root, monkeypatch):
+    (root / "second" / "summary.json").unlink()
+    opened: Counter[str] = Counter()
+
+    def counted(path):
+        opened[str(path)] += 1
+        return open_regular(path)
+
+    for module in (files, run_directory):
+        monkeypatch.setattr(module, "open_regular", counted)
+    assert [run.summary["status"] for run in every(root, records)] == ["completed", "unfinished"]
+    gather(["first", str(root / "first"), "rates"], root, records, whole=True)
+    parts = ("config.yaml", "metrics.jsonl", "summary.json", "trial.json")
+    paths = [root / "second", *(root / "rates" / name for name in ("a", "b", "c", "0-bad"))]
+    assert opened == {str(path / part): 1 for path in paths for part in parts} | {
+        str(root / "first" / part): 2 for part in parts
+    }
 
 
 HOSTILE = {

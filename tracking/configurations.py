@@ -1,0 +1,40 @@
+"""Parses the configurations of many runs, which have most of their sections in common: each distinct one once.
+
+A configuration is a YAML mapping in block style, as `yaml.safe_dump` writes it. A line that begins with a key begins a
+section, which is YAML by itself and means the same by itself. What is written in any other way is parsed as a whole.
+"""
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from .files import OTHER_BREAKS, UnusableFileError, parse_yaml
+
+MOST_CHARACTERS = 1 << 15  # of a text with sections; without aliases it cannot hold too many values
+MOST_SECTIONS = 1 << 13  # that are remembered
+_KEY = r"[A-Za-z_][A-Za-z0-9_]*:(?: [^\n]*)?\n"
+_MORE = (
+    r"(?:(?: [^\n]*|-(?: [^\n]*)?)?\n)*"  # lines further right, empty ones, and lists, which may begin below the key
+)
+_SECTION = re.compile(_KEY + _MORE)
+_SECTIONS = re.compile(rf"((?:{_KEY}{_MORE})+)(?:#[^\n]*\n)*")
+_ACROSS = re.compile(rf"[&*{OTHER_BREAKS}]")  # an alias may stand for what is in another section
+
+
+def parse_configuration(text: str) -> Any:
+    """As `parse_yaml`, and as bounded. Sections are shared between configurations: nobody may change them."""
+    found = _SECTIONS.fullmatch(text) if len(text) <= MOST_CHARACTERS and not _ACROSS.search(text) else None
+    if found is None:
+        return parse_yaml(text)
+    configuration: dict[Any, Any] = {}
+    try:
+        for section in _SECTION.findall(found[1]):
+            configuration |= _parsed(section)
+    except UnusableFileError:  # a quoted text may go on in what looks like the next section
+        return parse_yaml(text)
+    return configuration
+
+
+@lru_cache(MOST_SECTIONS)
+def _parsed(section: str) -> dict[Any, Any]:
+    return parse_yaml(section)
