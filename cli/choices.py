@@ -28,6 +28,9 @@ class Choice:
                 return comment
         return ""
 
+    def target(self) -> str:
+        return str(read_yaml(self.path).get("_target_", ""))
+
     def knobs(self) -> dict[str, Any]:
         """Keys and defaults, without what Hydra reads."""
         content = read_yaml(self.path)

@@ -73,7 +73,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> Candidates:
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> Candidates:
-    return [(group, "") for group in groups(_config_dir(ctx))]
+    return [(group, "") for group in [*groups(_config_dir(ctx)), "pairs", "terms", "columns"]]
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> Candidates:

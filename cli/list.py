@@ -1,13 +1,19 @@
 """`paceline list`: what can be chosen."""
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .choices import Choice, defaults, group_of, groups
 from .completion import complete_group
 from .options import AllowModule, ConfigDir, Format
-from .output import aligned, show, show_json
+from .output import aligned, results_alone, show, show_json
+
+if TYPE_CHECKING:
+    from ..engine.pairs import Pair
 
 
 def list_choices(
@@ -15,7 +21,7 @@ def list_choices(
         str | None,
         typer.Argument(
             metavar="GROUP",
-            help="Only this group; columns: what the columns of tables mean.",
+            help="Only this group. Or pairs: which sync modes each strategy takes; terms, columns: what words mean.",
             show_default=False,
             autocompletion=complete_group,
         ),
@@ -32,12 +38,23 @@ def list_choices(
     \b
     paceline list            every group
     paceline list sync       the sync modes
+    paceline list pairs      which sync modes each strategy takes, and what that means
+    paceline list terms      what worker, replica, stage, ... mean
     paceline list columns    what each column of a comparison means
     paceline list sync --format json | jq -r '.[].name'
     """
-    if group == "columns":
-        _show_columns(format)
-        return
+    match group:
+        case "columns":
+            _show_columns(format)
+        case "terms":
+            _show_terms(format)
+        case "pairs":
+            _show_pairs(config_dir, tuple(allow_module or ()), format)
+        case _:
+            _show_choices(group, config_dir, format)
+
+
+def _show_choices(group: str | None, config_dir: Path | None, format: str) -> None:
     known = {group: group_of(group, config_dir)} if group else groups(config_dir)
     if format == "json":
         show_json([_raw(choice, defaults()) for choices in known.values() for choice in choices])
@@ -53,6 +70,53 @@ def _show_columns(format: str) -> None:
         show_json([dict(zip(titles, row, strict=True)) for row in glossary()])
     else:
         show("\n".join(aligned([titles, *glossary()], numbers_from=len(titles))))
+
+
+def _show_terms(format: str) -> None:
+    from ..tracking.glossary import TERMS
+
+    if format == "json":
+        show_json([{"term": term, "meaning": meaning} for term, meaning in TERMS.items()])
+    else:
+        show("\n".join(aligned([list(line) for line in TERMS.items()], numbers_from=2)))
+
+
+def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) -> None:
+    """By the rules that a run is checked by."""
+    with results_alone():  # a user's classes are built
+        every = list(_pairs(config_dir, allowed))
+    if format == "json":
+        show_json([asdict(pair) for pair in every])
+        return
+    strategies = list(dict.fromkeys(pair.strategy for pair in every))
+    modes = list(dict.fromkeys(pair.sync for pair in every))
+    taken = {(pair.strategy, pair.sync): "yes" if pair.accepted else "-" for pair in every}
+    table = [["sync", *strategies], *([mode, *(taken[each, mode] for each in strategies)] for mode in modes)]
+    meanings: dict[tuple[str, str], list[str]] = {}
+    for pair in every:
+        if pair.accepted:
+            meanings.setdefault((pair.strategy, pair.meaning), []).append(pair.sync)
+    notes: list[str] = []
+    for (strategy, meaning), taking in meanings.items():
+        most = max(len(modes) for (each, _), modes in meanings.items() if each == strategy)
+        which = f" with {', '.join(taking)}" if len(taking) < most else ""
+        notes.append(f"{strategy}{which}: {meaning}")
+    show("\n".join([*aligned(table, numbers_from=len(table[0])), "", *notes]))
+
+
+def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
+    import sys
+
+    from ..engine.experiment import Choice as Chosen
+    from ..engine.pairs import pairs
+
+    if allowed and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
+    chosen: list[list[Chosen]] = []
+    for group in ("strategy", "sync"):
+        choices = group_of(group, config_dir)
+        chosen.append([Chosen(name=each.name, target=each.target(), knobs=each.knobs()) for each in choices])
+    return pairs(*chosen, allowed)
 
 
 def _raw(choice: Choice, default: dict[str, str]) -> dict[str, Any]:

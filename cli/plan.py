@@ -74,7 +74,7 @@ def raw_plan(plan: "Plan") -> dict[str, Any]:
         "who": [
             {
                 "role": role,
-                "part": i,
+                "stage": i,
                 "ranks": _ranks(plan, role, i),
                 "layers": list(part.layers),
                 "parameters": part.parameters,
@@ -135,7 +135,7 @@ def _title(plan: "Plan") -> str:
         steps = f"{_count(plan.steps, 'step')} of {plan.steps_per_epoch:,} an epoch"
     return (
         f"{experiment.model.name} on {experiment.data.name}, {experiment.strategy.name} + {experiment.sync.name}: "
-        f"{_count(layout.workers, 'worker')} ({_count(layout.replicas, 'replica')} of {_count(layout.parts, 'part')})"
+        f"{_count(layout.workers, 'worker')} ({_count(layout.replicas, 'replica')} of {_count(layout.parts, 'stage')})"
         f"{servers}, {plan.device.type}, "
         f"{_count(plan.threads, 'thread')} each, {steps}"
     )
@@ -170,7 +170,7 @@ def _who(plan: "Plan") -> list[str]:
     kinds = list(plan.parts[0].memory)
     table = [["who", "ranks", "holds", "entries", "sent/step", *kinds]]
     for role, i, part in _holders(plan):
-        where = f"{role} of part {i}" if plan.layout.parts > 1 else role
+        where = f"{role} of stage {i}" if plan.layout.parts > 1 else role
         sent = part.worker if role == "worker" else part.server
         memory = [human_bytes(part.memory[kind]) for kind in kinds] if role == "worker" else ["-"] * len(kinds)
         table.append(

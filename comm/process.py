@@ -338,7 +338,7 @@ class ProcessComm(Comm):
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
         """All-reduce for torch's own implementations, which wait by themselves and out of our sight.
 
-        `blocks`: from here on the caller has nothing left but to wait, so that the time until it is done is noted.
+        `blocks`: no work remains for the caller after this call; the wait until it is done is recorded.
         """
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         assert self.group is not None

@@ -20,11 +20,11 @@ from .errors import ConfigError
 from .experiment import Experiment, VirtualHardware
 from .layout import Layout, check_samples, lay_out
 from .pace import ComputeModel
+from .pairs import check_pair
 from .stragglers import Stragglers
 from .targets import build
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
-BSP_ONLY = "bsp"  # what a strategy that owns its update takes
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,10 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     def make_pair() -> tuple[Strategy, Sync]:
         strategy = build("strategy", experiment.strategy, Strategy, allowed, given)
         sync = build("sync", experiment.sync, Sync, allowed, given)
+        check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         own = strategy.own_sync()
         if own is None:
             return strategy, sync
-        if experiment.sync.name != BSP_ONLY:
-            raise ConfigError(
-                f"sync={experiment.sync.name}: strategy={experiment.strategy.name} {strategy.owns_update} and takes "
-                "sync=bsp only; strategy=data_parallel and strategy=pipeline take any"
-            )
         for name, value in experiment.sync.knobs.items():
             if value != inspect.signature(type(sync)).parameters[name].default:
                 raise ConfigError(

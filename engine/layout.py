@@ -1,4 +1,4 @@
-"""Who does what: workers in replicas of parts, then servers.
+"""Who does what: workers in replicas of parts (a pipeline's stages), then servers.
 
 Worker `replica * parts + part` holds `part` of `replica`. Servers follow: `servers` for each part.
 """
@@ -18,7 +18,7 @@ class Role:
     part: int
 
     def __str__(self) -> str:
-        return f"{self.kind} (replica {self.replica}, part {self.part})" if self.kind == "worker" else "server"
+        return f"{self.kind} (replica {self.replica}, stage {self.part})" if self.kind == "worker" else "server"
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,6 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
                 f"servers leaves {available} workers"
             )
         workers = available
-    if sync.max_parts is not None and parts > sync.max_parts:
-        raise ConfigError(
-            f"sync={experiment.sync.name}: takes replicas of {sync.max_parts} part, and strategy="
-            f"{experiment.strategy.name} lays one over {parts} workers; strategy=data_parallel goes with it, and "
-            "sync=bsp with this strategy"
-        )
     if workers is None:
         workers = parts if parts > 1 else min(2, strategy.max_replicas or 2)
     replicas, rest = divmod(workers, parts)

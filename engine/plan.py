@@ -67,7 +67,7 @@ class Plan:
         return {
             "workers": self.layout.workers,
             "replicas": self.layout.replicas,
-            "parts": self.layout.parts,
+            "stages": self.layout.parts,
             "servers": self.layout.servers * self.layout.parts,
             "device": self.device.type,
             "steps": self.steps,

@@ -473,7 +473,7 @@ class Worker:
                 "workers": layout.workers,
                 "servers": layout.servers * layout.parts,
                 "replicas": layout.replicas,
-                "parts": layout.parts,
+                "stages": layout.parts,
                 "device": self.device.type,
                 "steps": done,
                 "epochs": done / self.steps_per_epoch,

@@ -50,7 +50,7 @@ BeforeBackward = Callable[[Sequence[Tensor], bool], None]  # Sync.before_backwar
 
 
 class Strategy(ABC):
-    """How ONE replica is laid over `parts` workers.
+    """How ONE replica is laid over `parts` workers: one, or as many as a pipeline has stages.
 
     After `prepare`, `module` is this worker's part; its parameters are named as in the whole model.
     """
@@ -59,7 +59,7 @@ class Strategy(ABC):
     loss_part: int = 0  # the part that computes the loss; it also gathers `full_state`
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
-    places: bool = False  # it brings the model to the device itself; until then that stays on the host
+    places: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     module: nn.Module
 

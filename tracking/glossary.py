@@ -1,7 +1,22 @@
-"""What each column of a comparison means, in one line: its unit, then its meaning."""
+"""What the words of tables and messages mean, and each column of a comparison: its unit, then its meaning."""
 
 from .columns import COLUMNS, MEMORY_KINDS
 
+TERMS = {
+    "worker": "one process, on one device, that trains; on a virtual cluster a thread that stands for one",
+    "server": "a process beside the workers that holds weights for them and does not train",
+    "rank": "the number of a worker or server in the run: workers from 0 on, then servers",
+    "replica": "one full copy of the model in training: one worker, or several that it is cut over (client in FedAvg)",
+    "stage": "the piece of a replica that one worker of strategy=pipeline holds: some of the model's layers",
+    "shard": "the piece of the model's tensors, or of their gradients or optimizer state, that one replica keeps",
+    "batch": "batch_size samples, what one replica takes in one step; a pipeline cuts it into micro-batches",
+    "step": "one batch of each replica and what follows from it: gradients, messages, an update",
+    "staleness": "how many updates of others reached the weights between a replica's fetch and its push",
+    "straggler": "a worker that is slower than the others",
+    "baseline": "the run or mean of seeds that others are compared with",
+    "choice": "a value of a group, such as ssp of sync: a YAML file that names a class and its parameters",
+    "trial": "one point of a sweep, with the seeds that it is run with",
+}
 _OF_A_WORKER = "peak of the largest worker"
 _RATIO = "ratio"
 MEANINGS: dict[str, tuple[str, str]] = {
@@ -11,11 +26,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "modelled": ("", "whether times are those of a virtual cluster"),
     "model": ("", "the choice of model"),
     "data": ("", "the choice of data set"),
-    "strategy": ("", "how one replica of the model is laid over workers"),
+    "strategy": ("", "how one replica of the model is laid over its workers"),
     "sync": ("", "how replicas agree"),
     "partition": ("", "how samples are dealt to replicas"),
     "stragglers": ("", "the delays that were added to workers"),
-    "workers": ("", "workers that train; servers are not among them"),
+    "workers": ("", "workers of all replicas together; servers are not among them"),
     "servers": ("", "parameter servers beside the workers"),
     "effective_batch": (
         "samples",
@@ -41,7 +56,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "other_mib": ("MiB", f"temporaries, gathered weights and the runtime, {_OF_A_WORKER}"),
     "bytes_per_step": ("bytes", "payload that leaves a worker in one step, servers' answers included"),
     "messages": ("", "messages of the whole run"),
-    "staleness_mean": ("updates", "mean number of others' updates between a worker's fetch and its push"),
+    "staleness_mean": ("updates", "mean number of others' updates between a replica's fetch and its push"),
     "staleness_max": ("updates", "the largest such number"),
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
@@ -49,7 +64,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "loss": ("nats", "mean cross-entropy on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
     "time_to_accuracy_s": ("s", "training time until the test accuracy first reached target_accuracy"),
-    "dollars": ("US$", "price of the machines until target_accuracy, where hardware has one"),
+    "dollars": ("US$", "rent of the machines for the whole training: hours x hosts x hardware.machine.price_per_hour"),
     "speedup_throughput": (_RATIO, "throughput over that of the baseline"),
     "speedup_time_to_accuracy": (_RATIO, "the baseline's time to accuracy over this one's"),
     "bytes_ratio": (_RATIO, "bytes sent in a step over those of the baseline"),

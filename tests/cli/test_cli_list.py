@@ -1,5 +1,7 @@
 """`paceline list` against the files it speaks of."""
 
+import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,33 @@ def test_the_flags_of_train_may_be_given_and_nothing_is_imported(paceline, here:
     (here / "mine.py").write_text("raise SystemExit('imported')")
     ended = paceline("list", "sync", "--config-dir", ".", "--allow-module", "mine")
     assert ended.status == 0 and ended.out.startswith("sync=\n")
+
+
+def test_pairs_has_every_strategy_with_every_sync_mode_and_says_what_the_run_would(paceline) -> None:
+    told = json.loads(paceline("list", "pairs", "--format", "json").out)
+    names = {group: [choice.name for choice in groups()[group]] for group in ("strategy", "sync")}
+    assert [(pair["strategy"], pair["sync"]) for pair in told] == list(product(names["strategy"], names["sync"]))
+    pairs = {(pair["strategy"], pair["sync"]): pair for pair in told}
+    assert pairs["pipeline", "hogwild"]["accepted"] and "each stage share" in pairs["pipeline", "hogwild"]["meaning"]
+    assert not pairs["single", "asp"]["accepted"]
+    refused = pairs["pipeline", "hogwild_locked"]
+    ended = paceline("train", "strategy=pipeline", "sync=hogwild_locked", "--dry-run")
+    assert not refused["accepted"] and (ended.status, ended.last) == (2, refused["meaning"])
+
+
+def test_pairs_is_a_table_with_a_line_for_each_meaning_and_takes_a_users_own(paceline, here: Path) -> None:
+    (here / "conf" / "sync").mkdir(parents=True)
+    (here / "conf" / "sync" / "mine.yaml").write_text((CONF / "sync" / "bsp.yaml").read_text())
+    ended = paceline("list", "pairs", "--config-dir", "conf")
+    table, meanings = ended.out.rstrip().split("\n\n")
+    rows = {line.split()[0]: line.split()[1:] for line in table.splitlines()}
+    assert rows["sync"] == [choice.name for choice in groups()["strategy"]]
+    assert dict(zip(rows["sync"], rows["mine"], strict=True))["data_parallel"] == "yes"
+    assert dict(zip(rows["sync"], rows["asp"], strict=True))["zero"] == "-"
+    assert any(line.startswith("pipeline with hogwild: ") for line in meanings.splitlines())
+
+
+def test_terms_says_what_the_words_of_messages_mean(paceline) -> None:
+    told = {each["term"]: each["meaning"] for each in json.loads(paceline("list", "terms", "--format", "json").out)}
+    assert {"worker", "server", "replica", "stage", "shard"} <= set(told)
+    assert "cut over" in told["replica"] and paceline("list", "terms").out.startswith("worker ")

@@ -20,7 +20,7 @@ def entries(*sizes: int) -> int:
 
 def test_every_worker_and_server_holds_its_part_and_all_parts_make_the_model(paceline) -> None:
     plan = json.loads(paceline("plan", *PIPELINE, "--format", "json").out)
-    assert (plan["workers"], plan["replicas"], plan["parts"], plan["servers"]) == (4, 2, 2, 2)
+    assert (plan["workers"], plan["replicas"], plan["stages"], plan["servers"]) == (4, 2, 2, 2)
     workers = [who for who in plan["who"] if who["role"] == "worker"]
     servers = [who for who in plan["who"] if who["role"] == "server"]
     assert [who["ranks"] for who in workers] == [[0, 2], [1, 3]]
@@ -49,8 +49,8 @@ def test_json_and_yaml_hold_the_same(paceline) -> None:
 def test_the_table_shows_the_configuration_as_it_would_be_typed(paceline) -> None:
     ended = paceline("plan", *PIPELINE)
     assert ended.status == 0 and all(line.startswith("note: ") for line in ended.err.splitlines())
-    assert "4 workers (2 replicas of 2 parts), 2 servers" in ended.out
-    assert "each server of part 1  5 " in ended.out
+    assert "4 workers (2 replicas of 2 stages), 2 servers" in ended.out
+    assert "each server of stage 1  5 " in ended.out
     words = ended.out.split()
     assert {"sync.push=1", "optimizer.nesterov=false", "model.hidden=[32,16]", "seed=0", "data.limit=null"} <= {*words}
     typed = [word for word in words if "=" in word]
