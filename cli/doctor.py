@@ -200,10 +200,13 @@ def _key_in_netrc() -> bool:
     import netrc
     from urllib.parse import urlsplit
 
+    from ..tracking.files import UnusableFileError, check_regular
+
     host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").netloc
     try:
+        check_regular(os.environ.get("NETRC") or Path.home() / ".netrc")
         return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, UnusableFileError, netrc.NetrcParseError):
         return False
 
 

@@ -25,7 +25,7 @@ from ..strategies import State
 from ..strategies.state import from_bytes, to_bytes
 from ..tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
 from ..tracking.errors import StorageError
-from ..tracking.files import parse_json, read_bytes, read_text
+from ..tracking.files import open_to_write, parse_json, read_bytes, read_text
 from .errors import CorruptCheckpointError
 
 MANIFEST = "manifest.json"
@@ -199,7 +199,7 @@ def _unwritable(path: Path, error: OSError) -> StorageError:
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    with os.fdopen(open_to_write(path, os.O_TRUNC), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

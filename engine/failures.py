@@ -44,7 +44,11 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
     if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "can't start new thread" in text):
         return MachineError(f"this system starts no more processes or threads; raise the limit (ulimit -u) ({text})")
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return StorageError(f"a file cannot be written: {text}")
+        assert isinstance(error, OSError)
+        file = error.filename2 or error.filename
+        return StorageError(
+            f"cannot write {visible(str(file))}: {error.strerror}" if file else f"a file cannot be written: {text}"
+        )
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return MachineError(f"{NO_MEMORY}{f': {text}' if text else ''}")
     if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _SIGNS):

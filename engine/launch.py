@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -26,7 +26,8 @@ from ..comm.process import connect
 from ..comm.rendezvous import serve_store
 from ..comm.shared_memory import MIB, available
 from ..comm.virtual import Cluster
-from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
+from ..tracking.files import open_to_write
+from ..tracking.run_directory import SWEEP_NOTE, RunDirectory, writing
 from ..tracking.visible import visible
 from .build import Parts, assemble
 from .crew import READY, STOP_SIGNALS, WORKER_FAILED, Crew, Ended, let_go_of_fork_server
@@ -48,7 +49,10 @@ NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError")  # the sentence says o
 def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     """A local worker process. Ends with the exit code of what went wrong."""
     tie_to_launcher()
-    _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
+    try:
+        _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
+    except Exception as error:  # without a log, standard error is still the launcher's: no traceback
+        _leave(channel, describe(error))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
     ended = {"error": "", "message": "", "exit_code": 0}
     cluster: Cluster | None = None
@@ -80,9 +84,14 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
+    _leave(channel, ended)
+
+
+def _leave(channel: Connection, ended: dict[str, Any]) -> NoReturn:
+    """Not by way of destructors: after a failure they may wait for peers."""
     with suppress(OSError):
         channel.send_bytes(json.dumps(ended).encode())
-    os._exit(ended["exit_code"])  # not by way of destructors: after a failure they may wait for peers
+    os._exit(ended["exit_code"])
 
 
 def tie_to_launcher() -> None:
@@ -154,7 +163,8 @@ def describe(error: BaseException, virtual_rank: int | None = None) -> dict[str,
 
 
 def _log_to(path: Path) -> None:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with writing(path):
+        log = open_to_write(path)
     os.dup2(log, 1)
     os.dup2(log, 2)
     if log > 2:

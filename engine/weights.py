@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..tracking.checksums import verdict_on_tensors
 from ..tracking.errors import CorruptRunError
+from ..tracking.files import NotRegularError, check_regular
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint
 from .errors import ConfigError, CorruptCheckpointError
@@ -79,6 +80,8 @@ def _check_whole(path: Path) -> None:
     """Raises `CorruptCheckpointError`, or `ConfigError` where a run's own file may be another one than it was."""
     try:
         verdict, digest = verdict_on_tensors(path)
+    except NotRegularError as error:
+        raise ConfigError(f"weights={path}: {error}") from None
     except OSError as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({error.strerror})") from None
     except ValueError as error:
@@ -124,10 +127,21 @@ def convert(experiment: Experiment, run: Path, shapes: dict[str, list[int]]) -> 
 def _read_deepspeed(path: Path) -> dict[str, Tensor]:
     from ..strategies.zero import read_checkpoint
 
+    _check_parts(path)
     try:
         return read_checkpoint(path)
     except Exception as error:  # whatever unpickling runs into
         raise CorruptCheckpointError(f"{path} cannot be read as a DeepSpeed checkpoint: {error}") from error
+
+
+def _check_parts(folder: Path) -> None:
+    """DeepSpeed would wait for a pipe. Raises `ConfigError`."""
+    for file in folder.rglob("*"):
+        if file.exists() and not file.is_dir():
+            try:
+                check_regular(file)
+            except NotRegularError as error:
+                raise ConfigError(f"weights={folder}: {file} {error}") from None
 
 
 def load(weights: str, run: Path) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
 """Reads files that may be damaged, or made to do harm, within bounds.
 
-Only regular files are read: a pipe would be waited for, and a device may never end. How large a file is, how deep it is
-nested, how long its numbers are and how often its YAML aliases repeat what they stand for are bounded: fifty thousand
-brackets overflow the C stack of PyYAML's parser, and a few aliases of aliases fill the memory.
+Only regular files are read and written: a pipe would be waited for, and a device may never end. How large a file is,
+how deep it is nested, how long its numbers are and how often its YAML aliases repeat what they stand for are bounded:
+fifty thousand brackets overflow the C stack of PyYAML's parser, and a few aliases of aliases fill the memory.
 
 What cannot be opened or read raises `OSError`; what is not as it must be raises `UnusableFileError`. Its message
 follows the file's name: "is a named pipe, ...". Callers say which exit status that is.
@@ -26,6 +26,7 @@ MOST_DIGITS = 308  # a float holds every whole number of fewer
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
 
 _KINDS = {
+    stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
@@ -40,19 +41,33 @@ class UnusableFileError(ValueError):
     """A file is not one that can be read: a pipe, too large, nested too deeply, no JSON."""
 
 
+class NotRegularError(UnusableFileError):
+    """What has the name of a file is a pipe, a socket, a device or a directory."""
+
+
 def open_regular(path: str | Path) -> BinaryIO:
     """Opens `path` for reading; a pipe or a device is refused without waiting for it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.fdopen(_descriptor(path, os.O_RDONLY, "read"), "rb")
+
+
+def open_to_write(path: str | Path, flags: int = os.O_APPEND) -> int:
+    """A descriptor of `path`, made where it is not there, to write and to read; a pipe is refused as above."""
+    return _descriptor(path, os.O_RDWR | os.O_CREAT | flags, "written")
+
+
+def _descriptor(path: str | Path, flags: int, done: str) -> int:
     try:
-        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
-        if kind == stat.S_IFDIR:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if kind != stat.S_IFREG:
-            raise UnusableFileError(f"is {_KINDS.get(kind, 'no file')}, and only regular files are read")
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        kind = {errno.ENXIO: "a socket or a device", errno.EISDIR: "a directory"}.get(error.errno or 0)
+        if kind is None:
+            raise
+        raise NotRegularError(f"is {kind}, and only regular files are {done}") from None
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
         os.close(descriptor)
-        raise
+        raise NotRegularError(f"is {_KINDS.get(kind, 'no file')}, and only regular files are {done}")
+    return descriptor
 
 
 def check_regular(path: str | Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from .checksums import marked
 from .errors import CorruptRunError, RunNameError, StorageError
-from .files import UnusableFileError, open_regular, parse_json, read_json
+from .files import NotRegularError, UnusableFileError, open_regular, open_to_write, parse_json, read_json
 
 SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see sources.Swept
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -59,7 +59,7 @@ class RunDirectory:
         """
         check_name(name)
         path = Path(root).absolute() / name
-        with _storage(path):
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 path.mkdir()
@@ -102,7 +102,7 @@ class RunDirectory:
         One write to a descriptor in append mode: lines of several writers do not mix. Raises StorageError.
         """
         line = _line(record)
-        with self._lock, _storage(self.metrics):
+        with self._lock, writing(self.metrics):
             try:
                 if self._descriptor is None:
                     self._descriptor = _open_for_append(self.metrics)
@@ -134,7 +134,7 @@ class RunDirectory:
 
     def forget_summary(self) -> None:
         """That of an earlier life of the run. Raises StorageError."""
-        with _storage(self.summary):
+        with writing(self.summary):
             self.summary.unlink(missing_ok=True)
 
     def read_summary(self) -> dict[str, Any] | None:
@@ -218,12 +218,25 @@ def run_names(root: str | Path) -> list[str]:
     return sorted(metrics.parent.name for metrics in Path(root).glob("*/metrics.jsonl"))
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around whatever makes, changes or removes `path`: raises StorageError, or CorruptRunError where it is no file."""
+    try:
+        yield
+    except NotRegularError as error:
+        raise CorruptRunError(f"{path} {error}") from None
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; what was written before is kept"
+        ) from error
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replaces `path` by `text` so that a crash leaves the old content or the new. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with _storage(path):
+    with writing(path):
         try:
-            with temporary.open("w", encoding="utf-8") as file:
+            with os.fdopen(open_to_write(temporary, os.O_TRUNC), "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -264,7 +277,7 @@ def _finite(value: Any) -> Any:
 
 
 def _open_for_append(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_to_write(path)
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         try:
@@ -302,13 +315,3 @@ def _parse(line: bytes) -> Record | None:
     except UnusableFileError:
         return None
     return record if isinstance(record, dict) else None
-
-
-@contextmanager
-def _storage(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; what was written before is kept"
-        ) from error

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from .errors import CorruptRunError
+from .files import UnusableFileError, check_regular, open_to_write, read_text
 from .redact import redact
-from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically
+from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically, writing
 from .visible import visible
 
 Mode = Literal["online", "offline", "disabled"]
@@ -34,6 +36,7 @@ UPLOAD_SECONDS = 8.0  # at the end of the run, for what has not been sent
 FINISH_SECONDS = 11.0  # then the helper is killed; what it wrote can still be synced
 NON_FINITE = ("nan", "inf", "-inf")
 SHARED = ("step", "epoch", "time")  # axes to plot over
+LONGEST_ID = 128  # of a run, as W&B takes it
 MAX_BINS = 512  # of a histogram, as W&B takes it
 STOPPED = 70  # exit status of a helper that has told the user why
 PR_SET_PDEATHSIG = 1
@@ -95,8 +98,10 @@ class WandbMirror:
             print(f"W&B: stopped (exit status {helper.returncode}); see {self._log}", file=sys.stderr)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as log:
+        with writing(self._log):
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            opened = open_to_write(self._log)
+        with os.fdopen(opened, "ab") as log:
             helper = subprocess.Popen(
                 [sys.executable, "-P", "-c", f"from {__name__} import main; main()"],
                 stdin=subprocess.PIPE,
@@ -289,8 +294,9 @@ def _mode(asked: str, known: Any) -> tuple[Mode, str]:
 
 def _key_in_netrc(url: str) -> bool:
     try:
+        check_regular(os.environ.get("NETRC") or Path.home() / ".netrc")
         login = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).netloc)
-    except (OSError, netrc.NetrcParseError):
+    except (OSError, UnusableFileError, netrc.NetrcParseError):
         return False
     return login is not None and bool(login[2])
 
@@ -302,9 +308,14 @@ def _run_id(name: str, files: Path) -> str | None:
     if "WANDB_RUN_ID" in os.environ:
         return None
     kept = files / "run_id"
-    if not kept.exists():
-        write_atomically(kept, f"{name}-{secrets.token_hex(4)}")
-    return kept.read_text()
+    try:
+        return read_text(kept, LONGEST_ID)
+    except FileNotFoundError:
+        made = f"{name}-{secrets.token_hex(4)}"
+        write_atomically(kept, made)
+        return made
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{kept} {error}") from None
 
 
 def _history(record: Record, swept: bool) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import yaml
 
 from ...tracking.checksums import marked, verdict_on
 from ...tracking.errors import CorruptRunError
-from ...tracking.files import UnusableFileError, parse_yaml, read_text
-from ...tracking.run_directory import check_name, write_atomically
+from ...tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
+from ...tracking.run_directory import check_name, write_atomically, writing
 from ..errors import ConfigError
 from .definition import Definition, from_dict
-from .study import GRACE, SamplerName, Study, create, place_of, reopen
+from .study import GRACE, LOCAL, SamplerName, Study, create, place_of, reopen
 
 FILE, DATABASE, LOCK = "sweep.yaml", "study.db", "lock"
 GONE = "gone"  # unfinished runs, for the moment in which they are taken away
@@ -61,10 +61,13 @@ def open_sweep(
         raise ConfigError(f"--storage: the sweep {name} has its study in {directory / DATABASE}; leave --storage out")
     if storage == "":
         raise ConfigError("--storage: must be a database's URL, such as postgresql://user@host/name")
-    url = storage or f"sqlite:///{directory / DATABASE}"
-    _make(directory)
+    url = storage or f"{LOCAL}{directory / DATABASE}"
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
     with _alone(directory, name):
         _tidy(directory)
+        if storage is None:
+            _check_file(directory / DATABASE)
         place = place_of(directory)
         study = reopen(name, url, definition, sampler, place, grace) if resume else None
         if study is None:
@@ -86,20 +89,24 @@ def open_sweep(
             yield Opened(directory, study)
 
 
-def _make(directory: Path) -> None:
-    from ...tracking.errors import StorageError
-
+def _check_file(file: Path) -> None:
+    """What SQLite opens by its name. Raises `CorruptRunError`."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        check_regular(file)
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise StorageError(f"cannot make {directory}: {error.strerror}") from None
+        raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{file} {error}") from None
 
 
 def _tidy(directory: Path) -> None:
     """Take away what a sweeper that was killed had half written, or half removed."""
     for name in ("place", FILE, "report.html"):
         for file in directory.glob(f".{name}.*.tmp"):
-            file.unlink(missing_ok=True)
+            with writing(file):
+                file.unlink(missing_ok=True)
     shutil.rmtree(directory / GONE, ignore_errors=True)
 
 
@@ -161,7 +168,8 @@ def _yaml(value: object) -> str:
 @contextmanager
 def _alone(directory: Path, name: str) -> Iterator[None]:
     """No other sweeper works in this directory. The kernel lets go when this process dies."""
-    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with writing(directory / LOCK):
+        descriptor = open_to_write(directory / LOCK)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

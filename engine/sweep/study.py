@@ -30,12 +30,15 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from ...tracking.errors import StorageError
+from ...tracking.errors import CorruptRunError, StorageError
+from ...tracking.files import UnusableFileError, read_text
 from ...tracking.redact import HIDDEN, hide_in_urls
+from ...tracking.run_directory import write_atomically
 from ..errors import ConfigError, MachineError
 from .definition import Definition, EarlyTermination, Point, Space, Values, from_dict
 
 SamplerName = Literal["auto", "random", "tpe", "gp"]
+LOCAL = "sqlite:///"  # and the path of a file
 GRACE = 60.0  # seconds without a word after which a shared study gives up a running trial
 BEATS = 6  # a running trial is heard of so often within them
 REMOTE = {"connect_args": {"connect_timeout": 10}}  # seconds
@@ -81,8 +84,9 @@ class Study:
     `grace`: seconds without a word after which their trials are given up.
     """
 
-    def __init__(self, study: optuna.Study, definition: Definition, shared: bool, place: str, grace: float) -> None:
-        self._study, self.definition, self.shared, self._place = study, definition, shared, place
+    def __init__(self, study: optuna.Study, definition: Definition, url: str, place: str, grace: float) -> None:
+        self._study, self.definition, self._url, self._place = study, definition, url, place
+        self.shared = _is_shared(url)
         self._grace, self.beat_seconds = grace, grace / BEATS
         self._nameless: dict[int, float] = {}  # trials of nobody, and when we first saw them
         self._spaces = {key: _distribution(space) for key, space in definition.parameters.items()}
@@ -98,7 +102,7 @@ class Study:
 
     def next(self) -> Trial | None:
         """Claim a trial; None once there are no more."""
-        with self._lock, _stored():
+        with self._lock, _stored(self._url):
             while True:
                 every = self._study.get_trials(deepcopy=False)
                 waiting = any(trial.state is TrialState.WAITING for trial in every)
@@ -128,7 +132,7 @@ class Study:
     def beat(self, trials: list[Trial]) -> None:
         """Tell a shared study that these still run."""
         for trial in trials:
-            with _stored():
+            with _stored(self._url):
                 self._beat(self._frozen(trial.number)._trial_id)
 
     def _beat(self, trial_id: int) -> None:
@@ -143,7 +147,7 @@ class Study:
 
     def report(self, trial: Trial, step: int, value: float) -> bool:
         """Tell how a trial is doing after `step` evaluations; True: it is to be given up."""
-        with _stored():
+        with _stored(self._url):
             running = optuna.Trial(self._study, self._frozen(trial.number)._trial_id)
             running.report(value, step)
             return running.should_prune()
@@ -164,7 +168,7 @@ class Study:
         """
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         facts = {"runs": list(runs), "summaries": list(summaries), "reason": reason, "exit_code": exit_code}
-        with self._lock, _stored():
+        with self._lock, _stored(self._url):
             trial_id = self._frozen(trial.number)._trial_id
             try:
                 for key, fact in facts.items():
@@ -178,7 +182,7 @@ class Study:
 
     def trials(self) -> list[Done]:
         """Every point's last attempt, in the sweep's order."""
-        with self._lock, _stored():
+        with self._lock, _stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
         return sorted((_done(trial, self.definition) for trial in every), key=lambda done: done.trial.place)
 
@@ -189,7 +193,7 @@ class Study:
 
         Call it while no other sweeper of this place is at work.
         """
-        with self._lock, _stored():
+        with self._lock, _stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
         mine = [trial for trial in every if self._is_mine(trial)]
         found = [
@@ -204,7 +208,7 @@ class Study:
         """Running trials of other machines that have not been heard of for too long."""
         if not self.shared:
             return []
-        with self._lock, _stored():
+        with self._lock, _stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
             silent = set(self._study._storage._get_stale_trial_ids(self._study._study_id))  # pyright: ignore[reportAttributeAccessIssue]
         theirs = [trial for trial in every if trial.state is TrialState.RUNNING and not self._is_mine(trial)]
@@ -216,7 +220,7 @@ class Study:
         """How many trials other machines run."""
         if not self.shared:
             return 0
-        with self._lock, _stored():
+        with self._lock, _stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
         return sum(trial.state is TrialState.RUNNING and not self._is_mine(trial) for trial in every)
 
@@ -242,7 +246,7 @@ class Study:
 
     def again(self, done: Done) -> None:
         """Have a trial run again, as a new one."""
-        with self._lock, _stored():
+        with self._lock, _stored(self._url):
             trial = done.trial
             known = any(t.user_attrs.get("again_of") == trial.number for t in self._study.get_trials(deepcopy=False))
             if not known:
@@ -266,7 +270,7 @@ def create(
     """A new study with its points, if they are known beforehand. None when there is one of this name already."""
     storage = _storage(url, grace)
     try:
-        with _stored():
+        with _stored(url):
             study = optuna.create_study(
                 storage=storage, study_name=name, direction="maximize" if definition.maximize else "minimize"
             )
@@ -275,7 +279,7 @@ def create(
         storage.engine.dispose()
         return None
     opened = _opened(study, definition, sampler, url, place, grace)
-    _enqueue(study, definition)
+    _enqueue(study, definition, url)
     return opened
 
 
@@ -285,7 +289,7 @@ def reopen(
     """The study of this name; None: there is none. `wanted`: what is expected; it may not have been stored yet."""
     storage = _storage(url, grace)
     try:
-        with _stored():
+        with _stored(url):
             study = optuna.load_study(study_name=name, storage=storage)
             stored = study.user_attrs.get(DEFINITION)
             if stored is None and wanted is not None:  # stopped in the moment between
@@ -298,29 +302,35 @@ def reopen(
         storage.engine.dispose()
         return None
     definition = from_dict(stored)
-    _enqueue(study, definition)  # what a sweeper that was killed here had not yet written
+    _enqueue(study, definition, url)  # what a sweeper that was killed here had not yet written
     return _opened(study, definition, sampler, url, place, grace)
 
 
 def place_of(directory: Path) -> str:
     """Who runs trials here, for a study that several machines share; kept in the sweep's directory."""
     file = directory / "place"
-    if not file.exists():
-        from ...tracking.run_directory import write_atomically
-
-        write_atomically(file, uuid.uuid4().hex)
-    return file.read_text()
+    try:
+        place = read_text(file)
+    except FileNotFoundError:
+        place = uuid.uuid4().hex
+        write_atomically(file, place)
+    except OSError as error:
+        raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{file} {error}") from None
+    if re.fullmatch("[0-9a-f]{32}", place) is None:
+        raise CorruptRunError(f"{file} is not as it was written; if no other machine shares the sweep, remove it")
+    return place
 
 
 def _opened(
     study: optuna.Study, definition: Definition, sampler: SamplerName, url: str, place: str, grace: float
 ) -> Study:
-    with _stored():
+    with _stored(url):
         known = len(study.get_trials(deepcopy=False))
-    shared = not url.startswith("sqlite:")
-    study.sampler = _sampler(definition, sampler, zlib.crc32(place.encode()) + known if shared else known)
+    study.sampler = _sampler(definition, sampler, zlib.crc32(place.encode()) + known if _is_shared(url) else known)
     study.pruner = _pruner(definition.early)
-    return Study(study, definition, shared, place, grace)
+    return Study(study, definition, url, place, grace)
 
 
 def _pruner(early: EarlyTermination | None) -> optuna.pruners.BasePruner:
@@ -352,12 +362,12 @@ def sample(definition: Definition, count: int) -> list[Point]:
     return [study.ask(spaces).params for _ in range(count)]
 
 
-def _enqueue(study: optuna.Study, definition: Definition) -> None:
+def _enqueue(study: optuna.Study, definition: Definition, url: str) -> None:
     """All points of a grid that the study has not got yet, for each seed."""
     if definition.method != "grid":
         return
     seeds = definition.each_seed()
-    with _stored():
+    with _stored(url):
         every = study.get_trials(deepcopy=False)
         there = {(trial.user_attrs.get("point"), *trial.user_attrs.get("seeds", ())) for trial in every}
         missing = []
@@ -374,9 +384,14 @@ def _enqueue(study: optuna.Study, definition: Definition) -> None:
             study.add_trials(missing)
 
 
+def _is_shared(url: str) -> bool:
+    """Whether other machines may work on the study, too."""
+    return not url.startswith("sqlite:")
+
+
 def _storage(url: str, grace: float) -> RDBStorage:
     """Raises `ConfigError`, `StorageError` or `MachineError`."""
-    local = url.startswith("sqlite:")
+    local = not _is_shared(url)
     if not local and url.partition("?")[0].count("@") > 1:
         raise ConfigError("--storage: has more than one @; write %40 for that of a password")
     if url.startswith("postgresql://"):
@@ -384,7 +399,7 @@ def _storage(url: str, grace: float) -> RDBStorage:
     try:
         if not local:
             _make_tables(url)
-        with _stored(), warnings.catch_warnings():
+        with _stored(url), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return RDBStorage(
                 url,
@@ -409,7 +424,7 @@ def _make_tables(url: str) -> None:
     """In a new database, in which another machine may do so at the same moment. Raises `StorageError`."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _stored(), warnings.catch_warnings():
+            with _stored(url), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 RDBStorage(url, engine_kwargs={**REMOTE, "poolclass": NullPool}).remove_session()
                 return
@@ -432,8 +447,8 @@ def _said(error: Exception, url: str) -> str:
 
 
 @contextmanager
-def _stored() -> Iterator[None]:
-    """Raises `StorageError` when the database cannot be read or written."""
+def _stored(url: str) -> Iterator[None]:
+    """Around what reads or writes the database at `url`: raises `StorageError`, naming the file where it is one."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -444,7 +459,8 @@ def _stored() -> Iterator[None]:
             raise
         cause = error.__cause__ or error
         said = str(getattr(cause, "orig", cause)).strip().splitlines() or [type(cause).__name__]
-        raise StorageError(f"the sweep's study: {said[0]}; the trials that were recorded before are kept") from error
+        study = "the sweep's study" if _is_shared(url) else f"the sweep's study, {url.removeprefix(LOCAL)}"
+        raise StorageError(f"{study}: {said[0]}; the trials that were recorded before are kept") from error
 
 
 # -- trials

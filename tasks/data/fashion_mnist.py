@@ -70,7 +70,7 @@ class FashionMNIST(Data):
     def load(self) -> tuple[Split, Split]:
         if self.download and self.found() is None:
             for name, expected in SHA256.items():
-                if not _path(cache_folder(), name).is_file():
+                if not _path(cache_folder(), name).exists():
                     download_file(f"{name}.gz", cache_folder(), self.urls, expected)
         folder = self.found()
         if folder is None:
@@ -121,9 +121,9 @@ def cache_folder() -> Path:
 
 
 def _path(folder: Path, name: str) -> Path:
-    """The plain file where there is one, else the gzipped one."""
-    return folder / name if (folder / name).is_file() else folder / f"{name}.gz"
+    """The plain file where there is one, else the gzipped one. What is no file at all is refused when it is read."""
+    return folder / name if (folder / name).exists() else folder / f"{name}.gz"
 
 
 def _complete(folder: Path) -> bool:
-    return all(_path(folder, name).is_file() for name in SHA256)
+    return all(_path(folder, name).exists() for name in SHA256)

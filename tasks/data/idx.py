@@ -13,17 +13,18 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CorruptDataError, MissingDataError
+from .files import open_data
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
     """The first `size` bytes of the file, all for -1, unpacked where its name ends in .gz.
 
-    Raises CorruptDataError for what is not gzip or breaks off, MissingDataError for what cannot be read.
+    Raises CorruptDataError for what is not gzip or breaks off, and what `open_data` raises.
     """
-    opened = gzip.open if path.suffix == ".gz" else open
+    file = open_data(path)
     try:
-        with opened(path, "rb") as file:
-            return file.read(size)
+        with file, gzip.open(file) if path.suffix == ".gz" else file as unpacked:
+            return unpacked.read(size)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorruptDataError(f"{path} is not a whole gzip file: {error}.") from error
     except OSError as error:

@@ -1,6 +1,9 @@
 """Sparse samples from a file of your own in the svmlight (libsvm) format: `label feature:value feature:value ...`."""
 
+import bz2
+import gzip
 import os
+import zlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +13,10 @@ from annotated_types import Ge
 
 from ..base import Data, DataSpec, Split
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
+from .files import open_data
 from .sparse import pairs_of
 
+_PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
 
 
@@ -46,8 +51,9 @@ class SVMLight(Data):
 
     def load(self) -> tuple[Split, Split]:
         if self.found() is None:
-            missing = [path for path in (self.path, self.test_path) if path is not None and not path.is_file()]
-            raise MissingDataError(" ".join([*(f"{path} is not a file." for path in missing), self.how_to_get()]))
+            missing = [path for path in self.files() if not path.exists()]
+            if missing or self.path is None:
+                raise MissingDataError(" ".join([*(f"{path} is not a file." for path in missing), self.how_to_get()]))
         assert self.path is not None
         matrix, labels = self._read(self.path)
         known = np.unique(labels)
@@ -69,18 +75,23 @@ class SVMLight(Data):
         )
 
     def found(self) -> str | None:
-        paths = [path for path in (self.path, self.test_path) if path is not None]
+        paths = self.files()
         return os.pathsep.join(map(str, paths)) if self.path and all(path.is_file() for path in paths) else None
+
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.path, self.test_path) if path is not None)
 
     def _read(self, path: Path) -> tuple[Any, np.ndarray]:
         """A scipy CSR matrix [n, features], and labels [n]."""
         from sklearn.datasets import load_svmlight_file  # a second to import: only where it is needed
 
-        try:
-            based: Any = self.zero_based  # sklearn's own annotation lacks bool
-            matrix, labels = load_svmlight_file(str(path), zero_based=based)
-        except (ValueError, OSError, EOFError, OverflowError) as error:
-            raise CorruptDataError(f"{path} cannot be read in the svmlight format: {error}") from error
+        packed = _PACKED.get(path.suffix)
+        with open_data(path) as file:
+            try:
+                based: Any = self.zero_based  # sklearn's own annotation lacks bool
+                matrix, labels = load_svmlight_file(packed(file) if packed else file, zero_based=based)
+            except (ValueError, OSError, EOFError, OverflowError, zlib.error) as error:
+                raise CorruptDataError(f"{path} cannot be read in the svmlight format: {error}") from error
         if matrix.shape[1] > self.features:
             raise TaskConfigError(f"data.features={self.features}: {path} has {matrix.shape[1]} features.")
         return matrix, labels

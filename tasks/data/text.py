@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..base import Data, DataSpec, Split, at_most
 from ..errors import MissingDataError, TaskConfigError
+from .files import open_data
 
 SAMPLE = Path(__file__).with_name("sample.txt")
 
@@ -41,12 +42,10 @@ class Text(Data):
         return DataSpec((self.context,), torch.int64, (self.context,), 256, train, test)
 
     def load(self) -> tuple[Split, Split]:
-        if self.found() is None:
+        if not self.path.exists():
             raise MissingDataError(f"{self.path} is not a file. {self.how_to_get()}")
-        try:
-            text = torch.from_numpy(np.fromfile(self.path, dtype=np.uint8)).long()
-        except OSError as error:
-            raise MissingDataError(f"{self.path} cannot be read: {error.strerror}.") from error
+        with open_data(self.path) as file:
+            text = torch.from_numpy(np.fromfile(file, dtype=np.uint8)).long()
         train, _ = self._parts(len(text))
         # A split of n + 1 bytes has n bytes that have a next one.
         return self._windows(text[: train + 1]).first(self.limit), self._windows(text[train + 1 :])

@@ -221,5 +221,5 @@ def test_a_file_that_is_no_sweep_is_named(content: bytes, said: str, tmp_path: P
 
 def test_a_directory_is_no_sweep(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").mkdir()
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigError, match="is a directory, and only regular files are read"):
         define([str(tmp_path / "sweep.yaml")])

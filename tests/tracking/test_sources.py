@@ -203,7 +203,7 @@ def test_metrics_that_cannot_be_read_are_told(has_summary, root):
     if not has_summary:
         (root / "first" / "summary.json").unlink()
     (run,) = gather(["first"], root)
-    assert run.damage == (f"{root}/first/metrics.jsonl: cannot be read (Is a directory)",)
+    assert run.damage == (f"{root}/first/metrics.jsonl: is a directory, and only regular files are read",)
     assert run.summary["status"] == ("completed" if has_summary else "damaged")
 
 

@@ -1,0 +1,29 @@
+"""Opens the files that data sets are in: regular ones alone. A pipe would be waited for, and a device may never end."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import MissingDataError, TaskConfigError
+
+
+def open_data(path: Path) -> BinaryIO:
+    """Raises MissingDataError, or TaskConfigError for what is no regular file, without waiting for it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:  # ValueError: the name has a NUL in it
+        if isinstance(error, OSError) and error.errno == errno.ENXIO:  # a socket
+            raise _not_regular(path) from None
+        raise MissingDataError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_regular(path)
+    return os.fdopen(descriptor, "rb")
+
+
+def _not_regular(path: Path) -> TaskConfigError:
+    return TaskConfigError(
+        f"{path} is a directory, a pipe, a socket or a device; data are read from regular files alone."
+    )
