@@ -70,7 +70,7 @@ class FashionMNIST(Data):
     def load(self) -> tuple[Split, Split]:
         if self.download and self.found() is None:
             for name, expected in SHA256.items():
-                if not _path(cache_folder(), name).exists():
+                if not _path(cache_folder(), name).is_file():
                     download_file(f"{name}.gz", cache_folder(), self.urls, expected)
         folder = self.found()
         if folder is None:
@@ -88,8 +88,10 @@ class FashionMNIST(Data):
         )
 
     def found(self) -> str | None:
-        folders = (SYSTEM_FOLDER, cache_folder()) if self.root is None else (self.root,)
-        return next((str(folder) for folder in folders if _complete(folder)), None)
+        if self.root is not None:
+            return str(self.root) if _complete(self.root) else None
+        folders = (SYSTEM_FOLDER, cache_folder())
+        return next((str(folder) for folder in folders if all(_path(folder, name).is_file() for name in SHA256)), None)
 
     def _split(self, folder: Path, images_name: str, labels_name: str, limit: int | None) -> Split:
         contents = []
@@ -126,4 +128,5 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
+    """Whether a user's folder has all the names; what is no file is refused by its name when it is read."""
     return all(_path(folder, name).exists() for name in SHA256)
