@@ -126,7 +126,7 @@ def _named(names: list[str]) -> list["Recording"]:
     """Each run once. Raises RunNameError for a name of neither a run nor a sweep."""
     from ..engine import ROOT
     from ..tracking.errors import RunNameError
-    from ..tracking.run_directory import RunDirectory
+    from ..tracking.run_directory import RunDirectory, is_run
     from ..tracking.wandb_upload import recording
 
     found: dict[Path, Recording] = {}
@@ -139,7 +139,7 @@ def _named(names: list[str]) -> list["Recording"]:
             found |= {run.path: run for run in swept}
         else:
             below = ROOT / name  # SWEEP/RUN
-            run = RunDirectory.open(ROOT, below if (below / "metrics.jsonl").is_file() else name)
+            run = RunDirectory.open(ROOT, below if is_run(below) else name)
             found.setdefault(run.path, recording(run.name, run.path))
     return list(found.values())
 

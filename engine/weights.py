@@ -17,7 +17,7 @@ from torch import Tensor
 from ..tracking.checksums import verdict_on_tensors
 from ..tracking.errors import CorruptRunError
 from ..tracking.files import NotRegularError, check_regular
-from ..tracking.run_directory import RunDirectory
+from ..tracking.run_directory import RunDirectory, is_run
 from . import checkpoint
 from .errors import ConfigError, CorruptCheckpointError
 from .experiment import Experiment
@@ -89,7 +89,7 @@ def _check_whole(path: Path) -> None:
     if verdict == "changed":
         raise CorruptCheckpointError(f"{path} is damaged: it does not have the SHA-256 that it was written with")
     run = RunDirectory(path.parent)
-    if not run.metrics.exists():
+    if not is_run(path.parent):
         return
     copied = "; if these are the weights that you want, copy the file to another place and name the copy"
     if verdict == "unmarked":

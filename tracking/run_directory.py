@@ -82,13 +82,15 @@ class RunDirectory:
     def open(cls, root: str | Path, name_or_path: str | Path) -> "RunDirectory":
         """The run called `name_or_path` (SWEEP/RUN: a sweep's) under `root`, or the run directory at that path.
 
-        Raises RunNameError, naming close matches, when there is neither.
+        Raises RunNameError, naming close matches, when there is neither; CorruptRunError when its records are gone.
         """
         text = str(name_or_path)
         named = text.count("/") <= 1 and all(map(_allowed, text.split("/")))
         candidates = [Path(root) / text] if named else []
         for candidate in [*candidates, Path(text)]:
-            if (candidate / "metrics.jsonl").is_file():
+            if is_run(candidate):
+                if not (candidate / "metrics.jsonl").is_file():
+                    raise CorruptRunError(f"{candidate / 'metrics.jsonl'} is gone, or is no file")
                 return cls(candidate.resolve())
         names = run_names(root)
         close = difflib.get_close_matches(Path(text).name, names, n=3, cutoff=0.5)
@@ -213,9 +215,17 @@ def check_name(name: str) -> None:
         raise RunNameError(f"run name {name!r} is not allowed: 1 to 64 of A-Z a-z 0-9 . _ - and not . or ..")
 
 
+def is_run(path: Path) -> bool:
+    """Whether `path` is a run's directory, be it damaged."""
+    return any(os.path.lexists(path / name) for name in ("metrics.jsonl", "config.yaml"))
+
+
 def run_names(root: str | Path) -> list[str]:
     """The names of the runs under `root`, sorted."""
-    return sorted(metrics.parent.name for metrics in Path(root).glob("*/metrics.jsonl"))
+    try:
+        return sorted(path.name for path in Path(root).iterdir() if is_run(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from .checksums import verdict_on
 from .configurations import parse_configuration
 from .errors import CorruptRunError, RunNameError
 from .files import UnusableFileError, read_json, read_text
-from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, run_names
+from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, is_run, run_names
 
 SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
 
@@ -82,7 +82,7 @@ def gather(names: list[str], root: Path, records: bool = True, whole: bool = Fal
 def every(root: Path, records: bool = True) -> list[RunData]:
     """The runs under `root` but for those of sweeps, by the time of their last record; as of `gather`."""
     paths = [root / name for name in run_names(root)]
-    paths.sort(key=lambda path: (path / "metrics.jsonl").stat().st_mtime)
+    paths.sort(key=_last_change)
     there = root.resolve()
     places = [path.resolve() if path.is_symlink() else there / path.name for path in paths]
     return [from_directory(RunDirectory(place), records) for place in dict.fromkeys(places)]
@@ -168,13 +168,20 @@ def _locate(name: str, root: Path) -> tuple[str, Path]:
     raise RunNameError(f"no run {name!r} under {root}, nor a sweep, W&B folder or JSON file of that name: {hint}")
 
 
+def _last_change(run: Path) -> float:
+    try:
+        return (run / "metrics.jsonl").stat().st_mtime
+    except OSError:  # it is damaged
+        return run.stat().st_mtime
+
+
 def _kind(path: Path) -> str | None:
     try:
         if path.is_file():
             return "wandb" if path.suffix == ".wandb" else "json"
         if not path.is_dir():
             return None
-        if (path / "metrics.jsonl").exists():
+        if is_run(path):
             return "run"
         if (path / SWEEP_FILE).is_file() or run_names(path):
             return "sweep"

@@ -13,7 +13,7 @@ import yaml
 from ...tracking.checksums import marked, verdict_on
 from ...tracking.errors import CorruptRunError
 from ...tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
-from ...tracking.run_directory import check_name, write_atomically, writing
+from ...tracking.run_directory import check_name, is_run, write_atomically, writing
 from ..errors import ConfigError
 from .definition import Definition, from_dict
 from .study import GRACE, LOCAL, SamplerName, Study, create, place_of, reopen
@@ -46,7 +46,7 @@ def open_sweep(
     """
     check_name(name)
     directory = root.absolute() / name
-    if (directory / "metrics.jsonl").exists():
+    if is_run(directory):
         raise ConfigError(f"--name {name}: {directory} is a run; choose another name")
     there = (directory / DATABASE).exists() or (directory / FILE).exists()
     if there and not resume:

@@ -354,3 +354,24 @@ def test_a_line_that_a_crash_tore_is_no_damage_and_any_other_that_is_no_record_i
     run.metrics.write_bytes(content)
     found, lines = run.scan()
     assert (len(found), lines) == (records, damaged) and run.records() == found
+
+
+@pytest.mark.parametrize("left", ["nothing", "directory", "dangling link", "fifo"])
+def test_a_run_without_its_records_is_a_damaged_run_and_no_run_that_is_not_there(run, left):
+    run.write_config("seed: 0\n")
+    run.metrics.unlink()
+    match left:
+        case "directory":
+            run.metrics.mkdir()
+        case "dangling link":
+            run.metrics.symlink_to("nowhere")
+        case "fifo":
+            os.mkfifo(run.metrics)
+    assert run_names(run.path.parent) == ["first"]
+    with pytest.raises(CorruptRunError, match=r"first/metrics\.jsonl") as refused:
+        RunDirectory.open(run.path.parent, "first")
+    assert refused.value.exit_code == 7
+
+
+def test_where_there_is_no_folder_there_are_no_runs(tmp_path):
+    assert run_names(tmp_path / "none") == []
