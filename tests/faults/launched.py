@@ -35,7 +35,7 @@ class Launched:
     def __init__(
         self, place: Path, words: Sequence[str], prefix: Sequence[str] = (), env: dict[str, str] | None = None
     ) -> None:
-        self.place, self._mark = place, uuid.uuid4().hex
+        self.place, self._mark, self._trains = place, uuid.uuid4().hex, words[0] == "train"
         number = len(list(place.glob("stderr-*")))
         self._stderr, self._stdout = place / f"stderr-{number}", place / f"stdout-{number}"
         with self._stderr.open("wb") as errors, self._stdout.open("wb") as output:
@@ -114,7 +114,7 @@ class Launched:
             raise WrongError(f"exit status {status}, not {sorted(statuses)}; it said: {self.said()[-2000:]}")
         if status > 0:
             self._explains_itself()
-        if status == 0 and self.run.summary.exists():
+        if status == 0 and self._trains and self.run.summary.exists():
             summary = self.run.read_summary()
             if summary is None or summary["status"] != "completed":
                 raise WrongError(f"exit status 0 of a run that is not complete: {summary}")
