@@ -21,7 +21,7 @@ LOSS = ("val_loss", "test_loss", "val/loss", "test/loss", "eval/loss", "loss")
 STEP_LOSS = ("train_loss", "train/loss", "loss")
 STATES = {"finished": "completed", "crashed": "failed", "failed": "failed", "killed": "failed", "running": "unfinished"}
 MOST_BYTES = 2**30  # of an exported file
-LONGEST_NAME = 1000  # characters; W&B's are of 128 at most
+LONGEST_LIST = 1_000_000  # characters of the names of an exported group's runs
 EVALUATION, STEP = "evaluation/", "train/"  # how our own mirror names what it logs (tracking/wandb.py)
 
 
@@ -61,7 +61,7 @@ def _joined(parts: "list[tuple[Path, Stored]]") -> RunData:
     history = [row for _, stored in parts for row in stored.history]
     hurt = [f"{file.name} is damaged in {stored.damaged} places" for file, stored in parts if stored.damaged]
     status = {None: "unfinished", 0: "completed"}.get(last.exit_code, "failed")
-    name = last.display_name or last.run_id or file.stem
+    name = (last.display_name or last.run_id or file.stem)[: summaries.LONGEST]
     run = _run(name, last.config, summary, history, status, "; ".join(hurt) or None)
     return replace(run, file=file if len(parts) == 1 else None)
 
@@ -82,9 +82,10 @@ def from_json(file: Path) -> list[RunData]:
             'with "name", "summary", "config" and "history"'
         )
     for number, run in enumerate(runs, 1):
-        if run is not None and len(run.name) > LONGEST_NAME:
+        if run is not None and len(run.name) > summaries.LONGEST:
             raise CorruptRunError(
-                f"{file}: its run {number} has a name of {len(run.name):,} characters; the most is {LONGEST_NAME}"
+                f"{file}: its run {number} has a name of {len(run.name):,} characters; "
+                f"the most is {summaries.LONGEST:,}"
             )
     return [run for run in runs if run is not None]
 
@@ -121,8 +122,11 @@ def _from_row(row: dict[str, Any]) -> RunData:
     name = str(row["run"])
     try:
         summary = summaries.summary_from(row)
+        for key in ("runs", "others"):
+            if len(str(row.get(key))) > LONGEST_LIST:
+                raise ValueError(f"its {key} have more than {LONGEST_LIST:,} characters")
     except (ValueError, TypeError, OverflowError) as error:
-        return RunData(name, {"name": name, "status": "damaged", "reason": str(error)}, {}, [], None, None, row)
+        return RunData(name, {"name": name, "status": "damaged", "reason": str(error)}, {}, [], None)
     summary.setdefault("status", "unfinished")
     return RunData(name, summary, {}, [], None, None, row)
 
@@ -179,7 +183,9 @@ def _translated(raw: dict[str, Any]) -> summaries.Summary:
 
 def _is_value(key: str, value: Any) -> bool:
     field = summaries.FIELDS.get(key)
-    return field is not None and (isinstance(value, str) if field.text else _number(value) is not None)
+    return field is not None and (
+        isinstance(value, str) and len(value) <= field.longest if field.text else _number(value) is not None
+    )
 
 
 def _number(value: Any) -> float | None:

@@ -17,6 +17,7 @@ from .visible import visible
 
 FORMATS = ("table", "markdown", "csv", "json")
 GAP = 2  # blanks between columns
+LONGEST_CELL = 10_000  # characters, of a configuration's value or of many seeds, that a person is shown
 SHORTEST_WHY = 20  # characters of a reason in a narrow table
 # Told by the run's label, by other columns, or shown where runs differ in it only.
 _NOT_FOR_PEOPLE = ("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs")
@@ -117,6 +118,7 @@ def _cell(row: Row, column: Column) -> str:
     if value is None or value == []:
         return TOO_SHORT if is_too_short(row, column.key) else "-"
     text = column.text(value) if column.key in BY_KEY else anything(value)
+    text = text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
     half = row.get(column.key + INTERVAL)
     return visible(f"{text} ±{_half(half, text)}" if half else text)
 

@@ -5,12 +5,15 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from .columns import MEMORY_KINDS
+from .columns import MEMORY_KINDS, shortened
 from .errors import CorruptRunError
 from .run_directory import Record, RunDirectory
 
 Row = dict[str, Any]
 Summary = dict[str, Any]
+
+LONGEST = 1000  # characters of a name; W&B's are of 128 at most
+LONGEST_REASON = 100_000
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class Field:
     section: str = ""  # of the summary; "": none
     factor: float | None = None  # from the summary's unit to the row's; None: none
     text: bool = False
+    longest: int = LONGEST  # characters of a text
 
 
 FIELDS: dict[str, Field] = {
@@ -46,7 +50,7 @@ FIELDS: dict[str, Field] = {
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "time_to_accuracy_s": Field("time_to_accuracy"),
-    "why": Field("reason", text=True),
+    "why": Field("reason", text=True, longest=LONGEST_REASON),
 }
 _SECTIONS = ("server_memory", *dict.fromkeys(field.section for field in FIELDS.values() if field.section))
 
@@ -57,7 +61,7 @@ def row_of(summary: Summary) -> Row:
     sections = {name: _section(summary, name) for name in _SECTIONS} | {"": summary}
     for key, field in FIELDS.items():
         value = sections[field.section].get(field.name)
-        row[key] = None if value is None else _text(value) if field.text else _scaled(value, field.factor)
+        row[key] = None if value is None else _text(value, field) if field.text else _scaled(value, field.factor)
     of_servers = _number(sections["server_memory"].get("process_peak"))
     if of_servers is not None:  # the largest process, whichever it is
         row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
@@ -76,7 +80,7 @@ def summary_from(row: Row) -> Summary:
             continue
         section = summary.setdefault(field.section, {}) if field.section else summary
         inverse = None if field.factor is None else 1 / field.factor
-        section[field.name] = _text(value) if field.text else _scaled(value, inverse)
+        section[field.name] = _text(value, field) if field.text else _scaled(value, inverse)
     lost = _number(row.get("lost_workers"))
     if lost is not None and math.isfinite(lost):
         summary["lost"] = [None] * min(int(lost), 4096)
@@ -141,29 +145,35 @@ def _told_by(record: Record) -> Summary:
 def _section(summary: Summary, name: str) -> dict[str, Any]:
     section = summary.get(name)
     if section is not None and not isinstance(section, dict):
-        raise ValueError(f"{name}={section!r} is no mapping")
+        raise ValueError(f"{name}={_quoted(section)} is no mapping")
     return section or {}
 
 
 def _count(summary: Summary, key: str) -> int | None:
     things = summary.get(key)
     if things is not None and not isinstance(things, list):
-        raise ValueError(f"{key}={things!r} is no list")
+        raise ValueError(f"{key}={_quoted(things)} is no list")
     return None if things is None else len(things)
 
 
-def _text(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+def _quoted(value: Any) -> str:
+    return shortened(repr(value))
+
+
+def _text(value: Any, field: Field) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{_quoted(value)} is no text")
+    if len(value) > field.longest:
+        raise ValueError(f"its {field.name} has {len(value):,} characters; the most is {field.longest:,}")
     return value
 
 
 def _number(value: Any) -> float | int | None:
     """A summary's number; JSON files hold NaN and infinities as strings."""
-    if isinstance(value, str):
+    if isinstance(value, str) and len(value) <= LONGEST:
         return float(value)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{_quoted(value)} is no number")
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError("a number is too large")
     return value

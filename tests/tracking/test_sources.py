@@ -466,6 +466,59 @@ def test_json_that_holds_no_runs_is_refused(content, tmp_path, root):
         gather([str(tmp_path / "x.json")], root)
 
 
+LONG = "é" * 1_100_000  # a terminal's table looks at each character
+
+
+@pytest.mark.parametrize("key", ["name", "run"])
+def test_an_exported_run_with_an_endless_name_is_refused(key, tmp_path, root):
+    (tmp_path / "x.json").write_text(json.dumps([{key: "short"}, {key: LONG}]))
+    with pytest.raises(
+        CorruptRunError, match=r"x\.json: its run 2 has a name of 1,100,000 characters; the most is 1,000"
+    ):
+        gather([str(tmp_path / "x.json")], root)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, LONG) for key in ("status", "model", "sync", "partition", "why", "loss")),
+        *((key, [LONG]) for key in ("sync", "workers", "runs", "others")),
+    ],
+)
+def test_no_text_of_an_exported_row_is_endless(key, value, tmp_path, root):
+    (tmp_path / "x.json").write_text(json.dumps([{"run": "bad", "n": 2, key: value}, {"run": "good"}]))
+    bad, good = gather([str(tmp_path / "x.json")], root)
+    assert (bad.summary["status"], good.summary["status"]) == ("damaged", "unfinished")
+    for format in ("table", "csv", "json", "markdown"):
+        assert len(render(table([bad, good], Request())[0], format)) < 5000
+
+
+@pytest.mark.parametrize("key", ["name", "status", "sync"])
+def test_no_text_of_a_summary_is_endless(key, root):
+    (root / "first" / "summary.json").write_text(json.dumps({"name": "first", key: LONG}))
+    first, _ = gather(["first", "second"], root)
+    assert first.summary["status"] == "damaged"
+    assert first.summary["reason"] == (
+        f"{root}/first/summary.json is damaged: its {key} has 1,100,000 characters; the most is 1,000"
+    )
+    assert len(render(rows([first]))) < 5000
+
+
+def test_an_endless_choice_of_a_sweep_is_cut_for_people(root):
+    told = vars(Swept("rates", 1, 1, {"optimizer.lr": LONG}))
+    (root / "rates" / "a" / "trial.json").write_text(json.dumps(told))
+    shown, _ = table(gather(["rates"], root), Request(group=False))
+    assert json.dumps(LONG) in render(shown, "json")
+    assert len(render(shown)) < 200_000
+
+
+def test_endless_texts_that_wandb_recorded_are_cut_or_passed_over(tmp_path, root):
+    datastore(tmp_path / "run-1.wandb", began(LONG, {"lr": 1}), history(accuracy=0.5, sync=LONG))
+    (run,) = gather([str(tmp_path / "run-1.wandb")], root)
+    assert run.name == LONG[:1000] == run.summary["name"] and run.summary["accuracy"] == 0.5
+    assert "sync" not in run.summary
+
+
 def test_a_row_of_wrong_types_is_damaged_beside_the_others(tmp_path, root):
     (tmp_path / "x.json").write_text('[{"run": "bad", "workers": []}, {"run": "good", "workers": 2}]')
     assert [run.summary["status"] for run in gather([str(tmp_path / "x.json")], root)] == ["damaged", "unfinished"]
