@@ -112,7 +112,7 @@ def compare(
     show(tables.render(table, format, terminal_width(), memory, keys))
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
-    _write(shown, table, keys, html, png)
+    _write(shown, table, keys, html, png, is_sorted=sort is not None)
 
 
 def check_outputs(html: Path | None, png: Path | None) -> None:
@@ -199,11 +199,16 @@ def _elsewhere(name: str, records: bool) -> "tuple[tuple[RunData, ...], bool]":
         return seeds, True
 
 
-def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], html: Path | None, png: Path | None) -> None:
+def _write(
+    runs: "list[RunData]", table: "list[Row]", keys: list[str], html: Path | None, png: Path | None, is_sorted: bool
+) -> None:
     if html is not None:
+        from ..tracking.judged import best_first, metric_of
         from ..tracking.report import write_report
 
-        write_report(runs, html, table, keys)
+        metric = metric_of(runs)
+        ranked = table if metric is None or is_sorted else best_first(table, metric)
+        write_report(runs, html, ranked, keys, metric)
         note(f"report: {shortest(html)}")
     if png is not None:
         from ..tracking.pictures import write_pictures

@@ -110,13 +110,13 @@ def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]
     from ..engine.experiment import Choice as Chosen
     from ..engine.pairs import pairs
 
+    def chosen(group: str) -> list[Chosen]:
+        choices = group_of(group, config_dir)
+        return [Chosen(name=each.name, target=each.target(), knobs=each.knobs()) for each in choices]
+
     if allowed and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
-    chosen: list[list[Chosen]] = []
-    for group in ("strategy", "sync"):
-        choices = group_of(group, config_dir)
-        chosen.append([Chosen(name=each.name, target=each.target(), knobs=each.knobs()) for each in choices])
-    return pairs(*chosen, allowed)
+    return pairs(chosen("strategy"), chosen("sync"), allowed)
 
 
 def _raw(choice: Choice, default: dict[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from ..tracking.sources import RunData
 
@@ -103,6 +103,12 @@ def note_all(notes: "Iterable[str]") -> None:
     """What is other than one may think, and no error."""
     for text in notes:
         note(f"note: {text}")
+
+
+def note_counted(notes: "Mapping[str, int]", things: str) -> None:
+    """Each note once, with how many of a sweep's trials or points it is about."""
+    for text, count in notes.items():
+        note(f"note: {text} ({count} {things if count > 1 else things.removesuffix('s')})")
 
 
 def note_damage(runs: "Iterable[RunData]") -> None:

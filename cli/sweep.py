@@ -3,6 +3,7 @@
 import math
 import shlex
 import time
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +12,7 @@ import typer
 
 from .completion import complete_override
 from .options import AllowModule, ConfigDir, Format
-from .output import aligned, note, results_alone, shortest, show, show_json, terminal_width
+from .output import aligned, note, note_counted, results_alone, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
     from ..engine.sweep.definition import Definition
@@ -150,7 +151,12 @@ def sweep(
         chosen = time.strftime("sweep-%m%d-%H%M%S")
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
         with view(opened.study) as observer:
-            Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer).run()
+            sweeper = Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer)
+            try:
+                sweeper.run()
+            finally:
+                notes = {text: len(trials) for text, trials in sweeper.notes.items()}
+        note_counted(notes, "trials")
         conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition, words, format)
 
 
@@ -165,8 +171,8 @@ def _name_of(words: list[str]) -> str | None:
 def conclude(
     name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str], format: str
 ) -> None:
-    from ..tracking.columns import known
-    from ..tracking.compare import Request, render, sort, table
+    from ..tracking.compare import Request, render, table
+    from ..tracking.judged import best_first
     from ..tracking.report import write_report
 
     runs = _runs(name, directory, trials)
@@ -177,9 +183,7 @@ def conclude(
     else:
         show(render(rows, width=terminal_width()))
     report = directory / "report.html"
-    by = known(definition.metric)
-    best_first = sort(rows, by.key) if by is not None and rows and by.key in rows[0] else rows
-    write_report(runs, report, best_first, metric=definition.metric)
+    write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric)
     failed = [done for done in trials if done.state == "failed"]
     if found:
         note(f"\n{found}")
@@ -313,6 +317,7 @@ def _dry_run(definition: "Definition", format: str) -> None:
         show_json([_raw_point(i, point) for i, point in enumerate(planned)])
     else:
         show("\n".join(aligned(_planned_table(definition, planned), numbers_from=1)))
+    note_counted(Counter(text for point in planned for text in point.notes), "points")
     runs = total * (definition.seeds or 1)
     if definition.method == "grid":
         note(f"\n{total:,} points, {runs:,} runs; nothing was trained")

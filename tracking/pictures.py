@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .compare import human_bytes
 from .errors import StorageError
 from .report.curves import ACCURACY, Curve, curves_of
-from .report.document import MEMORY_KINDS, STEP_PARTS, by_kind, finite, is_modelled, section
+from .report.document import MEMORY_KINDS, STEP_PARTS, by_kind, finite, is_modelled, section, seeds_of, settings_of
 from .report.palette import DASHES, LIGHT, MARKERS, MEMORY_COLOURS, STEP_COLOURS, Look, look
 from .report.text import shown
 from .report.verdict import bytes_of_a_step
@@ -31,7 +31,7 @@ _DASHES: dict[str, tuple[float, ...]] = dict(
 )
 _MARKERS: dict[str, str] = dict(zip(MARKERS, "osD^X*Pphd", strict=True))
 
-Numbered = tuple[int, RunData]  # a run and its place in the list: its look, the same in every picture
+Numbered = tuple[int, RunData]  # a run and the number of its setting: its look, as in the report
 Draw = Callable[[list[Numbered]], "Figure | None"]
 
 
@@ -41,7 +41,8 @@ def write_pictures(runs: list[RunData], directory: Path) -> list[Path]:
     What no run knows has no picture. Modelled runs have pictures of their own, whose names begin with modelled-.
     Returns the files. Raises StorageError when one cannot be written.
     """
-    numbered = list(enumerate(runs))
+    settings = settings_of([group["runs"] for group in seeds_of(runs)], len(runs))
+    numbered = list(zip(settings, runs, strict=True))
     try:
         directory.mkdir(parents=True, exist_ok=True)
         return [

@@ -31,6 +31,7 @@ class Planned:
     bytes_per_step: float | None = None
     memory: int = 0  # of the largest worker
     virtual_seconds: float | None = None  # at least, of the whole run; None: not known, or no virtual cluster
+    notes: tuple[str, ...] = ()  # what it does other than one may think
     why: str = ""
 
 
@@ -97,7 +98,9 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
     virtual = None
     if compute is not None and plan.steps is not None:
         virtual = max(plan.steps * compute, _seconds_of_sending(prepared.experiment, plan, plan.steps))
-    return Planned(chosen, layout.workers, layout.servers * layout.parts, plan.steps, sent, memory, virtual)
+    return Planned(
+        chosen, layout.workers, layout.servers * layout.parts, plan.steps, sent, memory, virtual, tuple(plan.notes)
+    )
 
 
 def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float:

@@ -65,6 +65,7 @@ class Sweeper:
         self._clearing = threading.Lock()
         self._running: dict[int, Trial] = {}
         self._crews: dict[int, Crew] = {}
+        self.notes: dict[str, set[tuple[int, int]]] = {}  # what trials do other than one may think: which trials
         self._failures = 0
         self._fatal: BaseException | None = None
         self._signal = 0
@@ -241,7 +242,10 @@ class Sweeper:
                 }
                 experiment = experiment.model_copy(update={"tracking": {**experiment.tracking, **own}})
             prepared = replace(prepared, experiment=experiment)
-            return prepared, prepared.plan()
+            plan = prepared.plan()
+            for text in plan.notes:
+                self.notes.setdefault(text, set()).add(trial.place)
+            return prepared, plan
 
     def _note(self, directory: RunDirectory, trial: Trial, seed: int) -> None:
         """Which trial of which sweep this run is, in its directory."""

@@ -282,7 +282,7 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Path]
     """Stands for the writers of reports and pictures: what they were given."""
     given: list[tuple[str, list[str], Path]] = []
 
-    def write_report(runs, file: Path, rows, columns) -> None:
+    def write_report(runs, file: Path, rows, columns, metric) -> None:
         given.append(("html", [run.name for run in runs if run.records is not None], file))
 
     def write_pictures(runs, directory: Path) -> list[Path]:
@@ -294,6 +294,27 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Path]
         setattr(module, function.__name__, function)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return given
+
+
+@pytest.mark.parametrize(
+    ("more", "metric", "first"),
+    [([], "throughput", "t1"), (["--sort", "accuracy"], "throughput", "t0"), (["slow"], None, "t0")],
+    ids=["alone", "sorted", "beside"],
+)
+def test_the_report_of_a_sweep_ranks_by_the_sweeps_own_metric(
+    more: list[str], metric: str | None, first: str, paceline, sweep: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str | None, str]] = []
+    (sweep / "sweep.yaml").write_text("metric: {name: throughput, goal: maximize}\n")
+    RunDirectory(sweep / "t1-s0").write_summary(
+        {"name": "t1-s0", "status": "completed", "accuracy": 0.5, "throughput": 900.0}
+    )
+    monkeypatch.setattr(
+        "paceline.tracking.report.write_report",
+        lambda runs, file, rows, columns, metric: given.append((metric, rows[0]["run"])),
+    )
+    assert paceline("compare", "rates", *more, "--html", "r.html").status == 0
+    assert given == [(metric, first)]
 
 
 def test_a_report_and_pictures_are_of_the_runs_shown_each_by_itself(paceline, sweep: Path, here: Path, writers) -> None:

@@ -1,6 +1,7 @@
 """`paceline sweep`: what it says, what it refuses, and that refusals and dry runs write nothing."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -109,6 +110,20 @@ def test_a_dry_run_of_an_adaptive_search_says_that_it_is_partial(paceline, here:
     assert "10 points drawn at random from a search of 25 trials" in ended.last and "this is partial" in ended.last
     assert len(table(paceline("sweep", rate, "--trials", "2", "--dry-run").out)) == 3
     assert not list(here.iterdir())
+
+
+def test_a_dry_run_says_each_note_once_with_how_many_points_it_is_about(paceline, here: Path) -> None:
+    ended = paceline("sweep", "seed=1,2,3", "batch_size=32,5000", "epochs=1", "tracking=none", "--dry-run")
+    said = [line for line in ended.err.splitlines() if line.startswith("note: batch_size=5000")]
+    assert ended.status == 0 and len(said) == 1 and said[0].endswith("(3 points)"), ended.err
+
+
+@pytest.mark.parametrize("command", [("plan", "--format", "json"), ("sweep", "seed=1,2", "--dry-run")], ids=" ".join)
+def test_plan_and_a_sweeps_dry_run_agree_on_workers_and_servers(command: tuple[str, ...], paceline) -> None:
+    for sync, servers in (("asp", 1), ("parameter_server", 1), ("bsp", 0)):
+        told = json.loads(paceline(*command, f"sync={sync}", "--format", "json").out)
+        for each in told if isinstance(told, list) else [told]:
+            assert (each["workers"], each["servers"]) == (2, servers)
 
 
 @pytest.mark.slow
@@ -300,6 +315,21 @@ def test_a_sweep_ends_with_the_table_the_best_and_the_report_and_resuming_says_i
         again = paceline("sweep", *definition, "--name", "mine", "--resume")
         assert (again.status, again.out) == (0, ended.out) and "trial 00" not in again.err
     assert {path: path.stat().st_mtime_ns for path in (here / "runs" / "mine").glob("*/*")} == times
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.usefixtures("fork_server")
+def test_a_sweep_says_each_note_once_and_its_tables_agree_on_the_number_of_workers(paceline, here: Path) -> None:
+    words = ("sync=asp,bsp", *TINY[:-1], "hardware.workers=2", "batch_size=5000", "data.limit=5000")
+    planned = json.loads(paceline("sweep", *words, "--dry-run", "--format", "json").out)
+    ended = paceline("sweep", *words, "--name", "mine", "--format", "json")
+    said = [line for line in ended.err.splitlines() if line.startswith("note: batch_size=5000")]
+    assert ended.status == 0 and len(said) == 1 and said[0].endswith("(2 trials)"), ended.err
+    compared = json.loads(paceline("compare", "mine", "--format", "json").out)
+    for rows in (planned, json.loads(ended.out)["table"], compared):
+        assert [row["workers"] for row in rows] == [2, 2]
+    assert [point["servers"] for point in planned] == [row["servers"] or 0 for row in compared] == [1, 0]
 
 
 @pytest.mark.dist

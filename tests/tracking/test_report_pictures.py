@@ -9,8 +9,9 @@ from some_runs import failed, many, recorded
 
 from paceline.tracking.errors import StorageError
 from paceline.tracking.pictures import write_pictures
+from paceline.tracking.report.document import document
 from paceline.tracking.report.palette import LIGHT, look
-from paceline.tracking.sources import RunData
+from paceline.tracking.sources import RunData, Swept
 
 NAMES = ["accuracy-time", "accuracy-epochs", "accuracy-bytes", "throughput", "step-time", "memory"]
 
@@ -69,6 +70,24 @@ def test_lines_have_the_reports_colours_also_when_some_runs_have_none(
     lines = figures["training time, s"].axes[0].get_lines()
     assert [line.get_color() for line in lines] == [LIGHT[look(i).colour] for i in range(1, 10)]
     assert lines[0].get_linestyle() != lines[-1].get_linestyle()
+
+
+def test_seeds_of_one_setting_look_alike_as_in_the_report(tmp_path: Path, figures: dict[str, Figure]) -> None:
+    runs = [
+        recorded(
+            f"{sync}-{seed}",
+            sync=sync,
+            swept=Swept("sweep", trial, seed, {"sync": sync}),
+            config={"seed": seed, "sync": {"name": sync, "knobs": {}}},
+        )
+        for trial, sync in enumerate(("bsp", "asp"))
+        for seed in range(3)
+    ]
+    write_pictures(runs, tmp_path)
+    lines = figures["training time, s"].axes[0].get_lines()
+    reported = [run["look"] for run in document(runs)["runs"]]
+    assert [line.get_color() for line in lines] == [LIGHT[colour] for colour, _, _ in reported]
+    assert [line.get_color() for line in lines] == 3 * [LIGHT[0]] + 3 * [LIGHT[1]]
 
 
 def test_the_bars_of_a_step_add_up_to_it(tmp_path: Path, figures: dict[str, Figure]) -> None:

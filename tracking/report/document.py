@@ -43,7 +43,7 @@ def document(
     judged = _judged(rows, metric)
     measures = list(dict.fromkeys([*MEASURES, judged]))
     contests = _contests(runs, [row.get(judged) is not None for row in rows])
-    seeds = _seeds(runs)
+    seeds = seeds_of(runs)
     settings = settings_of([group["runs"] for group in seeds], len(runs))
     curves = [curves_of(run) for run in runs]
     metrics = _metrics(curves)
@@ -108,7 +108,10 @@ def _contests(runs: list[RunData], judged: list[bool]) -> list[str]:
 
 
 def settings_of(groups: list[list[int]], count: int) -> list[int]:
-    """For each of `count` runs which setting it is of, counted from 0: the seeds of one look alike."""
+    """For each of `count` runs which setting it is of, counted from 0: the seeds of one look alike.
+
+    `groups`: the places of each one's runs, as of `seeds_of`.
+    """
     first = {place: group[0] for group in groups for place in group}
     found: dict[int, int] = {}
     return [found.setdefault(first.get(place, place), len(found)) for place in range(count)]
@@ -223,7 +226,7 @@ def _compared(table: list[Plain], picked: Sequence[str]) -> Plain | None:
     }
 
 
-def _seeds(runs: list[RunData]) -> list[Plain]:
+def seeds_of(runs: list[RunData]) -> list[Plain]:
     """The groups of runs that differ in their seed alone: a label, and their places."""
     places = {id(run): place for place, run in enumerate(runs)}
     groups = grouped([Entry((run,), _row(run)) for run in runs], lambda _: False)
