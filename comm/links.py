@@ -23,7 +23,7 @@ _ENDS, _BEGINS = 0, 1  # at the same time, ends come first
 _ROUNDING = 1e-12  # so that flows that have the same rate have it to the last bit, and end at the same time
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Lane:
     """One direction of a link. `flows`: that it carries now."""
 
@@ -31,7 +31,7 @@ class Lane:
     flows: "dict[Flow, None]" = field(default_factory=dict, repr=False)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Flow:
     connection: Hashable
     lanes: Sequence[Lane]
@@ -41,6 +41,10 @@ class Flow:
     since: float = 0.0
     rate: float = 0.0
     entry: int = -1  # of the event that is its end
+    bandwidth: float = field(init=False)  # of the slowest of `lanes`: its rate when nobody shares them
+
+    def __post_init__(self) -> None:
+        self.bandwidth = min([lane.bandwidth for lane in self.lanes], default=inf)
 
 
 class Links:
@@ -64,7 +68,7 @@ class Links:
         queue = self._queues.get(connection)
         if queue is not None:
             queue.append(flow)
-        elif at + _alone(flow) <= at:
+        elif at + nbytes / flow.bandwidth <= at:
             ended(at)
         else:
             self._queues[connection] = deque([flow])
@@ -116,7 +120,7 @@ class Links:
         What begins in the past of others (its worker waited outside training's time for workers that were ahead) has
         the whole bandwidth until now: the past is not played again.
         """
-        alone = _alone(flow)
+        alone = flow.left / flow.bandwidth  # seconds
         if moment + alone <= self.now:
             self._leave(flow, moment + alone)
             return True
@@ -171,6 +175,8 @@ class Links:
 
 def fair_rates(flows: Sequence[Flow]) -> list[float]:
     """Max-min fair rates of flows of which no other one shares a link with any."""
+    if len(flows) <= 1:  # most often
+        return [flow.bandwidth for flow in flows]
     open_flows: dict[Lane, int] = {}  # of each link, without a rate yet
     for flow in flows:
         for lane in flow.lanes:
@@ -196,8 +202,3 @@ def fair_rates(flows: Sequence[Flow]) -> list[float]:
                     left[lane] -= share
                     open_flows[lane] -= 1
     return [rates[flow] for flow in flows]
-
-
-def _alone(flow: Flow) -> float:
-    """Seconds that it takes when nobody shares its links."""
-    return flow.left / min(lane.bandwidth for lane in flow.lanes) if flow.left and flow.lanes else 0.0
