@@ -40,6 +40,7 @@ class Manifest:
     time_to_accuracy: float | None
     files: dict[str, str]  # name -> SHA-256
     run: str  # SHA-256 of what the run is made of: see stored.py
+    data: dict[str, str] | None = None  # file that was loaded -> SHA-256; None: an earlier version did not look
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -143,7 +144,10 @@ def _wrong(manifest: Manifest) -> str | None:
         return "has times that are no numbers"
     if not isinstance(files, dict) or not files or not all(map(PART.fullmatch, files)):
         return "does not name the checkpoint's files"
-    if not all(isinstance(digest, str) for digest in (*files.values(), manifest.run)):
+    data = {} if manifest.data is None else manifest.data
+    if not isinstance(data, dict):
+        return "does not name the files of data"
+    if not all(isinstance(digest, str) for digest in (*files.values(), *data.values(), manifest.run)):
         return "has checksums that are no texts"
     return None
 

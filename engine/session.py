@@ -212,9 +212,10 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
     plan.strategy.make_ready(lambda text: None if quiet else print(visible(text), file=sys.stderr, flush=True))
 
 
-def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan") -> None:
+def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan", data: "Data") -> None:
     """Before any process starts. Raises `CorruptCheckpointError` or `ConfigError`."""
     from .checkpoint import read_manifest
+    from .data_sums import check_data, sums_of
 
     assert prepared.directory is not None and prepared.stored is not None
     manifest = read_manifest(checkpoint)
@@ -231,6 +232,8 @@ def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan") -> None:
         raise ConfigError(
             f"{given}: makes {plan.steps} steps, and {checkpoint.name} has {done} behind it already{more}"
         )
+    if manifest.data is not None:
+        check_data(prepared.directory, sums_of(data), manifest.data)
 
 
 def run(
@@ -266,10 +269,11 @@ def run(
 
 def _check(prepared: Prepared, plan: "Plan") -> "Data":
     """What a run needs of this machine beside its plan. Raises `ConfigError`, `MachineError` or `MissingDataError`."""
-    if prepared.checkpoint is not None:
-        _can_go_on(prepared, prepared.checkpoint, plan)
     _check_machine(prepared, plan)
-    return _have_data(prepared)
+    data = _have_data(prepared)
+    if prepared.checkpoint is not None:
+        _can_go_on(prepared, prepared.checkpoint, plan, data)
+    return data
 
 
 def carry_out(

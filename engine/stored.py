@@ -45,21 +45,21 @@ def read_stored(directory: RunDirectory) -> Stored:
         text = read_text(file)
         plain = parse_yaml(text)
     except OSError as error:
-        raise CorruptCheckpointError(f"{file} cannot be read ({error.strerror}){_anew(directory)}") from None
+        raise CorruptCheckpointError(f"{file} cannot be read ({error.strerror}){anew(directory)}") from None
     except ValueError as error:
-        raise CorruptCheckpointError(f"{file} {error}{_anew(directory)}") from None
+        raise CorruptCheckpointError(f"{file} {error}{anew(directory)}") from None
     if not isinstance(plain, dict):
-        raise CorruptCheckpointError(f"{file} is no YAML mapping{_anew(directory)}")
+        raise CorruptCheckpointError(f"{file} is no YAML mapping{anew(directory)}")
     verdict = verdict_on(text)
     if verdict == "changed":
         raise ConfigError(
             f"--resume {directory.name}: {file} is not as paceline wrote it (its checksum differs), and a run goes on "
-            f"as it began; undo the change (what may change is given behind --resume, as key=value){_anew(directory)}"
+            f"as it began; undo the change (what may change is given behind --resume, as key=value){anew(directory)}"
         )
     if verdict == "unmarked":
         raise ConfigError(
             f"--resume {directory.name}: {file} does not end with its checksum, so that nobody can tell whether it is "
-            f"as it was written: an earlier version made it, or it was changed{_anew(directory)}"
+            f"as it was written: an earlier version made it, or it was changed{anew(directory)}"
         )
     return Stored(plain, from_plain(plain))
 
@@ -69,11 +69,11 @@ def check_identity(directory: RunDirectory, stored: Stored, checkpoint: Path, ru
     if run != identity(stored.plain):
         raise ConfigError(
             f"--resume {directory.name}: {checkpoint.name} was made with another configuration than {directory.config} "
-            f"has; put back the one that belongs to it{_anew(directory)}"
+            f"has; put back the one that belongs to it{anew(directory)}"
         )
 
 
-def _anew(directory: RunDirectory) -> str:
+def anew(directory: RunDirectory) -> str:
     """How to start anew from what the run has learnt."""
     from .checkpoint import steps_of
 

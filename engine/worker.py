@@ -19,6 +19,7 @@ from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
 from .build import Parts
 from .checkpoint import Manifest
+from .data_sums import check_data, sums_of
 from .dates import Dates
 from .experiment import Experiment
 from .layout import Role
@@ -111,6 +112,7 @@ class Worker:
         self.evaluated_at = 0.0  # the last evaluation's date
         self.snapshots: list[Snapshot] = []
         self.exported: str | None = None  # the checksum of model.safetensors
+        self.data_sums: dict[str, str] = {}  # see data_sums.py
         self.resident = memory.process_now()  # before anything of the run is there
 
     def run(self, started: Callable[[], None]) -> None:
@@ -191,6 +193,10 @@ class Worker:
 
     def _job(self, manifest: Manifest | None) -> Job:
         experiment, layout, role = self.experiment, self.layout, self.role
+        # before they are loaded: what changes in between would be found to have changed
+        self.data_sums = sums_of(self.parts.data) if self.is_chief and self.saves else {}
+        if self.is_chief and manifest:
+            check_data(self.directory, self.data_sums, manifest.data)
         train_split, self.test = self.parts.load()
         partition = self.parts.deal()
         steps = experiment.steps_in_all(partition.steps_per_epoch)
@@ -407,7 +413,8 @@ class Worker:
         if self.is_chief:
             writers = range(self.layout.workers if each else self.layout.parts)
             sums = self._read_of_living(key, writers)
-            manifest = Manifest(done, meter.seconds, self.time_to_accuracy, dict(sums), self.assignment.identity)
+            identity = self.assignment.identity
+            manifest = Manifest(done, meter.seconds, self.time_to_accuracy, dict(sums), identity, self.data_sums)
             checkpoint.commit(self.directory.checkpoints, manifest, self.experiment.checkpoint.keep)
             self.directory.append({"kind": "checkpoint", "step": done})
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -72,6 +73,10 @@ class Data(ABC):
     def found(self) -> str | None:
         """Where the data are on this machine, without reading them; None when they are missing: `load` fetches them."""
         return f"where {type(self).__module__}.{type(self).__qualname__}.load() has them"
+
+    def files(self) -> tuple[Path, ...]:
+        """What `load` reads: a run is not resumed once one of them has other content than when it began."""
+        return ()
 
 
 def at_most(size: int, limit: int | None) -> int:

@@ -93,6 +93,10 @@ class FashionMNIST(Data):
         folders = (SYSTEM_FOLDER, cache_folder())
         return next((str(folder) for folder in folders if all(_path(folder, name).is_file() for name in SHA256)), None)
 
+    def files(self) -> tuple[Path, ...]:
+        """Those of a user. All others are held to their known checksums whenever they are loaded."""
+        return () if self.root is None else tuple(_path(self.root, name) for name in SHA256)
+
     def _split(self, folder: Path, images_name: str, labels_name: str, limit: int | None) -> Split:
         contents = []
         for name, dimensions in ((images_name, 3), (labels_name, 1)):

@@ -1,15 +1,16 @@
 """Opens the files that data sets are in: regular ones alone. A pipe would be waited for, and a device may never end."""
 
 import errno
+import hashlib
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from ..errors import MissingDataError, TaskConfigError
 
 
-def open_data(path: Path) -> BinaryIO:
+def open_data(path: Path) -> BufferedReader:
     """Raises MissingDataError, or TaskConfigError for what is no regular file, without waiting for it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -21,6 +22,12 @@ def open_data(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise _not_regular(path)
     return os.fdopen(descriptor, "rb")
+
+
+def sha256_of(path: Path) -> str:
+    """Of a whole file, which is not held in memory. Raises as `open_data`."""
+    with open_data(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _not_regular(path: Path) -> TaskConfigError:

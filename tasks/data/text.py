@@ -56,6 +56,9 @@ class Text(Data):
     def found(self) -> str | None:
         return str(self.path) if self.path.is_file() else None
 
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,)
+
     def _parts(self, size: int) -> tuple[int, int]:
         """The bytes with a next one in the training and in the test split of a file of `size` bytes."""
         test = size // 10
