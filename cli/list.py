@@ -97,7 +97,7 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
         if pair.accepted:
             meanings.setdefault((pair.strategy, pair.meaning), []).append(pair.sync)
     notes: list[str] = []
-    for (strategy, meaning), taking in meanings.items():
+    for (strategy, meaning), taking in sorted(meanings.items(), key=lambda item: (item[0][0], -len(item[1]))):
         most = max(len(modes) for (each, _), modes in meanings.items() if each == strategy)
         which = f" with {', '.join(taking)}" if len(taking) < most else ""
         notes.append(f"{strategy}{which}: {meaning}")

@@ -161,8 +161,8 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
             )
         if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
-        value = override.value() if override.key_or_group in GROUPS else None
-        if isinstance(value, list) and not all(isinstance(name, str) for name in value):
+        chosen = override.value() if override.key_or_group in GROUPS and not override.is_delete() else ""
+        if not all(isinstance(name, str) for name in (chosen if isinstance(chosen, list) else [chosen])):
             raise ConfigError(f"{text}: takes choices by their names; see: paceline list {override.key_or_group}")
         if override.key_or_group in RENAMED:
             raise ConfigError(f"{text}: {no_such_key(override.key_or_group)}")

@@ -247,6 +247,11 @@ def test_what_no_machine_can_do_is_out_of_range(override: str, key: str) -> None
     [
         ("hardware=[1,2,3]", "hardware=[1,2,3]: takes choices by their names; see: paceline list hardware"),
         ("model=[[mlp]]", "model=[[mlp]]: takes choices by their names"),
+        ("model=5", "model=5: takes choices by their names; see: paceline list model"),
+        ("sync=nan", "sync=nan: takes choices by their names; see: paceline list sync"),
+        ("sync=true", "sync=true: takes choices by their names"),
+        ("sync={a:1}", "sync={a:1}: takes choices by their names"),
+        ("sync=null", "sync=null: takes choices by their names"),
         ("model.hidden=" + "[" * 120 + "]" * 120, "is nested too deeply"),
         ("+tracking.x=" + "[" * 70 + "]" * 70, "nested"),
         ("+a=" + "{a:" * 120 + "1" + "}" * 120, "is nested too deeply"),
