@@ -12,7 +12,7 @@ from pathlib import Path
 from paceline.engine.checkpoint import read_manifest, steps_of
 
 from .judge import Case, WrongError
-from .launched import NAME, Launched, train
+from .launched import NAME, SMALL, Launched, train
 
 MORE = ("model.hidden=[256]", "checkpoint.every_steps=2", "checkpoint.keep=1000", "steps=60")
 FULL = re.compile(r"No space left|disk|full|free|space|inode|write|shared memory|Read-only|read-only")
@@ -32,7 +32,7 @@ def cases(chance: random.Random, count: int) -> list[Case]:
         return []
     found: list[Case] = []
     for number in range(count):
-        match number % 5:
+        match number % 8:
             case 0 | 1:
                 size = chance.randrange(16, 2500)
                 found.append(Case("run directory's disk full", f"{size} KiB", partial(_runs, f"size={size}k")))
@@ -42,6 +42,15 @@ def cases(chance: random.Random, count: int) -> list[Case]:
             case 3:
                 size = chance.randrange(4, 64)
                 found.append(Case("shared memory full", f"{size} KiB, hogwild", partial(_shared_memory, size)))
+            case 4:
+                what = chance.choice(["ro", *(f"nr_inodes={free}" for free in range(16))])
+                found.append(Case("resumed on a spent disk", what, partial(_resumed, what)))
+            case 5:
+                what = chance.choice(["ro", *(f"nr_inodes={free}" for free in range(1, 32))])
+                found.append(Case("sweep's disk spent", what, partial(_swept, what)))
+            case 6:
+                what = chance.choice([f"nr_inodes={free}" for free in range(8, 32)])
+                found.append(Case("disk spent, W&B offline", what, partial(_mirrored, what)))
             case _:
                 what = chance.choice(["size=4k", "nr_inodes=2", "ro"])
                 found.append(Case("TMPDIR unusable", what, partial(_temporary, what)))
@@ -68,6 +77,37 @@ def _runs(options: str, place: Path) -> None:
     _is_explained(launched, launched.ends({0, 3}))
     for checkpoint in steps_of(kept / NAME / "checkpoints"):
         read_manifest(checkpoint)
+
+
+def _resumed(options: str, place: Path) -> None:
+    """`nr_inodes`: so many more than the run has."""
+    runs, made = place / "runs", place / "made"
+    train(place, "steps=10").ends({0})
+    runs.rename(made)
+    runs.mkdir()
+    if options != "ro":
+        options = f"nr_inodes={len(list(made.rglob('*'))) + 1 + int(options.partition('=')[2])}"
+    there, mount = shlex.quote(str(runs)), _mounted(runs, "size=64m")
+    mount[4] = mount[4].replace(
+        '"$@"', f'cp -a {shlex.quote(str(made))}/. {there}; mount -o remount,{options} {there}; "$@"', 1
+    )
+    launched = Launched(place, ["train", "--resume", NAME, "--allow-module", "trouble", "steps=20"], mount)
+    _is_explained(launched, launched.ends({0, 3}))
+
+
+def _swept(options: str, place: Path) -> None:
+    (place / "runs").mkdir()
+    words = ["sweep", *SMALL, "model.hidden=[32]", "steps=6", "optimizer.lr=0.1,0.2", "--name", "swept"]
+    launched = Launched(place, words, _mounted(place / "runs", options))
+    _is_explained(launched, launched.ends({0, 3}))
+
+
+def _mirrored(options: str, place: Path) -> None:
+    """W&B may fail; what it says is no traceback, and the run is judged by its own files."""
+    (place / "runs").mkdir()
+    words = ("steps=10", "tracking=wandb", "tracking.mode=offline")
+    launched = train(place, *words, prefix=_mounted(place / "runs", options))
+    _is_explained(launched, launched.ends({0, 3}))
 
 
 def _shared_memory(size: int, place: Path) -> None:
