@@ -70,7 +70,7 @@ def _find(name: str) -> "RunData":
     from ..tracking.errors import RunNameError
     from ..tracking.visible import visible
 
-    found = sources.gather([name], ROOT)
+    found = sources.gather([name], ROOT, records=False)
     if len(found) > 1:
         examples = ", ".join(visible(each.name) for each in found[:3])
         one = next((text for each in found if (text := _as_typed(name, each))), None)
@@ -79,7 +79,7 @@ def _find(name: str) -> "RunData":
             f"{name}: holds {len(found)} runs ({examples}, ...); show takes one{such}, "
             f"paceline compare {shlex.quote(name)} takes all"
         )
-    return found[0]
+    return found[0] if found[0].path is None else sources.gather([str(found[0].path)], ROOT)[0]
 
 
 def _as_typed(name: str, run: "RunData") -> str | None:

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from .files import OTHER_BREAKS, UnusableFileError, parse_yaml
+from .files import LOADER, OTHER_BREAKS, UnusableFileError, parse_yaml
 
 MOST_CHARACTERS = 1 << 15  # of a text with sections; without aliases it cannot hold too many values
 MOST_SECTIONS = 1 << 13  # that are remembered
@@ -18,6 +18,7 @@ _MORE = (
 )
 _SECTION = re.compile(_KEY + _MORE)
 _SECTIONS = re.compile(rf"((?:{_KEY}{_MORE})+)(?:#[^\n]*\n)*")
+_WORDS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*): ([A-Za-z][A-Za-z0-9_.-]*)\n")  # every run has a name of its own
 _ACROSS = re.compile(rf"[&*{OTHER_BREAKS}]")  # an alias may stand for what is in another section
 
 
@@ -37,4 +38,13 @@ def parse_configuration(text: str) -> Any:
 
 @lru_cache(MOST_SECTIONS)
 def _parsed(section: str) -> dict[Any, Any]:
+    words = _WORDS.fullmatch(section)
+    if words and not any(map(_is_more_than_text, words.groups())):
+        return {words[1]: words[2]}
     return parse_yaml(section)
+
+
+def _is_more_than_text(word: str) -> bool:
+    """`no`, `null`: whatever the loader would not take for text."""
+    rules: dict[str | None, list[tuple[str, re.Pattern[str]]]] = LOADER.yaml_implicit_resolvers
+    return any(rule.match(word) for first in (word[0], None) for _, rule in rules.get(first, []))

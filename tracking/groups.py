@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
@@ -121,6 +122,7 @@ def mean(values: Sequence[Any]) -> tuple[Any, float | None]:
     return centre, (t975(n) or 0.0) * deviation / math.sqrt(n)
 
 
+@cache
 def t975(n: int) -> float | None:
     """t(0.975, n - 1), for the interval of a mean of n; None where there is none."""
     from scipy.special import stdtrit

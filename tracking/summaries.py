@@ -61,7 +61,9 @@ def row_of(summary: Summary) -> Row:
     sections = {name: _section(summary, name) for name in _SECTIONS} | {"": summary}
     for key, field in FIELDS.items():
         value = sections[field.section].get(field.name)
-        row[key] = None if value is None else _text(value, field) if field.text else _scaled(value, field.factor)
+        if value is not None:
+            value = _text(value, field) if field.text else _scaled(value, field.factor)
+        row[key] = value
     of_servers = _number(sections["server_memory"].get("process_peak"))
     if of_servers is not None:  # the largest process, whichever it is
         row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
@@ -180,5 +182,5 @@ def _number(value: Any) -> float | int | None:
 
 
 def _scaled(value: Any, factor: float | None) -> float | int | None:
-    value = _number(value)
+    value = value if type(value) is float else _number(value)  # as most are
     return value if value is None or factor is None else value * factor
