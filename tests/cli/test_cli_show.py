@@ -99,6 +99,15 @@ def test_a_sweep_is_refused_with_a_run_to_name_and_a_run_of_it_is_shown(paceline
     assert words(paceline("show", "a-sweep/t0").out)[-1][-2:] == ["--resume", "runs/a-sweep/t0"]
 
 
+def test_of_a_sweep_that_show_refuses_no_record_is_parsed(paceline, here: Path, monkeypatch) -> None:
+    lines: list[int | None] = []
+    scan = RunDirectory.scan
+    monkeypatch.setattr(RunDirectory, "scan", lambda run, most=None: lines.append(most) or scan(run, most))
+    for name in ("t0", "t1"):
+        made(here / "runs" / "a-sweep", name).write_summary({"name": name, "status": "completed"})
+    assert paceline("show", "a-sweep").status == 2 and lines == [1, 1]
+
+
 def test_of_a_wandb_folder_the_run_that_is_suggested_can_be_shown(paceline, here: Path, monkeypatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "tracking")
     from recorded import began, datastore, history
