@@ -5,7 +5,7 @@ from .columns import COLUMNS, MEMORY_KINDS
 TERMS = {
     "worker": "one process, on one device, that trains; on a virtual cluster a thread that stands for one",
     "server": "a process beside the workers that holds weights for them and does not train",
-    "rank": "the number of a worker or server in the run: workers from 0 on, then servers",
+    "rank": "the number of a worker or server: workers from 0 on, then servers; logs call either worker 2",
     "replica": "one full copy of the model in training: one worker, or several that it is cut over (client in FedAvg)",
     "stage": "the piece of a replica that one worker of strategy=pipeline holds: some of the model's layers",
     "shard": "the piece of the model's tensors, or of their gradients or optimizer state, that one replica keeps",
@@ -42,9 +42,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "throughput_samples_per_s": ("samples/s", "of all workers, without the first steps (measure.after) and evaluation"),
     "too_short": ("", "whether the run has too few steps for its speed to be shown"),
     "step_ms": ("ms", "median time of a step"),
-    "compute_ms": ("ms", "the part of a step in which the worker was not blocked"),
-    "communication_ms": ("ms", "the part of a step that was blocked after the last participant had begun"),
-    "waiting_ms": ("ms", "the part of a step that was blocked until the last participant began"),
+    "compute_ms": ("ms", "the time of a step in which the worker was not blocked"),
+    "communication_ms": (
+        "ms",
+        "the time of a step that was blocked after the last worker or server that takes part had begun",
+    ),
+    "waiting_ms": ("ms", "the time of a step that was blocked until the last worker or server that takes part began"),
     "peak_memory_mib": ("MiB", "peak of the largest process, worker or server"),
     **{
         f"{kind}_mib": (
