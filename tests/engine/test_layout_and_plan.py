@@ -131,3 +131,7 @@ class TestPlan:
         with pytest.raises(ConfigError, match=f"optimizer: {optimizer} cannot be used here"):
             deleted = [f"~optimizer.{knob}" for knob in ("momentum", "weight_decay", "nesterov")]
             engine.prepare([f"optimizer._target_=torch.optim.{optimizer}", *deleted]).plan()
+
+    def test_a_number_that_torch_cannot_hold_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="optimizer: SGD cannot be used here: int too big to convert"):
+            engine.prepare(["optimizer.weight_decay=1047932215008709657669"]).plan()
