@@ -140,6 +140,27 @@ def test_each_file_of_a_run_is_opened_once(records, root, monkeypatch):
     }
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "key", "value"),
+    [
+        ("config.yaml", "staleness: 3", "staleness: 4", "sync.staleness", 4),
+        ("summary.json", '"loss": 0.08', '"loss": 0.09', "loss", 0.09),
+        ("trial.json", "0.1", "0.7", "optimizer.lr", 0.7),
+    ],
+)
+def test_what_was_read_before_never_stands_for_what_a_file_says_now(file, old, new, key, value, root):
+    request = Request(group=False, columns=("sync.staleness", "loss", "optimizer.lr"))
+    before, _ = table(gather(["rates/a"], root, records=False), request)
+    path = root / "rates" / "a" / file
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    after, _ = table(gather(["rates/a"], root, records=False), request)
+    assert after[0][key] == value != before[0][key]
+    assert {name: told for name, told in after[0].items() if name != key} == {
+        name: told for name, told in before[0].items() if name != key
+    }
+
+
 HOSTILE = {
     "torn": b"a: [",
     "text": b"just text",
