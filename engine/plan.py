@@ -252,11 +252,7 @@ def _optimizer_state(parameters: list[nn.Parameter], make_optimizer: MakeOptimiz
             parameter.grad = torch.empty_like(parameter)
     try:
         optimizer.step()
-    except (
-        TypeError,
-        RuntimeError,
-        OverflowError,
-    ) as error:  # it wants a closure, or sparse gradients; too large a knob
+    except (TypeError, RuntimeError, OverflowError) as error:  # wants a closure, sparse gradients, smaller numbers
         raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {error}") from error
     return memory.held(memory.optimizer_state(optimizer))
 

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import random
 import string
 import threading
@@ -152,7 +153,7 @@ def _answer(words: list[str]) -> tuple[int, str]:
     if pool is None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "paceline.engine.plan", "paceline.cli.main"])
-        pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context)
+        pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context, initializer=silence)
     try:
         status, said = json.loads(pool.submit(dry_run, words).result(SECONDS))
     except (TimeoutError, BrokenProcessPool) as error:
@@ -162,6 +163,11 @@ def _answer(words: list[str]) -> tuple[int, str]:
         pool.shutdown(wait=False, cancel_futures=True)
         return -1, f"{type(error).__name__}: the process hung or died"
     return status, said
+
+
+def silence() -> None:
+    """What a dry run prints goes to the descriptor, past what `dry_run` puts in the place of sys.stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def dry_run(words: list[str]) -> str:
