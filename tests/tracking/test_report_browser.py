@@ -450,6 +450,15 @@ def test_settings_are_ranked_by_the_time_to_the_target_with_intervals(window: Br
     assert window.run("return document.querySelector('#sweep').hidden"), "no number is swept"
 
 
+def test_no_two_bars_of_a_ranking_look_alike(window: Browser, tmp_path: Path) -> None:
+    write_report([recorded(f"run-{i}", number=i, sync=f"mode-{i}") for i in range(20)], tmp_path / "many.html")
+    window.open(tmp_path / "many.html")
+    show(window, "ranking")
+    marker = "const { color, pattern } = plot.data[0].marker; "
+    looks = window.run(PLOT + marker + "return color.map((one, i) => `${one} ${pattern.shape[i]}`)", "ranking")
+    assert len(looks) == len(set(looks)) == 20
+
+
 def test_a_ranking_of_one_seed_says_that_it_is_none(few: Browser) -> None:
     show(few, "ranking")
     said = few.run("return document.querySelector('#ranking figcaption').textContent")

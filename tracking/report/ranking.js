@@ -1,6 +1,9 @@
 // Settings ranked by one number: a bar for the mean of the seeds, a whisker for its 95 % interval.
 const BROKEN = ['failed', 'diverged', 'damaged', 'pruned'];
 
+// Where a line has a dash, because the colours are used up, a bar has stripes.
+const HATCHES = { solid: '', dash: '/', dot: '.', dashdot: 'x', longdash: '\\', longdashdot: '+' };
+
 function rankingSection(section, body, controls) {
   const known = report.measures.map((measure, i) => [String(i), measure.name]).filter(([i]) => runs.some((run) => run.results[i] !== null));
   if (!known.length) return false;
@@ -35,9 +38,13 @@ function describeRanking(shown, place) {
   const text = ({ mean, half }) => measured(name, mean) + (half ? ` \u00b1 ${measured(name, half)}` : '');
   const y = ranked.map((_, i) => i);
   const ends = ranked.map(({ mean, half }) => mean + half);
+  const looks = ranked.map(({ members }) => members[0].look);
   const bars = {
     type: 'bar', orientation: 'h', y, x: ranked.map(({ mean }) => mean), width: 0.62,
-    marker: { color: ranked.map(({ members }) => colours()[members[0].look[0]]) },
+    marker: {
+      color: looks.map(([colour]) => colours()[colour]),
+      pattern: { shape: looks.map(([, dash]) => HATCHES[dash]), fgcolor: palette().page, size: 8 },
+    },
     error_x: { type: 'data', array: ranked.map(({ half }) => half), visible: !single, color: palette().text, thickness: 1.5, width: 5 },
     hovertext: ranked.map((setting) => `${forPlotly(shorten(setting.label, 60))}<br>${text(setting)}`), hovertemplate: '%{hovertext}<extra></extra>',
   };
