@@ -194,8 +194,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/parameter_server.py",
-        "self._accrued.zero_()\n\n    def _pull",
-        "\n\n    def _pull",
+        "self._accrued.zero_()\n        self._owes = False",
+        "self._owes = False",
         "tests/strategies/test_parameter_server.py -k 'not process and not digits'",
     ),
     Mutation(
@@ -238,8 +238,8 @@ MUTATIONS = [
     # -- where results go
     Mutation(
         "tracking/redact.py",
-        "return _URL_LOGIN.sub(HIDDEN, value)",
-        "return value",
+        "_URL_LOGIN.sub(HIDDEN, url[0])",
+        "url[0]",
         "tests/tracking/test_redact.py",
     ),
     Mutation(
@@ -256,8 +256,8 @@ MUTATIONS = [
     ),
     Mutation(
         "tracking/selection.py",
-        "return min(gains) >= 0 and max(gains) > 0",
-        "return max(gains) > 0",
+        "return one != other and all(a >= b for a, b in zip(one, other, strict=True))",
+        "return one != other and any(a >= b for a, b in zip(one, other, strict=True))",
         "tests/tracking/test_selection.py",
     ),
     Mutation(

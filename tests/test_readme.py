@@ -77,7 +77,7 @@ def test_the_first_commands_of_the_readme_succeed_one_after_another(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     first = [command for command in commands("paceline") if command.split()[1] in ("list", "plan", "train", "compare")]
-    assert "paceline compare" in first[:7] and "paceline train sync=asp --name first-asp" in first[:7]
+    assert "paceline compare" in first[:9] and "paceline train sync=asp --name first-asp" in first[:9]
     for command in first[: first.index("paceline compare") + 1]:
         check(command, monkeypatch, capfd)
 
