@@ -269,13 +269,13 @@ MUTATIONS = [
     # -- the command
     Mutation(
         "cli/main.py",
-        "note(_sentence(str(error)))\n        return exit_code",
-        "note(_sentence(str(error)))\n        return 1",
+        "note(_sentence(shortened(str(error))))\n        return exit_code",
+        "note(_sentence(shortened(str(error))))\n        return 1",
         "tests/cli/test_cli_refusals.py",
     ),
     Mutation(
         "cli/main.py",
-        "note(_sentence(str(error)))\n        return exit_code",
+        "note(_sentence(shortened(str(error))))\n        return exit_code",
         "return exit_code",
         "tests/cli/test_cli_refusals.py",
     ),
