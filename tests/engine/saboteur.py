@@ -37,7 +37,9 @@ class Sabotage(DataParallel):
 
     def __init__(
         self,
-        act: Literal["none", "print", "raise", "babble", "lie", "exit", "vanish", "kill", "sleep"] = "none",
+        act: Literal[
+            "none", "print", "raise", "raise_on_a_full_disk", "babble", "lie", "exit", "vanish", "kill", "sleep"
+        ] = "none",
         rank: int = 1,
         at: int = 3,
         pause: float = 0.0,
@@ -69,6 +71,11 @@ class Sabotage(DataParallel):
             case "print":
                 print("hello from the saboteur")
             case "raise":
+                raise SabotageError("the coffee machine is on fire")
+            case "raise_on_a_full_disk":  # where its log is
+                full = os.open("/dev/full", os.O_WRONLY)
+                os.dup2(full, 1)
+                os.dup2(full, 2)
                 raise SabotageError("the coffee machine is on fire")
             case "babble":
                 raise SabotageError(f"the first word {MANY * 'word '}the last word")

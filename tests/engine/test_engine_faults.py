@@ -461,12 +461,16 @@ def seconds_to_first_step(train: Train, root: Path, name: str, *overrides: str) 
     return seen[0] - start
 
 
-def test_a_worker_whose_log_cannot_be_written_still_tells_what_went_wrong(train: Train, root: Path) -> None:
-    sabotage = ("strategy=sabotage", "strategy.act=raise", "strategy.at=4", "steps=20")
+def test_a_worker_whose_log_cannot_be_written_still_tells_what_went_wrong(train: Train) -> None:
+    with pytest.raises(WorkerFailedError, match="SabotageError: the coffee machine is on fire"):
+        train("strategy=sabotage", "strategy.act=raise_on_a_full_disk", "strategy.at=4")
+
+
+def test_a_log_that_is_no_file_is_refused_by_name(train: Train, root: Path) -> None:
     with pytest.raises(WorkerFailedError):
-        train(*sabotage, "checkpoint.every_steps=2", name="victim")
+        train("strategy=sabotage", "strategy.act=raise", "strategy.at=4", "checkpoint.every_steps=2", name="victim")
     log = root / "victim" / "logs" / "worker-001.log"
     log.unlink()
     log.symlink_to("/dev/full")
-    with pytest.raises(WorkerFailedError, match="SabotageError: the coffee machine is on fire"):
+    with pytest.raises(WorkerFailedError, match=r"worker-001\.log is a device, and only regular files are written"):
         train(resume="victim")
