@@ -24,6 +24,7 @@ settings.register_profile("paceline", deadline=None, database=None)
 settings.load_profile("paceline")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seen: set[str] = set()
     for item in items:

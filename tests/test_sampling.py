@@ -25,3 +25,10 @@ def test_the_sample_is_of_what_was_chosen_and_the_header_says_its_seed(pytester:
     passed = result.parseoutcomes()["passed"]
     assert 20 < passed < 80 and result.parseoutcomes()["deselected"] == 200 - passed
     result.stdout.fnmatch_lines(["sample: 0.25 of the tests, --seed 3"])
+
+
+@pytest.mark.xdist_group("one_process")
+def test_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("not run by pytest-xdist")
+    assert request.node.nodeid.endswith("@one_process"), "pytest-xdist no longer tells its scheduler of groups"

@@ -106,6 +106,7 @@ def test_fit_prints_a_gpt_that_can_be_planned_as_it_is_typed(paceline) -> None:
     assert sum(who["parameters"] for who in plan["who"]) == found["largest_model"]["parameters"]
 
 
+@pytest.mark.slow
 def test_fit_tells_the_same_in_every_format(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
     search, found = engine.find_fit, []
 

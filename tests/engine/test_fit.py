@@ -127,7 +127,12 @@ class TestFit:
         assert found.batch_size > 1000 and len(asked) < 12
 
     @pytest.mark.parametrize(
-        "how", [("strategy=single",), ("optimizer=adam",), ("strategy=pipeline",)], ids=lambda how: how[0]
+        "how",
+        [
+            ("strategy=pipeline",),
+            *(pytest.param(how, marks=pytest.mark.slow) for how in (("strategy=single",), ("optimizer=adam",))),
+        ],
+        ids=lambda how: how[0],
     )
     def test_the_largest_gpt_fits_and_the_next_of_the_family_does_not(self, how: tuple[str, ...]) -> None:
         found = fit(*how, SMALL, "batch_size=4", strategies=())

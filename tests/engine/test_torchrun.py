@@ -105,6 +105,7 @@ def test_two_agents_form_one_job_with_the_bits_of_a_local_run(agents: Agents, tr
     assert weights(train("steps=12", resume="mine").path) == weights(train("steps=12").path)
 
 
+@pytest.mark.slow
 def test_torchruns_processes_are_workers_and_servers(agents: Agents, root: Path) -> None:
     agents.start(1, 3, "sync=asp", "steps=20")
     assert agents.wait() == [0], agents.said()

@@ -26,6 +26,7 @@ def test_a_missing_compiler_is_named_with_its_package(monkeypatch, tmp_path):
     assert missing.value.exit_code == 3
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_a_broken_compiler_says_is_shown(monkeypatch, tmp_path):
     compiler = tmp_path / "c++"

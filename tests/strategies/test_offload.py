@@ -709,7 +709,17 @@ def test_too_small_a_pool_is_refused_before_training_with_the_smallest_that_work
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize("more", [[], ["strategy.delayed_update=true"], ["strategy.activations=false"]], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        *(
+            pytest.param([knob], marks=pytest.mark.slow)
+            for knob in ("strategy.delayed_update=true", "strategy.activations=false")
+        ),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", WHOLE)
 def test_measured_memory_is_as_stated(name, more, fork_server, tmp_path):
     result = engine.run([*SETTINGS, *SHORT, *WHOLE[name], *more], root=tmp_path, quiet=True)

@@ -410,7 +410,9 @@ def own_directory(fork_server, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "how", [["hardware.workers=3"], ["strategy=pipeline", "hardware.workers=4"]], ids=["replicas", "pipeline"]
+    "how",
+    [["hardware.workers=3"], pytest.param(["strategy=pipeline", "hardware.workers=4"], marks=pytest.mark.slow)],
+    ids=["replicas", "pipeline"],
 )
 @of_shards
 def test_a_run_measures_the_bytes_and_the_memory_that_its_plan_states(own_directory, shard, how):
