@@ -114,8 +114,8 @@ class Launched:
             raise WrongError(f"exit status {status}, not {sorted(statuses)}; it said: {self.said()[-2000:]}")
         if status > 0:
             self._explains_itself()
-        if status == 0 and self._trains and self.run.summary.exists():
-            summary = self.run.read_summary()
+        if status == 0 and self._trains:
+            summary = self.run.read_summary() if self.run.summary.exists() else None
             if summary is None or summary["status"] != "completed":
                 raise WrongError(f"exit status 0 of a run that is not complete: {summary}")
         return status

@@ -145,6 +145,7 @@ def _check(words: list[str], place: Path) -> None:
 
 
 _of_this_thread = threading.local()  # its process: one that dies must not take along what another thread tries
+_pools: list[ProcessPoolExecutor] = []  # kept until the end: Python's exit stumbles over one that went with its thread
 
 
 def _answer(words: list[str]) -> tuple[int, str]:
@@ -154,6 +155,7 @@ def _answer(words: list[str]) -> tuple[int, str]:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "paceline.engine.plan", "paceline.cli.main"])
         pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context, initializer=silence)
+        _pools.append(pool)
     try:
         status, said = json.loads(pool.submit(dry_run, words).result(SECONDS))
     except (TimeoutError, BrokenProcessPool) as error:

@@ -25,7 +25,7 @@ from .launched import Launched, Moment, train, weights
 NOBODY = 65534
 ATTACK = 5.0  # seconds
 WAIT = "model.act=wait_for_go"
-PAUSED = ("model=trouble", "model.pause=0.05", "steps=30", "hardware.timeout=60")
+PAUSED = ("model=trouble", "model.pause=0.05", "steps=60", "hardware.timeout=60")  # so long that what was said is heard
 SYNCS = ("bsp", "parameter_server", "local_sgd")
 _BUSY = threading.Lock()
 
@@ -46,14 +46,29 @@ def reference(sync: str) -> bytes:
 Attack = Callable[[str, int, random.Random], None]
 
 
+_reached = threading.Event()  # in the stranger's process: it has connected to something
+REACHED, NOTHING, BROKEN = range(3)  # its exit status
+
+
 def _connected(host: str, port: int) -> socket.socket:
-    return socket.create_connection((host, port), 2)
+    stranger = socket.create_connection((host, port), 2)
+    _reached.set()
+    return stranger
 
 
 def _garbage(host: str, port: int, chance: random.Random) -> None:
     for _ in range(20):
-        with _connected(host, port) as stranger:
+        with suppress(OSError), _connected(host, port) as stranger:
             stranger.sendall(chance.randbytes(chance.randrange(1, 5000)))
+            _listen(stranger)
+
+
+def _listen(stranger: socket.socket) -> None:
+    """Until the other end hangs up or says no more: who leaves with something unread takes back what it said."""
+    stranger.settimeout(0.5)
+    with suppress(OSError):
+        while stranger.recv(1000):
+            pass
 
 
 def _silence(host: str, port: int, _: random.Random) -> None:
@@ -106,11 +121,12 @@ def _another_key(host: str, port: int, chance: random.Random) -> None:
             stranger.sendall(struct.pack("!I", 1) + nonces[1] + proof)
             for key, value in ((b"paceline/stop", b"1"), (b"stop", b"1")):
                 stranger.sendall(encode([b"set", key, value]))
-            stranger.recv(1000)
+            _listen(stranger)
 
 
 def _store(key: str, value: str) -> Attack:
     def write(host: str, port: int, _: random.Random) -> None:
+        _connected(host, port).close()
         store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=2))
         for prefix in ("", "paceline/", "restart-0/paceline/"):
             store.set(prefix + key, value)
@@ -146,44 +162,51 @@ def cases(chance: random.Random, count: int) -> list[Case]:
 def _check(attack: str, sync: str, early: bool, seed: int, place: Path) -> None:
     launched = train(place, *PAUSED, WAIT, "model.at=3", f"sync={sync}")
     moment = Moment("first worker's log" if early else "first step")
-    attacked = 0
+    reached = False
     for _ in range(5 if early else 1):  # new ports appear while workers meet
         if not launched.comes(moment):
             break
-        addresses = listening(launched)
-        attacked += len(addresses)
-        _as_stranger(attack, addresses, seed)
+        reached |= _as_stranger(attack, listening(launched), seed)
         time.sleep(0.1)
     (place / "go").touch()
     launched.ends({0})
-    if not attacked:
-        raise WrongError("there was nothing to attack: is the harness looking at the right ports?")
+    if not reached:
+        raise WrongError("there was nobody to attack: is the harness looking at the right ports?")
     if weights(place) != reference(sync):
         raise WrongError("the run ended with other weights than undisturbed")
 
 
-def _as_stranger(attack: str, addresses: list[tuple[str, int]], seed: int) -> None:
-    """In a process of another user, where we may become one."""
+def _as_stranger(attack: str, addresses: list[tuple[str, int]], seed: int) -> bool:
+    """In a process of another user, where we may become one. Whether it could connect to any of them."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "faults.strangers"])
     process = context.Process(target=be_stranger, args=(attack, addresses, seed))
     process.start()
     process.join(30)
     process.kill()
+    if process.exitcode not in (REACHED, NOTHING):
+        raise RuntimeError(f"the stranger itself failed, with status {process.exitcode}")
+    return process.exitcode == REACHED
 
 
 def be_stranger(attack: str, addresses: list[tuple[str, int]], seed: int) -> None:
     """Attack all addresses at once."""
-    silent = os.open(os.devnull, os.O_WRONLY)
+    silent, broken = os.open(os.devnull, os.O_WRONLY), threading.Event()
     os.dup2(silent, 2)
+    "".encode("idna")  # connecting imports it, and another user may not read where Python is installed
     if os.getuid() == 0:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
 
     def reach(host: str, port: int) -> None:
-        with suppress(OSError, RuntimeError):
+        try:
             ATTACKS[attack](host, port, random.Random(seed))
+        except (OSError, RuntimeError, struct.error):  # hung up on, in the middle of something
+            pass
+        except BaseException:
+            broken.set()
+            raise
 
     threads = [threading.Thread(target=reach, args=address, daemon=True) for address in addresses]
     for thread in threads:
@@ -191,7 +214,7 @@ def be_stranger(attack: str, addresses: list[tuple[str, int]], seed: int) -> Non
     deadline = time.monotonic() + ATTACK
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0))
-    os._exit(0)
+    os._exit(BROKEN if broken.is_set() else REACHED if _reached.is_set() else NOTHING)
 
 
 def listening(launched: Launched) -> list[tuple[str, int]]:
