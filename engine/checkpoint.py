@@ -76,16 +76,28 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
         _write_synced(temporary / MANIFEST, json_sealed(manifest.__dict__).encode())
         _sync_directory(temporary)
         if final.exists():
-            shutil.rmtree(final)
+            _remove(final, ".old")
         temporary.rename(final)
         _sync_directory(checkpoints)
         own = [path for path in steps_of(checkpoints) if _step_of(path) <= manifest.step]
         for path in {*steps_of(checkpoints)} - {*own[-keep:]}:
-            shutil.rmtree(path)
+            _remove(path)
+        for left in [*checkpoints.glob("step-*.tmp"), *checkpoints.glob("step-*.old")]:  # by who was killed
+            if STEP.fullmatch(left.stem) and _step_of(left.with_suffix("")) < manifest.step:
+                shutil.rmtree(left)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise _unwritable(temporary, error) from error
     return final
+
+
+def _remove(checkpoint: Path, suffix: str = ".tmp") -> None:
+    """Whoever is killed in the middle of it leaves no half checkpoint under a whole one's name."""
+    doomed = checkpoint.with_suffix(suffix)
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def export(path: Path, tensors: Mapping[str, Tensor]) -> str:

@@ -277,3 +277,27 @@ def test_an_exported_model_is_replaced_whole_or_not_at_all(tmp_path: Path, monke
         export(path, {"w": torch.zeros(2)})
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("steps", [(4, 8, 12), (4, 4)], ids=["the oldest goes", "a step is saved again"])
+def test_whoever_is_killed_while_it_removes_a_checkpoint_leaves_whole_ones(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch, steps: tuple[int, ...]
+) -> None:
+    for step in steps[:-1]:
+        save(checkpoints, step, keep=2)
+    rmtree = checkpoint.shutil.rmtree
+
+    def killed(path: Path) -> None:
+        (path / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(checkpoint.shutil, "rmtree", killed)
+        save(checkpoints, steps[-1], keep=2)
+    for path in steps_of(checkpoints):
+        read_manifest(path)
+    assert checkpoint.shutil.rmtree is rmtree
+    save(checkpoints, steps[-1], keep=2)
+    assert [read_manifest(path).step for path in steps_of(checkpoints)] == sorted({*steps[-2:]})
+    save(checkpoints, 16, keep=2)
+    assert all(path in steps_of(checkpoints) for path in checkpoints.iterdir()), "what was half removed is gone"
