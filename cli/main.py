@@ -28,6 +28,7 @@ from .upload import FORMER_NAME, upload
 
 BUG, MACHINE, WORKER_FAILED, INTERRUPTED = 1, 3, 4, 130
 TERMINATED = 128 + signal.SIGTERM
+STOPPED_BY_CTRL_C = "interrupted; nothing is running any more, and what was written is kept"
 
 complete_in_shells()
 app = typer.Typer(
@@ -104,7 +105,7 @@ def main() -> None:
     except ClickException as error:
         _leave(_explain_usage(error))
     except Exception as error:
-        _leave(_explain(error))
+        _leave(_status_of_stop(error) or _explain(error))
     except Terminated as end:
         _leave(end.code if isinstance(end.code, int) else TERMINATED)
     except SystemExit as end:  # a class of the user's, on its way to a run
@@ -113,12 +114,24 @@ def main() -> None:
         note(f"a class of yours left before the end: {named(end)}")
         _leave(WORKER_FAILED)
     if status == INTERRUPTED:  # Typer's word for a KeyboardInterrupt
-        note("interrupted; nothing is running any more, and what was written is kept")
+        note(STOPPED_BY_CTRL_C)
     _leave(status if isinstance(status, int) else 0)
 
 
 class Terminated(SystemExit):
     """SIGTERM came."""
+
+
+def _status_of_stop(error: BaseException | None) -> int:
+    """The exit status where this came up while a signal was on its way: a library stumbled over it. Else 0."""
+    while error is not None:
+        error = error.__cause__ or error.__context__
+        if isinstance(error, Terminated):
+            return TERMINATED
+        if isinstance(error, KeyboardInterrupt):
+            note(STOPPED_BY_CTRL_C)
+            return INTERRUPTED
+    return 0
 
 
 def _explain_usage(error: ClickException) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cli.main import Terminated, _status_of_stop
+
 HEAVY = {"torch", "hydra", "omegaconf", "pydantic", "wandb", "deepspeed", "rich", "numpy", "sklearn"}
 LOADED = """
 import sys
@@ -88,3 +90,17 @@ def test_every_command_teaches_by_example(paceline) -> None:
 def test_without_a_command_there_is_help(paceline) -> None:
     ended = paceline()
     assert "Commands:" in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("stop", "status"), [(Terminated(143), 143), (KeyboardInterrupt(), 130), (OSError("no stop"), 0)], ids=repr
+)
+def test_a_library_that_stumbles_over_a_signal_is_no_mistake_of_ours(stop: BaseException, status: int) -> None:
+    """omegaconf's context managers raise an AttributeError of their own when a signal comes while it is imported."""
+    try:
+        try:
+            raise stop
+        finally:
+            raise AttributeError("'NoneType' object has no attribute '_invalidate_flags_cache'")
+    except AttributeError as stumbled:
+        assert _status_of_stop(stumbled) == status
