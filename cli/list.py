@@ -101,7 +101,22 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
         most = max(len(modes) for (each, _), modes in meanings.items() if each == strategy)
         which = f" with {', '.join(taking)}" if len(taking) < most else ""
         notes.append(f"{strategy}{which}: {meaning}")
-    show("\n".join([*aligned(table, numbers_from=len(table[0])), "", *notes]))
+    show("\n".join([*aligned(table, numbers_from=len(table[0])), "", *notes, *_takers(every)]))
+
+
+def _takers(every: "list[Pair]") -> list[str]:
+    """Which of them have a use for other choices of a group than the usual one: a line for each group and modes."""
+    lines: list[str] = []
+    for group in dict.fromkeys(group for pair in every for group in pair.takes):
+        modes: dict[str, list[str]] = {}
+        for pair in every:
+            if group in pair.takes:
+                modes.setdefault(pair.strategy, []).append(pair.sync)
+        strategies: dict[str, list[str]] = {}
+        for strategy, names in modes.items():
+            strategies.setdefault(", ".join(names), []).append(strategy)
+        lines += [f"{group}= is for {names} with {', '.join(those)}" for names, those in strategies.items()]
+    return lines
 
 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":

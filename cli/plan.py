@@ -147,14 +147,14 @@ def _count(number: int, thing: str) -> str:
 
 def _configuration(experiment: "Experiment") -> list[str]:
     """One line a group, as it would be written on the command line."""
-    from ..engine.experiment import CHOSEN
+    from ..conf.groups import BY_NAME
     from ..tracking.redact import redact
 
     config = redact(experiment.model_dump())
-    lines = [[f"{group}={config[group]['name']}", _overrides(config[group]["knobs"], f"{group}.")] for group in CHOSEN]
-    sections = [key for key, value in config.items() if key not in CHOSEN and isinstance(value, dict)]
+    lines = [[f"{group}={config[group]['name']}", _overrides(config[group]["knobs"], f"{group}.")] for group in BY_NAME]
+    sections = [key for key, value in config.items() if key not in BY_NAME and isinstance(value, dict)]
     lines += [[section, _overrides(config[section], f"{section}.")] for section in sections]
-    rest = {key: value for key, value in config.items() if key not in (*CHOSEN, *sections)}
+    rest = {key: value for key, value in config.items() if key not in (*BY_NAME, *sections)}
     return [*aligned([*lines, ["run", _overrides(rest, "")]], numbers_from=2)]
 
 

@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +14,7 @@ from ..strategies import Strategy, Sync
 from ..tasks.base import Data, Split
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.partition import Partition, Partitioner
+from . import given
 from .blame import blaming
 from .errors import ConfigError
 from .experiment import Experiment, VirtualHardware
@@ -39,7 +39,7 @@ class Parts:
     compute: ComputeModel | None  # on the virtual cluster
     strategy: Strategy
     sync: Sync
-    make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process
+    make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process, with what they are given
     layout: Layout
     model: nn.Module  # the whole, on the meta device
     modules: list[nn.Module]  # what the strategy cuts it into
@@ -50,16 +50,17 @@ class Parts:
 
 def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None) -> Parts:
     """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like."""
-    given: dict[str, Any] = {}
-    data = build("data", experiment.data, Data, allowed, given)
-    partitioner = build("partition", experiment.partition, Partitioner, allowed, given)
+    data = build("data", experiment.data, Data, allowed, {})
+    partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
 
     def make_pair() -> tuple[Strategy, Sync]:
-        strategy = build("strategy", experiment.strategy, Strategy, allowed, given)
-        sync = build("sync", experiment.sync, Sync, allowed, given)
+        of_groups = given.make(experiment, allowed)
+        strategy = build("strategy", experiment.strategy, Strategy, allowed, of_groups)
+        sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         own = strategy.own_sync()
+        given.check_taken(experiment, strategy, sync if own is None else None)
         if own is None:
             return strategy, sync
         for name, value in experiment.sync.knobs.items():

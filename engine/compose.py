@@ -26,13 +26,14 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from ..conf.groups import BY_NAME
 from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
 from ..tracking.redact import HIDDEN
 from .errors import ConfigError
-from .experiment import CHOSEN, RENAMED, Experiment, explain, from_config, no_such_key
+from .experiment import RENAMED, Experiment, explain, from_config, no_such_key
 from .hints import elsewhere
 
-GROUPS = (*CHOSEN, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
+GROUPS = (*BY_NAME, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 MOST_VALUES = 100_000  # of one key in a sweep
 LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
@@ -326,7 +327,7 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
     for text in overrides:
         override = OverridesParser.create().parse_override(text)
         path = override.get_key_element().split(".")
-        if path[0] in CHOSEN and len(path) > 1:
+        if path[0] in BY_NAME and len(path) > 1:
             path.insert(1, "knobs")  # where an experiment keeps them
         if not _is_hidden(plain, path) and (path[0] not in RESUMABLE or path == ["hardware", "workers"]):
             raise ConfigError(

@@ -1,27 +1,20 @@
 """One validated, frozen description of an experiment: everything a run depends on. No torch here: it must be quick."""
 
-from typing import Annotated, Any, Literal
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from ..conf.groups import BY_NAME, GROUPS
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
-CHOSEN = (
-    "strategy",
-    "sync",
-    "model",
-    "data",
-    "partition",
-    "optimizer",
-    "stragglers",
-)  # groups whose choice names a class
-
-
+CONF = Path(str(files("paceline.conf")))
 RENAMED = {"warmup": "measure.after"}
 
 
@@ -35,6 +28,13 @@ class Choice(_Frozen):
     name: str
     target: str
     knobs: dict[str, Any]
+
+
+def shipped(group: str, name: str) -> Choice:
+    """A choice of ours as its file has it."""
+    content = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    target = content.pop("_target_")
+    return Choice(name=name, target=target, knobs=content)
 
 
 Workers = Annotated[int, Ge(1), Le(4096)]
@@ -130,14 +130,23 @@ class Checkpoint(_Frozen):
     keep: Positive
 
 
-class Experiment(_Frozen):
-    strategy: Choice
-    sync: Choice
-    model: Choice
-    data: Choice
-    partition: Choice
-    optimizer: Choice
-    stragglers: Choice
+if TYPE_CHECKING:
+
+    class _Choices(_Frozen):
+        """Those that the code names; it reads all others by `choice`."""
+
+        strategy: Choice
+        sync: Choice
+        model: Choice
+        data: Choice
+        partition: Choice
+        optimizer: Choice
+        stragglers: Choice
+else:
+    _Choices = create_model("_Choices", __base__=_Frozen, **dict.fromkeys(BY_NAME, Choice))
+
+
+class Experiment(_Choices):
     hardware: Hardware
     tracking: dict[str, Any]
     name: str | None
@@ -151,6 +160,9 @@ class Experiment(_Frozen):
     evaluate: Evaluate
     checkpoint: Checkpoint
 
+    def choice(self, group: str) -> Choice:
+        return getattr(self, group)
+
     def steps_in_all(self, steps_per_epoch: int | None) -> int | None:
         """`steps` where it is set, else those of `epochs`; None: the data must say how many an epoch has."""
         if self.steps is not None or steps_per_epoch is None:
@@ -161,7 +173,7 @@ class Experiment(_Frozen):
 def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
     """Check a composed configuration. `choices`: the name chosen in each group. Raises `ConfigError`."""
     described = dict(config)
-    for group in CHOSEN:
+    for group in BY_NAME:
         section = config.get(group)
         if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
             raise ConfigError(f"{group}={section}: must be one of its choices; see: paceline list {group}")
@@ -191,9 +203,15 @@ def from_yaml(text: str) -> Experiment:
 def from_plain(plain: Any) -> Experiment:
     """What a stored config.yaml holds. Raises `ConfigError`."""
     try:
-        return Experiment.model_validate(plain)
+        return Experiment.model_validate(completed(plain) if isinstance(plain, dict) else plain)
     except ValidationError as error:
         raise ConfigError(f"the run's config.yaml is not one of ours: {explain(error)}") from None
+
+
+def completed(plain: dict[str, Any]) -> dict[str, Any]:
+    """What a stored config.yaml holds, with the usual choices of groups that did not exist when it was written."""
+    missing = [group for group in GROUPS if group.usual and group.name not in plain]
+    return plain | {group.name: shipped(group.name, str(group.usual)).model_dump() for group in missing}
 
 
 def no_such_key(key: str) -> str:

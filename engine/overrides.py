@@ -1,16 +1,13 @@
 """The overrides that one would type for a configuration: its differences from the defaults of its choices."""
 
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ..conf.groups import BY_NAME
 from .compose import compose
-from .experiment import CHOSEN
+from .experiment import CONF, completed
 from .grammar import as_override
-
-_CONF = Path(str(files("paceline.conf")))
 
 
 def overrides_of(config: dict[str, Any]) -> list[str]:
@@ -19,17 +16,17 @@ def overrides_of(config: dict[str, Any]) -> list[str]:
     A user's own choice is named with all its keys: its defaults are not known here. Raises ConfigError when the
     configuration is not one of this version, KeyError or TypeError when it is not one at all.
     """
-    mine = {key: value for key, value in config.items() if key != "name"}
-    choices = {group: mine[group]["name"] for group in CHOSEN}
-    ours = {group: name for group, name in choices.items() if (_CONF / group / f"{name}.yaml").is_file()}
+    mine = {key: value for key, value in completed(config).items() if key != "name"}
+    choices = {group: mine[group]["name"] for group in BY_NAME}
+    ours = {group: name for group, name in choices.items() if (CONF / group / f"{name}.yaml").is_file()}
     sections = _section_choices(mine)
-    listed = yaml.safe_load((_CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    listed = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
     usual = {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
     default = compose([f"{group}={name}" for group, name in (ours | sections).items()]).model_dump()
     typed = [f"{group}={name}" for group, name in choices.items() if usual.get(group) != name]
     typed += [f"{group}={name}" for group, name in sections.items()]
     for key, value in mine.items():
-        if key in CHOSEN:
+        if key in BY_NAME:
             knobs = default[key]["knobs"] if key in ours else dict.fromkeys(value["knobs"], _OTHER)
             typed += _differences(key, knobs, value["knobs"])
         else:
@@ -64,7 +61,7 @@ def _section_choices(config: dict[str, Any]) -> dict[str, str]:
 
 def _holding(group: str, is_it: Any) -> str | None:
     """The choice of a group whose file holds what is looked for."""
-    for file in sorted((_CONF / group).glob("*.yaml")):
+    for file in sorted((CONF / group).glob("*.yaml")):
         content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
         if is_it({key: value for key, value in content.items() if key != "defaults"}):
             return file.stem

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..strategies import Strategy, Sync
+from . import given
 from .errors import ConfigError
 from .experiment import Choice
 from .targets import build
@@ -17,6 +18,7 @@ class Pair:
     sync: str
     accepted: bool
     meaning: str  # of what is accepted; else why it is not
+    takes: list[str]  # groups of which it has a use for other choices than the usual ones
 
 
 def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Sync) -> None:
@@ -35,16 +37,18 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
 
 def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[str, ...] = ()) -> Iterator[Pair]:
     """Each strategy with each sync mode, as their defaults are."""
+    usual = given.usual()
     for chosen in strategies:
-        strategy = build("strategy", chosen, Strategy, allowed, {})
+        strategy = build("strategy", chosen, Strategy, allowed, usual)
         for mode in modes:
-            sync = build("sync", mode, Sync, allowed, {})
+            sync = build("sync", mode, Sync, allowed, usual)
             try:
                 check_pair(chosen.name, mode.name, strategy, sync)
             except ConfigError as error:
-                yield Pair(chosen.name, mode.name, False, str(error))
+                yield Pair(chosen.name, mode.name, False, str(error), [])
             else:
-                yield Pair(chosen.name, mode.name, True, _meaning(strategy, sync))
+                classes = [type(strategy)] if strategy.own_sync() is not None else [type(strategy), type(sync)]
+                yield Pair(chosen.name, mode.name, True, _meaning(strategy, sync), given.taken(*classes))
 
 
 def _meaning(strategy: Strategy, sync: Sync) -> str:

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
+from ..conf.groups import BY_NAME
 from .blame import place, said
 from .errors import ConfigError
 from .experiment import Choice, explain
@@ -25,15 +26,6 @@ from .failures import first_line_of, speaks_for_itself
 
 T = TypeVar("T")
 
-_OURS = {
-    "strategy": ("paceline.strategies",),
-    "sync": ("paceline.strategies",),
-    "model": ("paceline.tasks", "torch.nn"),
-    "data": ("paceline.tasks",),
-    "partition": ("paceline.tasks",),
-    "optimizer": ("paceline.strategies", "torch.optim"),
-    "stragglers": ("paceline.engine",),
-}
 # What torch's optimizers check themselves, without saying the rule
 _Rate = Annotated[float, Ge(0)]
 _Decay = Annotated[float, Ge(0), Lt(1)]
@@ -43,12 +35,6 @@ _OF_OPTIMIZERS: dict[str, Any] = {
     "alpha": _Rate,
     "rho": Annotated[float, Ge(0), Le(1)],
 }
-_BASES = {"data": "paceline.tasks.base.Data", "model": "torch.nn.Module"}  # as they are imported
-_SHOWN = {
-    "data": "; a torch Dataset becomes one in a few lines: docs/own_data.md",
-    "strategy": "; CONTRIBUTING.md shows one",
-    "sync": "; CONTRIBUTING.md shows one",
-}
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -57,7 +43,7 @@ def check_target(group: str, target: str, allowed: tuple[str, ...]) -> None:
     """Refuse, without importing anything, a target outside the modules that `group` may name."""
     if not _DOTTED.fullmatch(target):
         raise ConfigError(f"{group}._target_={target}: must be module.Class")
-    modules = (*_OURS[group], *allowed)
+    modules = (*BY_NAME[group].modules, *allowed)
     if not any(target.startswith(f"{module}.") for module in modules):
         raise ConfigError(
             f"{group}._target_={target}: must name a class in {', '.join(modules)}; "
@@ -85,13 +71,18 @@ def load_class(group: str, target: str, base: type[T], allowed: tuple[str, ...])
     return found
 
 
+def base_of(group: str) -> type:
+    """The class that each choice of the group must derive from."""
+    module, _, name = BY_NAME[group].base.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
 def _derived(group: str, base: type) -> str:
     """What is asked of a class of the group, and where it is shown."""
     needed = ", ".join(sorted(getattr(base, "__abstractmethods__", ())))
     with_these = f" with {needed}" if needed else ""
-    return (
-        f"derived from {_BASES.get(group, f'{base.__module__}.{base.__qualname__}')}{with_these}{_SHOWN.get(group, '')}"
-    )
+    example = f"; {BY_NAME[group].example}" if BY_NAME[group].example else ""
+    return f"derived from {BY_NAME[group].base}{with_these}{example}"
 
 
 def _near_class(module: ModuleType, name: str, base: type) -> str:
@@ -143,6 +134,8 @@ def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspec
         if name in given or name not in names:
             close = difflib.get_close_matches(name, names, n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names) or 'none'}"
+            if name in given and name in BY_NAME:
+                hint = f"{name}=... chooses it"
             raise ConfigError(f"{group}.{name}: {cls.__name__} has no such parameter; {hint}")
         if is_optimizer and name in _OF_OPTIMIZERS:
             _check_type(f"{group}.{name}", value, _OF_OPTIMIZERS[name])

@@ -3,24 +3,13 @@
 Every test process imports what parametrizes tests: composing each choice there would cost all of them half a minute.
 """
 
-from pathlib import Path
-
-import yaml
-
-import paceline.conf
-from paceline.engine.experiment import Choice
+from paceline.engine import given
+from paceline.engine.experiment import CONF, shipped
 from paceline.engine.targets import build
 from paceline.strategies import Strategy, Sync
 
-CONF = Path(next(iter(paceline.conf.__path__)))
 CHOICES = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("strategy", "sync")}
-
-
-def described(group: str, choice: str) -> Choice:
-    knobs = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text())
-    return Choice(name=choice, target=knobs.pop("_target_"), knobs=knobs)
-
-
-CHOSEN = {(group, name): described(group, name) for group, names in CHOICES.items() for name in names}
-STRATEGIES = {name: build("strategy", CHOSEN["strategy", name], Strategy, (), {}) for name in CHOICES["strategy"]}
-SYNCS = {name: build("sync", CHOSEN["sync", name], Sync, (), {}) for name in CHOICES["sync"]}
+CHOSEN = {(group, name): shipped(group, name) for group, names in CHOICES.items() for name in names}
+USUAL = given.usual()
+STRATEGIES = {name: build("strategy", CHOSEN["strategy", name], Strategy, (), USUAL) for name in CHOICES["strategy"]}
+SYNCS = {name: build("sync", CHOSEN["sync", name], Sync, (), USUAL) for name in CHOICES["sync"]}

@@ -1,0 +1,80 @@
+"""The config groups whose choices name a class. To add one, see CONTRIBUTING.md.
+
+Everything that composes, checks, builds, records or shows choices reads this table. It imports nothing, so that every
+room may read it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """A folder `name` of YAML files, each of which names a class derived from `base` and its parameters."""
+
+    name: str
+    meaning: str  # one line, for the glossary
+    modules: tuple[str, ...]  # where the classes of choices may be, beside the modules that the user allows
+    base: str  # in full: paceline.strategies.base.Sync
+    given: bool = False  # built for each worker and passed to the sync mode or strategy that has a parameter `name`
+    shown: bool = True  # in records and comparisons
+    usual: str | None = None  # the choice that is not worth a column, and what runs had before there was the group
+    example: str = ""  # where a refusal says that a class of one's own is shown
+    rank: int = 7  # of its column, as columns.Column.rank
+
+    def __post_init__(self) -> None:
+        assert self.usual or not self.given, f"{self.name}: what nobody needs to have a use for is its usual choice"
+
+
+GROUPS = (
+    Group(
+        "model",
+        "the choice of model",
+        modules=("paceline.tasks", "torch.nn"),
+        base="torch.nn.Module",
+    ),
+    Group(
+        "data",
+        "the choice of data set",
+        modules=("paceline.tasks",),
+        base="paceline.tasks.base.Data",
+        example="a torch Dataset becomes one in a few lines: docs/own_data.md",
+    ),
+    Group(
+        "strategy",
+        "how one replica of the model is laid over its workers",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.base.Strategy",
+        example="CONTRIBUTING.md shows one",
+        rank=1,
+    ),
+    Group(
+        "sync",
+        "how replicas agree",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.base.Sync",
+        example="CONTRIBUTING.md shows one",
+        rank=1,
+    ),
+    Group(
+        "partition",
+        "how samples are dealt to replicas",
+        modules=("paceline.tasks",),
+        base="paceline.tasks.partition.Partitioner",
+        usual="shuffled",
+    ),
+    Group(
+        "optimizer",
+        "what makes a step of a gradient",
+        modules=("paceline.strategies", "torch.optim"),
+        base="torch.optim.Optimizer",
+        shown=False,
+    ),
+    Group(
+        "stragglers",
+        "the delays that were added to workers",
+        modules=("paceline.engine",),
+        base="paceline.engine.stragglers.Stragglers",
+        usual="none",
+    ),
+)
+BY_NAME = {group.name: group for group in GROUPS}

@@ -1,0 +1,74 @@
+"""Objects that a sync mode or a strategy is given: the choices of groups such as `compress`.
+
+The choice of each such group is built anew for each worker. A class that has a use for it has a constructor parameter
+of the group's name; where neither the sync mode nor the strategy has one, only the group's usual choice is accepted.
+"""
+
+import inspect
+
+from ..conf import groups
+from ..conf.groups import Group
+from ..strategies import Strategy, Sync
+from .errors import ConfigError
+from .experiment import CONF, Experiment, shipped
+from .targets import base_of, build, load_class
+
+Given = dict[str, object]  # by group
+_BASES = {"sync": Sync, "strategy": Strategy}  # who is given them
+
+
+def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
+    """For one worker. Raises `ConfigError`."""
+    engines = {"seed": experiment.seed}
+    return {
+        group.name: build(group.name, experiment.choice(group.name), base_of(group.name), allowed, engines)
+        for group in _groups()
+    }
+
+
+def usual() -> Given:
+    """As where nothing else is chosen."""
+    return {
+        group.name: build(group.name, shipped(group.name, str(group.usual)), base_of(group.name), (), {"seed": 0})
+        for group in _groups()
+    }
+
+
+def taken(*classes: type) -> list[str]:
+    """The groups that one of the classes has a use for."""
+    parameters = {name for cls in classes for name in inspect.signature(cls).parameters}
+    return [group.name for group in _groups() if group.name in parameters]
+
+
+def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -> None:
+    """Refuse a choice that neither has a use for. `sync`: None where the strategy owns its update."""
+    useful = taken(type(strategy), *([type(sync)] if sync is not None else []))
+    for group in _groups():
+        choice = experiment.choice(group.name).name
+        if group.name in useful or choice == group.usual:
+            continue
+        mode, name = experiment.sync.name, experiment.strategy.name
+        who, where = f"sync={mode}", ""
+        if sync is None:
+            who, where = f"strategy={name} {strategy.owns_update} and", "with strategy=data_parallel, "
+        raise ConfigError(
+            f"{group.name}={choice}: {who} has no use for it; {where}{_takers(group)}; "
+            f"{group.name}={group.usual} goes with all"
+        )
+
+
+def _takers(group: Group) -> str:
+    """Which of our own choices have a use for it: asked in a refusal alone, since it imports them all."""
+    names: list[str] = []
+    for kind, base in _BASES.items():
+        choices = [shipped(kind, file.stem) for file in sorted((CONF / kind).glob("*.yaml"))]
+        names += [
+            f"{kind}={choice.name}"
+            for choice in choices
+            if group.name in taken(load_class(kind, choice.target, base, ()))
+        ]
+    return f"these take it: {', '.join(names)}" if names else "none of paceline's own takes it"
+
+
+def _groups() -> list[Group]:
+    return [group for group in groups.GROUPS if group.given]
