@@ -51,6 +51,9 @@ class Board(ABC):
     def doing(self, what: str) -> None:
         """What this worker is doing, for whoever finds it missing."""
 
+    def in_step(self, step: int | None) -> None:
+        """This worker computes in `step`; None: no longer. Who stays there for longer than the timeout hangs."""
+
 
 def mark_lost(store: StoreServer, rank: int) -> None:
     """The launcher's word to all workers that worker `rank` has died. `store`: the run's."""
@@ -66,6 +69,9 @@ class StoreBoard(Board):
         self.look: Callable[[], None] = lambda: None  # whoever has connections looks for more of them
         self._store = store
         self._doing = "starting"
+        self._step: int | None = None
+        self._at: dict[int, int] = {}  # the step of each that was last seen computing in one
+        self._stuck: dict[int, int] = {}  # looks in a row that found it in the same
         self._seen: dict[int, bytes] = {}  # the last heartbeats
         self._still: dict[int, int] = {}  # looks in a row that found them the same
         self._looks = 0
@@ -92,6 +98,9 @@ class StoreBoard(Board):
     def doing(self, what: str) -> None:
         self._doing = what
 
+    def in_step(self, step: int | None) -> None:
+        self._step = step
+
     def leave(self) -> None:
         """Say that this worker goes and has not died; to be said before it hangs up."""
         with suppress(RuntimeError):  # the store may be gone first
@@ -114,7 +123,8 @@ class StoreBoard(Board):
         return [self._value(f"{prefix}/{rank}") for rank in ranks]
 
     def wait_for(self, keys: list[str], writers: list[int], what: str) -> None:
-        """Wait for keys, for as long as those who owe them give signs of life within the timeout.
+        """Wait for keys, for as long as those who owe them give signs of life within the timeout, and do not stay in
+        one step for longer than that.
 
         Raises `HangError`, or `PeerLostError` with the rank in the whole run of one that owes its key and has died.
         """
@@ -129,8 +139,10 @@ class StoreBoard(Board):
 
     def _check_writers(self, keys: list[str], writers: list[int], what: str, waited: float) -> None:
         looks = max(STOPPED, self.timeout / BEAT)
-        silent = {rank for rank, still in self._still.items() if still >= looks} if waited > self.timeout else set()
-        if not (silent or self.lost):
+        late = waited > self.timeout
+        silent = {rank for rank, still in self._still.items() if still >= looks} if late else set()
+        stuck = {rank for rank, still in self._stuck.items() if still >= looks} if late else set()
+        if not (silent or stuck or self.lost):
             return
         missing = [w for k, w in zip(keys, writers, strict=True) if w != self.rank and not self._store.check([k])]
         if dead := self.lost.intersection(missing):
@@ -139,6 +151,9 @@ class StoreBoard(Board):
         if silent := [rank for rank in missing if rank in silent]:
             message = f"worker {self.rank} waited {self.timeout:g} s for {what}: {self.describe(silent)}"
             raise HangError(message, silent, frozen=True)
+        if stuck := [rank for rank in missing if rank in stuck]:
+            message = f"worker {self.rank} waited {self.timeout:g} s for {what}: in one step: {self.describe(stuck)}"
+            raise HangError(message, stuck)
 
     def hang(self, group: list[int], what: str) -> HangError:
         """The error of a wait that was too long, which says who of `group` is missing, or who else is frozen."""
@@ -190,6 +205,9 @@ class StoreBoard(Board):
                 if rank in self._seen
             }
             self._seen = beats
+            at = {rank: step for rank, beat in beats.items() if beat and (step := _computes_in(beat)) is not None}
+            self._stuck = {rank: self._stuck.get(rank, 0) + 1 if self._at.get(rank) == at[rank] else 0 for rank in at}
+            self._at = at
             self._looks += 1
             self._looked.notify_all()
 
@@ -198,7 +216,7 @@ class StoreBoard(Board):
         return {rank: beat or b"" for rank, beat in enumerate(beats)}
 
     def _beat(self, count: int) -> None:
-        self._store.set(f"beat/{self.rank}", json.dumps([count, self._doing]))
+        self._store.set(f"beat/{self.rank}", json.dumps([count, self._doing, self._step]))
 
     def _run(self) -> None:
         count = 0
@@ -219,3 +237,9 @@ class StoreBoard(Board):
                         print(f"worker {self.rank}: the rendezvous store is gone", file=sys.stderr, flush=True)
                     os._exit(4)
                 return
+
+
+def _computes_in(beat: bytes) -> int | None:
+    """The step that a worker computes in, by its heartbeat; None when it waits, evaluates, saves or loads."""
+    _, doing, step = json.loads(beat)
+    return step if doing == "computing" else None

@@ -323,7 +323,10 @@ class ProcessComm(Comm):
         operation = self.timeline.launched(f"{self.name}#barrier", "barrier", start)
         prefix = f"barrier/{self.name}/{self._barriers}"
         self.board.doing(f"in barrier of {self.name}")
-        self._all_say(prefix, "", f"the barrier of {self.name}")
+        try:
+            self._all_say(prefix, "", f"the barrier of {self.name}")
+        finally:
+            self.board.doing("computing")
         self.timeline.add(operation, start, self.now())
 
     def _collective(self, primitive: str, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:

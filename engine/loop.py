@@ -1,13 +1,14 @@
 """The training loop of one worker."""
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from ..comm import Comm
+from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
 from ..tasks.base import Split
 from ..tasks.partition import Partition
@@ -50,7 +51,7 @@ def train(job: Job) -> int:
         with job.meter.step(job.partition.size(step, job.replica)), account as activations:
             batch = take(job, step)
             job.sync.begin(batch)
-            with job.pace.step(step):
+            with job.pace.step(step), _in(step, job.comm.board):
                 loss = job.strategy.forward_backward(batch)
             job.sync.update()
             if not job.sync.took_step:
@@ -65,6 +66,16 @@ def train(job: Job) -> int:
         job.after_step(done, step + 1, value)
         done = step + 1
     return job.steps
+
+
+@contextmanager
+def _in(step: int, board: Board) -> Iterator[None]:
+    """Others may wait for this worker only as long as it does not stay in one step."""
+    board.in_step(step)
+    try:
+        yield
+    finally:
+        board.in_step(None)
 
 
 def _why(job: Job, batch: Batch, step: int) -> str:

@@ -119,6 +119,24 @@ def test_a_barrier_waits_longer_than_the_timeout_for_a_slow_but_living_worker(wo
     assert time.monotonic() - start >= late
 
 
+def stay_in_a_step(comm, late):
+    if comm.rank == 1:
+        comm.board.in_step(7)
+        comm.board.doing("computing")
+        time.sleep(late)
+        return None
+    with pytest.raises(
+        HangError, match=r"waited 1 s for the barrier of world: in one step: worker 1 \(last computing"
+    ) as e:
+        comm.barrier()
+    return {"missing": list(e.value.missing), "frozen": e.value.frozen, "exit_code": e.value.exit_code}
+
+
+def test_a_barrier_does_not_wait_for_a_living_worker_that_stays_in_one_step(workers):
+    told = workers(2, stay_in_a_step, 5.0, timeout=1.0)[0]
+    assert told == {"missing": [1], "frozen": False, "exit_code": 5}
+
+
 def slow_reader(comm, late):
     if comm.rank == 1:
         time.sleep(late)
