@@ -78,3 +78,4 @@ GROUPS = (
     ),
 )
 BY_NAME = {group.name: group for group in GROUPS}
+SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns

@@ -53,6 +53,8 @@ class _StandIn(ModuleType):
     def graph_break(self, msg: str = "") -> None: ...
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__file__":  # `inspect` asks every module for it, also in the middle of an import
+            raise AttributeError(name)
         return getattr(self._real(), name)
 
     def leave(self) -> None:

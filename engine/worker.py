@@ -13,6 +13,7 @@ from torch import Tensor
 from ..comm.base import Comm
 from ..comm.errors import PeerLostError
 from ..comm.virtual import VirtualComm
+from ..conf.groups import SHOWN
 from ..strategies.base import load_state, payload
 from ..tasks.losses import cross_entropy, evaluate
 from ..tracking.run_directory import RunDirectory
@@ -256,8 +257,7 @@ class Worker:
         )
 
     def _choices(self) -> dict[str, str]:
-        shown = ("strategy", "sync", "model", "data", "partition", "stragglers")
-        return {group: getattr(self.experiment, group).name for group in shown}
+        return {group.name: self.experiment.choice(group.name).name for group in SHOWN}
 
     # -- after each step
 

@@ -25,7 +25,7 @@ MAY_USE = {
     "strategies": {"comm"},
     "comm": set(),
     "tasks": set(),
-    "tracking": set(),
+    "tracking": {"conf"},
     "conf": set(),
 }
 OWNERS = {  # what is imported -> the files that may

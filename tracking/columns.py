@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..conf.groups import SHOWN
 from .errors import TableError
 
 SWEPT = 2
@@ -106,12 +107,7 @@ COLUMNS = (
     Column("front", "front", rank=0),
     Column("status", "status"),
     Column("modelled", "modelled"),
-    Column("model", "model"),
-    Column("data", "data"),
-    Column("strategy", "strategy", rank=1),
-    Column("sync", "sync", rank=1),
-    Column("partition", "partition", usual="shuffled"),
-    Column("stragglers", "stragglers", usual="none"),
+    *(Column(group.name, group.name, usual=group.usual, rank=group.rank) for group in SHOWN),
     Column("workers", "workers", _fixed(0)),
     Column("servers", "servers", _fixed(0), usual=0),
     Column("effective_batch", "batch", _fixed(0)),

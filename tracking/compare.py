@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..conf.groups import SHOWN
 from . import summaries
 from .baseline import dollars, ratios, target
 from .columns import (
@@ -159,11 +160,8 @@ def _order(value: Any) -> tuple[bool, Any]:
 
 
 _RATIOS = ("speedup_throughput", "speedup_time_to_accuracy", "bytes_ratio", "memory_ratio", "dollars_ratio")
-# Columns that a sweep's parameter is shown in already.
-_SHOWN = {key: key for key in ("strategy", "sync", "model", "data", "partition", "stragglers")} | {
-    "hardware.workers": "workers",
-    "seed": "n",
-}
+# Parameters of a sweep that have a column already: `workers` and `n` are those of the last two.
+_SHOWN = {*(group.name for group in SHOWN), "hardware.workers", "seed"}
 
 
 def _data(run: Run) -> RunData:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..conf.groups import SHOWN
 from . import summaries
 from .columns import BY_KEY
 from .errors import CorruptRunError
@@ -166,7 +167,7 @@ def _is_ours(config: dict[str, Any]) -> bool:
 
 def _configured(config: dict[str, Any]) -> summaries.Summary:
     """What a run of ours is from its configuration alone, should it have been killed."""
-    chosen = {key: config.get(key) for key in ("strategy", "sync", "model", "data", "partition", "stragglers")}
+    chosen = {key: config.get(key) for key in (group.name for group in SHOWN)}
     hardware = config.get("hardware")
     virtual = isinstance(hardware, dict) and hardware.get("fabric") == "virtual"
     return {key: part.get("name") for key, part in chosen.items() if isinstance(part, dict)} | {"modelled": virtual}

@@ -1,5 +1,6 @@
 """What the words of tables and messages mean, and each column of a comparison: its unit, then its meaning."""
 
+from ..conf.groups import SHOWN
 from .columns import COLUMNS, MEMORY_KINDS
 
 TERMS = {
@@ -24,12 +25,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "front": ("", "* where no other run is better in all of --pareto's columns"),
     "status": ("", "completed, diverged, failed, pruned, interrupted, unfinished or damaged"),
     "modelled": ("", "whether times are those of a virtual cluster"),
-    "model": ("", "the choice of model"),
-    "data": ("", "the choice of data set"),
-    "strategy": ("", "how one replica of the model is laid over its workers"),
-    "sync": ("", "how replicas agree"),
-    "partition": ("", "how samples are dealt to replicas"),
-    "stragglers": ("", "the delays that were added to workers"),
+    **{group.name: ("", group.meaning) for group in SHOWN},
     "workers": ("", "workers of all replicas together; servers are not among them"),
     "servers": ("", "parameter servers beside the workers"),
     "effective_batch": (

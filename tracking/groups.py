@@ -10,6 +10,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Any
 
+from ..conf.groups import GROUPS
 from .columns import BY_KEY, unknown
 from .sources import RunData
 from .summaries import Row
@@ -17,6 +18,7 @@ from .summaries import Row
 INTERVAL = "_ci95"  # what the key of a half width ends in
 # What may differ between runs of one group, at the top of a configuration: ours, and common words for the same.
 _APART = ("seed", "name", "tracking", "random_seed", "run_name", "output_dir", "log_dir", "save_dir")
+_USUAL = {group.name: group.usual for group in GROUPS if group.usual}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def _keys(runs: list[RunData]) -> list[str | None]:
     of_trial: dict[tuple[str, int], str] = {}
     for run in runs:
         known = bool(run.config) and _seed(run) is not None
-        config = {key: value for key, value in run.config.items() if key not in _APART}
+        config = {key: value for key, value in run.config.items() if key not in _APART and not _is_usual(key, value)}
         key = json.dumps([config, bool(run.summary.get("modelled"))], sort_keys=True, default=str) if known else None
         keys.append(key)
         if run.swept and key is not None:
@@ -68,6 +70,11 @@ def _keys(runs: list[RunData]) -> list[str | None]:
         of_trial.get((run.swept.sweep, run.swept.trial)) if key is None and run.swept and not run.config else key
         for run, key in zip(runs, keys, strict=True)
     ]
+
+
+def _is_usual(key: str, value: Any) -> bool:
+    """Whether it is what a run had before there was the group, and whose configuration does not say so."""
+    return key in _USUAL and isinstance(value, dict) and value.get("name") == _USUAL[key] and not value.get("knobs")
 
 
 def _seed(run: RunData) -> Any:

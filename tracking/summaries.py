@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ..conf.groups import SHOWN
 from .columns import MEMORY_KINDS, shortened
 from .errors import CorruptRunError
 from .run_directory import Record, RunDirectory
@@ -30,7 +31,7 @@ class Field:
 FIELDS: dict[str, Field] = {
     "run": Field("name", text=True),
     "status": Field("status", text=True),
-    **{key: Field(key, text=True) for key in ("model", "data", "strategy", "sync", "partition", "stragglers")},
+    **{group.name: Field(group.name, text=True) for group in SHOWN},
     "workers": Field("workers"),
     "servers": Field("servers"),
     "effective_batch": Field("effective_batch"),
@@ -52,6 +53,7 @@ FIELDS: dict[str, Field] = {
     "time_to_accuracy_s": Field("time_to_accuracy"),
     "why": Field("reason", text=True, longest=LONGEST_REASON),
 }
+_USUAL = {group.name: group.usual for group in SHOWN if group.usual}
 _SECTIONS = ("server_memory", *dict.fromkeys(field.section for field in FIELDS.values() if field.section))
 
 
@@ -69,6 +71,8 @@ def row_of(summary: Summary) -> Row:
         row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
     if row["effective_batch"] == summary.get("batch_size"):
         row["effective_batch"] = None  # as asked
+    if row["strategy"] is not None and row["sync"] is not None:  # a run of ours, maybe from before there was the group
+        row |= {key: usual for key, usual in _USUAL.items() if row[key] is None}
     told = {key: bool(summary.get(key)) for key in ("modelled", "too_short")}
     return row | told | {"lost_workers": _count(summary, "lost")}
 
@@ -131,8 +135,8 @@ def from_records(name: str, records: list[Record]) -> Summary:
 def _told_by(record: Record) -> Summary:
     match record.get("kind"):
         case "start":
-            told = ("strategy", "sync", "model", "data", "partition", "stragglers", "workers", "servers", "modelled")
-            return {key: record.get(key) for key in (*told, "target_accuracy")}
+            choices = (group.name for group in SHOWN)
+            return {key: record.get(key) for key in (*choices, "workers", "servers", "modelled", "target_accuracy")}
         case "step":
             return {"loss": record.get("loss")}
         case "evaluation":

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from paceline.engine.dynamo import _StandIn
+
 PLANNED = """
 import sys
 {before}
@@ -27,6 +29,11 @@ optimizer.add_param_group({{"params": [torch.nn.Parameter(torch.ones(1))]}})
 import torch._dynamo
 assert torch._dynamo.__file__ and vars(method)["__dynamo_disable"] is not method
 """
+
+
+def test_an_import_in_between_that_looks_for_its_source_does_not_import_the_compiler() -> None:
+    stand_in = _StandIn("torch._dynamo")
+    assert not hasattr(stand_in, "__file__"), "as inspect.getmodule asks of every module"
 
 
 def ran(code: str) -> subprocess.CompletedProcess[str]:

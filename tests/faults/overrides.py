@@ -12,22 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from paceline.conf.groups import BY_NAME
+
 from .judge import Case, WrongError
 
 SECONDS = 60.0  # for one override on a busy machine
 EXPECTED = {0, 2, 3, 7}
-GROUPS = (
-    "strategy",
-    "sync",
-    "model",
-    "data",
-    "partition",
-    "optimizer",
-    "stragglers",
-    "hardware",
-    "tracking",
-    "experiment",
-)
+GROUPS = (*BY_NAME, "hardware", "tracking", "experiment")
 ODD = (
     *(
         "",

@@ -81,6 +81,20 @@ def test_any_other_difference_keeps_runs_apart(other):
     assert [row["run"] for row in shown] == ["base", "other"] and "n" not in shown[0]
 
 
+def chosen(name: str, **knobs) -> dict:
+    return {"stragglers": {"name": name, "target": "a.B", "knobs": knobs}}
+
+
+def test_a_configuration_from_before_a_group_is_that_with_its_usual_choice():
+    runs = [data("old", config(0)), data("new", config(1) | chosen("none"))]
+    assert only(runs)["n"] == 2
+
+
+@pytest.mark.parametrize("other", [chosen("one_slow"), chosen("none", worker=1)], ids=["choice", "knob"])
+def test_another_choice_or_knob_of_a_new_group_keeps_runs_apart(other):
+    assert len(table([data("old", config(0)), data("new", config(1) | other)], Request())[0]) == 2
+
+
 def test_a_run_by_itself_beside_a_group_has_no_interval():
     shown, _ = table([*seeds(), data("alone", config(lr=0.5))], Request())
     assert (shown[1]["n"], shown[1]["runs"], shown[1]["accuracy_ci95"]) == (1, ["alone"], None)
