@@ -60,7 +60,6 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         own = strategy.own_sync()
-        given.check_taken(experiment, strategy, sync if own is None else None)
         if own is None:
             return strategy, sync
         for name, value in experiment.sync.knobs.items():
@@ -77,6 +76,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         return strategy, own
 
     strategy, sync = make_pair()
+    given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
 
     def make_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call

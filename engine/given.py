@@ -10,7 +10,7 @@ from ..conf import groups
 from ..conf.groups import Group
 from ..strategies import Strategy, Sync
 from .errors import ConfigError
-from .experiment import CONF, Experiment, shipped
+from .experiment import CONF, Choice, Experiment, shipped
 from .targets import base_of, build, load_class
 
 Given = dict[str, object]  # by group
@@ -44,17 +44,22 @@ def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -
     """Refuse a choice that neither has a use for. `sync`: None where the strategy owns its update."""
     useful = taken(type(strategy), *([type(sync)] if sync is not None else []))
     for group in _groups():
-        choice = experiment.choice(group.name).name
-        if group.name in useful or choice == group.usual:
+        choice = experiment.choice(group.name)
+        if group.name in useful or choice == shipped(group.name, str(group.usual)):
             continue
         mode, name = experiment.sync.name, experiment.strategy.name
         who, where = f"sync={mode}", ""
         if sync is None:
             who, where = f"strategy={name} {strategy.owns_update} and", "with strategy=data_parallel, "
         raise ConfigError(
-            f"{group.name}={choice}: {who} has no use for it; {where}{_takers(group)}; "
+            f"{group.name}{_shown(choice, group)}: {who} has no use for it; {where}{_takers(group)}; "
             f"{group.name}={group.usual} goes with all"
         )
+
+
+def _shown(choice: Choice, group: Group) -> str:
+    """As it was typed: the usual choice may have been given another class."""
+    return f"={choice.name}" if choice.name != group.usual else f"._target_={choice.target}"
 
 
 def _takers(group: Group) -> str:

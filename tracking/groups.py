@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from ..conf.groups import GROUPS
 from .columns import BY_KEY, unknown
+from .files import parse_yaml, read_text
 from .sources import RunData
 from .summaries import Row
 
@@ -19,6 +22,7 @@ INTERVAL = "_ci95"  # what the key of a half width ends in
 # What may differ between runs of one group, at the top of a configuration: ours, and common words for the same.
 _APART = ("seed", "name", "tracking", "random_seed", "run_name", "output_dir", "log_dir", "save_dir")
 _USUAL = {group.name: group.usual for group in GROUPS if group.usual}
+_CONF = Path(str(files("paceline.conf")))
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,14 @@ def _keys(runs: list[RunData]) -> list[str | None]:
 
 def _is_usual(key: str, value: Any) -> bool:
     """Whether it is what a run had before there was the group, and whose configuration does not say so."""
-    return key in _USUAL and isinstance(value, dict) and value.get("name") == _USUAL[key] and not value.get("knobs")
+    return key in _USUAL and value == _usual_choice(key)
+
+
+@cache
+def _usual_choice(group: str) -> dict[str, Any]:
+    name = str(_USUAL[group])
+    content = parse_yaml(read_text(_CONF / group / f"{name}.yaml"))
+    return {"name": name, "target": content.pop("_target_"), "knobs": content}
 
 
 def _seed(run: RunData) -> Any:

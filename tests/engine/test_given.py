@@ -35,6 +35,7 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parts]:
     plain = compose(["model.hidden=[4]"]).model_dump()
     monkeypatch.setattr(groups, "GROUPS", (*GROUPS, GROUP))
     monkeypatch.setitem(groups.BY_NAME, "zeal", GROUP)
+    monkeypatch.setattr("paceline.engine.given.shipped", lambda *of: CHOICES["calm"] if "zeal" in of else shipped(*of))
 
     def assemble_with(
         zeal: str, sync: str = "zealous", strategy: str = "plain", knobs: dict[str, Any] | None = None
@@ -75,6 +76,12 @@ def test_another_choice_is_refused_by_name_where_nobody_has_a_use_for_it(assembl
     assert str(caught.value) == (
         "zeal=eager: sync=bsp has no use for it; none of paceline's own takes it; zeal=calm goes with all"
     )
+
+
+def test_the_usual_choice_with_another_class_is_none(assembled, monkeypatch) -> None:
+    monkeypatch.setitem(CHOICES, "changed", Choice(name="calm", target="zealous.Eager", knobs={}))
+    with pytest.raises(ConfigError, match=r"^zeal\._target_=zealous\.Eager: sync=bsp has no use for it"):
+        assembled("changed", "bsp")
 
 
 def test_where_the_strategy_owns_its_update_what_the_sync_mode_takes_does_not_count(assembled) -> None:

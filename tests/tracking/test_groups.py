@@ -81,8 +81,8 @@ def test_any_other_difference_keeps_runs_apart(other):
     assert [row["run"] for row in shown] == ["base", "other"] and "n" not in shown[0]
 
 
-def chosen(name: str, **knobs) -> dict:
-    return {"stragglers": {"name": name, "target": "a.B", "knobs": knobs}}
+def chosen(name: str, target: str = "paceline.engine.stragglers.NoStragglers", **knobs) -> dict:
+    return {"stragglers": {"name": name, "target": target, "knobs": knobs}}
 
 
 def test_a_configuration_from_before_a_group_is_that_with_its_usual_choice():
@@ -90,8 +90,12 @@ def test_a_configuration_from_before_a_group_is_that_with_its_usual_choice():
     assert only(runs)["n"] == 2
 
 
-@pytest.mark.parametrize("other", [chosen("one_slow"), chosen("none", worker=1)], ids=["choice", "knob"])
-def test_another_choice_or_knob_of_a_new_group_keeps_runs_apart(other):
+@pytest.mark.parametrize(
+    "other",
+    [chosen("one_slow"), chosen("none", worker=1), chosen("none", "mine.Slow")],
+    ids=["choice", "knob", "class"],
+)
+def test_another_choice_knob_or_class_of_a_new_group_keeps_runs_apart(other):
     assert len(table([data("old", config(0)), data("new", config(1) | other)], Request())[0]) == 2
 
 
