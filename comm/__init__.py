@@ -1,7 +1,17 @@
 """How workers reach each other: fabrics, the byte ledger, the clock."""
 
 from .base import Comm, ReduceOp, Work, nbytes
-from .errors import HangError, PeerLostError, RendezvousError
+from .errors import HangError, MessageError, PeerLostError, RendezvousError
 from .ledger import Ledger
 
-__all__ = ["Comm", "HangError", "Ledger", "PeerLostError", "ReduceOp", "RendezvousError", "Work", "nbytes"]
+__all__ = [
+    "Comm",
+    "HangError",
+    "Ledger",
+    "MessageError",
+    "PeerLostError",
+    "ReduceOp",
+    "RendezvousError",
+    "Work",
+    "nbytes",
+]

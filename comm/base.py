@@ -94,6 +94,13 @@ class Comm(ABC):
     def irecv(self, tensor: Tensor, src: int) -> Work: ...
 
     @abstractmethod
+    def recv_message(self, src: int, most: int) -> Tensor:
+        """The next message from `src`, whatever its length: uint8 [length], on the CPU.
+
+        It is sent by `isend` of a tensor of bytes. Raises `MessageError` for one of more than `most` bytes.
+        """
+
+    @abstractmethod
     def recv_any(self, tensor: Tensor) -> int:
         """Fill `tensor` with a message from whoever is first; returns the sender.
 

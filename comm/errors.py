@@ -30,6 +30,12 @@ class PeerLostError(RuntimeError):
         self.rank = rank
 
 
+class MessageError(RuntimeError):
+    """What a peer sent is not a message that can be read; the message names the sender."""
+
+    exit_code = 4
+
+
 class RendezvousError(RuntimeError):
     """The workers could not meet: the port is taken, or the network interface is not there."""
 

@@ -29,14 +29,14 @@ from torch import Tensor
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
 from .board import BEAT, StoreBoard
-from .errors import FabricError, HangError, PeerLostError, RendezvousError
+from .errors import FabricError, HangError, MessageError, PeerLostError, RendezvousError
 from .gloo import Gloo
 from .handshake import Endpoint
 from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
 from .rendezvous import Environment, meet
 from .shared_memory import SharedMemory, open_shared
-from .sockets import Address, PeerGoneError, Receive, Send, Sockets
+from .sockets import Address, PeerGoneError, Receive, Send, Sockets, TooLongError
 from .store import StoreClient, StoreServer
 from .timeline import Operation, Timeline
 
@@ -373,6 +373,17 @@ class ProcessComm(Comm):
         start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
         self._receive(Receive(self._tag, (self._peer(src),), _memory(tensor)), what)
         self.timeline.add(self.timeline.launched(channel, "recv", _NEVER), start, self.now())
+
+    def recv_message(self, src: int, most: int) -> Tensor:
+        start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
+        receive = Receive(self._tag, (self._peer(src),), None, most=most)
+        try:
+            self._receive(receive, what)
+        except TooLongError as error:
+            raise MessageError(f"worker {self.board.rank} {what}: {error}") from None
+        self.timeline.add(self.timeline.launched(channel, "recv", _NEVER), start, self.now())
+        content = receive.content
+        return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
         _check_contiguous(tensor)

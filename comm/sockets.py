@@ -33,6 +33,10 @@ _ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 CLOSING = 5.0  # seconds at the end for messages that nobody waited for to leave
 
 
+class TooLongError(Exception):
+    """A message is longer than its receiver takes."""
+
+
 class PeerGoneError(Exception):
     """The other worker is no longer there. `rank`: in the whole run; None: nobody is there."""
 
@@ -86,13 +90,15 @@ class _Message:
 class Receive:
     """A wish for the next message in `group` from any of `sources`. `memory` is the wish's own until it is done.
 
+    `memory`: None for a message of any length up to `most` bytes, which then has memory of its own.
     `from_anyone`: a source that has died is told once, and the others are waited for.
     """
 
     group: int
     sources: Sequence[int]
-    memory: memoryview
+    memory: memoryview | None
     from_anyone: bool = False
+    most: int = 0
     message: _Message | None = None
 
     @property
@@ -103,6 +109,12 @@ class Receive:
     def source(self) -> int:
         assert self.message is not None
         return self.message.source
+
+    @property
+    def content(self) -> memoryview:
+        """What came, once it is done."""
+        assert self.message is not None
+        return self.message.memory[: self.message.length]
 
     @property
     def awaits(self) -> Sequence[int]:
@@ -259,7 +271,7 @@ class Sockets:
         return True
 
     def wait(self, operation: Send | Receive) -> None:
-        """Raises `TimeoutError` or `PeerGoneError`; the operation may then be waited for again.
+        """Raises `TimeoutError` or `PeerGoneError`; the operation may then be waited for again. Or `TooLongError`.
 
         Who waits for a send takes in whatever others send: two that send to each other do not wait for each other.
         """
@@ -267,6 +279,7 @@ class Sockets:
         silent = False
         while not operation.done:
             if isinstance(operation, Receive):
+                self._check_length(operation)
                 self._check_sources(operation, silent)
             sends = isinstance(operation, Send)
             silent = not self._progress(min(max(deadline - time.monotonic(), 0), BEAT), takes_all=sends)
@@ -276,13 +289,22 @@ class Sockets:
             if operation.broken:
                 raise self._gone(operation.peer)
         else:
+            self._check_length(operation)
             self._deliver(operation)
+
+    def _check_length(self, receive: Receive) -> None:
+        """Before its bytes have come. Raises `TooLongError`."""
+        if receive.memory is None and receive.message is not None and receive.message.length > receive.most:
+            raise TooLongError(
+                f"worker {receive.source} sent a message of {receive.message.length:,} bytes "
+                f"where at most {receive.most:,} can come"
+            )
 
     def _deliver(self, receive: Receive) -> None:
         message = receive.message
         assert message is not None
         self._heard = message.source
-        if message.memory is not receive.memory:
+        if receive.memory is not None and message.memory is not receive.memory:
             assert message.length == len(receive.memory), (
                 f"worker {self._board.rank} expected {len(receive.memory)} bytes and "
                 f"worker {message.source} sent {message.length}"
@@ -358,8 +380,8 @@ class Sockets:
         """A header has come: find out whose the message is."""
         for receive in self._receives:
             if receive.message is None and receive.group == group and peer in receive.sources:
-                fits = len(receive.memory) == length
-                memory = receive.memory if fits else memoryview(b"")
+                fits = receive.memory is not None and len(receive.memory) == length
+                memory = receive.memory if fits and receive.memory is not None else memoryview(b"")
                 receive.message = _Message(peer, next(self._arrivals), length, memory)
                 return receive.message
         message = _Message(peer, next(self._arrivals), length, memoryview(b""))

@@ -27,7 +27,7 @@ from torch import Tensor
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
 from .board import Board
-from .errors import FabricError
+from .errors import FabricError, MessageError
 from .ledger import Ledger
 from .network import Fabric, Network, Over
 from .timeline import Operation, Timeline
@@ -434,6 +434,9 @@ class VirtualComm(Comm):
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
+        return self._posted(tensor, src)
+
+    def _posted(self, tensor: Tensor, src: int) -> _Receiving:
         self._peer(src)
         receive, stream = _Receiving(self, tensor, src), (self.name, src)
         if self._worker.inbox.get(stream):
@@ -444,13 +447,28 @@ class VirtualComm(Comm):
 
     def complete(self, receive: _Receiving, tensor: Tensor, src: int) -> None:
         """Wait for the message of a posted receive."""
-        worker, start = self._worker, self._worker.clock
+        start = self._worker.clock
+        self._take(self._arrived(receive, src), tensor, src, start)
+
+    def _arrived(self, receive: _Receiving, src: int) -> _Message:
         if receive.message is None:
-            receive.sleeper = worker
-            self._cluster.turns.sleep(worker, lambda: f"waits in recv from worker {self.ranks[src]}")
+            receive.sleeper = self._worker
+            self._cluster.turns.sleep(self._worker, lambda: f"waits in recv from worker {self.ranks[src]}")
             assert receive.message is not None
         self.pass_until(receive.message.arrival)
-        self._take(receive.message, tensor, src, start)
+        return receive.message
+
+    def recv_message(self, src: int, most: int) -> Tensor:
+        start = self._worker.clock
+        message = self._arrived(self._posted(torch.empty(0, dtype=torch.uint8), src), src)
+        assert message.tensor.dtype == torch.uint8, f"a message is of bytes, not of {message.tensor.dtype}"
+        if len(message.tensor) > most:
+            raise MessageError(
+                f"worker {self._worker.rank} in recv from worker {self.ranks[src]}: worker {self.ranks[src]} sent "
+                f"a message of {len(message.tensor):,} bytes where at most {most:,} can come"
+            )
+        self._note_receipt(message, src, start)
+        return message.tensor
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)
@@ -498,7 +516,11 @@ class VirtualComm(Comm):
             f"worker {source} sent {nbytes(sent)} of {sent.dtype}"
         )
         _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
-        self._cluster.log(worker, "recv", source, nbytes(tensor))
+        self._note_receipt(message, src, start)
+
+    def _note_receipt(self, message: _Message, src: int, start: float) -> None:
+        worker = self._worker
+        self._cluster.log(worker, "recv", self.ranks[src], nbytes(message.tensor))
         receiving = self.timeline.launched(self._channel(src, self.rank), "recv", message.launch, message.number)
         self.timeline.add(receiving, start, worker.clock)
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.comm import MessageError
+
 pytestmark = pytest.mark.dist
 SIZES = [2, 3, 4]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8]
@@ -237,3 +239,45 @@ def change_results_alone(comm):
     for copy in (comm.all_gather(tensor), comm.reduce_scatter(tensor), comm.all_to_all(tensor)):
         copy.add_(1)
     return tensor
+
+
+# -- messages of any length
+
+LENGTHS = [0, 1, 5, 3_000_000, 2]
+
+
+def of_bytes(rank: int, length: int) -> Tensor:
+    return torch.randint(0, 256, (length,), generator=torch.Generator().manual_seed(rank), dtype=torch.uint8)
+
+
+def exchange_messages(comm):
+    """Everybody sends to everybody, longer ones than the network holds too, before anybody receives."""
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sends = [comm.isend(of_bytes(comm.rank, length), other) for length in LENGTHS for other in others]
+    received = [[comm.recv_message(other, max(LENGTHS)) for _ in LENGTHS] for other in others]
+    for send in sends:
+        send.wait()
+    sent = sum(LENGTHS) * len(others)
+    assert comm.ledger.snapshot() == {"send": sent}
+    return received
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_messages_of_any_length_arrive_in_order_and_whole(fabric, size):
+    for rank, received in enumerate(fabric(size, exchange_messages)):
+        senders = [other for other in range(size) if other != rank]
+        for sender, messages in zip(senders, received, strict=True):
+            assert all(same(a, of_bytes(sender, n)) for a, n in zip(messages, LENGTHS, strict=True))
+
+
+def take_a_long_one(comm):
+    if comm.rank == 1:
+        comm.send(torch.zeros(1001, dtype=torch.uint8), 0)
+        return None
+    with pytest.raises(MessageError, match="worker 1 sent a message of 1,001 bytes where at most 1,000 can come") as e:
+        comm.recv_message(1, 1000)
+    return e.value.exit_code
+
+
+def test_a_message_that_is_too_long_is_refused_and_its_sender_named(fabric):
+    assert fabric(2, take_a_long_one)[0] == 4
