@@ -376,7 +376,7 @@ class Worker:
         In pieces of a few MiB over all replicas, so that what is measured does not show in the peak of memory: the sum
         over pieces, in the order of parameters, of the mean over replicas.
         """
-        if self.sync.agrees or self.layout.replicas == 1 or self.role.part != self.layout.loss_part:
+        if self.sync.weights_agree or self.layout.replicas == 1 or self.role.part != self.layout.loss_part:
             return None
         replicas = range(1, self.layout.replicas)
         total = 0.0
@@ -397,7 +397,8 @@ class Worker:
 
     def _save(self, done: int, meter: Meter) -> None:
         """Replica 0 writes: its parts their files, the chief the manifest once it has all their sums."""
-        each = self.sync.synchronous and not self.sync.agrees  # replicas differ: each writes its own
+        alike = self.sync.weights_agree and self.sync.state_agrees
+        each = self.sync.synchronous and not alike  # replicas differ: each writes its own
         if not (self.sync.synchronous or self.role.replica == 0):
             return
         own = {name: parameter.detach() for name, parameter in self.sync.parameters.items()}

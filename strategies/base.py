@@ -134,8 +134,10 @@ class Sync(ABC):
     """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
     `servers`: for each part of the model. `synchronous`: replicas step together, so that all of them reach `consensus`
-    at the same step. `agrees`: replicas are bit-identical after every update. `survives`: the others go on when a
-    worker dies, as long as replica 0 and the servers live.
+    at the same step. `weights_agree`: replicas are bit-identical after every update. `state_agrees`: so is what
+    `state_dict` gives, so that replica 0 may save for all. `exact`: where weights agree, they are those of serial
+    training on all samples of a step. `survives`: the others go on when a worker dies, as long as replica 0 and the
+    servers live.
     """
 
     servers: int = 0
@@ -143,7 +145,9 @@ class Sync(ABC):
     over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
     synchronous: bool = True
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
-    agrees: bool = True
+    weights_agree: bool = True
+    state_agrees: bool = True
+    exact: bool = True
     survives: bool = False
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
@@ -206,8 +210,8 @@ class Sync(ABC):
     def state_dict(self) -> State:
         """What is saved beside the weights; called where `consensus` is.
 
-        Where replicas step together and differ (`synchronous` and not `agrees`), each replica saves its own weights
-        and this; else replica 0 saves this beside the consensus.
+        Where replicas step together and differ in anything (`synchronous`, and `weights_agree` or `state_agrees` does
+        not hold), each replica saves its own weights and this; else replica 0 saves this beside the consensus.
         """
         return {"optimizer": self.optimizer.state_dict()}
 

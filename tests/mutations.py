@@ -109,7 +109,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/dates.py",
-        "ranks = range(layout.parts if self._sync.agrees else layout.workers)",
+        "ranks = range(layout.parts if self._sync.weights_agree else layout.workers)",
         "ranks = range(layout.parts)",
         "tests/engine/test_dates.py",
     ),

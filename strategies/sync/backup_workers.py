@@ -64,7 +64,7 @@ class BackupWorkers(Sync):
 
     servers = 1
     synchronous = False
-    agrees = False
+    weights_agree = False
     steps_on_workers = False
     max_parts = 1  # the parts of one replica could be given different versions
 

@@ -17,8 +17,12 @@ parameters travels only with `find_unused`.
 With `shard` replicas share out optimizer state, and gradients; the all-reduce becomes a reduce-scatter and an
 all-gather (exchange/sharding.py).
 
+With `compress` each bucket leaves as its message (exchange/channel.py), and what all get is the sum of the decoded
+ones: replicas stay bit-identical, and differ from serial training by what messages leave out. What error feedback keeps
+is a replica's own. One replica alone sends nothing and compresses nothing.
+
 Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S; with `find_unused` S grows by four
-bytes a parameter tensor.
+bytes a parameter tensor. With `compress` it is what exchange/channel.py states, of each bucket.
 """
 
 from collections.abc import Sequence
@@ -31,7 +35,10 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ..base import Batch, Cost, Memory, State, Sync, payload
-from ..exchange.buckets import Bucket, allocate
+from ..errors import LayoutError
+from ..exchange.buckets import Bucket, allocate, grouped
+from ..exchange.channel import Channel, left_out, of_sums
+from ..exchange.compress import Compressor, Dense
 from ..exchange.elementwise import check_elementwise
 from ..exchange.reducer import Reducer
 from ..exchange.sharding import Layout, Sharding, lay_out
@@ -72,13 +79,22 @@ class BSP(Sync):
         first_bucket_mb: Annotated[float, Gt(0)] = 1.0,
         find_unused: bool = False,
         shard: Literal["none", "optimizer", "gradients"] = "none",
+        compress: Compressor | None = None,
     ) -> None:
         """`find_unused`: walk the graph before backward, so that the bucket of an unused parameter need not wait for
         the end of backward, and leave alone what no replica used (no weight decay, no momentum: as in serial training).
-        `shard`: what replicas share out instead of each holding it whole; see exchange/sharding.py.
+        `shard`: what replicas share out instead of each holding it whole; see exchange/sharding.py. `compress`: None
+        for no compression. Raises `LayoutError`.
         """
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
-        self.find_unused, self.shard = find_unused, shard
+        self.find_unused, self.shard, self.compress = find_unused, shard, compress or Dense()
+        self.state_agrees = not self.compress.error_feedback
+        self.exact = self.compress.lossless
+        if shard != "none" and not isinstance(self.compress, Dense):
+            raise LayoutError(
+                f"sync.shard={shard}: a replica gets the sum of its own shard alone, which no compressor gives; "
+                "choose compress=none or sync.shard=none"
+            )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if self.shard != "none":
@@ -88,6 +104,7 @@ class BSP(Sync):
         super().prepare(parameters, optimizer, comm)
         start_alike(parameters, comm)
         self._params = list(parameters.values())
+        self._channel = Channel(self.compress, comm)
         self._buckets: list[Bucket] = []
         self._works: list[Work] = []
         self._shards: Sharding | None = None
@@ -116,7 +133,7 @@ class BSP(Sync):
 
     def _all_reduce(self, bucket: Bucket) -> None:
         with self.comm.timeline.named("gradients"):
-            self._works.append(self.comm.all_reduce(bucket.flat))
+            self._works.append(self._channel.all_reduce(str(bucket.parameters[0]), bucket.flat))
 
     def update(self) -> None:
         if self._reducer is not None:
@@ -137,16 +154,21 @@ class BSP(Sync):
             self._shards.all_gather()
 
     def state_dict(self) -> State:
-        return super().state_dict() if self._shards is None else self._shards.optimizer.state_dict()
+        if self._shards is not None:
+            return self._shards.optimizer.state_dict()
+        return super().state_dict() | ({} if self.state_agrees else {"channel": self._channel.state_dict()})
 
     def load_state_dict(self, state: State) -> None:
-        if self._shards is None:
-            super().load_state_dict(state)
-        else:
+        if self._shards is not None:
             self._shards.optimizer.load_state_dict(state)
+            return
+        super().load_state_dict(state)
+        self._channel.load_state_dict(state.get("channel", {}))
 
     def buffers(self) -> list[Tensor]:
-        return [bucket.flat for bucket in self._buckets] if self._shards is None else self._shards.buffers()
+        if self._shards is not None:
+            return self._shards.buffers()
+        return [*(bucket.flat for bucket in self._buckets), *self._channel.buffers()]
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         if self.shard == "none" or replicas == 1:
@@ -165,8 +187,14 @@ class BSP(Sync):
         entries = 2 * (replicas - 1) / replicas * 4 * len(parameters) if self.find_unused else 0
         size = payload(parameters)
         if self.shard == "none" or replicas == 1:
-            ring = 2 * (replicas - 1) / replicas * size
-            return Cost(worker={"all_reduce": ring + entries}, buffers=size if replicas > 1 else 0)
+            buckets = [
+                (sum(parameters[i].numel() for i in members), parameters[members[0]].dtype)
+                for members in grouped(parameters, self.capacity, self.first)
+            ]
+            traffic = of_sums(self.compress, buckets, replicas)
+            if self.find_unused:
+                traffic = {**traffic, "all_reduce": traffic.get("all_reduce", 0) + entries}
+            return Cost(worker=traffic, buffers=size + left_out(self.compress, buckets) if replicas > 1 else 0)
         layout = self._layout(parameters, replicas)
         found = {"all_reduce": entries} if self.find_unused else {}
         return Cost(worker={**layout.traffic(), **found}, buffers=layout.buffers())

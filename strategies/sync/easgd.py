@@ -109,7 +109,7 @@ class Replica:
 class EASGD(Sync):
     """Synchronous: all replicas exchange with the centre together; each has a copy of it."""
 
-    agrees = False
+    weights_agree = False
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class EASGD(Sync):
 class RoundRobinEASGD(Sync):
     """One replica exchanges with the centre at a time; the centre goes round with the turn."""
 
-    agrees = False
+    weights_agree = False
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class AsyncEASGD(Sync):
 
     servers = 1
     synchronous = False
-    agrees = False
+    weights_agree = False
     survives = True
 
     def __init__(

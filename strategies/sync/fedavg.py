@@ -24,6 +24,9 @@ whoever comes first.
 A client that dies is left out of the round's mean unless its weights have arrived, and of later rounds. Where nobody's
 arrive, w stays. (In a pipeline, a replica that dies while it sends may count in one part's mean and not in another's.)
 
+With `compress` a client delivers the message of its way in the round, w_k - w (exchange/channel.py), of which the
+server makes w_k again; w goes to clients whole.
+
 `consensus` is the server's model at the last round's end that replica 0 has come to: inside a round that is the w that
 it fetched. At a round's end it asks the server, which answers when the round is closed; that disturbs nobody, as
 replica 0 would wait for the same before its next round. (If it asks late and is not sampled next, the answer may be
@@ -51,6 +54,8 @@ from torch.optim import Optimizer
 from ...comm import Comm, PeerLostError
 from ..base import Batch, Cost, State, Sync, payload
 from ..exchange.buckets import views_of
+from ..exchange.channel import Channel, left_out
+from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import post, settle
 
@@ -71,7 +76,7 @@ class FedAvg(Sync):
 
     servers = 1
     synchronous = False
-    agrees = False
+    weights_agree = False
     survives = True
 
     def __init__(
@@ -80,13 +85,20 @@ class FedAvg(Sync):
         epochs: Annotated[int, Ge(1)] = 1,
         momentum: Literal["kept", "reset"] = "kept",
         seed: Annotated[int, Ge(0)] = 0,
+        compress: Compressor | None = None,
     ) -> None:
-        """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling."""
+        """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
+
+        `compress`: of deliveries; None for no compression.
+        """
+        self.compress = compress or Dense()
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
+        self._channel = Channel(self.compress, comm)
+        self._began = None if self.compress.lossless else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
         self._round = 0  # that this client is in, or enters next; on the server, the open one
@@ -115,6 +127,8 @@ class FedAvg(Sync):
         if not self._inside:
             self._tell(Message.JOIN)
             self.comm.recv(self._weights, self._server)
+            if self._began is not None:
+                self._began.copy_(self._weights)
             self._inside, self._seen = True, 0
             self._keep_to_evaluate(self._weights)
             if self.momentum == "reset":
@@ -129,7 +143,8 @@ class FedAvg(Sync):
     def _deliver(self) -> None:
         with self.comm.timeline.named("push"):
             self._tell(Message.DELIVER, self._seen)
-            self.comm.send(self._weights, self._server)
+            way = self._weights if self._began is None else self._weights - self._began
+            self._channel.isend("way", way, self._server).wait()
         self._inside = False
         self._round += 1
 
@@ -187,7 +202,9 @@ class FedAvg(Sync):
             case Message.DELIVER:
                 assert self._rows is not None
                 weights = self._rows[len(self._delivered)]
-                self.comm.recv(weights, client)
+                self._channel.recv(weights, client)
+                if self._began is not None:
+                    weights += self._weights
                 self._delivered[client] = samples, weights
                 self._missing.discard(client)
             case Message.DONE:
@@ -253,19 +270,24 @@ class FedAvg(Sync):
     def state_dict(self) -> State:
         """Of replica 0: its optimizer, its round, and what it has trained of it."""
         local = {"weights": self._weights, "seen": self._seen} if self._inside else None
-        return {"optimizer": self.optimizer.state_dict(), "round": self._round, "local": local}
+        kept = {"optimizer": self.optimizer.state_dict(), "channel": self._channel.state_dict()}
+        return {**kept, "round": self._round, "local": local}
 
     def load_state_dict(self, state: State) -> None:
         self._round = state["round"]
         if self.comm.rank == 0:
             super().load_state_dict(state)
+            self._channel.load_state_dict(state.get("channel", {}))
             if state["local"] is not None:
                 self._keep_to_evaluate(self._weights)
+                if self._began is not None:
+                    self._began.copy_(self._weights)
                 self._weights.copy_(state["local"]["weights"])
                 self._inside, self._seen = True, state["local"]["seen"]
 
     def buffers(self) -> list[Tensor]:
-        return [buffer for buffer in (self._evaluated, self._rows) if buffer is not None]
+        own = (self._evaluated, self._rows, self._began)
+        return [*(buffer for buffer in own if buffer is not None), *self._channel.buffers()]
 
     def report(self) -> dict[str, Any]:
         lost = {"lost": sorted(self.comm.lost())}
@@ -276,8 +298,12 @@ class FedAvg(Sync):
         if steps_per_epoch is None:
             return None
         size, length = payload(parameters), self.epochs * steps_per_epoch
+        vector = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
+        began = 0 if self.compress.lossless else size
         return Cost(
-            worker={"send": (size + 2 * HEADER) / length}, server={"send": replicas * size / length}, buffers=size
+            worker={"send": (self.compress.nbytes(*vector) + 2 * HEADER) / length},
+            server={"send": replicas * size / length},
+            buffers=size + began + left_out(self.compress, [vector]),
         )
 
 

@@ -17,32 +17,50 @@ A neighbour j that is dead is replaced by the worker itself, a_ii <- a_ii + a_ij
 more. Among the living a then stays row stochastic; in symmetric graphs (ring, matching) doubly, so that their mean is
 conserved, but for the very round in which j died after it had sent to some and not to others.
 
+*CHOCO-SGD* (Koloskova, Stich, Jaggi 2019, "Decentralized Stochastic Optimization and Gossip Algorithms with Compressed
+Communication", ICML, Algorithm 2; arXiv 1902.00340), with `compress`: what is sent is the message q_i = C(W_i - X_i) of
+how far a worker has come from X_i, which is what its neighbours know of it,
+
+    X_j <- X_j + q_j  for j = i and each neighbour,      W_i <- W_i + gamma sum_j a_ij (X_j - X_i).
+
+What a message leaves out is still there in W_i - X_i and is sent later: error feedback is not needed, and not used.
+gamma is `consensus_step`: 1 and C(x) = x is the plain rule; the more C leaves out, the smaller it must be. The mean of
+all W_i is conserved as before. It takes a graph that stays as it is. (In the paper X begins at 0; here all X_i begin at
+the weights of worker 0.)
+
 The consensus is the mean over the living replicas. One worker sends nothing and is serial training, bit for bit.
 
-Cost per step, S bytes of weights: a worker sends |to| S / period; |to| is min(2, n - 1) on a ring, ceil(log2 n)
-on the exponential graph, 1 on the one-peer one, and (n - n mod 2) / n for a random matching (the mean over workers).
+Cost per step, S bytes of weights, or of their message: a worker sends |to| S / period; |to| is min(2, n - 1) on a
+ring, ceil(log2 n) on the exponential graph, 1 on the one-peer one, and (n - n mod 2) / n for a random matching (the
+mean over workers).
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...comm import Comm
+from ...comm import Comm, PeerLostError
 from ..base import Cost, State, Sync, payload
+from ..errors import LayoutError
 from ..exchange.buckets import views_of
+from ..exchange.channel import Channel, as_bytes
+from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import hear, mean_of_living, post, settle
 from ..exchange.topology import Topology, neighbours, out_degree
+
+STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 
 
 class Gossip(Sync):
     """Replicas step together and differ."""
 
-    agrees = False
+    weights_agree = False
     survives = True
 
     def __init__(
@@ -50,10 +68,22 @@ class Gossip(Sync):
         topology: Literal["ring", "exponential", "one_peer_exponential", "matching"] = "ring",
         period: Annotated[int, Ge(1)] = 1,
         seed: Annotated[int, Ge(0)] = 0,
+        consensus_step: Annotated[float, Gt(0), Le(1)] = 1.0,
+        compress: Compressor | None = None,
     ) -> None:
-        """`period`: steps between two rounds of mixing. `seed`: of the matchings."""
+        """`period`: steps between two rounds of mixing. `seed`: of the matchings. `consensus_step`: gamma, with
+        `compress`; None for no compression. Raises `LayoutError`.
+        """
         self.topology: Topology = topology
-        self.period, self.seed = period, seed
+        self.period, self.seed, self.consensus_step = period, seed, consensus_step
+        self.compress = compress or Dense()
+        if not isinstance(self.compress, Dense) and topology not in STAYS:
+            raise LayoutError(
+                f"sync.topology={topology}: neighbours change from round to round, and with compress a worker must "
+                f"know what each of them knows of it; choose sync.topology={' or '.join(STAYS)}, or compress=none"
+            )
+        if isinstance(self.compress, Dense) and consensus_step != 1:
+            raise LayoutError(f"sync.consensus_step={consensus_step}: without compress a round mixes fully; choose 1")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -61,6 +91,13 @@ class Gossip(Sync):
         room = len(self._weights) if comm.size > 1 else 0
         self._mixed = self._weights.new_empty(room)
         self._received = torch.empty(room, dtype=self._weights.dtype)
+        self._known: dict[int, Tensor] | None = None  # X_j, by worker
+        if not isinstance(self.compress, Dense) and comm.size > 1:
+            near = neighbours(self.topology, comm.rank, comm.size, 0, self.seed)
+            alike = self._weights.clone()
+            comm.broadcast(alike, src=0).wait()
+            self._known = {j: alike.clone() for j in (comm.rank, *near.of)}
+            self._channel = Channel(self.compress, comm)
         self._t = 0
         self._finished = False
 
@@ -68,7 +105,28 @@ class Gossip(Sync):
         self.optimizer.step()
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:
-            self._mix(round=self._t // self.period - 1)
+            if self._known is None:
+                self._mix(round=self._t // self.period - 1)
+            else:
+                self._mix_what_is_known(self._known)
+
+    def _mix_what_is_known(self, known: dict[int, Tensor]) -> None:
+        """CHOCO-SGD."""
+        near = neighbours(self.topology, self.comm.rank, self.comm.size, 0, self.seed)
+        own, a = known[self.comm.rank], 1 / (1 + len(near.of))
+        message = self.compress.encode(self._weights - own)
+        with self.comm.timeline.named("differences"):
+            sending = post(as_bytes(message), near.to, self.comm)
+        own += self._channel.decode(message, own, self.comm.rank)
+        living = []
+        for j in near.of:
+            with suppress(PeerLostError):
+                known[j] += self._channel.receive(known[j], j)
+                living.append(j)
+        settle(sending)
+        # W_i <- W_i + gamma sum_j a_ij (X_j - X_i)
+        for j in living:
+            self._weights.add_(known[j] - own, alpha=self.consensus_step * a)
 
     def _mix(self, round: int) -> None:
         near = neighbours(self.topology, self.comm.rank, self.comm.size, round, self.seed)
@@ -97,22 +155,27 @@ class Gossip(Sync):
         self._finished = True
 
     def state_dict(self) -> State:
-        return {**super().state_dict(), "t": self._t}
+        return {**super().state_dict(), "t": self._t, "known": {str(j): x for j, x in (self._known or {}).items()}}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]
+        if self._known is not None:
+            self._known = {int(j): x.clone() for j, x in state["known"].items()}
 
     def buffers(self) -> list[Tensor]:
-        return [self._mixed, self._received]
+        return [self._mixed, self._received, *(self._known or {}).values()]
 
     def report(self) -> dict[str, Any]:
         return {"lost": sorted(self.comm.lost())}
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
         check_one_dtype(parameters, "gossip")
-        size = payload(parameters)
+        size, known = payload(parameters), 0
+        vector = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
+        if not isinstance(self.compress, Dense) and replicas > 1:
+            known = 1 + len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
         return Cost(
-            worker={"send": out_degree(self.topology, replicas) * size / self.period},
-            buffers=2 * size if replicas > 1 else 0,
+            worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(*vector) / self.period},
+            buffers=(2 + known) * size if replicas > 1 else 0,
         )

@@ -66,7 +66,7 @@ class AsyncGossip(Sync):
     """Replicas go at their own pace, without a server."""
 
     synchronous = False
-    agrees = False
+    weights_agree = False
     survives = True
 
     def __init__(

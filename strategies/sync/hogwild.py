@@ -55,7 +55,7 @@ class Hogwild(Sync):
     """Replicas at their own pace, on the same weights."""
 
     synchronous = False
-    agrees = False
+    weights_agree = False
     survives = True
     over_parts = (
         "the replicas of each stage share that stage's weights in memory; a step may see the stages at different times"

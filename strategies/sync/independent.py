@@ -35,7 +35,7 @@ class Independent(Sync):
     """Replicas at their own pace, that meet at the end."""
 
     synchronous = False
-    agrees = False
+    weights_agree = False
     survives = True
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:

@@ -26,11 +26,15 @@ weights w that the round began with is a gradient for an outer SGD with Nesterov
 nu = 1 and mu = 0 is local SGD. Deviations: replicas share one order of samples, where the paper gives them shards; the
 mean is weighted. The paper's inner optimizer is AdamW, its H 500, nu 0.7 and mu 0.9.
 
-The consensus is what a round that ended now would leave. One replica alone is serial training, bit for bit, unless
-there is an outer optimizer.
+With `compress` a replica sends the message of its way in the round, (n_i / n) (w_i - w) from the weights w that the
+round began with, and all take w + the sum of what is decoded. State that is averaged goes uncompressed.
 
-Cost per step, S bytes of weights, K replicas, a names of averaged state: all_reduce 2 (K-1)/K S (1 + a) / H. Before the
-switch it is BSP's, 2 (K-1)/K S; as the steps after it are not known beforehand, there is no stated cost with one.
+The consensus is what a round that ended now would leave, without compression. One replica alone is serial training, bit
+for bit, unless there is an outer optimizer.
+
+Cost per step, S bytes of weights, K replicas, a names of averaged state: all_reduce 2 (K-1)/K S (1 + a) / H; with
+`compress` the weights' share of it is what exchange/channel.py states. Before the switch it is BSP's, 2 (K-1)/K S; as
+the steps after it are not known beforehand, there is no stated cost with one.
 """
 
 from collections.abc import Sequence
@@ -45,6 +49,8 @@ from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
+from ..exchange.channel import Channel, left_out, of_sums
+from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from .bsp import BSP, start_alike
 
@@ -52,7 +58,7 @@ from .bsp import BSP, start_alike
 class LocalSGD(Sync):
     """Replicas step together and differ between rounds."""
 
-    agrees = False
+    weights_agree = False
 
     def __init__(
         self,
@@ -61,10 +67,17 @@ class LocalSGD(Sync):
         switch_step: Annotated[int, Ge(0)] = 0,
         outer_lr: Annotated[float, Gt(0)] | None = None,
         outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        compress: Compressor | None = None,
     ) -> None:
         """`period`: H. `average_state`: keys of what the optimizer keeps for a parameter. `outer_lr`, `outer_momentum`:
-        nu and mu. Raises `LayoutError`.
+        nu and mu. `compress`: None for no compression. Raises `LayoutError`.
         """
+        self.compress = compress or Dense()
+        if switch_step > 0 and not isinstance(self.compress, Dense):
+            raise LayoutError(
+                f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "
+                "what was left out; choose compress=none or sync.switch_step=0"
+            )
         if outer_lr is None and outer_momentum > 0:
             raise LayoutError(
                 f"sync.outer_momentum={outer_momentum}: there is no outer optimizer; choose sync.outer_lr=0.7 too, "
@@ -81,6 +94,9 @@ class LocalSGD(Sync):
         self._before_switch = BSP() if self.switch_step > 0 else None
         if self._before_switch is not None:
             self._before_switch.prepare(parameters, optimizer, comm)
+        self._channel = Channel(self.compress, comm)
+        whole = self.compress.lossless or comm.size == 1
+        self._began = None if whole else self._weights.clone()  # w
         self._state = torch.empty_like(self._weights) if self.average_state else None
         self._outer = None  # w and v
         if self.outer_lr is not None:
@@ -121,11 +137,23 @@ class LocalSGD(Sync):
 
     def _end_round(self) -> None:
         self._average_state()
-        self._average(self._weights)
+        if self._began is None:
+            self._average(self._weights)
+        else:
+            self._average_ways(self._began)
         if self._outer is not None:
             self._outer = self._outer_step(self._outer, self._weights)
             self._weights.copy_(self._outer[0])
+        if self._began is not None:
+            self._began.copy_(self._weights)
         self._own = self._all = 0
+
+    def _average_ways(self, began: Tensor) -> None:
+        """w_i <- w + sum_i decoded((n_i / n) (w_i - w))"""
+        self._weights.sub_(began).mul_(self._own / self._all)
+        with self.comm.timeline.named("average"):
+            self._channel.all_reduce("way", self._weights).wait()
+        self._weights.add_(began)
 
     def _average(self, x: Tensor) -> Tensor:
         """x <- sum_i (n_i / n) x_i, in place."""
@@ -189,6 +217,8 @@ class LocalSGD(Sync):
             "t": self._t,
             "samples": [self._own, self._all],
             "outer": self._outer,
+            "began": self._began,
+            "channel": self._channel.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -199,20 +229,30 @@ class LocalSGD(Sync):
         if self._outer is not None:
             for own, saved in zip(self._outer, state["outer"], strict=True):
                 own.copy_(saved)
+        if self._began is not None:
+            self._began.copy_(state["began"])
+            self._channel.load_state_dict(state["channel"])
 
     def buffers(self) -> list[Tensor]:
         state = [self._state] if self._state is not None else []
-        return [*state, *(self._outer or ()), *(self._before_switch.buffers() if self._before_switch else ())]
+        began = [self._began] if self._began is not None else []
+        switch = self._before_switch.buffers() if self._before_switch else ()
+        return [*state, *began, *(self._outer or ()), *self._channel.buffers(), *switch]
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
         check_one_dtype(parameters, "local_sgd")
         if self.switch_step > 0:
             return None
         size, names = payload(parameters), len(self.average_state)
-        return Cost(
-            worker={"all_reduce": 2 * (replicas - 1) / replicas * size * (1 + names) / self.period},
-            buffers=size * (min(names, 1) + (2 if self.outer_lr is not None else 0)),
-        )
+        vector = [(sum(parameter.numel() for parameter in parameters), parameters[0].dtype)]
+        traffic = {key: bytes / self.period for key, bytes in of_sums(self.compress, vector, replicas).items()}
+        if names:
+            of_state = 2 * (replicas - 1) / replicas * size * names / self.period
+            traffic["all_reduce"] = traffic.get("all_reduce", 0) + of_state
+        own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
+        if replicas > 1:
+            own += (0 if self.compress.lossless else size) + left_out(self.compress, vector)
+        return Cost(worker=traffic, buffers=own)
 
 
 def nesterov(w: Tensor, v: Tensor, mean: Tensor, lr: float, momentum: float) -> tuple[Tensor, Tensor]:

@@ -43,12 +43,16 @@ start alike; an asynchronous batch without samples is neither fetched for nor pu
 says, here at every step: n_push = n_fetch = 1. The server keeps what the workers pushed that wait: P - 1 gradients at
 the most.
 
+With `compress` a worker pushes the message of a (exchange/channel.py), to each server its own, and adds what was left
+out to its next push; servers answer with whole weights.
+
 `consensus` of the asynchronous modes is replica 0's own copy: as last fetched, with its own steps since. A checkpoint
 holds the servers' weights and optimizers when replica 0 saved (under SSP: once it may go on), and how far replica 0 is
 between two pushes; what the others had not pushed is lost.
 
 Cost per step, S bytes of gradient, n servers that a worker talks to (1 without the lock): asynchronously a worker sends
-(S + 8 n) / n_push + 8 n / n_fetch, and all servers S / n_fetch to each worker; synchronously S + 8 n, and S.
+(S + 8 n) / n_push + 8 n / n_fetch, and all servers S / n_fetch to each worker; synchronously S + 8 n, and S. With
+`compress` the S of a push is that of its messages.
 """
 
 from collections import Counter, defaultdict
@@ -67,7 +71,9 @@ from ...comm import Comm, PeerLostError, Work
 from ..base import Batch, Cost, State, Sync, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
+from ..exchange.channel import Channel, left_out
 from ..exchange.clocks import Clocks
+from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.rank_order import RankOrderedSum
 from ..exchange.shards import runs_of
@@ -116,16 +122,20 @@ class ParameterServer(Sync):
         rate: Literal["share", "full"] = "share",
         servers: Annotated[int, Ge(1)] = 1,
         lock: bool = True,
+        compress: Compressor | None = None,
     ) -> None:
         """`staleness`: SSP's s, in steps; None for no bound. `push`, `fetch`: n_push and n_fetch, in steps.
 
-        `rate`: of an asynchronous push. `lock`: each server has weights of its own; else all have the same. Raises
-        `LayoutError`.
+        `rate`: of an asynchronous push. `lock`: each server has weights of its own; else all have the same.
+        `compress`: of pushes; None for no compression. Raises `LayoutError`.
         """
         _check(mode, staleness, push, fetch, lock)
         self.takes_share = rate == "share"
         self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
-        self.synchronous = self.agrees = mode == "synchronous"
+        self.compress = compress or Dense()
+        self.synchronous = self.weights_agree = mode == "synchronous"
+        self.state_agrees = not self.compress.error_feedback
+        self.exact = self.compress.lossless
         self.survives = not self.synchronous
         self.steps_on_workers = fetch > 1
         self.bound = 0 if self.synchronous else inf if staleness is None else staleness  # s
@@ -151,6 +161,7 @@ class ParameterServer(Sync):
             pieces = zip(self._weights.split(sizes), self._accrued.split(sizes), strict=True)
             self._places = [Place(first + i, *piece) for i, piece in enumerate(pieces)]
         self._received = torch.empty_like(self._weights) if self._server >= 0 and self.bound == 0 else None
+        self._channel = Channel(self.compress, comm)
         self._header = torch.zeros(1, dtype=torch.float64)
         self._share = 1.0  # of the last batch with samples
         self._t = 0
@@ -201,7 +212,7 @@ class ParameterServer(Sync):
         with self.comm.timeline.named("push"):
             pushing = [
                 *self._tell(self._share),
-                *(self.comm.isend(place.accrued, place.server) for place in self._places),
+                *(self._channel.isend(str(place.server), place.accrued, place.server) for place in self._places),
             ]
         _wait(pushing)
         self._accrued.zero_()
@@ -273,16 +284,16 @@ class ParameterServer(Sync):
         clock = self._clocks.of(worker)
         if self._received is not None:
             # s = 0: the clock's g = sum_j share_j g_j
-            self.comm.recv(self._received, worker)
+            self._channel.recv(self._received, worker)
             self._sum.add(worker, share, self._received)
             self._count_staleness(worker)
         elif clock < self._clocks.slowest + self.bound:
-            self.comm.recv(self._accrued, worker)
+            self._channel.recv(self._accrued, worker)
             self._count_staleness(worker)
             self._step(share)
         else:
             gradient = torch.empty_like(self._accrued)
-            self.comm.recv(gradient, worker)
+            self._channel.recv(gradient, worker)
             self._held[clock].append(Push(worker, share, gradient))
 
     def _apply_what_may_be_read(self) -> None:
@@ -346,11 +357,13 @@ class ParameterServer(Sync):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """On replica 0: the servers' state, and its own between two pushes or fetches."""
+        """On replica 0: the servers' state, and its own between two pushes or fetches; what was left out, on all."""
+        left_out = {} if self.state_agrees else {"channel": self._channel.state_dict()}
         if self.comm.rank != 0:
-            return {}
+            return left_out
         _wait(self._tell(Request.SAVE, self._all_servers))
         return {
+            **left_out,
             "servers": [self._receive_state(server) for server in self._all_servers],
             "t": self._t,
             "share": self._share,
@@ -373,7 +386,10 @@ class ParameterServer(Sync):
                 self._weights.copy_(own["weights"])
             if self._among_servers is not None:
                 self._among_servers.barrier()  # nobody serves weights before server 0 has loaded them
-        elif self.comm.rank == 0:
+            return
+        if self.synchronous or self.comm.rank == 0:  # else each would take replica 0's
+            self._channel.load_state_dict(state.get("channel", {}))
+        if self.comm.rank == 0:
             self.optimizer.load_state_dict(state["optimizer"])
             self._t, self._share = state["t"], state["share"]
             if state["accrued"] is not None:
@@ -381,7 +397,8 @@ class ParameterServer(Sync):
                 self._owes = True
 
     def buffers(self) -> list[Tensor]:
-        return [self._accrued] if self._received is None else [self._accrued, self._received]
+        received = [] if self._received is None else [self._received]
+        return [self._accrued, *received, *self._channel.buffers()]
 
     def report(self) -> dict[str, Any]:
         if self._server < 0:
@@ -390,14 +407,15 @@ class ParameterServer(Sync):
 
     def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
         check_one_dtype(parameters, "parameter_server")
-        if self.lock:
-            runs_of(parameters, self.servers)  # raises
         size, header = payload(parameters), HEADER * (self.servers if self.lock else 1)
         asks = 0 if self.synchronous else header / self.n_fetch
+        runs = runs_of(parameters, self.servers) if self.lock else [parameters]
+        vectors = [(sum(parameter.numel() for parameter in run), run[0].dtype) for run in runs]
+        pushed = sum(self.compress.nbytes(*vector) for vector in vectors)
         return Cost(
-            worker={"send": (size + header) / self.n_push + asks},
+            worker={"send": (pushed + header) / self.n_push + asks},
             server={"send": replicas * size / self.n_fetch / self.servers},
-            buffers=size,
+            buffers=size + left_out(self.compress, vectors),
         )
 
 

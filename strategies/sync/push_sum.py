@@ -49,7 +49,7 @@ WEIGHT = 8  # bytes of w
 class PushSum(Sync):
     """Replicas step together and differ."""
 
-    agrees = False
+    weights_agree = False
     survives = True
 
     def __init__(

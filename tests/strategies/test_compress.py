@@ -1,0 +1,98 @@
+"""What compressors make of a vector, by their definitions."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from paceline.strategies.exchange.channel import Channel
+from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, TopK, UnreadableError
+
+FLOATS = st.floats(-4, 4, width=32)
+VECTORS = st.lists(st.one_of(FLOATS, st.sampled_from([0.0, -0.0, 1.0, -1.0])), min_size=1, max_size=40)
+RATIOS = st.sampled_from([0.01, 0.1, 0.3, 0.5, 0.99, 1.0])
+
+
+def round_trip(compress: Compressor, x: Tensor) -> Tensor:
+    message = compress.encode(x)
+    assert message.nbytes == compress.nbytes(len(x), x.dtype)
+    return compress.decode(message, len(x), x.dtype)
+
+
+def by_sorting(x: Tensor, k: int) -> Tensor:
+    """The k largest magnitudes, of equal ones the first, by Python's stable sort."""
+    kept = sorted(range(len(x)), key=lambda i: -abs(float(x[i])))[:k]
+    return torch.tensor([float(value) if i in kept else 0.0 for i, value in enumerate(x)], dtype=x.dtype)
+
+
+@given(VECTORS, RATIOS)
+def test_topk_keeps_exactly_the_k_largest_and_of_equal_ones_the_first(values, ratio):
+    x = torch.tensor(values)
+    compress = TopK(ratio)
+    k = compress.count(len(x))
+    assert 1 <= k <= len(x) and k >= ratio * len(x) > k - 1
+    assert torch.equal(round_trip(compress, x), by_sorting(x, k))
+    assert compress.nbytes(len(x), x.dtype) == k * (4 + 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_ratio_of_one_and_no_compression_give_back_every_bit(dtype):
+    x = torch.randn(1001, dtype=torch.float64).to(dtype)
+    x[7] = float("inf")
+    for compress in (TopK(1.0), Dense()):
+        assert compress.lossless
+        assert torch.equal(round_trip(compress, x), x)
+
+
+def test_topk_sends_what_is_not_a_number():
+    x = torch.tensor([1.0, 5.0, float("nan"), 4.0, float("nan")])
+    for k in (1, 2, 3):
+        kept = round_trip(TopK(k / 5), x)
+        assert int(kept.isnan().sum()) == min(k, 2)
+        assert bool(kept[2].isnan())
+
+
+def test_topk_refuses_messages_that_it_does_not_make():
+    compress, x = TopK(0.5), torch.arange(6.0)
+    message = compress.encode(x)
+    places = message[:12].view(torch.int32)
+    for damaged in ([5, 4, 3], [3, 3, 4], [-1, 4, 5], [3, 4, 6]):
+        places.copy_(torch.tensor(damaged))
+        with pytest.raises(UnreadableError, match="not 3 rising numbers below 6"):
+            compress.decode(message, 6, x.dtype)
+    with pytest.raises(UnreadableError, match="23 bytes where 24 were expected"):
+        compress.decode(message[1:], 6, x.dtype)
+    with pytest.raises(UnreadableError, match="3 bytes where 12 were expected"):
+        BFloat16().decode(message[:3], 6, x.dtype)
+
+
+@given(VECTORS)
+def test_bf16_rounds_to_nearest(values):
+    x = torch.tensor(values)
+    assert torch.equal(round_trip(BFloat16(), x), x.to(torch.bfloat16).float())
+    assert BFloat16().nbytes(len(x), x.dtype) == 2 * len(x)
+
+
+class Nobody:
+    rank, size, name = 0, 1, "nobody"
+
+
+@given(st.lists(VECTORS, min_size=1, max_size=6), RATIOS)
+def test_what_was_sent_and_what_is_left_are_what_there_was_bit_for_bit(several, ratio):
+    n = min(map(len, several))
+    channel = Channel(TopK(ratio), Nobody())  # pyright: ignore[reportArgumentType]
+    left = torch.zeros(n)
+    for values in several:
+        x = torch.tensor(values[:n])
+        accumulated = left + x
+        sent = channel.compress.decode(channel.encode("g", x.clone()), n, x.dtype)
+        left = channel.state_dict()["g"].clone()
+        assert torch.equal(sent + left, accumulated)
+        assert not bool((sent.bool() & left.bool()).any())
+
+
+def test_without_error_feedback_nothing_is_kept():
+    channel = Channel(TopK(0.1, error_feedback=False), Nobody())  # pyright: ignore[reportArgumentType]
+    channel.encode("g", torch.randn(50))
+    assert channel.state_dict() == {} and channel.buffers() == []
