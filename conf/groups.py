@@ -76,6 +76,14 @@ GROUPS = (
         base="paceline.engine.stragglers.Stragglers",
         usual="none",
     ),
+    Group(
+        "compress",
+        "what is sent in place of gradients, weights or their differences",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.compress.Compressor",
+        given=True,
+        usual="none",
+    ),
 )
 BY_NAME = {group.name: group for group in GROUPS}
 SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns

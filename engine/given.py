@@ -5,6 +5,7 @@ of the group's name; where neither the sync mode nor the strategy has one, only 
 """
 
 import inspect
+from contextlib import suppress
 
 from ..conf import groups
 from ..conf.groups import Group
@@ -66,12 +67,10 @@ def _takers(group: Group) -> str:
     """Which of our own choices have a use for it: asked in a refusal alone, since it imports them all."""
     names: list[str] = []
     for kind, base in _BASES.items():
-        choices = [shipped(kind, file.stem) for file in sorted((CONF / kind).glob("*.yaml"))]
-        names += [
-            f"{kind}={choice.name}"
-            for choice in choices
-            if group.name in taken(load_class(kind, choice.target, base, ()))
-        ]
+        for choice in [shipped(kind, file.stem) for file in sorted((CONF / kind).glob("*.yaml"))]:
+            with suppress(ConfigError):  # what cannot be imported here is no advice
+                if group.name in taken(load_class(kind, choice.target, base, ())):
+                    names.append(f"{kind}={choice.name}")
     return f"these take it: {', '.join(names)}" if names else "none of paceline's own takes it"
 
 

@@ -4,17 +4,19 @@ import copy
 
 import pytest
 import torch
-from oracles import Case, distance, identical, mlp, mlp64, momentum
+from oracles import Case, Plan, distance, identical, mlp, mlp64, momentum, train
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline.comm import MessageError
 from paceline.strategies import LayoutError
+from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
 from paceline.strategies.exchange.compress import BFloat16, Compressor, TopK
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
+from paceline.strategies.sync.parameter_server import ParameterServer
 
 pytestmark = pytest.mark.dist
 SIZES = [[4, 3, 2], [3, 3, 3], [1, 4, 2], [2, 2, 2], [4, 1, 3]]
@@ -112,6 +114,48 @@ def test_a_round_of_local_sgd_adds_the_decoded_ways(fabric, compress):
         assert torch.allclose(stacked(results, t), expected, rtol=0, atol=1e-12)
     for result in results:
         assert identical(result["result"], results[0]["result"])
+
+
+# -- servers
+
+
+def through_a_server(case: Case, compress: Compressor) -> Tensor:
+    """[entries] at the end: w <- step(w, sum_j share_j decoded(g_j)), in the order of ranks."""
+    n = len(case.sizes[0])
+    server, kept = Replica(case, 0, 0), [Kept(compress) for _ in range(n)]
+    workers = [Replica(case, 0, i) for i in range(n)]
+    for t in range(len(case.sizes)):
+        total = torch.zeros_like(server.vector)
+        for i, worker in enumerate(workers):
+            worker.vector = server.vector
+            worker.gradient(t)
+            gradient = torch.cat([parameter.grad.flatten() for parameter in worker.model.parameters()])
+            total += kept[i].sent("g", gradient) * share(case, t, i)
+        for parameter, piece in zip(
+            server.model.parameters(), total.split([p.numel() for p in server.model.parameters()]), strict=True
+        ):
+            parameter.grad = piece.view_as(parameter).clone()
+        server.step()
+    return server.vector
+
+
+@pytest.mark.parametrize("knobs", [{"mode": "synchronous"}, {"staleness": 0}], ids=["synchronous", "ssp 0"])
+def test_a_server_steps_with_the_sum_of_what_is_decoded(fabric, knobs):
+    compress, replicas = TopK(0.1), len(SIZES[0])
+    sync = ParameterServer(**knobs, compress=compress)
+    results = fabric(replicas + 1, train, Plan(DataParallel(), sync, CASE))
+    expected = through_a_server(CASE, compress)
+    for worker in results[:replicas]:
+        assert torch.allclose(flat(worker["weights"]), expected, rtol=0, atol=1e-12)
+
+
+def test_asynchronous_pushes_to_several_servers_are_compressed_each_by_itself(virtual_workers):
+    compress = TopK(0.1)
+    sync = ParameterServer(servers=2, compress=compress)
+    results = virtual_workers(3, train, Plan(DataParallel(), sync, Case([[4]] * 6, model=mlp)))
+    stated = sync.cost(list(mlp().parameters()), 1, None)
+    assert results[0]["ledger"] == {"send": pytest.approx(6 * stated.worker["send"])}
+    assert stated.worker["send"] < 0.3 * 4 * ENTRIES
 
 
 # -- gossip

@@ -1,5 +1,6 @@
 """Federated averaging against Algorithm 1 of McMahan et al. 2017, simulated in plain torch."""
 
+import copy
 import os
 import signal
 from collections import Counter
@@ -37,6 +38,7 @@ from paceline.engine import run as train_with
 from paceline.strategies.base import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
+from paceline.strategies.exchange.compress import Compressor, TopK
 from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg, sampled
 from paceline.tasks.partition import OwnedPartition
@@ -64,6 +66,7 @@ class Federation:
     start: int = 0
     looks: bool = False  # client 0 asks for the consensus after each step
     drains: bool = False  # clients drain before any of them finishes, and client 0 asks for the consensus in between
+    compress: Compressor | None = None
     state: bytes | None = None  # {"weights", "sync"} of client 0, to go on from
     deaths: Mapping[int, int] = field(default_factory=dict)  # client -> the step in which it dies
 
@@ -103,7 +106,8 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     """A client's or the server's whole life, as the engine has it. Clients start from other weights than the server."""
     serves = comm.rank == len(federation.sizes)
     model = federation.initial(0 if serves else comm.rank + 5)
-    sync = FedAvg(federation.fraction, federation.epochs, federation.momentum, federation.seed)
+    compress = copy.deepcopy(federation.compress)
+    sync = FedAvg(federation.fraction, federation.epochs, federation.momentum, federation.seed, compress)
     sync.steps_per_epoch = federation.partition.steps_per_epoch
     state = from_bytes(federation.state) if federation.state is not None else None
     if state is not None:
@@ -193,10 +197,23 @@ def mean(models: list[tuple[Weights, int]]) -> Weights:
     return {name: sum(w_k[name] * (n_k / n) for w_k, n_k in models) for name in models[0][0]}
 
 
+def delivered(
+    compress: Compressor, w: Weights, w_k: Weights, left_out: torch.Tensor | None
+) -> tuple[Weights, torch.Tensor]:
+    """What the server makes of w_k's message, and what the client keeps of it."""
+    way = torch.cat([(w_k[name] - w[name]).flatten() for name in w])
+    way = way if left_out is None else left_out + way
+    sent = compress.decode(compress.encode(way), len(way), way.dtype)
+    pieces = sent.split([tensor.numel() for tensor in w.values()])
+    read = {name: w[name] + piece.view_as(w[name]) for name, piece in zip(w, pieces, strict=True)}
+    return read, way - sent
+
+
 def algorithm_1(federation: Federation, w: Weights | None = None) -> list[Weights]:
     """w before each round and at the end."""
     length = federation.round_length
     kept: dict[int, Any] = {}
+    left_out: dict[int, torch.Tensor] = {}
     history = [weights_of(federation.initial()) if w is None else w]
     for number in range(federation.start // length, federation.rounds):
         steps = range(number * length, min((number + 1) * length, federation.steps))
@@ -206,12 +223,15 @@ def algorithm_1(federation: Federation, w: Weights | None = None) -> list[Weight
                 continue
             state = kept.get(client) if federation.momentum == "kept" else None
             w_k, n_k, kept[client] = local_training(federation, history[-1], client, steps, state)
+            if federation.compress is not None:
+                w_k, left_out[client] = delivered(federation.compress, history[-1], w_k, left_out.get(client))
             returned.append((w_k, n_k))
         history.append(mean(returned) if returned else history[-1])
     return history
 
 
 FEDERATIONS = {
+    "compressed": Federation((4, 6, 4), steps=9, compress=TopK(0.2)),
     "all clients": Federation((4, 4, 4), steps=8),
     "uneven clients": Federation((5, 1, 8, 2), steps=12),
     "two epochs": Federation((3, 6, 2), steps=18, epochs=2),
