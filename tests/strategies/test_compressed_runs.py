@@ -1,0 +1,112 @@
+"""Whole runs with compress=...: what leaves is what the plan states, and what was learnt; on both fabrics."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+
+from paceline.engine import prepare, run
+
+pytestmark = pytest.mark.dist
+TINY = ("tracking=none", "model.hidden=[16]", "batch_size=8", "checkpoint.every=0", "data.limit=96", "steps=12")
+MODES = {
+    "bsp": (),
+    "parameter_server": (),
+    "asp": (),
+    "ssp": (),
+    "local_sgd": (),
+    "diloco": (),
+    "gossip": ("sync.consensus_step=0.5",),
+    "fedavg": (),
+}
+TENTH = ("compress=topk", "compress.ratio=0.1")
+HOW = {"topk": ("compress=topk", "compress.ratio=0.05"), "bf16": ("compress=bf16",)}
+
+
+@pytest.fixture(autouse=True)
+def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def summary_of(*overrides: str, **how: Any) -> dict[str, Any]:
+    result = run([*TINY, *overrides], quiet=True, **how)
+    assert result is not None and result.summary["status"] == "completed"
+    return result.summary
+
+
+def plain_of(overrides: tuple[str, ...]) -> list[str]:
+    """The same without compression."""
+    return [*TINY, *(word for word in overrides if not word.startswith(("compress", "sync.consensus_step")))]
+
+
+def check_bytes(*overrides: str) -> None:
+    summary, plain = summary_of(*overrides), prepare(plain_of(overrides)).plan().bytes_per_step()
+    assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"])
+    assert plain is None or summary["wire"]["bytes_per_step"] < plain
+    assert summary["memory"]["buffers"] == summary["predicted"]["memory"]["buffers"]
+
+
+CASES = [
+    pytest.param(sync, how, marks=[] if how == "topk" or sync in ("bsp", "fedavg") else pytest.mark.slow)
+    for how in HOW
+    for sync in MODES
+]
+
+
+@pytest.mark.parametrize(("sync", "how"), CASES)
+def test_on_the_virtual_cluster_as_many_bytes_leave_as_the_plan_states(sync: str, how: str) -> None:
+    check_bytes(f"sync={sync}", "hardware=virtual", "hardware.workers=4", *MODES[sync], *HOW[how])
+
+
+@pytest.mark.parametrize("how", ["topk", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sync", [sync if sync in ("bsp", "asp") else pytest.param(sync, marks=pytest.mark.slow) for sync in MODES]
+)
+def test_on_processes_as_many_bytes_leave_as_the_plan_states(sync: str, how: str) -> None:
+    check_bytes(f"sync={sync}", "hardware.workers=3", "hardware.threads=1", *MODES[sync], *HOW[how])
+
+
+RESUMED = [
+    "bsp",
+    *(pytest.param(sync, marks=pytest.mark.slow) for sync in ("parameter_server", "local_sgd", "diloco", "gossip")),
+]
+
+
+@pytest.mark.parametrize("sync", RESUMED)
+def test_a_resumed_run_has_kept_what_each_replica_left_out(sync: str) -> None:
+    asked = (f"sync={sync}", *MODES[sync], *HOW["topk"], "hardware.workers=2", "hardware.threads=1")
+    whole = summary_of(*asked, "name=whole")
+    summary_of(*asked, "checkpoint.every_steps=5", "name=half", "steps=7")
+    result = run(["steps=12"], resume="half", quiet=True)
+    assert result is not None and whole["steps"] == result.summary["steps"] == 12
+    weights = [safetensors.torch.load_file(Path("runs", name, "model.safetensors")) for name in ("whole", "half")]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("sync=easgd",), r"compress=topk: sync=easgd has no use for it; these take it: .*sync=bsp"),
+        (("strategy=torch_ddp",), "compress=topk: strategy=torch_ddp owns its update and has no use for it"),
+        (("sync.shard=optimizer",), "sync.shard=optimizer: .*choose compress=none or sync.shard=none"),
+        (("sync=gossip_matching",), "neighbours change from round to round.*choose sync.topology=ring or exponential"),
+        (("sync=post_local_sgd",), "choose compress=none or sync.switch_step=0"),
+        (("compress.ratio=0",), "compress.ratio=0: must be greater than 0"),
+        (("compress.ratio=1.5",), "compress.ratio=1.5: must be less than or equal to 1"),
+        (("compress.ration=0.5",), "compress.ration"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_compressed_is_refused_by_name(overrides: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as refused:
+        prepare([*TINY, "compress=topk", "hardware.workers=2", *overrides]).plan()
+    assert getattr(refused.value, "exit_code", None) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", MODES)
+def test_digits_are_learnt_with_a_tenth_of_the_entries(sync: str) -> None:
+    asked = ("tracking=none", "hardware=virtual", "hardware.workers=4", "epochs=8", f"sync={sync}")
+    result = run([*asked, *MODES[sync], *TENTH], quiet=True)
+    assert result is not None and result.summary["accuracy"] > 0.9
