@@ -446,6 +446,9 @@ def _said(error: Exception, url: str) -> str:
     return text
 
 
+SPENT = " (is the disk full, out of inodes or read-only?)"  # SQLite does not say which
+
+
 @contextmanager
 def _stored(url: str) -> Iterator[None]:
     """Around what reads or writes the database at `url`: raises `StorageError`, naming the file where it is one."""
@@ -460,7 +463,8 @@ def _stored(url: str) -> Iterator[None]:
         cause = error.__cause__ or error
         said = str(getattr(cause, "orig", cause)).strip().splitlines() or [type(cause).__name__]
         study = "the sweep's study" if _is_shared(url) else f"the sweep's study, {url.removeprefix(LOCAL)}"
-        raise StorageError(f"{study}: {said[0]}; the trials that were recorded before are kept") from error
+        why = f"{said[0]}{SPENT}" if "unable to open database file" in said[0] else said[0]
+        raise StorageError(f"{study}: {why}; the trials that were recorded before are kept") from error
 
 
 # -- trials

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from sqlalchemy.exc import OperationalError
 
 from paceline.engine.checkpoint import Manifest, commit, export, write_part
 from paceline.engine.failures import exit_code_of, lack_of
 from paceline.engine.sweep.definition import define
 from paceline.engine.sweep.opening import open_sweep
+from paceline.engine.sweep.study import _stored
+from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 
 REASONS = (errno.EROFS, errno.EDQUOT, errno.EIO)  # a full disk is as a quota
@@ -89,3 +92,10 @@ def test_each_change_that_a_disk_refuses_is_exit_status_3_with_the_file_and_the_
         lack = error if exit_code_of(error) is not None else lack_of(error)
         assert lack is not None and exit_code_of(lack) == 3, repr(error)
         assert os.strerror(reason) in str(lack) and str(tmp_path) in str(lack), str(lack)
+
+
+def test_where_sqlite_cannot_open_its_database_what_to_look_at_is_said() -> None:
+    spent = OperationalError("SELECT 1", None, Exception("unable to open database file"))
+    said = r"study.db: unable to open database file \(is the disk full, out of inodes or read-only\?\)"
+    with pytest.raises(StorageError, match=said), _stored("sqlite:////runs/mine/study.db"):
+        raise spent
