@@ -76,6 +76,18 @@ def test_pairs_has_every_strategy_with_every_sync_mode_and_says_what_the_run_wou
     assert not refused["accepted"] and (ended.status, ended.last) == (2, refused["meaning"])
 
 
+def test_the_documented_table_of_pairs_is_what_is_accepted(paceline) -> None:
+    told = json.loads(paceline("list", "pairs", "--format", "json").out)
+    accepted = {(pair["sync"], pair["strategy"]): pair["accepted"] for pair in told}
+    takes = {(pair["sync"], group) for pair in told for group in pair.get("takes", [])}
+    text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
+    head, _, *rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
+    documented = {(row[0], name): cell == "yes" for row in rows for name, cell in zip(head[1:], row[1:], strict=True)}
+    expected = accepted | {(sync, "compress"): (sync, "compress") in takes for sync, _ in accepted}
+    assert documented == expected, "renew docs/compatibility.md from `paceline list pairs`"
+    assert f"{sum(accepted.values())} of the {len(accepted)} pairs" in text
+
+
 def test_pairs_is_a_table_with_a_line_for_each_meaning_and_takes_a_users_own(paceline, here: Path) -> None:
     (here / "conf" / "sync").mkdir(parents=True)
     (here / "conf" / "sync" / "mine.yaml").write_text((CONF / "sync" / "bsp.yaml").read_text())
