@@ -70,6 +70,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "sync": "bsp",
         "partition": "shuffled",
         "stragglers": "none",
+        "compress": "none",
         "workers": 4,
         "servers": 1,
         "effective_batch": None,
