@@ -40,6 +40,12 @@ train: $(READY)  ## Train on digits with two workers; ARGS="..." passes override
 test: $(READY)  ## Run the fast tests (ARGS="..." goes to pytest)
 	$(PYTEST) -m "not slow and not fault and not browser" -n 3 $(ARGS) $(NONE_IS_FINE)
 
+costs: $(READY)  ## Measure what each test of the fast part costs (see tests/budget.py)
+	rm -f .costs
+	$(PYTEST) -m "not slow and not fault and not browser" -n 2 --costs .costs
+	$(BIN)/python tests/budget.py .costs
+	rm .costs
+
 test-slow: $(READY)  ## Run the slow tests; SAMPLE=0.1 SEED=7 for a tenth of them
 	$(PYTEST) -m "slow and not browser" -n 2 $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SEED)) $(ARGS) $(NONE_IS_FINE)
 

@@ -5,6 +5,7 @@ returns `Work`. Every wait has a timeout and raises `HangError`, which names who
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Literal
 
@@ -38,6 +39,11 @@ class Comm(ABC):
     board: Board
     ledger: Ledger
     timeline: Timeline
+
+    @property
+    @abstractmethod
+    def hosts(self) -> tuple[int, ...]:
+        """The host of each worker of the group, numbered from 0 in the order of ranks."""
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
@@ -143,6 +149,12 @@ class Comm(ABC):
     @abstractmethod
     def elapse(self, seconds: float) -> None:
         """Let time pass, as if this worker were that much slower."""
+
+
+def numbered(hosts: Sequence[object]) -> tuple[int, ...]:
+    """What `Comm.hosts` is, where each worker's host has any name."""
+    numbers: dict[object, int] = {}
+    return tuple(numbers.setdefault(host, len(numbers)) for host in hosts)
 
 
 def nbytes(tensor: Tensor) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -27,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import ledger as wire
-from .base import Comm, ReduceOp, Work, nbytes
+from .base import Comm, ReduceOp, Work, nbytes, numbered
 from .board import BEAT, StoreBoard
 from .errors import FabricError, HangError, MessageError, PeerLostError, RendezvousError
 from .gloo import Gloo
@@ -270,6 +271,10 @@ class ProcessComm(Comm):
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
 
+    @cached_property
+    def hosts(self) -> tuple[int, ...]:
+        return numbered([self._worker.hosts[rank] for rank in self.ranks])
+
     # -- collectives
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
@@ -496,7 +501,7 @@ class ProcessComm(Comm):
 
     def _share(self, size: int, make: Callable[[mmap.mmap], object], what: str) -> mmap.mmap:
         """Worker 0 makes `size` bytes of the host's memory and all use them. Raises `HostMemoryError`."""
-        if len({self._worker.hosts[rank] for rank in self.ranks}) > 1:
+        if max(self.hosts) > 0:
             raise FabricError(f"{what} cannot be had: the workers of {self.name} are on several hosts")
         self._shares += 1
         prefix = f"shared/{self.name}/{self._shares}"

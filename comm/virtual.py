@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from . import ledger as wire
-from .base import Comm, ReduceOp, Work, nbytes
+from .base import Comm, ReduceOp, Work, nbytes, numbered
 from .board import Board
 from .errors import FabricError, MessageError
 from .ledger import Ledger
@@ -247,6 +248,10 @@ class VirtualComm(Comm):
         self.rank, self.size, self.name = ranks.index(worker.rank), len(ranks), name
         self.board, self._board, self.ledger, self.timeline = board, board, ledger, timeline
         self._meetings = 0
+
+    @cached_property
+    def hosts(self) -> tuple[int, ...]:
+        return numbered([self._cluster.fabric.host(rank) for rank in self.ranks])
 
     def digest(self) -> str:
         """See `Cluster.digest`."""
@@ -536,7 +541,7 @@ class VirtualComm(Comm):
 
     def shared(self, tensor: Tensor) -> Tensor:
         fabric = self._cluster.fabric  # of one worker a host, whoever shares memory is taken for one host's cores
-        if fabric.network.workers_per_host > 1 and len({fabric.host(rank) for rank in self.ranks}) > 1:
+        if fabric.network.workers_per_host > 1 and max(self.hosts) > 0:
             raise FabricError(f"shared memory cannot be had: the workers of {self.name} are on several hosts")
         meeting = self._meet("shared", tensor, lambda given: given[0].cpu().contiguous().clone())
         # .data: a version counter of its own; autograd must not see the others' writes, as on processes

@@ -84,6 +84,30 @@ GROUPS = (
         given=True,
         usual="none",
     ),
+    Group(
+        "collective",
+        "how a sum over replicas is made",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.collectives.Collective",
+        given=True,
+        usual="fabric",
+    ),
+    Group(
+        "aggregate",
+        "how the gradients, or weights, of several workers become one",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.aggregate.Aggregator",
+        given=True,
+        usual="mean",
+    ),
+    Group(
+        "attack",
+        "what workers that lie send",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.attack.Attack",
+        given=True,
+        usual="none",
+    ),
 )
 BY_NAME = {group.name: group for group in GROUPS}
 SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns

@@ -304,7 +304,7 @@ def _keys(config: DictConfig, prefix: str = "") -> list[str]:
 
 def _nearest(name: str, valid: list[str] | tuple[str, ...]) -> str:
     close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
-    listed = f"valid: {', '.join(sorted(valid))}" if len(valid) <= 20 else "see: paceline plan"
+    listed = f"valid: {', '.join(sorted(valid))}" if len(valid) <= 40 else "see: paceline plan"
     return f"did you mean {' or '.join(close)}? ({listed})" if close else listed
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..strategies import Cost, Strategy
-from ..strategies.base import Traffic, payload, state_of
+from ..strategies.base import Traffic, World, payload, state_of
 from ..tasks.losses import cross_entropy
 from . import memory
 from .blame import layer, place, said
@@ -151,7 +151,7 @@ def _part_plans(
     for module, traffic, saved in zip(modules, within, activations, strict=True):
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        stated = parts.sync.cost(trained, parts.layout.replicas, steps_per_epoch)
+        stated = parts.sync.cost(trained, World(parts.layout.replicas, steps_per_epoch))
         cost = stated or Cost()
         state = _optimizer_state(parameters, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}

@@ -1,6 +1,6 @@
 """How workers train one model together: one file an algorithm."""
 
-from .base import Batch, Cost, State, Strategy, Sync
+from .base import Batch, Cost, State, Strategy, Sync, World
 from .errors import LayoutError
 
-__all__ = ["Batch", "Cost", "LayoutError", "State", "Strategy", "Sync"]
+__all__ = ["Batch", "Cost", "LayoutError", "State", "Strategy", "Sync", "World"]

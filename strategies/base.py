@@ -38,6 +38,14 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class World:
+    """Among whom a sync mode's cost is stated: the holders of one part of the model."""
+
+    replicas: int
+    steps_per_epoch: int | None = None  # None before the data are there
+
+
+@dataclass(frozen=True)
 class Cost:
     """The closed-form cost of one step of an algorithm, by role."""
 
@@ -242,10 +250,10 @@ class Sync(ABC):
         return {}
 
     @abstractmethod
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
-        """Stated traffic of one step among the holders of one part; only shapes and dtypes are looked at.
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
+        """Stated traffic of one step; only shapes and dtypes are looked at.
 
-        `steps_per_epoch` is None before the data are there; a mode whose cost depends on it then answers None.
+        None where it depends on `world.steps_per_epoch`, which is not known yet.
         """
 
 

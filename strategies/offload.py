@@ -40,7 +40,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, payload
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World, payload
 from .errors import LayoutError
 from .exchange.pool import Copier, NoCopier, Pool, copier_for, megabytes
 from .exchange.swap import Swap
@@ -258,8 +258,8 @@ class DelayedUpdate(Sync):
     def report(self) -> dict[str, Any]:
         return self._bsp.report()
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
-        return self._bsp.cost(parameters, replicas, steps_per_epoch)
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        return self._bsp.cost(parameters, world)
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         """Two versions of the weights, and of the gradients those that the update reads and those that come."""

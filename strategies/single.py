@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync
+from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, World
 
 
 class Single(Strategy):
@@ -31,5 +31,5 @@ class LocalUpdate(Sync):
     def update(self) -> None:
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         return Cost()

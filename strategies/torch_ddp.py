@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 
 from ..comm import Comm
 from ..comm.process import ProcessComm
-from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, payload
+from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, World, payload
+from .exchange.collectives import Fabric
 
 
 class TorchDDP(Strategy):
@@ -89,6 +90,6 @@ class _DDPUpdate(Sync):
     def buffers(self) -> list[Tensor]:
         return list(self._seen.values())
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         size = payload(parameters)
-        return Cost(worker={"all_reduce": 2 * (replicas - 1) / replicas * size}, buffers=size if replicas > 1 else 0)
+        return Cost(worker=Fabric().traffic(size, world), buffers=size if world.replicas > 1 else 0)

@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World
 from .errors import LayoutError
 from .exchange.fsdp_memory import Account, Group, held_bytes, padded, stated
 from .sync.bsp import start_alike
@@ -164,8 +164,8 @@ class _FSDPUpdate(Sync):
         strategy = self._strategy
         return stated(strategy.root, strategy.blocks, strategy.reshard, held, replicas)
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
-        strategy = self._strategy
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        strategy, replicas = self._strategy, world.replicas
         every = list(chain(strategy.root, *strategy.blocks))
         gathered = padded(every, replicas) + (
             padded(list(chain(*strategy.blocks)), replicas) if strategy.reshard else 0

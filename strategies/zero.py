@@ -40,8 +40,9 @@ from torch.utils.checkpoint import checkpoint
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World
 from .errors import LayoutError
+from .exchange.collectives import Fabric
 from .exchange.deepspeed_memory import Account, stated
 from .exchange.deepspeed_ops import build_ops, end_with_parent, use_own_folder
 from .exchange.deepspeed_settings import Noting, merged, read
@@ -310,22 +311,22 @@ class _ZeroUpdate(Sync):
         accumulates = strategy.accumulated > 1
         return stated(strategy.stage, strategy.offload, width, strategy.bucket, accumulates, held, parameters, replicas)
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
         strategy = self._strategy
         if strategy.stage == 3 or strategy.config is not None:
             return None
         width, psi = DTYPES[strategy.precision].itemsize, sum(parameter.numel() for parameter in parameters)
-        ring = 2 * (replicas - 1) / replicas
+        replicas = world.replicas
         norm = 4  # of the gradient, in fp32
         if strategy.stage == 0:
             clips = strategy.clip is not None and strategy.precision == "fp32"
-            return Cost(worker={"all_reduce": ring * (width * psi + (norm if clips else 0))})
+            return Cost(worker=Fabric().traffic(width * psi + (norm if clips else 0), world))
         passes = strategy.accumulated if strategy.stage == 2 else 1
         overflow = 0 if strategy.precision == "fp32" else 1
         piece = -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters to 2 K entries
         return Cost(
             worker={
-                "all_reduce": ring * (passes * width * psi + norm + overflow),
+                **Fabric().traffic(passes * width * psi + norm + overflow, world),
                 "all_gather": (replicas - 1) * width * piece,
             }
         )

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from budget import move_to_slow, pytest_runtest_protocol  # noqa: F401  hooks, which pytest finds here
 from fabrics import FABRICS, run_virtual
 from hypothesis import settings
-from needs import pytest_runtest_setup, pytest_sessionfinish  # noqa: F401  hooks, which pytest finds here
+from needs import pytest_runtest_setup, pytest_sessionfinish  # noqa: F401
 from sampling import draw, pytest_addoption, pytest_report_header  # noqa: F401
 from worker_processes import run_workers, start_fork_server
 
@@ -37,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if module in seen:
                 item.add_marker(pytest.mark.slow)
             seen.add(module)
+    if config.getoption("--costs") is None:
+        move_to_slow(items)
     draw(config, items)
 
 

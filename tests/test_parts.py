@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from budget import ALL, CASES, COSTS, chosen, costs_of, name_of, summarise
 from needs import needs_make
 
 ROOT = Path(__file__).parent.parent
@@ -15,7 +16,9 @@ def make(target: str, told: Path, fails: str) -> int:
     """The exit status of `make target`, with a script for pytest, which notes its -m and fails where `fails` is it."""
     script = told.with_name("pytest.sh")
     script.write_text(f'echo "$2" >>{told}\ntest "$2" != "{fails}"\n')
-    command = ["make", "--old-file=.venv/.ready", target, f"PYTEST=sh {script}"]
+    ready = told.with_name("ready")
+    ready.touch()  # else make might set up the environment anew
+    command = ["make", target, f"READY={ready}", f"PYTEST=sh {script}"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode
 
 
@@ -42,3 +45,35 @@ def test_each_test_is_in_one_part(tmp_path: Path) -> None:
 def test_ci_runs_it(part: str) -> None:
     run = " ".join((ROOT / ".ci" / "run").read_text().split())
     assert part in run and "--keep-going check test " in run
+
+
+@pytest.mark.parametrize(
+    ("cases", "cost", "kept"),
+    [
+        (4, 0.25, {0, 1, 2, 3}),
+        (10, 0.5, {0, 5}),
+        (7, 0.34, {0, 3}),
+        (5, 3.0, {0}),
+        (1, 9.0, {0}),
+        (3, 0.0, {0, 1, 2}),
+    ],
+)
+def test_of_many_cases_as_many_are_fast_as_are_paid_for(cases: int, cost: float, kept: set[int]) -> None:
+    assert chosen(cases, cost, budget=1.0) == kept
+
+
+def test_a_measured_case_counts_for_its_test() -> None:
+    node = "tests/comm/test_x.py::TestX::test_y[a-1]@test_x"
+    assert name_of(node) == "comm/test_x.py::TestX::test_y"
+    lines = [f"{node}\t1.00\t9.00", "tests/comm/test_x.py::TestX::test_y[b]\t0.50\t1.00", "half a li"]
+    assert summarise(lines).splitlines()[1:] == ["comm/test_x.py::TestX::test_y\t2\t0.75"]
+
+
+def test_the_fast_part_keeps_to_its_budget() -> None:
+    """Measured when costs.tsv was made; renew it with `make costs`."""
+    lines = [line.split("\t") for line in COSTS.read_text().splitlines()[1:]]
+    costs = costs_of(COSTS)
+    paid = {test: len(chosen(int(cases), costs[test], CASES)) * costs[test] for test, cases, _ in lines}
+    assert sum(paid.values()) < ALL
+    dear = {test: cost for test, cost in paid.items() if cost > 10 * CASES and "test_conformance" not in test}
+    assert not dear, "mark these slow, or make them cheaper"

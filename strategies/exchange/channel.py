@@ -7,11 +7,11 @@ not been sent yet:
 
     p = e + x,      C(p) is sent,      e <- p - C(p).
 
-Linear messages are all-reduced. Others go from everyone to everyone and are added in the order of ranks, so that all
-have the same bits.
+Linear messages are added up by a collective (exchange/collectives/). Others go from everyone to everyone and are added
+in the order of ranks, so that all have the same bits.
 
-Cost of a sum of vectors among K workers, with m bytes a message: 2 (K-1)/K m by all-reduce where messages are linear,
-(K-1) m by send where they are not. Error feedback holds one vector for each key.
+Cost of a sum of vectors among K workers, with m bytes a message: the collective's for m bytes where messages are
+linear, (K-1) m by send where they are not. Error feedback holds one vector for each key.
 """
 
 from collections.abc import Iterable
@@ -20,15 +20,18 @@ import torch
 from torch import Tensor
 
 from ...comm import Comm, MessageError, Work
-from ..base import State, Traffic
+from ..base import State, Traffic, World
+from ..errors import LayoutError
+from .collectives import Collective, Fabric
 from .compress import Compressor, Dense, UnreadableError
 
 
 class Channel:
     """One worker's."""
 
-    def __init__(self, compress: Compressor, comm: Comm) -> None:
-        self.compress, self.comm = compress, comm
+    def __init__(self, compress: Compressor, comm: Comm, collective: Collective | None = None) -> None:
+        """`collective`: None for the fabric's."""
+        self.compress, self.comm, self.collective = compress, comm, collective or Fabric()
         self.lossless = compress.lossless
         self._left_out: dict[str, Tensor] = {}  # e, by key
 
@@ -80,6 +83,16 @@ class Channel:
         others = [(self.comm.rank + i) % self.comm.size for i in range(1, self.comm.size)]
         return _Gathering(self, message, x, [self.comm.isend(message, other) for other in others])
 
+    def all_gather(self, key: str, x: Tensor, rows: Tensor) -> None:
+        """[n] on each worker -> `rows`, [size, n], on all: what is decoded of each. Raises `MessageError`."""
+        rank, message = self.comm.rank, as_bytes(self.encode(key, x))
+        others = [(rank + i) % self.comm.size for i in range(1, self.comm.size)]
+        sends = [self.comm.isend(message, other) for other in others]
+        for other in range(self.comm.size):
+            rows[other] = self.decode(message, x, rank) if other == rank else self.receive(x, other)
+        for send in sends:
+            send.wait()
+
     # -- state and cost
 
     def state_dict(self) -> State:
@@ -92,12 +105,21 @@ class Channel:
         return list(self._left_out.values())
 
 
-def of_sums(compress: Compressor, vectors: Iterable[tuple[int, torch.dtype]], workers: int) -> Traffic:
-    """Stated traffic of a worker for one sum of these vectors over `workers`."""
+def check_adds_up(compress: Compressor, collective: Collective) -> None:
+    """Refuse a collective that would have nothing to do. Raises `LayoutError`."""
+    if not compress.linear and not isinstance(collective, Fabric):
+        raise LayoutError(
+            f"collective: the messages of {type(compress).__name__} cannot be added up on their way, they go from "
+            "everyone to everyone; choose collective=fabric, or compress=none or bf16 with a collective"
+        )
+
+
+def of_sums(
+    compress: Compressor, collective: Collective, vectors: Iterable[tuple[int, torch.dtype]], world: World
+) -> Traffic:
+    """Stated traffic of a worker for one sum of these vectors."""
     size = sum(compress.nbytes(n, dtype) for n, dtype in vectors)
-    if compress.linear:
-        return {"all_reduce": 2 * (workers - 1) / workers * size}
-    return {"send": (workers - 1) * size}
+    return collective.traffic(size, world) if compress.linear else {"send": (world.replicas - 1) * size}
 
 
 def left_out(compress: Compressor, vectors: Iterable[tuple[int, torch.dtype]]) -> int:
@@ -115,7 +137,7 @@ class _Reducing(Work):
 
     def __init__(self, channel: Channel, message: Tensor, x: Tensor) -> None:
         self._channel, self._message, self._x = channel, message, x
-        self._work = channel.comm.all_reduce(message)
+        self._work = channel.collective.all_reduce(message, channel.comm)
 
     def wait(self) -> None:
         self._work.wait()

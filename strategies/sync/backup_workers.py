@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Batch, Cost, State, Sync, payload
+from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
@@ -253,8 +253,8 @@ class BackupWorkers(Sync):
             return {}
         return {"staleness": {0: self._used}, "dropped": self._dropped, "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
-        self._check(replicas)
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        self._check(world.replicas)
         check_one_dtype(parameters, "backup_workers")
         size = payload(parameters)
-        return Cost(worker={"send": size + HEADER}, server={"send": replicas * (size + ANSWER)}, buffers=size)
+        return Cost(worker={"send": size + HEADER}, server={"send": world.replicas * (size + ANSWER)}, buffers=size)

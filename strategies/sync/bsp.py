@@ -17,14 +17,20 @@ parameters travels only with `find_unused`.
 With `shard` replicas share out optimizer state, and gradients; the all-reduce becomes a reduce-scatter and an
 all-gather (exchange/sharding.py).
 
+With an `aggregate` other than the mean every worker gets the gradients of all, and all compute what the rule makes of
+them (exchange/joining.py); with an `attack` some send others than theirs. There is one bucket then, so that both see a
+gradient whole, and nothing travels during backward.
+
 With `compress` each bucket leaves as its message (exchange/channel.py), and what all get is the sum of the decoded
 ones: replicas stay bit-identical, and differ from serial training by what messages leave out. What error feedback keeps
 is a replica's own. One replica alone sends nothing and compresses nothing.
 
-Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S; with `find_unused` S grows by four
-bytes a parameter tensor. With `compress` it is what exchange/channel.py states, of each bucket.
+Cost per step and worker, S bytes of gradient, K replicas: what the collective states for a sum of S bytes, which is
+2 (K-1)/K S; with `find_unused` S grows by four bytes a parameter tensor. With `compress` it is what
+exchange/channel.py states, of each bucket. Where all get the gradients of all, send (K-1) S and all_gather 8 (K-1).
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -34,18 +40,29 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, Memory, State, Sync, payload
+from ..base import Batch, Cost, Memory, State, Sync, World, payload
 from ..errors import LayoutError
+from ..exchange.aggregate import Aggregator
+from ..exchange.attack import Attack
 from ..exchange.buckets import Bucket, allocate, grouped
-from ..exchange.channel import Channel, left_out, of_sums
+from ..exchange.channel import Channel, check_adds_up, left_out, of_sums
+from ..exchange.collectives import Collective, Fabric
+from ..exchange.collectives.base import added
 from ..exchange.compress import Compressor, Dense
 from ..exchange.elementwise import check_elementwise
+from ..exchange.joining import Joining
 from ..exchange.reducer import Reducer
 from ..exchange.sharding import Layout, Sharding, lay_out
+
+SHARE = 8  # bytes: a float64
 
 
 class NaiveBSP(Sync):
     """One blocking all-reduce for each parameter after backward."""
+
+    def __init__(self, collective: Collective | None = None) -> None:
+        """`collective`: None for the fabric's."""
+        self.collective = collective or Fabric()
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -63,11 +80,11 @@ class NaiveBSP(Sync):
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad.mul_(self._share)
                 with self.comm.timeline.named("gradient"):
-                    self.comm.all_reduce(parameter.grad).wait()
+                    self.collective.all_reduce(parameter.grad, self.comm).wait()
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
-        return Cost(worker={"all_reduce": 2 * (replicas - 1) / replicas * payload(parameters)})
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        return Cost(worker=self.collective.traffic(payload(parameters), world))
 
 
 class BSP(Sync):
@@ -80,20 +97,46 @@ class BSP(Sync):
         find_unused: bool = False,
         shard: Literal["none", "optimizer", "gradients"] = "none",
         compress: Compressor | None = None,
+        collective: Collective | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
     ) -> None:
         """`find_unused`: walk the graph before backward, so that the bucket of an unused parameter need not wait for
         the end of backward, and leave alone what no replica used (no weight decay, no momentum: as in serial training).
         `shard`: what replicas share out instead of each holding it whole; see exchange/sharding.py. `compress`: None
-        for no compression. Raises `LayoutError`.
+        for no compression. `collective`: None for the fabric's. `aggregate`, `attack`: None for the mean, and for
+        nobody. Raises `LayoutError`.
         """
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
-        self.find_unused, self.shard, self.compress = find_unused, shard, compress or Dense()
+        self.find_unused, self.shard = find_unused, shard
+        self.compress, self.collective = compress or Dense(), collective or Fabric()
+        check_adds_up(self.compress, self.collective)
         self.state_agrees = not self.compress.error_feedback
-        self.exact = self.compress.lossless
+        self.joining = Joining(aggregate, attack)
+        self.exact = self.compress.lossless and self.joining.plain
+        if not self.joining.plain:
+            self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
+        if not self.joining.aggregate.coordinatewise:
+            self.max_parts = 1
+        if not self.joining.streaming and not isinstance(self.collective, Fabric):
+            raise LayoutError(
+                "collective: with this aggregate, or attack, each worker gets the gradients of all; they are not added "
+                "up on their way; choose collective=fabric, or aggregate=mean"
+            )
+        if shard != "none" and not self.joining.plain:
+            raise LayoutError(
+                f"sync.shard={shard}: a replica gets the sum of its own shard alone, not the others' gradients; choose "
+                "aggregate=mean and attack=none, or sync.shard=none"
+            )
         if shard != "none" and not isinstance(self.compress, Dense):
             raise LayoutError(
                 f"sync.shard={shard}: a replica gets the sum of its own shard alone, which no compressor gives; "
                 "choose compress=none or sync.shard=none"
+            )
+        if shard != "none" and not isinstance(self.collective, Fabric):
+            raise LayoutError(
+                f"sync.shard={shard}: a replica gets the sum of its own shard alone, which is no all-reduce; choose "
+                "collective=fabric or sync.shard=none"
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -104,16 +147,21 @@ class BSP(Sync):
         super().prepare(parameters, optimizer, comm)
         start_alike(parameters, comm)
         self._params = list(parameters.values())
-        self._channel = Channel(self.compress, comm)
+        self._channel = Channel(self.compress, comm, self.collective)
         self._buckets: list[Bucket] = []
         self._works: list[Work] = []
         self._shards: Sharding | None = None
         self._reducer: Reducer[Any] | None = None
+        self._rows: Tensor | None = None  # [replicas, entries], where they must all be there
         if comm.size == 1:
             return
         if self.shard == "none":
             self._buckets = allocate(self._params, self.capacity, self.first)
-            self._reducer = Reducer(parameters, self._buckets, self._all_reduce, self.find_unused)
+            launch = self._all_reduce if self.joining.plain else self._leave_to_update
+            self._reducer = Reducer(parameters, self._buckets, launch, self.find_unused)
+            if not self.joining.streaming:
+                [bucket] = self._buckets
+                self._rows = bucket.flat.new_empty(comm.size, len(bucket.flat))
         else:
             self.check_optimizer(optimizer)
             frees = self.shard == "gradients"
@@ -124,8 +172,9 @@ class BSP(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
+        self._share = batch.share
         if self._reducer is not None:
-            self._reducer.begin(batch.share)
+            self._reducer.begin(batch.share if self.joining.plain else 1.0)
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
         if self._reducer is not None:
@@ -135,11 +184,28 @@ class BSP(Sync):
         with self.comm.timeline.named("gradients"):
             self._works.append(self._channel.all_reduce(str(bucket.parameters[0]), bucket.flat))
 
+    def _leave_to_update(self, bucket: Bucket) -> None:
+        """It is joined once backward is over."""
+
+    def _join(self, gradient: Tensor) -> None:
+        """[n], of this replica -> what the rule makes of those of all, in place."""
+        sent = self.joining.sent(gradient, self.comm.rank, self.comm.size)
+        if self._rows is None:
+            gradient.copy_(sent).mul_(self._share)
+            self._channel.all_reduce("gradient", gradient).wait()
+            return
+        self._channel.all_gather("gradient", sent, self._rows)
+        shares = self.comm.all_gather(torch.tensor([self._share], dtype=torch.float64)).flatten().tolist()
+        gradient.copy_(self.joining.join(dict(enumerate(self._rows)), dict(enumerate(shares)), self.comm.size))
+
     def update(self) -> None:
         if self._reducer is not None:
             self._reducer.finish()
+            if not self.joining.plain:
+                with self.comm.timeline.named("gradients"):
+                    self._join(self._buckets[0].flat)
             if self.find_unused:
-                self._works.append(self.comm.all_reduce(self._reducer.used))
+                self._works.append(self.collective.all_reduce(self._reducer.used, self.comm))
             for work in self._works:
                 work.wait()
             self._works.clear()
@@ -168,7 +234,8 @@ class BSP(Sync):
     def buffers(self) -> list[Tensor]:
         if self._shards is not None:
             return self._shards.buffers()
-        return [*(bucket.flat for bucket in self._buckets), *self._channel.buffers()]
+        rows = [] if self._rows is None else [self._rows]
+        return [*(bucket.flat for bucket in self._buckets), *rows, *self._channel.buffers()]
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         if self.shard == "none" or replicas == 1:
@@ -183,20 +250,31 @@ class BSP(Sync):
     def report(self) -> dict[str, Any]:
         return {"buckets": len(self._buckets) if self._shards is None else len(self._shards.buckets)}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
-        entries = 2 * (replicas - 1) / replicas * 4 * len(parameters) if self.find_unused else 0
-        size = payload(parameters)
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        self.joining.check(world.replicas)
+        if world.replicas == 1 and not self.joining.plain:
+            raise LayoutError(
+                "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
+                "aggregate=mean and attack=none"
+            )
+        size, replicas = payload(parameters), world.replicas
+        found = self.collective.traffic(4 * len(parameters), world) if self.find_unused else {}
         if self.shard == "none" or replicas == 1:
             buckets = [
                 (sum(parameters[i].numel() for i in members), parameters[members[0]].dtype)
                 for members in grouped(parameters, self.capacity, self.first)
             ]
-            traffic = of_sums(self.compress, buckets, replicas)
-            if self.find_unused:
-                traffic = {**traffic, "all_reduce": traffic.get("all_reduce", 0) + entries}
-            return Cost(worker=traffic, buffers=size + left_out(self.compress, buckets) if replicas > 1 else 0)
+            if len(buckets) > 1 and not self.joining.plain:
+                raise LayoutError(
+                    "aggregate, attack: they see a gradient as one vector of one dtype, and the model has "
+                    f"{', '.join(sorted(str(dtype) for _, dtype in buckets))}; choose aggregate=mean and attack=none"
+                )
+            own = (size + left_out(self.compress, buckets)) if replicas > 1 else 0
+            if self.joining.streaming:
+                return Cost(worker=added(of_sums(self.compress, self.collective, buckets, world), found), buffers=own)
+            traffic = {"send": (replicas - 1) * self.compress.nbytes(*buckets[0]), "all_gather": (replicas - 1) * SHARE}
+            return Cost(worker=added(traffic, found), buffers=own + replicas * size if replicas > 1 else 0)
         layout = self._layout(parameters, replicas)
-        found = {"all_reduce": entries} if self.find_unused else {}
         return Cost(worker={**layout.traffic(), **found}, buffers=layout.buffers())
 
     def _layout(self, parameters: Sequence[Tensor], replicas: int) -> Layout:

@@ -51,9 +51,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
-from ..base import Batch, Cost, State, Sync, payload
+from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
+from ..exchange.collectives import Collective, Fabric
+from ..exchange.collectives.base import times
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import post, settle
 from .bsp import start_alike
@@ -116,8 +118,11 @@ class EASGD(Sync):
         rho: Annotated[float, Gt(0)] | None = None,
         period: Annotated[int, Ge(1)] = 4,
         nesterov: bool = False,
+        collective: Collective | None = None,
     ) -> None:
+        """`collective`: of pulls; None for the fabric's."""
         self.rho, self.period, self.nesterov = rho, period, nesterov
+        self.collective = collective or Fabric()
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -137,7 +142,7 @@ class EASGD(Sync):
         if self._is_due:
             self._replica.stretch(self._replica.position(), self._centre)
             with self.comm.timeline.named("pulls"):
-                self._work = self.comm.all_reduce(self._pulls.copy_(self._replica.pull))
+                self._work = self.collective.all_reduce(self._pulls.copy_(self._replica.pull), self.comm)
 
     def update(self) -> None:
         if self._is_due:
@@ -167,10 +172,10 @@ class EASGD(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre, self._pulls]
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "easgd")
         size = payload(parameters)
-        return Cost(worker={"all_reduce": 2 * (replicas - 1) / replicas * size / self.period}, buffers=3 * size)
+        return Cost(worker=times(1 / self.period, self.collective.traffic(size, world)), buffers=3 * size)
 
 
 class RoundRobinEASGD(Sync):
@@ -258,10 +263,10 @@ class RoundRobinEASGD(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre]
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "easgd")
         size = payload(parameters)
-        sent = size / (replicas * self.period) if replicas > 1 else 0
+        sent = size / (world.replicas * self.period) if world.replicas > 1 else 0
         return Cost(worker={"send": sent}, buffers=2 * size)
 
 
@@ -285,8 +290,11 @@ class AsyncEASGD(Sync):
         rho: Annotated[float, Gt(0)] | None = None,
         period: Annotated[int, Ge(1)] = 4,
         nesterov: bool = False,
+        collective: Collective | None = None,
     ) -> None:
+        """`collective`: of pulls; None for the fabric's."""
         self.rho, self.period, self.nesterov = rho, period, nesterov
+        self.collective = collective or Fabric()
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -382,12 +390,12 @@ class AsyncEASGD(Sync):
             return {}
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "easgd")
         size = payload(parameters)
         return Cost(
             worker={"send": (size + REQUEST) / self.period},
-            server={"send": replicas * size / self.period},
+            server={"send": world.replicas * size / self.period},
             buffers=2 * size,
         )
 

@@ -27,6 +27,9 @@ arrive, w stays. (In a pipeline, a replica that dies while it sends may count in
 With `compress` a client delivers the message of its way in the round, w_k - w (exchange/channel.py), of which the
 server makes w_k again; w goes to clients whole.
 
+With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
+with an `attack` some clients deliver another way than theirs.
+
 `consensus` is the server's model at the last round's end that replica 0 has come to: inside a round that is the w that
 it fetched. At a round's end it asks the server, which answers when the round is closed; that disturbs nobody, as
 replica 0 would wait for the same before its next round. (If it asks late and is not sampled next, the answer may be
@@ -52,11 +55,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Batch, Cost, State, Sync, payload
+from ..base import Batch, Cost, State, Sync, World, payload
+from ..exchange.aggregate import Aggregator
+from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, left_out
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.joining import Joining
 from ..exchange.survivors import post, settle
 
 HEADER = 24  # bytes: a message, a round, a number of samples
@@ -86,11 +92,16 @@ class FedAvg(Sync):
         momentum: Literal["kept", "reset"] = "kept",
         seed: Annotated[int, Ge(0)] = 0,
         compress: Compressor | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
-        `compress`: of deliveries; None for no compression.
+        `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         """
+        self.joining = Joining(aggregate, attack)
+        if not self.joining.aggregate.coordinatewise:
+            self.max_parts = 1
         self.compress = compress or Dense()
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
 
@@ -98,7 +109,8 @@ class FedAvg(Sync):
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
         self._channel = Channel(self.compress, comm)
-        self._began = None if self.compress.lossless else self._weights.clone()  # on a client: the w that it fetched
+        whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
+        self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
         self._round = 0  # that this client is in, or enters next; on the server, the open one
@@ -144,6 +156,7 @@ class FedAvg(Sync):
         with self.comm.timeline.named("push"):
             self._tell(Message.DELIVER, self._seen)
             way = self._weights if self._began is None else self._weights - self._began
+            way = self.joining.sent(way, self.comm.rank, self._clients)
             self._channel.isend("way", way, self._server).wait()
         self._inside = False
         self._round += 1
@@ -240,12 +253,17 @@ class FedAvg(Sync):
             settle(sending)
 
     def _average(self) -> None:
-        """w = sum_k (n_k / n) w_k"""
+        """w = sum_k (n_k / n) w_k, or w + what the rule makes of all w_k - w"""
         n = sum(samples for samples, _ in self._delivered.values())
         if n > 0:
-            self._weights.zero_()
-            for _, (n_k, w_k) in sorted(self._delivered.items()):
-                self._weights.add_(w_k, alpha=n_k / n)
+            if self.joining.streaming:
+                self._weights.zero_()
+                for _, (n_k, w_k) in sorted(self._delivered.items()):
+                    self._weights.add_(w_k, alpha=n_k / n)
+            else:
+                ways = {k: w_k.sub_(self._weights) for k, (_, w_k) in self._delivered.items()}
+                samples = {k: n_k for k, (n_k, _) in self._delivered.items()}
+                self._weights.add_(self.joining.join(ways, samples, self._clients))
             self._rounds += 1
             self.made_at = self.comm.now()
         self._delivered.clear()
@@ -293,16 +311,17 @@ class FedAvg(Sync):
         lost = {"lost": sorted(self.comm.lost())}
         return {**lost, "rounds": self._rounds} if self.comm.rank == self._server else lost
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
         check_one_dtype(parameters, "fedavg")
-        if steps_per_epoch is None:
+        self.joining.check(world.replicas)
+        if world.steps_per_epoch is None:
             return None
-        size, length = payload(parameters), self.epochs * steps_per_epoch
+        size, length = payload(parameters), self.epochs * world.steps_per_epoch
         vector = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
-        began = 0 if self.compress.lossless else size
+        began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
         return Cost(
             worker={"send": (self.compress.nbytes(*vector) + 2 * HEADER) / length},
-            server={"send": replicas * size / length},
+            server={"send": world.replicas * size / length},
             buffers=size + began + left_out(self.compress, [vector]),
         )
 

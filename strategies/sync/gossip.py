@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Cost, State, Sync, payload
+from ..base import Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, as_bytes
@@ -169,9 +169,9 @@ class Gossip(Sync):
     def report(self) -> dict[str, Any]:
         return {"lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "gossip")
-        size, known = payload(parameters), 0
+        size, known, replicas = payload(parameters), 0, world.replicas
         vector = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
         if not isinstance(self.compress, Dense) and replicas > 1:
             known = 1 + len(neighbours(self.topology, 0, replicas, 0, self.seed).of)

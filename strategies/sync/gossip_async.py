@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
-from ..base import Batch, Cost, State, Sync, payload
+from ..base import Batch, Cost, State, Sync, World, payload
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import hear, mean_of_living, post, settle
 
@@ -210,9 +210,9 @@ class AsyncGossip(Sync):
     def report(self) -> dict[str, Any]:
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "gossip_async")
         size = payload(parameters)
-        if replicas == 1:
+        if world.replicas == 1:
             return Cost()
         return Cost(worker={"send": (size + HEADER) / self.period}, buffers=2 * size)

@@ -44,7 +44,7 @@ from torch.optim import SGD, Optimizer
 
 from ...comm import Comm
 from ...comm.errors import FabricError
-from ..base import Batch, Cost, Sync
+from ..base import Batch, Cost, Sync, World
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
@@ -142,6 +142,6 @@ class Hogwild(Sync):
     def report(self) -> dict[str, Any]:
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "hogwild")
         return Cost()

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync
+from ..base import Batch, Cost, State, Sync, World
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import mean_of_living
 from .bsp import start_alike
@@ -66,6 +66,6 @@ class Independent(Sync):
     def report(self) -> dict[str, Any]:
         return {"lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "independent")
         return Cost()

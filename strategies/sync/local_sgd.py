@@ -32,9 +32,9 @@ round began with, and all take w + the sum of what is decoded. State that is ave
 The consensus is what a round that ended now would leave, without compression. One replica alone is serial training, bit
 for bit, unless there is an outer optimizer.
 
-Cost per step, S bytes of weights, K replicas, a names of averaged state: all_reduce 2 (K-1)/K S (1 + a) / H; with
-`compress` the weights' share of it is what exchange/channel.py states. Before the switch it is BSP's, 2 (K-1)/K S; as
-the steps after it are not known beforehand, there is no stated cost with one.
+Cost per step, S bytes of weights, K replicas, a names of averaged state: the collective's for sums of S (1 + a) bytes,
+divided by H; with `compress` the weights' share of it is what exchange/channel.py states. Before the switch it is
+BSP's; as the steps after it are not known beforehand, there is no stated cost with one.
 """
 
 from collections.abc import Sequence
@@ -46,10 +46,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, payload
+from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, left_out, of_sums
+from ..exchange.channel import Channel, check_adds_up, left_out, of_sums
+from ..exchange.collectives import Collective, Fabric
+from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from .bsp import BSP, start_alike
@@ -68,11 +70,13 @@ class LocalSGD(Sync):
         outer_lr: Annotated[float, Gt(0)] | None = None,
         outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0,
         compress: Compressor | None = None,
+        collective: Collective | None = None,
     ) -> None:
         """`period`: H. `average_state`: keys of what the optimizer keeps for a parameter. `outer_lr`, `outer_momentum`:
-        nu and mu. `compress`: None for no compression. Raises `LayoutError`.
+        nu and mu. `compress`: None for no compression. `collective`: None for the fabric's. Raises `LayoutError`.
         """
-        self.compress = compress or Dense()
+        self.compress, self.collective = compress or Dense(), collective or Fabric()
+        check_adds_up(self.compress, self.collective)
         if switch_step > 0 and not isinstance(self.compress, Dense):
             raise LayoutError(
                 f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "
@@ -91,10 +95,10 @@ class LocalSGD(Sync):
         self._params = list(parameters.values())
         self._weights = flatten(self._params, "local_sgd")  # w_i
         start_alike(parameters, comm)
-        self._before_switch = BSP() if self.switch_step > 0 else None
+        self._before_switch = BSP(collective=self.collective) if self.switch_step > 0 else None
         if self._before_switch is not None:
             self._before_switch.prepare(parameters, optimizer, comm)
-        self._channel = Channel(self.compress, comm)
+        self._channel = Channel(self.compress, comm, self.collective)
         whole = self.compress.lossless or comm.size == 1
         self._began = None if whole else self._weights.clone()  # w
         self._state = torch.empty_like(self._weights) if self.average_state else None
@@ -159,7 +163,7 @@ class LocalSGD(Sync):
         """x <- sum_i (n_i / n) x_i, in place."""
         x.mul_(self._own / self._all)
         with self.comm.timeline.named("average"):
-            self.comm.all_reduce(x).wait()
+            self.collective.all_reduce(x, self.comm).wait()
         return x
 
     def _outer_step(self, outer: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,20 +243,18 @@ class LocalSGD(Sync):
         switch = self._before_switch.buffers() if self._before_switch else ()
         return [*state, *began, *(self._outer or ()), *self._channel.buffers(), *switch]
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost | None:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
         check_one_dtype(parameters, "local_sgd")
         if self.switch_step > 0:
             return None
-        size, names = payload(parameters), len(self.average_state)
+        size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vector = [(sum(parameter.numel() for parameter in parameters), parameters[0].dtype)]
-        traffic = {key: bytes / self.period for key, bytes in of_sums(self.compress, vector, replicas).items()}
-        if names:
-            of_state = 2 * (replicas - 1) / replicas * size * names / self.period
-            traffic["all_reduce"] = traffic.get("all_reduce", 0) + of_state
+        of_state = self.collective.traffic(names * size, world) if names else {}
+        traffic = added(of_sums(self.compress, self.collective, vector, world), of_state)
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
             own += (0 if self.compress.lossless else size) + left_out(self.compress, vector)
-        return Cost(worker=traffic, buffers=own)
+        return Cost(worker=times(1 / self.period, traffic), buffers=own)
 
 
 def nesterov(w: Tensor, v: Tensor, mean: Tensor, lr: float, momentum: float) -> tuple[Tensor, Tensor]:

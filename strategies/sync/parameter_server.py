@@ -43,6 +43,9 @@ start alike; an asynchronous batch without samples is neither fetched for nor pu
 says, here at every step: n_push = n_fetch = 1. The server keeps what the workers pushed that wait: P - 1 gradients at
 the most.
 
+At s = 0, and synchronously, `aggregate` may say how a clock's gradients become one (exchange/joining.py); with `attack`
+some workers push others than theirs.
+
 With `compress` a worker pushes the message of a (exchange/channel.py), to each server its own, and adds what was left
 out to its next push; servers answer with whole weights.
 
@@ -68,13 +71,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
-from ..base import Batch, Cost, State, Sync, payload
+from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
+from ..exchange.aggregate import Aggregator
+from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, left_out
 from ..exchange.clocks import Clocks
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.joining import Joining, Rows
 from ..exchange.rank_order import RankOrderedSum
 from ..exchange.shards import runs_of
 from ..state import from_tensor, to_tensor
@@ -123,11 +129,14 @@ class ParameterServer(Sync):
         servers: Annotated[int, Ge(1)] = 1,
         lock: bool = True,
         compress: Compressor | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
     ) -> None:
         """`staleness`: SSP's s, in steps; None for no bound. `push`, `fetch`: n_push and n_fetch, in steps.
 
         `rate`: of an asynchronous push. `lock`: each server has weights of its own; else all have the same.
-        `compress`: of pushes; None for no compression. Raises `LayoutError`.
+        `compress`: of pushes; None for no compression. `aggregate`: of a clock's gradients; None for the mean.
+        `attack`: None for nobody. Raises `LayoutError`.
         """
         _check(mode, staleness, push, fetch, lock)
         self.takes_share = rate == "share"
@@ -135,10 +144,26 @@ class ParameterServer(Sync):
         self.compress = compress or Dense()
         self.synchronous = self.weights_agree = mode == "synchronous"
         self.state_agrees = not self.compress.error_feedback
-        self.exact = self.compress.lossless
+        self.joining = Joining(aggregate, attack)
+        self.exact = self.compress.lossless and self.joining.plain
         self.survives = not self.synchronous
         self.steps_on_workers = fetch > 1
         self.bound = 0 if self.synchronous else inf if staleness is None else staleness  # s
+        self._check_joining()
+
+    def _check_joining(self) -> None:
+        if self.bound > 0 and not self.joining.streaming:
+            raise LayoutError(
+                "aggregate: this server applies each push as it comes, and never has several gradients to choose from; "
+                "choose sync=parameter_server (or sync=ssp with sync.staleness=0), or aggregate=mean"
+            )
+        if not self.joining.aggregate.coordinatewise:
+            self.max_parts = 1
+            if self.servers > 1:
+                raise LayoutError(
+                    f"sync.servers={self.servers}: this aggregate looks at whole gradients, and a server has a piece "
+                    "of each; choose sync.servers=1"
+                )
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -209,10 +234,15 @@ class ParameterServer(Sync):
 
     def _push(self) -> None:
         # nothing is waited for in between: two servers may each be receiving from another worker
+        sent = self.joining.sent(self._accrued, self.comm.rank, self._workers)
+        pieces = sent.split([len(place.accrued) for place in self._places])
         with self.comm.timeline.named("push"):
             pushing = [
                 *self._tell(self._share),
-                *(self._channel.isend(str(place.server), place.accrued, place.server) for place in self._places),
+                *(
+                    self._channel.isend(str(place.server), piece, place.server)
+                    for place, piece in zip(self._places, pieces, strict=True)
+                ),
             ]
         _wait(pushing)
         self._accrued.zero_()
@@ -247,7 +277,8 @@ class ParameterServer(Sync):
             parameter.grad = gradient  # those of other servers' parameters stay None
         self._clocks = Clocks(self._workers)
         self._version, self._fetched = 0, [0] * self._workers
-        self._sum = RankOrderedSum(self._accrued)  # at s = 0, of the clock's gradients
+        streaming = self.joining.streaming  # at s = 0, of the clock's gradients
+        self._sum = RankOrderedSum(self._accrued) if streaming else Rows(self._accrued, self.joining, self._workers)
         self._held: dict[int, list[Push]] = defaultdict(list)  # clock -> those that may not be read yet
         self._asking: dict[int, list[tuple[int, Request]]] = defaultdict(list)  # clock -> workers that wait there
         while self._clocks.going:
@@ -299,7 +330,7 @@ class ParameterServer(Sync):
     def _apply_what_may_be_read(self) -> None:
         """The slowest has gone on: pushes of clocks below slowest + s."""
         if self._sum.ranks:
-            self._sum.close()  # over the sum of shares: less than 1 where a worker has died
+            self._sum.close()  # the mean is over the sum of shares: less than 1 where a worker has died
             self._step(1.0)
             self._sum.clear()
         for clock in sorted(clock for clock in self._held if clock < self._clocks.slowest + self.bound):
@@ -405,8 +436,9 @@ class ParameterServer(Sync):
             return {}
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "parameter_server")
+        self.joining.check(world.replicas)
         size, header = payload(parameters), HEADER * (self.servers if self.lock else 1)
         asks = 0 if self.synchronous else header / self.n_fetch
         runs = runs_of(parameters, self.servers) if self.lock else [parameters]
@@ -414,7 +446,7 @@ class ParameterServer(Sync):
         pushed = sum(self.compress.nbytes(*vector) for vector in vectors)
         return Cost(
             worker={"send": (pushed + header) / self.n_push + asks},
-            server={"send": replicas * size / self.n_fetch / self.servers},
+            server={"send": world.replicas * size / self.n_fetch / self.servers},
             buffers=size + left_out(self.compress, vectors),
         )
 

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Cost, State, Sync, payload
+from ..base import Cost, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import hear, mean_of_living, post, settle
@@ -132,9 +132,9 @@ class PushSum(Sync):
     def report(self) -> dict[str, Any]:
         return {"lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "push_sum")
-        size = payload(parameters)
+        size, replicas = payload(parameters), world.replicas
         return Cost(
             worker={"send": out_degree(self.topology, replicas) * (size + WEIGHT) / self.period},
             buffers=2 * size if replicas > 1 else 0,

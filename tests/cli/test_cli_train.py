@@ -97,8 +97,8 @@ class GatherAverage(Sync):
     def report(self):
         return {"mine": True}
 
-    def cost(self, parameters, replicas, steps_per_epoch):
-        return Cost(worker={"all_gather": payload(parameters) * (replicas - 1)})
+    def cost(self, parameters, world):
+        return Cost(worker={"all_gather": payload(parameters) * (world.replicas - 1)})
 '''
 
 

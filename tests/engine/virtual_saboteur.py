@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.strategies import Cost, Sync
+from paceline.strategies.base import World
 
 
 class SabotageError(Exception):
@@ -39,5 +40,5 @@ class Harmful(Sync):
         self.comm.elapse(1e-4)  # the others are in the middle of theirs
         raise SabotageError("the coffee machine is on fire")
 
-    def cost(self, parameters: Sequence[Tensor], replicas: int, steps_per_epoch: int | None) -> Cost:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         return Cost()

@@ -29,7 +29,7 @@ from torch import nn
 
 from paceline import engine
 from paceline.comm import Comm
-from paceline.strategies.base import Batch
+from paceline.strategies.base import Batch, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.state import from_bytes, to_bytes
@@ -414,7 +414,7 @@ def test_stated_cost_is_what_each_step_of_a_worker_sends(fabric, backups):
     """Whether its gradient is used or dropped."""
     replicas = 3
     *trained, server = run(fabric, Case([[1] * replicas] * 6, model=mlp), backups)
-    cost = BackupWorkers(backups).cost(list(mlp().parameters()), replicas, None)
+    cost = BackupWorkers(backups).cost(list(mlp().parameters()), World(replicas))
     size = 4 * sum(parameter.numel() for parameter in mlp().parameters())
     steps = [len(worker["losses"]) for worker in trained]
     assert [worker["ledger"] for worker in trained] == [{"send": n * (size + HEADER)} for n in steps]
@@ -430,13 +430,13 @@ def test_stated_cost_is_what_each_step_of_a_worker_sends(fabric, backups):
 @pytest.mark.parametrize(("backups", "replicas"), [(1, 1), (2, 2), (5, 3)])
 def test_as_many_backups_as_replicas_are_refused(backups, replicas):
     with pytest.raises(LayoutError, match=rf"sync.backups={backups}.*<= {replicas - 1}") as caught:
-        BackupWorkers(backups).cost(list(mlp().parameters()), replicas, None)
+        BackupWorkers(backups).cost(list(mlp().parameters()), World(replicas))
     assert caught.value.exit_code == 2
 
 
 def test_a_model_of_two_dtypes_is_refused():
     with pytest.raises(LayoutError, match="sync=bsp takes several"):
-        BackupWorkers().cost(list(TwoDtypes().parameters()), 2, None)
+        BackupWorkers().cost(list(TwoDtypes().parameters()), World(2))
 
 
 # -- whole runs

@@ -27,7 +27,7 @@ from oracles import (
 )
 
 from paceline.comm.ledger import all_reduce_bytes
-from paceline.strategies.base import Batch
+from paceline.strategies.base import Batch, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.reducer import leaves
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
@@ -267,7 +267,7 @@ def test_what_only_an_early_backward_pass_used_is_exchanged_too(workers, find_un
 def test_stated_cost_is_what_a_step_sends(workers, version, replicas):
     case = Case([[2] * replicas] * 4, model=mlp)
     strategy, sync = VERSIONS[version]
-    stated = (strategy().own_sync() or sync()).cost(list(case.start().parameters()), replicas, None).worker
+    stated = (strategy().own_sync() or sync()).cost(list(case.start().parameters()), World(replicas)).worker
     for result in workers(replicas, train, plan(version, case)):
         assert result["ledger"].keys() == stated.keys()
         messages = 4 * len(list(case.start().parameters())) + 4  # the ledger holds whole bytes: half of one a message
@@ -279,9 +279,9 @@ def test_cost_is_that_of_a_ring_over_all_gradients(lengths, replicas):
     parameters = [torch.empty(length, device="meta") for length in lengths]
     ring = float(all_reduce_bytes(4 * sum(lengths), replicas))
     for sync in (NaiveBSP(), BSP()):
-        assert sync.cost(parameters, replicas, None).worker["all_reduce"] == pytest.approx(ring)
+        assert sync.cost(parameters, World(replicas)).worker["all_reduce"] == pytest.approx(ring)
     with_bitmap = float(all_reduce_bytes(4 * sum(lengths) + 4 * len(lengths), replicas))
-    assert BSP(find_unused=True).cost(parameters, replicas, None).worker["all_reduce"] == pytest.approx(with_bitmap)
+    assert BSP(find_unused=True).cost(parameters, World(replicas)).worker["all_reduce"] == pytest.approx(with_bitmap)
 
 
 def buffers_of(comm, version):
@@ -294,7 +294,7 @@ def buffers_of(comm, version):
 
 @pytest.mark.parametrize("version", ["naive", "bucketed", "tiny buckets"])
 def test_stated_buffers_are_those_that_are_held(workers, version):
-    stated = plan(version, Case([[1, 1]])).sync.cost(list(mlp().parameters()), 2, None).buffers
+    stated = plan(version, Case([[1, 1]])).sync.cost(list(mlp().parameters()), World(2)).buffers
     assert all(sum(held) == stated for held in workers(2, buffers_of, version))
 
 

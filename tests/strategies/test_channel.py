@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from paceline.comm import MessageError
 from paceline.strategies import LayoutError
+from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
 from paceline.strategies.exchange.compress import BFloat16, Compressor, TopK
@@ -153,7 +154,7 @@ def test_asynchronous_pushes_to_several_servers_are_compressed_each_by_itself(vi
     compress = TopK(0.1)
     sync = ParameterServer(servers=2, compress=compress)
     results = virtual_workers(3, train, Plan(DataParallel(), sync, Case([[4]] * 6, model=mlp)))
-    stated = sync.cost(list(mlp().parameters()), 1, None)
+    stated = sync.cost(list(mlp().parameters()), World(1))
     assert results[0]["ledger"] == {"send": pytest.approx(6 * stated.worker["send"])}
     assert stated.worker["send"] < 0.3 * 4 * ENTRIES
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.strategies import LayoutError, Sync
+from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.state import from_bytes, to_bytes
@@ -418,7 +419,7 @@ def test_a_resumed_asynchronous_run_has_replica_0_as_it_was_and_the_others_at_th
 def test_stated_cost_is_what_a_step_sends_and_holds(fabric, variant, replicas, period):
     steps = 12
     sync = Knobs(variant, period=period).sync()
-    cost = sync.cost(list(mlp().parameters()), replicas, None)
+    cost = sync.cost(list(mlp().parameters()), World(replicas))
     assert cost is not None and cost.server == {}
     primitive = "send" if variant == "round_robin" else "all_reduce"
     size = FLOAT * ENTRIES / period
@@ -435,7 +436,7 @@ def test_stated_cost_is_what_a_step_sends_and_holds(fabric, variant, replicas, p
 @pytest.mark.parametrize(("replicas", "period"), [(1, 4), (3, 1), (3, 4)])
 def test_stated_cost_is_what_replicas_and_server_send(fabric, replicas, period):
     steps, sync = 12, AsyncEASGD(period=period)
-    cost = sync.cost(list(mlp().parameters()), replicas, None)
+    cost = sync.cost(list(mlp().parameters()), World(replicas))
     *trained, server = fabric(replicas + 1, take_turns, Turns(sync, Case([[2] * replicas] * steps, model=mlp)))
     exchanges = steps // period
     for result in trained:
@@ -496,7 +497,7 @@ def test_nesterov_without_a_momentum_is_refused_with_what_has_one(virtual_worker
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_several_dtypes_are_refused(variant):
     with pytest.raises(LayoutError, match=r"sync=easgd .*sync=bsp"):
-        Knobs(variant).sync().cost(list(TwoDtypes().parameters()), 2, None)
+        Knobs(variant).sync().cost(list(TwoDtypes().parameters()), World(2))
 
 
 # -- with a strategy of several parts

@@ -35,9 +35,11 @@ from oracles import (
 from torch import nn
 
 from paceline.engine import run as train_with
-from paceline.strategies.base import Batch
+from paceline.strategies.base import Batch, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
+from paceline.strategies.exchange.aggregate import Aggregator, Median
+from paceline.strategies.exchange.attack import SignFlip
 from paceline.strategies.exchange.compress import Compressor, TopK
 from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg, sampled
@@ -67,6 +69,8 @@ class Federation:
     looks: bool = False  # client 0 asks for the consensus after each step
     drains: bool = False  # clients drain before any of them finishes, and client 0 asks for the consensus in between
     compress: Compressor | None = None
+    aggregate: Aggregator | None = None
+    attack: SignFlip | None = None
     state: bytes | None = None  # {"weights", "sync"} of client 0, to go on from
     deaths: Mapping[int, int] = field(default_factory=dict)  # client -> the step in which it dies
 
@@ -107,7 +111,8 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     serves = comm.rank == len(federation.sizes)
     model = federation.initial(0 if serves else comm.rank + 5)
     compress = copy.deepcopy(federation.compress)
-    sync = FedAvg(federation.fraction, federation.epochs, federation.momentum, federation.seed, compress)
+    joining = federation.aggregate, federation.attack
+    sync = FedAvg(federation.fraction, federation.epochs, federation.momentum, federation.seed, compress, *joining)
     sync.steps_per_epoch = federation.partition.steps_per_epoch
     state = from_bytes(federation.state) if federation.state is not None else None
     if state is not None:
@@ -197,6 +202,13 @@ def mean(models: list[tuple[Weights, int]]) -> Weights:
     return {name: sum(w_k[name] * (n_k / n) for w_k, n_k in models) for name in models[0][0]}
 
 
+def median(models: list[tuple[Weights, int]]) -> Weights:
+    return {
+        name: torch.from_numpy(np.median(np.stack([w_k[name].numpy() for w_k, _ in models]), axis=0))
+        for name in models[0][0]
+    }
+
+
 def delivered(
     compress: Compressor, w: Weights, w_k: Weights, left_out: torch.Tensor | None
 ) -> tuple[Weights, torch.Tensor]:
@@ -225,13 +237,19 @@ def algorithm_1(federation: Federation, w: Weights | None = None) -> list[Weight
             w_k, n_k, kept[client] = local_training(federation, history[-1], client, steps, state)
             if federation.compress is not None:
                 w_k, left_out[client] = delivered(federation.compress, history[-1], w_k, left_out.get(client))
+            if federation.attack is not None and client in federation.attack.liars(len(federation.sizes)):
+                w_k = {name: w - federation.attack.scale * (w_k[name] - w) for name, w in history[-1].items()}
             returned.append((w_k, n_k))
-        history.append(mean(returned) if returned else history[-1])
+        joined = median if federation.aggregate is not None else mean
+        history.append(joined(returned) if returned else history[-1])
     return history
 
 
 FEDERATIONS = {
     "compressed": Federation((4, 6, 4), steps=9, compress=TopK(0.2)),
+    "one lies": Federation((4, 6, 4), steps=9, attack=SignFlip([1], scale=2.0)),
+    "median": Federation((4, 7, 3, 5), steps=24, aggregate=Median()),
+    "median and one lies": Federation((5, 1, 8, 2, 3), steps=12, aggregate=Median(), attack=SignFlip(1)),
     "all clients": Federation((4, 4, 4), steps=8),
     "uneven clients": Federation((5, 1, 8, 2), steps=12),
     "two epochs": Federation((3, 6, 2), steps=18, epochs=2),
@@ -509,7 +527,7 @@ def test_stated_cost_is_what_a_trained_step_sends(fabric, federation):
     assert server["ledger"] == {"send": chosen.total() * size}
 
     cost = FedAvg(federation.fraction, federation.epochs).cost(
-        parameters, len(clients), federation.partition.steps_per_epoch
+        parameters, World(len(clients), federation.partition.steps_per_epoch)
     )
     assert cost is not None
     trained = sum(len(client["trained"]) for client in clients)
@@ -518,12 +536,12 @@ def test_stated_cost_is_what_a_trained_step_sends(fabric, federation):
 
 
 def test_the_cost_is_not_known_before_the_steps_of_an_epoch_are():
-    assert FedAvg().cost(list(mlp().parameters()), 2, None) is None
+    assert FedAvg().cost(list(mlp().parameters()), World(2)) is None
 
 
 def test_several_dtypes_are_refused():
     with pytest.raises(LayoutError, match="sync=fedavg") as caught:
-        FedAvg().cost(list(TwoDtypes().parameters()), 2, 1)
+        FedAvg().cost(list(TwoDtypes().parameters()), World(2, 1))
     assert caught.value.exit_code == 2
 
 

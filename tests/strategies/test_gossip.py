@@ -8,6 +8,7 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
 from paceline.strategies import LayoutError
+from paceline.strategies.base import World
 from paceline.strategies.sync.gossip import Gossip
 
 pytestmark = pytest.mark.dist
@@ -155,14 +156,14 @@ def test_stated_cost_is_what_a_step_sends(fabric, topology, n, period):
         sent = sum(int((a[:, rank] > 0).sum()) for a in others) * FLOAT * entries
         assert result["ledger"].get("send", 0) == sent
         assert result["ledger"].keys() <= {"send"}
-    cost = sync.cost(list(mlp().parameters()), n, None)
+    cost = sync.cost(list(mlp().parameters()), World(n))
     assert sum(result["ledger"].get("send", 0) for result in results) == pytest.approx(n * steps * cost.worker["send"])
     assert all(result["buffers"] == cost.buffers for result in results)
 
 
 def test_stated_cost_of_one_worker_is_nothing():
-    assert Gossip().cost(list(mlp().parameters()), 1, None).worker == {"send": 0}
-    assert Gossip().cost(list(mlp().parameters()), 1, None).buffers == 0
+    assert Gossip().cost(list(mlp().parameters()), World(1)).worker == {"send": 0}
+    assert Gossip().cost(list(mlp().parameters()), World(1)).buffers == 0
 
 
 @pytest.mark.parametrize("topology", ["one_peer_exponential", "matching"])
@@ -177,7 +178,7 @@ def test_replicas_go_on_where_they_were_saved_inside_a_period(fabric, topology):
 
 def test_several_dtypes_are_refused():
     with pytest.raises(LayoutError, match=r"sync=bsp") as caught:
-        Gossip().cost(list(TwoDtypes().parameters()), 2, None)
+        Gossip().cost(list(TwoDtypes().parameters()), World(2))
     assert caught.value.exit_code == 2
 
 

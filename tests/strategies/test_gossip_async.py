@@ -13,6 +13,7 @@ from replicas import Life, Replica, flat, live, saved_after
 from torch import Tensor, nn
 
 from paceline.strategies import LayoutError
+from paceline.strategies.base import World
 from paceline.strategies.sync.gossip_async import HEADER, AsyncGossip
 
 pytestmark = pytest.mark.dist
@@ -208,7 +209,7 @@ def test_stated_cost_is_what_a_step_sends(fabric, n, period):
     sync = AsyncGossip(period)
     results = fabric(n, live, Life(sync, Case([[1] * n] * steps, model=mlp)))
     entries = sum(parameter.numel() for parameter in mlp().parameters())
-    cost = sync.cost(list(mlp().parameters()), n, None)
+    cost = sync.cost(list(mlp().parameters()), World(n))
     for result in results:
         assert result["ledger"] == {"send": steps // period * (FLOAT * entries + HEADER)}
         assert result["ledger"]["send"] == pytest.approx(steps * cost.worker["send"])
@@ -216,7 +217,7 @@ def test_stated_cost_is_what_a_step_sends(fabric, n, period):
 
 
 def test_stated_cost_of_one_worker_is_nothing():
-    cost = AsyncGossip().cost(list(mlp().parameters()), 1, None)
+    cost = AsyncGossip().cost(list(mlp().parameters()), World(1))
     assert (cost.worker, cost.buffers) == ({}, 0)
 
 
@@ -235,7 +236,7 @@ def test_one_worker_goes_on_where_it_was_saved_and_draws_as_if_it_had_not_stoppe
 
 def test_several_dtypes_are_refused():
     with pytest.raises(LayoutError, match=r"sync=bsp") as caught:
-        AsyncGossip().cost(list(TwoDtypes().parameters()), 2, None)
+        AsyncGossip().cost(list(TwoDtypes().parameters()), World(2))
     assert caught.value.exit_code == 2
 
 

@@ -21,6 +21,7 @@ from paceline import engine
 from paceline.comm import Comm, PeerLostError
 from paceline.engine.errors import WorkerFailedError
 from paceline.strategies import Batch, LayoutError
+from paceline.strategies.base import World
 from paceline.strategies.sync.hogwild import Hogwild
 from paceline.tasks.base import DataSpec
 from paceline.tasks.models.sparse_logistic_regression import SparseLogisticRegression
@@ -461,7 +462,7 @@ def test_the_consensus_is_a_copy_and_costs_no_message(fabric):
 def test_training_sends_nothing_as_is_stated(fabric):
     results = fabric(2, train_sparse, Sparse(2, 5), Hogwild())
     assert [result["ledger"] for result in results] == [{}, {}]
-    cost = Hogwild().cost(list(mlp().parameters()), 2, 10)
+    cost = Hogwild().cost(list(mlp().parameters()), World(2, 10))
     assert (cost.worker, cost.server, cost.buffers) == ({}, {}, 0)
 
 
@@ -560,7 +561,7 @@ def prepare_odd(comm: Comm) -> None:
 def test_weights_that_are_not_in_the_hosts_memory_or_of_several_dtypes_are_refused(virtual_workers):
     virtual_workers(1, prepare_odd)
     with pytest.raises(LayoutError, match=r"one dtype.*sync=bsp"):
-        Hogwild().cost(list(TwoDtypes().parameters()), 2, None)
+        Hogwild().cost(list(TwoDtypes().parameters()), World(2))
 
 
 # -- whole runs

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.strategies import LayoutError
+from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.state import from_bytes, to_bytes
@@ -80,7 +81,7 @@ def test_one_replica_is_serial_training_bit_for_bit(fabric):
 
 def test_training_sends_nothing_as_stated_evaluation_and_checkpoints_included(fabric):
     sync = Independent()
-    cost = sync.cost(list(mlp().parameters()), 3, None)
+    cost = sync.cost(list(mlp().parameters()), World(3))
     assert (cost.worker, cost.server, cost.buffers) == ({}, {}, 0)
     for result in fabric(3, live, Life(sync, Case(UNEVEN, model=mlp), looks=True)):
         assert result["ledger"] == {}
@@ -143,7 +144,7 @@ def test_a_dead_replica_is_left_out_of_the_mean(workers, n):
 
 def test_several_dtypes_are_refused():
     with pytest.raises(LayoutError, match=r"sync=independent .*sync=bsp"):
-        Independent().cost(list(TwoDtypes().parameters()), 2, None)
+        Independent().cost(list(TwoDtypes().parameters()), World(2))
 
 
 def test_replicas_of_a_pipeline_average_part_by_part(fabric):

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from paceline import engine
 from paceline.strategies import LayoutError
+from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
@@ -324,7 +325,7 @@ def test_real_processes_go_on_where_they_were_saved_bit_for_bit(workers):
 def test_stated_cost_is_what_a_step_sends_and_holds(fabric, replicas, knobs, period):
     """Bytes = BSP's / H for the weights, and as many for each name of averaged state."""
     knobs, steps = replace(knobs, period=period), 12
-    cost = knobs.sync().cost(list(mlp().parameters()), replicas, None)
+    cost = knobs.sync().cost(list(mlp().parameters()), World(replicas))
     assert cost is not None
     bsp = 2 * (replicas - 1) / replicas * FLOAT * ENTRIES
     assert cost.worker == {"all_reduce": pytest.approx(bsp * (1 + len(knobs.average_state)) / period)}
@@ -338,7 +339,7 @@ def test_stated_cost_is_what_a_step_sends_and_holds(fabric, replicas, knobs, per
 def test_before_the_switch_a_step_sends_what_bsp_does(fabric):
     """s steps of BSP and n - s of local SGD send s + (n - s) / H times as much as one step of BSP."""
     sync = LocalSGD(period=4, switch_step=6)
-    assert sync.cost(list(mlp().parameters()), 2, 1) is None
+    assert sync.cost(list(mlp().parameters()), World(2, 1)) is None
     for result in fabric(2, live, Life(sync, Case([[2, 2]] * 14, model=mlp))):
         assert result["ledger"] == {"all_reduce": FLOAT * ENTRIES * (6 + 8 // 4)}
 
@@ -362,7 +363,7 @@ def test_outer_momentum_without_an_outer_rate_is_refused():
 
 def test_several_dtypes_are_refused():
     with pytest.raises(LayoutError, match=r"sync=local_sgd .*sync=bsp"):
-        LocalSGD().cost(list(TwoDtypes().parameters()), 2, None)
+        LocalSGD().cost(list(TwoDtypes().parameters()), World(2))
 
 
 # -- with a strategy of several parts

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from paceline import engine
 from paceline.comm import Comm, PeerLostError
-from paceline.strategies.base import Batch
+from paceline.strategies.base import Batch, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.clocks import Clocks
@@ -539,7 +539,7 @@ def test_runs_are_contiguous_whole_and_as_even_as_can_be(data):
 @pytest.mark.parametrize("servers", [6, 9])
 def test_more_servers_than_parameters_are_refused(servers):
     with pytest.raises(LayoutError, match=f"sync.servers={servers}.*there are 5.*<= 5"):
-        ParameterServer(servers=servers).cost(list(mlp().parameters()), 2, None)
+        ParameterServer(servers=servers).cost(list(mlp().parameters()), World(2))
 
 
 # -- without the lock
@@ -722,7 +722,7 @@ COSTS = [
 def test_stated_cost_is_what_a_step_sends(fabric, knobs):
     replicas, steps = 3, 6  # a multiple of every push and fetch
     sync = ParameterServer(**knobs)
-    cost = sync.cost(list(mlp().parameters()), replicas, None)
+    cost = sync.cost(list(mlp().parameters()), World(replicas))
     trained, servers = run(fabric, Case([[1] * replicas] * steps, model=mlp), **knobs)
     size = 4 * sum(parameter.numel() for parameter in mlp().parameters())
     push, fetch = knobs.get("push", 1), knobs.get("fetch", 1)
@@ -737,7 +737,7 @@ def test_stated_cost_is_what_a_step_sends(fabric, knobs):
 
 
 def test_stated_buffers_are_those_that_a_worker_holds(virtual_workers):
-    stated = ParameterServer().cost(list(mlp().parameters()), 1, None).buffers
+    stated = ParameterServer().cost(list(mlp().parameters()), World(1)).buffers
     assert virtual_workers(2, buffers_of)[0] == stated
 
 
@@ -770,7 +770,7 @@ def test_what_does_not_go_together_is_refused_with_what_would(knobs, words):
 
 def test_a_model_of_two_dtypes_is_refused():
     with pytest.raises(LayoutError, match="sync=bsp takes several"):
-        ParameterServer().cost(list(TwoDtypes().parameters()), 2, None)
+        ParameterServer().cost(list(TwoDtypes().parameters()), World(2))
 
 
 # -- clocks

@@ -8,6 +8,7 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
 from paceline.strategies import LayoutError
+from paceline.strategies.base import World
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.push_sum import WEIGHT, PushSum
 
@@ -170,7 +171,7 @@ def test_stated_cost_is_what_a_step_sends(fabric, topology, n, period):
     results = fabric(n, live, Life(sync, Case([[1] * n] * steps, model=mlp)))
     entries = sum(parameter.numel() for parameter in mlp().parameters())
     degree = {"exponential": 3, "one_peer_exponential": 1, "one_peer_and_random": 2}[topology]
-    cost = sync.cost(list(mlp().parameters()), n, None)
+    cost = sync.cost(list(mlp().parameters()), World(n))
     for result in results:
         assert result["ledger"] == {"send": steps // period * degree * (FLOAT * entries + WEIGHT)}
         assert result["ledger"]["send"] == pytest.approx(steps * cost.worker["send"])
@@ -178,8 +179,8 @@ def test_stated_cost_is_what_a_step_sends(fabric, topology, n, period):
 
 
 def test_stated_cost_of_one_worker_is_nothing():
-    assert PushSum().cost(list(mlp().parameters()), 1, None).worker == {"send": 0}
-    assert PushSum().cost(list(mlp().parameters()), 1, None).buffers == 0
+    assert PushSum().cost(list(mlp().parameters()), World(1)).worker == {"send": 0}
+    assert PushSum().cost(list(mlp().parameters()), World(1)).buffers == 0
 
 
 def test_replicas_go_on_where_they_were_saved_inside_a_period(fabric):
@@ -195,7 +196,7 @@ def test_replicas_go_on_where_they_were_saved_inside_a_period(fabric):
 
 def test_several_dtypes_are_refused():
     with pytest.raises(LayoutError, match=r"sync=bsp") as caught:
-        PushSum().cost(list(TwoDtypes().parameters()), 2, None)
+        PushSum().cost(list(TwoDtypes().parameters()), World(2))
     assert caught.value.exit_code == 2
 
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from paceline.engine import prepare, run
 from paceline.engine.errors import ConfigError
-from paceline.strategies.base import payload
+from paceline.strategies.base import World, payload
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.elementwise import check_elementwise
@@ -288,7 +288,7 @@ def test_sparse_gradients_are_refused(virtual_workers, shard):
 @of_shards
 def test_stated_cost_is_what_a_step_sends(fabric, replicas, shard, find_unused):
     sync = tiny(shard, find_unused=find_unused)
-    stated = sync.cost(list(mlp().parameters()), replicas, None).worker
+    stated = sync.cost(list(mlp().parameters()), World(replicas)).worker
     case = Case([[2] * replicas] * 3, model=mlp)  # three: a third of a bitmap is no whole number of bytes
     for result in fabric(replicas, train, Plan(DataParallel(), sync, case)):
         assert result["ledger"] == {primitive: pytest.approx(3 * sent) for primitive, sent in stated.items()}
@@ -366,7 +366,7 @@ def test_stated_memory_is_what_is_held(virtual_workers, shard, replicas, passes)
     sync.backward_passes = passes
     whole = {"parameters": size, "gradients": size, "optimizer": 2 * size + 4 * 16, "activations": 5, "buffers": 7}
     stated = dict(sync.memory(whole, parameters, replicas))
-    stated["buffers"] = sync.cost(parameters, replicas, None).buffers
+    stated["buffers"] = sync.cost(parameters, World(replicas)).buffers
     assert stated["activations"] == 5
     results = virtual_workers(replicas, memory_held, shard, passes)
     for result in results:

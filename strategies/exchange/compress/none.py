@@ -6,7 +6,7 @@ Cost: n entries of the vector's dtype.
 import torch
 from torch import Tensor
 
-from .base import Compressor
+from .base import Compressor, UnreadableError
 
 
 class Dense(Compressor):
@@ -17,7 +17,9 @@ class Dense(Compressor):
         return x
 
     def decode(self, message: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-        return message
+        if message.nbytes != n * dtype.itemsize:
+            raise UnreadableError(f"{message.nbytes} bytes where {n * dtype.itemsize} were expected")
+        return message.view(dtype)
 
     def nbytes(self, n: int, dtype: torch.dtype) -> int:
         return n * dtype.itemsize

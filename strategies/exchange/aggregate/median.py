@@ -1,0 +1,26 @@
+"""The coordinate-wise median (Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
+Rates", ICML, Definition 1; arXiv 1803.01498).
+
+    [med(x_1, ..., x_n)]_k = the median of [x_1]_k, ..., [x_n]_k
+
+of an even number of rows the mean of the two in the middle. While fewer than half of the rows lie, each entry is within
+the range of the honest ones. A row counts once, however many samples are behind it: who lies would lie about them, too.
+An entry that is not a number is taken for a very large one.
+
+Without anybody who lies it is not the mean: where gradients are skewed, it leans to one side, and training with it ends
+elsewhere.
+
+Cost: every row must be there: under bsp each worker gets the rows of all others; a server keeps n rows.
+"""
+
+from torch import Tensor
+
+from .base import Aggregator
+
+
+class Median(Aggregator):
+    coordinatewise = True
+
+    def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
+        ranked, n = rows.sort(dim=0).values, len(rows)  # what is not a number comes last
+        return ranked[n // 2].clone() if n % 2 else ranked[n // 2 - 1] / 2 + ranked[n // 2] / 2

@@ -1,0 +1,23 @@
+"""A worker sends the opposite of what it should, `scale` times as long (Li et al. 2019, "RSA: Byzantine-Robust
+Stochastic Aggregation Methods for Distributed Learning from Heterogeneous Datasets", AAAI; arXiv 1811.03761):
+
+    x~ = -scale x
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Gt
+from torch import Tensor
+
+from .base import Attack
+
+
+class SignFlip(Attack):
+    def __init__(self, workers: int | Sequence[int] = 1, scale: Annotated[float, Gt(0)] = 1.0) -> None:
+        """`workers`: see `Attack`. Raises `LayoutError`."""
+        super().__init__(workers)
+        self.scale = scale
+
+    def forge(self, own: Tensor, honest: Tensor | None) -> Tensor:
+        return own * -self.scale

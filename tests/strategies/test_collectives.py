@@ -1,0 +1,176 @@
+"""Sums by each collective: the sum itself, the same bits on all, the bytes it states; alone and under whole runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paceline.comm import Comm
+from paceline.comm.network import Link, Network
+from paceline.comm.virtual import Cluster
+from paceline.engine import prepare, run
+from paceline.strategies.base import World
+from paceline.strategies.exchange.collectives import Collective, Fabric, Ring
+
+pytestmark = pytest.mark.dist
+COLLECTIVES = {"fabric": Fabric, "ring": Ring}
+SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
+    ((12,), torch.float32),
+    ((1,), torch.float64),
+    ((7, 3), torch.float32),
+    ((1001,), torch.bfloat16),
+    ((5,), torch.int32),
+    ((0,), torch.float32),
+]
+
+
+def own(shape: tuple[int, ...], dtype: torch.dtype, rank: int) -> Tensor:
+    generator = torch.Generator().manual_seed(17 + rank)
+    return (torch.randn(shape, generator=generator, dtype=torch.float64) * 50).to(dtype)
+
+
+def sums(comm: Comm, collective: Collective) -> dict[str, Any]:
+    tensors = [own(shape, dtype, comm.rank) for shape, dtype in SHAPES]
+    lying = own((2, 3, 4, 4), torch.float32, comm.rank).to(memory_format=torch.channels_last)
+    works = [collective.all_reduce(tensor, comm) for tensor in [*tensors, lying]]
+    for work in works:
+        work.wait()
+    works[0].wait()  # a second time: nothing more happens
+    sent = {key: float(count) for key, count in comm.ledger.bytes.items()}
+    return {"tensors": [*tensors, lying], "sent": sent, "messages": dict(comm.ledger.messages)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_all_get_the_sum_and_the_same_bits(fabric, name, size):
+    results = fabric(size, sums, COLLECTIVES[name]())
+    shapes = [*SHAPES, ((2, 3, 4, 4), torch.float32)]
+    for i, (shape, dtype) in enumerate(shapes):
+        exact = sum(own(shape, dtype, rank).double() for rank in range(size))
+        first = results[0]["tensors"][i]
+        rounding = 0.0 if dtype == torch.int32 else size * torch.finfo(dtype).eps
+        assert torch.allclose(first.double(), exact, rtol=rounding, atol=200 * rounding)
+        assert all(torch.equal(result["tensors"][i], first) for result in results)
+
+
+def in_ring_order(size: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Chunk c added up in the order c, c + 1, ..., c - 1 of the workers."""
+    rows = [own(shape, dtype, rank).flatten().tensor_split(size) for rank in range(size)]
+    chunks = []
+    for c in range(size):
+        total = rows[c][c].clone()
+        for step in range(1, size):
+            total = total + rows[(c + step) % size][c]
+        chunks.append(total)
+    return torch.cat(chunks).view(shape)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_a_ring_adds_each_chunk_up_once_in_its_order(virtual_workers, size):
+    results = virtual_workers(size, sums, Ring())
+    for i, (shape, dtype) in enumerate(SHAPES):
+        assert torch.equal(results[0]["tensors"][i], in_ring_order(size, shape, dtype))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_as_many_bytes_leave_as_are_stated(virtual_workers, name, size):
+    results = virtual_workers(size, sums, COLLECTIVES[name]())
+    nbytes = sum(tensor.nbytes for tensor in results[0]["tensors"])
+    stated = COLLECTIVES[name]().traffic(nbytes, World(size))
+    for primitive, wanted in stated.items():
+        mean = sum(result["sent"].get(primitive, 0) for result in results) / size
+        assert mean == pytest.approx(wanted)
+    assert all(result["sent"].keys() <= stated.keys() for result in results)
+
+
+def one_sum(comm: Comm, entries: int) -> dict[str, Any]:
+    tensor = torch.ones(entries)
+    Ring().all_reduce(tensor, comm).wait()
+    return {"ends": comm.now(), "sent": float(comm.ledger.bytes["send"]), "messages": comm.ledger.messages["send"]}
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 16])
+def test_a_ring_takes_2_n_minus_1_messages_and_its_alpha_beta_time(size):
+    link, entries = Link(latency=1e-3, bandwidth=1e6), 240 * size
+    for result in Cluster(size, Network(between=link, inside=link)).run(lambda comm: one_sum(comm, entries)):
+        steps = 2 * (size - 1)
+        assert result["messages"] == steps
+        assert result["sent"] == steps * 4 * entries / size
+        assert result["ends"] == pytest.approx(steps * (1e-3 + 4 * entries / size / 1e6))
+
+
+def test_of_uneven_chunks_a_worker_sends_all_but_those_it_ends_with(virtual_workers):
+    chunks = [len(chunk) for chunk in torch.empty(11).tensor_split(4)]
+    for rank, result in enumerate(virtual_workers(4, one_sum, 11)):
+        assert result["sent"] == 4 * (2 * 11 - chunks[(rank + 1) % 4] - chunks[(rank + 2) % 4])
+
+
+# -- whole runs
+
+TINY = ("tracking=none", "model.hidden=[16]", "batch_size=8", "checkpoint.every=0", "data.limit=96", "steps=12")
+MODES = {
+    "bsp": (),
+    "bsp_naive": (),
+    "bsp with find_unused": ("sync=bsp", "sync.find_unused=true"),
+    "bsp in bfloat16": ("sync=bsp", "compress=bf16"),
+    "local_sgd": ("sync.average_state=[momentum_buffer]",),
+    "diloco": (),
+    "easgd": (),
+    "easgd_momentum": (),
+}
+
+
+def asked(mode: str) -> tuple[str, ...]:
+    chosen = () if any(word.startswith("sync=") for word in MODES[mode]) else (f"sync={mode}",)
+    return (*TINY, *chosen, *MODES[mode])
+
+
+@pytest.fixture
+def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def summary_of(*overrides: str) -> dict[str, Any]:
+    result = run(overrides, quiet=True)
+    assert result is not None and result.summary["status"] == "completed"
+    return result.summary
+
+
+def check_ring(*overrides: str) -> None:
+    ring, fabric = summary_of(*overrides, "collective=ring"), summary_of(*overrides)
+    assert ring["wire"]["bytes_per_step"] == pytest.approx(ring["predicted"]["bytes_per_step"])
+    assert ring["wire"]["bytes_per_step"] == pytest.approx(fabric["wire"]["bytes_per_step"])
+    assert ring["loss"] == pytest.approx(fabric["loss"], rel=0.05 if "compress=bf16" in overrides else 1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_on_the_virtual_cluster_a_ring_sends_what_its_plan_states(here, mode):
+    check_ring(*asked(mode), "hardware=virtual", "hardware.workers=4")
+
+
+@pytest.mark.parametrize(
+    "mode", [mode if mode == "bsp" else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
+)
+def test_on_processes_a_ring_sends_what_its_plan_states(here, mode):
+    check_ring(*asked(mode), "hardware.workers=4", "hardware.threads=1")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("sync=asp",), r"collective=ring: sync=asp has no use for it; these take it: .*sync=bsp"),
+        (("strategy=torch_ddp",), "collective=ring: strategy=torch_ddp owns its update and has no use for it"),
+        (("sync.shard=gradients",), "sync.shard=gradients: .*choose collective=fabric or sync.shard=none"),
+        (("compress=topk",), "collective: .*choose collective=fabric, or compress=none or bf16"),
+        (("sync=local_sgd", "compress=topk"), "collective: .*choose collective=fabric, or compress=none or bf16"),
+        (("collective=rign",), "collective=rign"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_where_nothing_is_summed_a_collective_is_refused_by_name(here, overrides, says):
+    with pytest.raises(ValueError, match=says) as refused:
+        prepare([*TINY, "collective=ring", "hardware.workers=2", *overrides]).plan()
+    assert getattr(refused.value, "exit_code", None) == 2

@@ -1,0 +1,307 @@
+"""Rules that join rows, and attacks: by their definitions, and under each sync mode against plain torch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracles import Case, Plan, TwoDtypes, identical, mlp, mlp64, momentum, train
+from replicas import Life, Replica, flat, live
+from torch import Tensor
+
+from paceline.engine import prepare, run
+from paceline.strategies import LayoutError
+from paceline.strategies.base import World
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.exchange.aggregate import Aggregator, Mean, Median
+from paceline.strategies.exchange.attack import Attack, Honest, SignFlip
+from paceline.strategies.exchange.compress import TopK
+from paceline.strategies.exchange.joining import Joining
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.fedavg import FedAvg
+from paceline.strategies.sync.parameter_server import ParameterServer
+
+pytestmark = pytest.mark.dist
+
+
+def rows_of(n: int, d: int = 37, seed: int = 0) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# -- rules
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_the_median_is_that_of_each_entry(n):
+    rows = rows_of(n)
+    assert np.allclose(Median().aggregate(rows, torch.ones(n)), np.median(rows.numpy(), axis=0), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rule", [Mean(), Median()], ids=["mean", "median"])
+def test_a_rule_does_not_ask_whose_row_is_whose_and_leaves_rows_alone(rule):
+    rows, weights = rows_of(6), torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
+    before, order = rows.clone(), torch.tensor([4, 0, 5, 2, 1, 3])
+    first, second = rule.aggregate(rows, weights), rule.aggregate(rows[order], weights[order])
+    assert torch.allclose(first, second, rtol=0, atol=1e-14) and torch.equal(rows, before)
+
+
+@pytest.mark.parametrize("harm", [float("nan"), float("inf"), -float("inf"), 1e300], ids=str)
+@pytest.mark.parametrize(("n", "liars"), [(3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
+def test_fewer_liars_than_half_leave_the_median_within_the_honest_range(n, liars, harm):
+    rows = rows_of(n)
+    rows[:liars] = harm
+    median = Median().aggregate(rows, torch.ones(n))
+    assert ((median >= rows[liars:].min(0).values) & (median <= rows[liars:].max(0).values)).all()
+
+
+def test_the_mean_weighs_rows_by_the_samples_behind_them():
+    rows, weights = rows_of(3), torch.tensor([1.0, 0.5, 2.5], dtype=torch.float64)
+    assert torch.allclose(Mean().aggregate(rows, weights), (rows[0] + 0.5 * rows[1] + 2.5 * rows[2]) / 4)
+
+
+def test_the_middle_of_large_numbers_does_not_overflow():
+    most = torch.finfo(torch.float32).max
+    assert Median().aggregate(torch.tensor([[most], [most]]), torch.ones(2)).tolist() == [most]
+    assert Median().aggregate(torch.tensor([[most], [-most]]), torch.ones(2)).tolist() == [0.0]
+
+
+# -- who lies
+
+
+@pytest.mark.parametrize(
+    ("workers", "liars"), [(0, set()), (1, {4}), (2, {3, 4}), (5, {0, 1, 2, 3, 4}), ([0, 2], {0, 2}), ([], set())]
+)
+def test_a_number_means_the_last_replicas_and_a_list_names_them(workers, liars):
+    attack = SignFlip(workers)
+    attack.check(5)
+    assert attack.liars(5) == liars
+
+
+@pytest.mark.parametrize(
+    ("workers", "says"),
+    [(6, "attack.workers=6: there are 5 replicas; choose"), ([1, 5], "there are 5 replicas, 0 to 4; choose")],
+)
+def test_more_liars_than_replicas_are_refused(workers, says):
+    with pytest.raises(LayoutError, match=says):
+        SignFlip(workers).check(5)
+
+
+@pytest.mark.parametrize("workers", [-1, [0, -2]])
+def test_nobody_is_numbered_below_zero(workers):
+    with pytest.raises(LayoutError, match="must be at least 0, or a list of replicas from 0 on"):
+        SignFlip(workers)
+
+
+class Conspiracy(Attack):
+    """What only those can send who know the honest rows: minus twice their mean."""
+
+    colludes = True
+
+    def forge(self, own: Tensor, honest: Tensor | None) -> Tensor:
+        assert honest is not None
+        return -2 * honest.mean(0)
+
+
+# -- joined under a sync mode, against plain torch
+
+SIZES = [[4, 3, 2, 3], [3, 3, 3, 3], [1, 4, 0, 2], [2, 2, 2, 2]]
+CASE = Case(SIZES, model=mlp64, optimizer=momentum)
+ENTRIES = sum(parameter.numel() for parameter in mlp().parameters())
+HOW: dict[str, tuple[Aggregator, Attack]] = {
+    "median": (Median(), Honest()),
+    "median, one lies": (Median(), SignFlip(1, scale=3.0)),
+    "mean, one lies": (Mean(), SignFlip([1], scale=3.0)),
+    "mean, conspiracy": (Mean(), Conspiracy([0, 2])),
+    "median, conspiracy": (Median(), Conspiracy(1)),
+}
+every_way = pytest.mark.parametrize("how", HOW)
+
+
+def row(replica: Replica) -> Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in replica.model.parameters()])
+
+
+def rule(name: str, rows: list[Tensor], weights: list[float]) -> Tensor:
+    """The rules and attacks of `HOW` a second time."""
+    used = [i for i, weight in enumerate(weights) if weight > 0]
+    lying = {"median, one lies": [3], "mean, one lies": [1], "mean, conspiracy": [0, 2], "median, conspiracy": [3]}
+    forged = {}
+    for i in used:
+        forged[i] = rows[i]
+        if i in lying.get(name, []):
+            honest = [rows[j] for j in used if j not in lying[name]]
+            forged[i] = -3 * rows[i] if "one lies" in name else -2 * sum(honest) / len(honest)
+    if name.startswith("mean"):
+        return sum(forged[i] * weights[i] for i in used) / sum(weights[i] for i in used)
+    return torch.from_numpy(np.median(torch.stack(list(forged.values())).numpy(), axis=0))
+
+
+def step_with(replica: Replica, gradient: Tensor) -> None:
+    at = 0
+    for parameter in replica.model.parameters():
+        parameter.grad = gradient[at : at + parameter.numel()].view_as(parameter).clone()
+        at += parameter.numel()
+    replica.step()
+
+
+def joined(name: str, case: Case) -> list[Tensor]:
+    """[entries] after each step: w <- step(w, rule(g_1, ..., g_n))."""
+    replicas = [Replica(case, 0, i) for i in range(len(case.sizes[0]))]
+    trajectory = []
+    for t, sizes in enumerate(case.sizes):
+        for replica in replicas:
+            replica.gradient(t)
+        rows = [row(replica) if n else torch.zeros(ENTRIES) for replica, n in zip(replicas, sizes, strict=True)]
+        gradient = rule(name, rows, sizes)
+        for replica in replicas:
+            step_with(replica, gradient)
+        trajectory.append(replicas[0].vector.clone())
+    return trajectory
+
+
+@every_way
+def test_bsp_steps_with_what_the_rule_makes_of_all_gradients(fabric, how):
+    results = fabric(4, live, Life(BSP(aggregate=HOW[how][0], attack=HOW[how][1]), CASE))
+    expected = joined(how, CASE)
+    for result in results:
+        assert identical(result["weights"], results[0]["weights"])
+        for weights, oracle in zip(result["trajectory"], expected, strict=True):
+            assert torch.allclose(flat(weights), oracle, rtol=0, atol=1e-12)
+
+
+@every_way
+@pytest.mark.parametrize("knobs", [{"mode": "synchronous"}, {"staleness": 0}], ids=["synchronous", "ssp 0"])
+def test_a_server_steps_with_what_the_rule_makes_of_a_clocks_gradients(fabric, knobs, how):
+    aggregate, attack = HOW[how]
+    sync = ParameterServer(**knobs, aggregate=aggregate, attack=attack)
+    results = fabric(5, train, Plan(DataParallel(), sync, CASE))
+    for worker in results[:4]:
+        assert torch.allclose(flat(worker["weights"]), joined(how, CASE)[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("how", ["median", "median, one lies"])
+def test_several_servers_join_their_pieces(virtual_workers, how):
+    aggregate, attack = HOW[how]
+    sync = ParameterServer(mode="synchronous", servers=2, aggregate=aggregate, attack=attack)
+    for worker in virtual_workers(6, train, Plan(DataParallel(), sync, CASE))[:4]:
+        assert torch.allclose(flat(worker["weights"]), joined(how, CASE)[-1], rtol=0, atol=1e-12)
+
+
+def test_what_is_sent_and_joined_is_what_was_compressed(virtual_workers):
+    """A ratio of one compresses nothing, though each gradient travels as places and values."""
+    plain = virtual_workers(4, live, Life(BSP(aggregate=Median()), CASE))
+    sync = BSP(aggregate=Median(), compress=TopK(1.0, error_feedback=False))
+    packed = virtual_workers(4, live, Life(sync, CASE))
+    assert identical(plain[0]["weights"], packed[0]["weights"])
+    assert packed[0]["ledger"]["send"] > plain[0]["ledger"]["send"]
+
+
+def test_an_attack_sees_a_gradient_whole_whatever_the_buckets(virtual_workers):
+    sync = BSP(bucket_mb=1e-5, first_bucket_mb=1e-5, attack=SignFlip(1), aggregate=Median())
+    assert virtual_workers(4, live, Life(sync, CASE))[0]["report"]["buckets"] == 1
+
+
+def test_a_colluding_attack_alone_needs_all_rows():
+    assert Joining(None, None).plain and Joining(None, SignFlip()).streaming and not Joining(None, SignFlip()).plain
+    assert not Joining(None, Conspiracy()).streaming and not Joining(Median(), None).streaming
+
+
+# -- whole runs
+
+TINY = ("tracking=none", "model.hidden=[16]", "batch_size=8", "checkpoint.every=0", "data.limit=96", "steps=12")
+LIES = ("attack=sign_flip", "attack.workers=1", "hardware.workers=5")
+MODES = {
+    "bsp": ("aggregate=median",),
+    "bsp, mean": ("sync=bsp",),
+    "bsp, topk": ("sync=bsp", "aggregate=median", "compress=topk", "compress.ratio=0.1"),
+    "parameter_server": ("aggregate=median",),
+    "asp": (),
+    "fedavg": ("aggregate=median",),
+    "fedavg, mean": ("sync=fedavg",),
+}
+
+
+@pytest.fixture
+def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def check_bytes(mode: str, *overrides: str) -> None:
+    chosen = () if "," in mode else (f"sync={mode}",)
+    result = run([*TINY, *LIES, *chosen, *MODES[mode], *overrides], quiet=True)
+    assert result is not None and result.summary["status"] == "completed"
+    summary: dict[str, Any] = result.summary
+    assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"])
+    assert summary["memory"]["buffers"] == summary["predicted"]["memory"]["buffers"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_on_the_virtual_cluster_as_many_bytes_leave_as_the_plan_states(here, mode):
+    check_bytes(mode, "hardware=virtual")
+
+
+@pytest.mark.parametrize(
+    "mode", [mode if mode == "bsp" else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
+)
+def test_on_processes_as_many_bytes_leave_as_the_plan_states(here, mode):
+    check_bytes(mode, "hardware.threads=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["bsp", "parameter_server", "fedavg"])
+def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(here, sync):
+    asked = ("tracking=none", "hardware=virtual", *LIES, "attack.scale=10", f"sync={sync}", "epochs=8")
+    accuracies = []
+    for aggregate in ("median", "mean"):
+        try:
+            result = run([*asked, f"aggregate={aggregate}"], quiet=True)
+            assert result is not None
+            accuracies.append(result.summary["accuracy"])
+        except Exception as error:  # diverged
+            assert getattr(error, "exit_code", None) == 6, error
+            accuracies.append(0.0)
+    assert accuracies[0] > 0.9 and accuracies[1] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("sync=local_sgd", "aggregate=median"), "aggregate=median: sync=local_sgd has no use for it; these take it: "),
+        (("sync=gossip", "attack=sign_flip"), "attack=sign_flip: sync=gossip has no use for it; these take it: .*bsp"),
+        (
+            ("sync=asp", "aggregate=median"),
+            "aggregate: this server applies each push as it comes.*sync=parameter_server",
+        ),
+        (("sync=ssp", "aggregate=median"), "aggregate: this server applies each push as it comes"),
+        (("sync.shard=optimizer", "attack=sign_flip"), "sync.shard=optimizer: .*choose aggregate=mean and attack=none"),
+        (("aggregate=median", "collective=ring"), "collective: .*choose collective=fabric, or aggregate=mean"),
+        (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas; choose fewer"),
+        (("attack=sign_flip", "attack.workers=[2]"), r"attack.workers=\[2\]: there are 2 replicas, 0 to 1"),
+        (("attack=sign_flip", "attack.workers=-1"), "attack.workers=-1: must be at least 0"),
+        (("attack=sign_flip", "attack.scale=0"), "attack.scale=0: must be greater than 0"),
+        (("attack=sign_flip", "hardware.workers=1"), "one replica alone sends its gradient to nobody"),
+        (("sync=fedavg", "attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas"),
+        (("aggregate=medain",), "aggregate=medain"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_makes_no_sense_is_refused_by_name(here, overrides, says):
+    with pytest.raises(ValueError, match=says) as refused:
+        prepare([*TINY, "hardware.workers=2", *overrides]).plan()
+    assert getattr(refused.value, "exit_code", None) == 2
+
+
+class Whole(Median):
+    """A rule that is not coordinate-wise, as far as it says."""
+
+    coordinatewise = False
+
+
+def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
+    with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
+        ParameterServer(mode="synchronous", servers=2, aggregate=Whole())
+    for sync in (BSP(aggregate=Whole()), FedAvg(aggregate=Whole())):
+        assert sync.max_parts == 1
+    with pytest.raises(LayoutError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
+        BSP(aggregate=Median()).cost(list(TwoDtypes().parameters()), World(2))
