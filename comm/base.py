@@ -142,6 +142,10 @@ class Comm(ABC):
     def lost(self) -> frozenset[int]:
         """The workers of the group that are known to have died."""
 
+    def digest(self) -> str | None:
+        """What tells two runs of events apart, where the same run repeats them; None where events have no order."""
+        return None
+
     @abstractmethod
     def now(self) -> float:
         """Seconds on this fabric's clock, the same for all its workers."""

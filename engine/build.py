@@ -17,7 +17,9 @@ from ..tasks.partition import Partition, Partitioner
 from . import given
 from .blame import blaming
 from .errors import ConfigError
-from .experiment import Experiment, VirtualHardware
+from .experiment import Experiment
+from .launchers import launcher_of
+from .launchers.base import Launcher
 from .layout import Layout, check_samples, lay_out
 from .pace import ComputeModel
 from .pairs import check_pair
@@ -36,7 +38,8 @@ class Parts:
     partitioner: Partitioner
     deal: Callable[[], Partition]
     stragglers: Stragglers
-    compute: ComputeModel | None  # on the virtual cluster
+    launcher: Launcher
+    compute: ComputeModel | None  # where it is modelled
     strategy: Strategy
     sync: Sync
     make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process, with what they are given
@@ -54,6 +57,8 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
 
+    launcher = launcher_of(experiment)
+
     def make_pair() -> tuple[Strategy, Sync]:
         of_groups = given.make(experiment, allowed)
         strategy = build("strategy", experiment.strategy, Strategy, allowed, of_groups)
@@ -68,7 +73,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
                     f"sync.{name}={value}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs "
                     "do nothing there; strategy=data_parallel takes them"
                 )
-        if strategy.needs_processes and isinstance(experiment.hardware, VirtualHardware):
+        if strategy.needs_processes and launcher.modelled:
             raise ConfigError(
                 f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups; "
                 "hardware=local runs it, and strategy=data_parallel runs here"
@@ -109,16 +114,14 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         check_samples(experiment, len(targets), layout)
         return partitioner.deal(targets, layout.replicas, experiment.batch_size, experiment.seed)
 
-    compute = None
-    if isinstance(hardware := experiment.hardware, VirtualHardware):
-        compute = ComputeModel(hardware.flops, hardware.overhead, hardware.compute == "measured")
     return Parts(
         data,
         load,
         partitioner,
         deal,
         stragglers,
-        compute,
+        launcher,
+        launcher.compute(experiment.hardware),
         strategy,
         sync,
         make_pair,

@@ -97,9 +97,14 @@ READY = {"ready": True}  # what a worker says once it has met the others and wil
 class Crew:
     """The worker processes of one run."""
 
-    def __init__(self, may_go_on: Callable[[Ended], bool], saves: bool) -> None:
-        """`may_go_on`: asked about each worker that failed, whether it is the end of the run. `saves`: checkpoints."""
-        self._saves = saves
+    def __init__(
+        self, may_go_on: Callable[[Ended], bool], saves: bool, afterwards: Callable[[], object] = lambda: None
+    ) -> None:
+        """`may_go_on`: asked about each worker that failed, whether the others go on without it. `saves`: checkpoints.
+
+        `afterwards`: what to do once all are gone.
+        """
+        self._saves, self._afterwards = saves, afterwards
         self.stop_signal, self._stopped_at = 0, 0.0
         self._may_go_on = may_go_on
         self._members: list[_Member] = []
@@ -116,7 +121,7 @@ class Crew:
         _allow_files(size)
         with STARTING, without_main():
             # torch.optim imports torch._dynamo on first use
-            start_fork_server("paceline.engine.launch", "torch._dynamo", *preload)
+            start_fork_server("paceline.engine.launchers.virtual", "torch._dynamo", *preload)
             for rank in range(size):
                 ours, theirs = context.Pipe(duplex=False)
                 worker = context.Process(
@@ -224,6 +229,7 @@ class Crew:
             member.process.join(PROMPT)  # the fork server tells, which may be frozen
             if member.channel is not None:
                 member.channel.close()
+        self._afterwards()
 
 
 def _allow_files(size: int) -> None:

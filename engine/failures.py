@@ -19,6 +19,7 @@ from .errors import MachineError
 LONGEST = 4000  # characters of a message that are shown; a log has all of it
 _HEAD = 3 * LONGEST // 4
 _OURS = "paceline"
+OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError")  # a sentence without the error's type
 NO_MEMORY = "there is not enough memory"
 _SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 _LIBRARIES = ("site-packages", "dist-packages")
@@ -54,6 +55,11 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
     if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _SIGNS):
         return MachineError(f"{NO_MEMORY}: {text}")
     return None
+
+
+def how_it_ended(error: str, message: str) -> str:
+    """What is said of a worker that failed, given its words (crew.Ended): only what a terminal can show."""
+    return visible(message) if error in OWN_WORDS else f"failed: {visible(message)}"
 
 
 def words_of(error: BaseException) -> str:

@@ -33,8 +33,9 @@ from ..tasks.models.gpt import GPT
 from .compose import compose, instead
 from .dynamo import without_dynamo
 from .errors import ConfigError
-from .experiment import Choice, Experiment, Machine, VirtualHardware
+from .experiment import Choice, Experiment, Machine
 from .failures import exit_code_of
+from .launchers import launcher_of
 from .plan import Plan, make_plan
 from .targets import load_class, values_of
 
@@ -164,19 +165,15 @@ def this_machine() -> Machine:
 def capacity_of(plan: Plan) -> Capacity:
     """Raises `ConfigError` where the hardware does not say how large it is."""
     hardware, world = plan.experiment.hardware, plan.layout.world_size
-    virtual = isinstance(hardware, VirtualHardware)
-    if hardware.machine is None and virtual:
+    launcher = launcher_of(plan.experiment)
+    if hardware.machine is None and launcher.modelled:
         raise ConfigError(
             "hardware.machine=null: a virtual cluster's hosts hold whatever they need; describe them in "
             "hardware.machine (keys: see hardware=h200), or choose the hardware to fit into, for instance hardware=h200"
         )
     machine = hardware.machine or this_machine()
-    on_devices = machine.devices > 0 if virtual else plan.device.type == "cuda"
-    per_host = world
-    if virtual:
-        per_host = hardware.workers_per_host
-    elif on_devices:
-        per_host = machine.devices
+    on_devices = machine.devices > 0 if launcher.modelled else plan.device.type == "cuda"
+    per_host = launcher.workers_per_host(hardware) or (machine.devices if on_devices else world)
     per_host = min(per_host, world)
     device = max(int(machine.device_memory * (1 - SHARE)) - PROCESS, 0)
     host = max(int(machine.host_memory * (1 - SHARE)) - PROCESS * per_host, 0)

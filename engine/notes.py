@@ -7,6 +7,7 @@ import torch
 from ..strategies import Sync
 from ..tasks.partition import Partition
 from .experiment import Experiment
+from .launchers import launcher_of
 from .layout import Layout
 
 
@@ -53,7 +54,7 @@ def _on_timing(experiment: Experiment, steps: int | None) -> list[str]:
 
 def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
     hardware, cores = experiment.hardware, len(os.sched_getaffinity(0))
-    if hardware.fabric != "process" or hardware.machine is not None or device.type != "cpu":
+    if launcher_of(experiment).modelled or hardware.machine is not None or device.type != "cpu":
         return []
     here = int(os.environ.get("LOCAL_WORLD_SIZE", layout.workers))  # torchrun's, on this host
     if here <= cores:

@@ -17,6 +17,7 @@ from .dynamo import without_dynamo
 from .errors import ConfigError
 from .experiment import Experiment
 from .failures import shortest, speaks_for_itself
+from .launchers import launcher_of
 from .layout import Layout
 from .meta import Repeats
 from .notes import notes_on
@@ -89,7 +90,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     if spec.train_size is not None:
         steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
     steps = experiment.steps_in_all(steps_per_epoch)
-    device = choose_device(experiment, layout)
+    device = launcher_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     return Plan(
         experiment,
@@ -104,25 +105,6 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         parts.sync.survives,
         notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
     )
-
-
-def choose_device(experiment: Experiment, layout: Layout) -> torch.device:
-    """That of the machine that `hardware` describes, else of this one.
-
-    Raises `ConfigError` when CUDA is asked for and there are too few devices here.
-    """
-    if experiment.hardware.fabric == "virtual":
-        return torch.device("cpu")
-    machine = experiment.hardware.machine
-    if machine is not None:
-        return torch.device("cuda" if machine.devices and experiment.hardware.device != "cpu" else "cpu")
-    asked, gpus = experiment.hardware.device, torch.cuda.device_count()
-    enough = gpus >= layout.world_size
-    if asked == "cuda" and not enough:
-        raise ConfigError(
-            f"hardware.device=cuda: {layout.world_size} workers and servers need a GPU each, this host has {gpus}"
-        )
-    return torch.device("cuda" if asked != "cpu" and enough else "cpu")
 
 
 def share_of_cores(layout: Layout) -> int:

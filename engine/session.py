@@ -28,12 +28,13 @@ from .compose import compose, override_stored
 from .errors import ConfigError, DivergedError, MachineError
 from .experiment import Experiment
 from .failures import exit_code_of
+from .launchers import is_first, launcher_of
 from .stored import Stored, check_identity, identity, read_stored
 
 if TYPE_CHECKING:
     from ..tasks.base import Data
-    from .crew import Crew
     from .fit import Fit
+    from .launchers.base import Handle
     from .plan import Plan
     from .worker import Assignment
 
@@ -87,19 +88,12 @@ class Prepared:
     def plan(self) -> "Plan":
         from .plan import make_plan
 
-        plan = make_plan(self.experiment, self.allowed, started_processes())
+        plan = make_plan(self.experiment, self.allowed, launcher_of(self.experiment).world_size)
         if self.experiment.weights is not None and self.directory is None:
             from .weights import check
 
             check(self.experiment.weights, plan.shapes, self.experiment.model.name)
         return plan
-
-
-def started_processes() -> int | None:
-    """How many processes torchrun (or another env:// launcher) started; None when we start our own."""
-    if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        return int(os.environ["WORLD_SIZE"])
-    return None
 
 
 def prepare(
@@ -126,7 +120,7 @@ def prepare(
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
         stored = read_stored(directory)
         experiment = override_stored(stored.experiment, list(overrides))
-        _check_virtual(experiment, resumes=True)
+        launcher_of(experiment).check(experiment, resumes=True)
         chosen = _checkpoint(directory, step)
     else:
         experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
@@ -140,12 +134,12 @@ def prepare(
         from .weights import resolved
 
         experiment = resolved(experiment, trust_checkpoint)
-    if experiment.name is not None and resume is None and os.environ.get("RANK", "0") == "0":
+    if experiment.name is not None and resume is None and is_first():
         RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
-    _check_virtual(experiment, resumes=False)
+    launcher_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
     return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
 
@@ -170,7 +164,8 @@ def find_fit(
     from .fit import search
 
     directory = Path(config_dir) if config_dir else None
-    return search(overrides, strategies, directory, prepared.allowed, started_processes())
+    world_size = launcher_of(prepared.experiment).world_size
+    return search(overrides, strategies, directory, prepared.allowed, world_size)
 
 
 def _trace_file(file: Path) -> Path:
@@ -256,14 +251,9 @@ def run(
     """
     prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
     plan = prepared.plan()
-    if not quiet and os.environ.get("RANK", "0") == "0":
+    if not quiet and is_first():
         for text in plan.notes:
             print(f"note: {text}", file=sys.stderr, flush=True)
-    if started_processes() is not None:
-        _check(prepared, plan)
-        from .torchrun import run_as_worker
-
-        return run_as_worker(prepared, plan, Path(root), quiet)
     return carry_out(prepared, plan, Path(root), quiet)
 
 
@@ -281,28 +271,34 @@ def carry_out(
     plan: "Plan",
     root: Path,
     quiet: bool,
-    started: "Callable[[Crew], None]" = lambda _: None,
+    started: "Callable[[Handle], None]" = lambda _: None,
     opened: Callable[[RunDirectory], Sequence[Sink]] = lambda _: (),
     close: Callable[[Mirror], object] = Mirror.close,
-) -> Result:
-    """Train with workers of our own. `started` is given the crew; `opened` the run's directory, and gives sinks beside
-    the configured ones; `close` is given the mirror once training is over.
+) -> Result | None:
+    """Train. `started` is given the workers' handle; `opened` the run's directory, and gives sinks beside the
+    configured ones; `close` is given the mirror once training is over. None in a process that another one speaks for.
     """
     data = _check(prepared, plan)
     from .launch import launch
 
-    make_ready(plan, quiet)
-    directory = open_directory(prepared, plan, root)
-    mirror = start_mirror(prepared, directory, quiet, opened(directory))
+    launcher, layout = launcher_of(prepared.experiment), plan.layout
+    tells = launcher.tells(layout)
+    make_ready(plan, quiet or not tells)
+    directory = launcher.open(
+        prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root)
+    )
+    mirror = start_mirror(prepared, directory, quiet, opened(directory)) if tells else None
+    memory = sum(plan.peak_memory().values())
     try:
-        memory = sum(plan.peak_memory().values())
-        launch(prepared.assignment(directory), plan.layout, plan.survives, data.preload, started, memory)
+        launch(launcher, prepared.assignment(directory), layout, plan.survives, data.preload, started, memory)
     except Exception as error:
-        _note_the_end(directory, error)
+        if tells:
+            _note_the_end(directory, error)
         raise
     finally:
-        close(mirror)
-    return result_of(directory)
+        if mirror is not None:
+            close(mirror)
+    return result_of(directory) if tells else None
 
 
 def _check_machine(prepared: Prepared, plan: "Plan") -> None:
@@ -325,19 +321,6 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
             f"hardware.machine: says {machine.devices} CUDA devices of {machine.device_memory / 2**30:.1f} GiB, and "
             f"this host has {found}; hardware=local takes this machine as it is, paceline plan needs none"
         )
-
-
-def _check_virtual(experiment: Experiment, resumes: bool) -> None:
-    """Raises `ConfigError`."""
-    if experiment.hardware.fabric != "virtual":
-        return
-    if resumes or experiment.checkpoint.every_steps is not None:
-        raise ConfigError(
-            "hardware=virtual: a virtual cluster keeps no checkpoints, as the same command repeats the run bit for "
-            "bit; leave out --resume and checkpoint.every_steps"
-        )
-    if started_processes() is not None:
-        raise ConfigError("hardware=virtual: is one process on this host; start it without torchrun")
 
 
 def _note_the_end(directory: RunDirectory, error: Exception) -> None:

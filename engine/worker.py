@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..comm.base import Comm
 from ..comm.errors import PeerLostError
-from ..comm.virtual import VirtualComm
 from ..conf.groups import SHOWN
 from ..strategies.base import load_state, payload
 from ..tasks.losses import cross_entropy, evaluate
@@ -28,7 +27,7 @@ from .loop import Job, train
 from .meters import Meter, Report, is_too_short, summarise, without_times
 from .notes import effective_batch, untimed
 from .pace import ModelledPace, RealPace
-from .plan import choose_device, make_plan, share_of_cores
+from .plan import make_plan, share_of_cores
 from .stop import StopAgreement
 from .trace import write_trace
 
@@ -52,7 +51,7 @@ def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.de
     """Threads and device of this process; before any torch work."""
     torch.set_num_threads(experiment.hardware.threads or share_of_cores(parts.layout))
     memory.keep_freed()
-    device = choose_device(experiment, parts.layout)
+    device = parts.launcher.device(experiment, parts.layout)
     if device.type == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -250,7 +249,7 @@ class Worker:
                 "samples": len(job.train),
                 "workers": self.layout.workers,
                 "servers": self.layout.servers * self.layout.parts,
-                "modelled": self.parts.compute is not None,
+                "modelled": self.parts.launcher.modelled,
                 "target_accuracy": self.experiment.target_accuracy,
                 **self._choices(),
             }
@@ -264,7 +263,7 @@ class Worker:
     @property
     def saves(self) -> bool:
         """A virtual cluster saves nothing: it replays from its seed."""
-        return self.parts.compute is None
+        return self.parts.launcher.saves
 
     def _after_step(self, job: Job, before: int, done: int, loss: float | None) -> None:
         """`before`: the steps done when this one began; a worker may have left some out."""
@@ -435,7 +434,7 @@ class Worker:
             reports = self._all_reports()
             self._summarise(reports, meter, done, status)
             if self.assignment.trace is not None:
-                write_trace(self.assignment.trace, reports, self.directory.name, self.parts.compute is not None)
+                write_trace(self.assignment.trace, reports, self.directory.name, self.parts.launcher.modelled)
             board.post("over", "")
         board.read("over", self.layout.chief)  # nobody leaves before the others need it no more
 
@@ -463,7 +462,7 @@ class Worker:
             "buffers": memory.held([*self.sync.buffers(), *self.module.buffers()]),
         }
         kinds = dict(self.strategy.measured(self.sync.measured(held)))
-        if self.parts.compute is None:  # the virtual cluster's workers share a process
+        if not self.parts.launcher.modelled:  # else workers share a process
             kinds["other"] = memory.other(kinds, self.device, self.resident)
         return {**kinds, "process_peak": memory.process_peak()}
 
@@ -471,7 +470,7 @@ class Worker:
         experiment, layout = self.experiment, self.layout
         plan = make_plan(experiment, self.assignment.allowed, layout.world_size).as_dict()
         measured = summarise(reports, layout)
-        short = self.parts.compute is None and is_too_short(reports)  # a modelled clock is exact
+        short = not self.parts.launcher.modelled and is_too_short(reports)  # a modelled clock is exact
         reason = {} if status == "completed" else {"reason": f"was asked to stop, after step {done}"}
         self.directory.write_summary(
             {
@@ -490,8 +489,8 @@ class Worker:
                 "effective_batch": effective_batch(self.parts.deal(), layout.replicas),
                 "measured_after": self.untimed,
                 "seed": experiment.seed,
-                "modelled": self.parts.compute is not None,
-                "event_digest": self.world.digest() if isinstance(self.world, VirtualComm) else None,
+                "modelled": self.parts.launcher.modelled,
+                "event_digest": self.world.digest(),
                 **(without_times(measured) if short else measured),
                 "accuracy": self.last_evaluation.get("accuracy"),
                 "loss": self.last_evaluation.get("loss"),

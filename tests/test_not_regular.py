@@ -16,10 +16,10 @@ from paceline.comm.rendezvous import TOKEN, _token
 from paceline.engine import weights
 from paceline.engine.checkpoint import Manifest, commit, read_manifest, write_part
 from paceline.engine.compose import compose
-from paceline.engine.launch import _log_to
 from paceline.engine.stored import read_stored
 from paceline.engine.stragglers import Trace
 from paceline.engine.sweep import opening, schema, study
+from paceline.engine.worker_process import _log_to
 from paceline.strategies.exchange import deepspeed_settings
 from paceline.tasks.data.fashion_mnist import SHA256, FashionMNIST
 from paceline.tasks.data.svmlight import SVMLight

@@ -20,7 +20,7 @@ from paceline.strategies.state import from_bytes, to_bytes
 
 # What workers import, here and in the engine; torch._dynamo comes with the first optimizer, scikit-learn with the data.
 PRELOADED = [
-    "paceline.engine.launch",
+    "paceline.engine.launchers.virtual",
     "torch._dynamo",
     "sklearn.datasets",
     "hypothesis",

@@ -27,9 +27,10 @@ from ...tracking.errors import CorruptRunError, StorageError
 from ...tracking.mirror import Mirror
 from ...tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
 from ...tracking.sources import Swept
-from ..crew import STOP_SIGNALS, WORKER_FAILED, Crew
+from ..crew import STOP_SIGNALS, WORKER_FAILED
 from ..errors import ConfigError, InterruptedRunError, WorkerFailedError
 from ..failures import exit_code_of, lack_of, named, words_of
+from ..launchers.base import Handle
 from ..plan import Plan
 from ..session import Prepared, carry_out, prepare
 from .opening import GONE
@@ -64,7 +65,7 @@ class Sweeper:
         self._lock = threading.Lock()  # of what follows
         self._clearing = threading.Lock()
         self._running: dict[int, Trial] = {}
-        self._crews: dict[int, Crew] = {}
+        self._crews: dict[int, Handle] = {}
         self.notes: dict[str, set[tuple[int, int]]] = {}  # what trials do other than one may think: which trials
         self._failures = 0
         self._fatal: BaseException | None = None
@@ -200,7 +201,7 @@ class Sweeper:
             self._note(directory, trial, prepared.experiment.seed)
             return [watcher]
 
-        def started(crew: Crew) -> None:
+        def started(crew: Handle) -> None:
             watcher.crew = crew
             with self._lock:
                 self._crews[trial.number] = crew
@@ -213,6 +214,7 @@ class Sweeper:
             self._tell("started", trial, name)
             try:
                 result = carry_out(prepared, plan, self._directory, True, started, opened, close=self._close_beside)
+                assert result is not None
                 watcher.catch_up(result.path)
                 return as_pruned(RunDirectory(result.path)) if watcher.pruned else result.summary
             except InterruptedRunError:
@@ -424,7 +426,7 @@ class _Watcher:
         self._evaluations = 0
         self._lock, self._over = threading.Lock(), False
         self.pruned = False
-        self.crew: Crew | None = None
+        self.crew: Handle | None = None
 
     def record(self, record: Record) -> None:
         match record.get("kind"):

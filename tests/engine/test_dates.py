@@ -16,7 +16,8 @@ from short_runs import Train, weights
 
 from paceline.engine import prepare, worker
 from paceline.engine.build import assemble
-from paceline.engine.launch import cluster_of, run_virtual
+from paceline.engine.launchers.virtual import cluster_of
+from paceline.engine.launchers.virtual import run as run_virtual
 from paceline.engine.meters import Meter
 from paceline.engine.worker import Assignment, pieces
 from paceline.tracking.run_directory import RunDirectory

@@ -14,7 +14,7 @@ from process_table import until, workers_of
 from short_runs import START, Train, weights
 
 from paceline import engine
-from paceline.engine import Result, launch
+from paceline.engine import Result, crew
 from paceline.engine.checkpoint import steps_of
 from paceline.engine.errors import ConfigError, WorkerFailedError
 from paceline.engine.experiment import from_yaml
@@ -221,13 +221,13 @@ def test_an_asynchronous_worker_alone_is_resumed_to_the_same_bits(train: Train) 
 
 
 def test_a_signal_after_the_last_step_does_not_undo_a_completed_run(fork_server, monkeypatch, tmp_path):
-    watch = launch.Crew.watch
+    watch = crew.Crew.watch
 
-    def watch_and_be_stopped(crew):
-        ended = watch(crew)
-        crew.stop_signal = signal.SIGTERM
+    def watch_and_be_stopped(workers):
+        ended = watch(workers)
+        workers.stop_signal = signal.SIGTERM
         return ended
 
-    monkeypatch.setattr(launch.Crew, "watch", watch_and_be_stopped)
+    monkeypatch.setattr(crew.Crew, "watch", watch_and_be_stopped)
     result = engine.run(["tracking=none", "steps=2", "data.limit=64", "checkpoint.every=0"], root=tmp_path, quiet=True)
     assert result is not None and result.summary["status"] == "completed"

@@ -11,7 +11,7 @@ import torch
 from paceline.comm import HangError
 from paceline.engine.errors import ConfigError, MachineError, WorkerFailedError
 from paceline.engine.failures import LONGEST, exit_code_of, lack_of, named, place_of, words_of
-from paceline.engine.launch import describe
+from paceline.engine.worker_process import describe
 from paceline.tracking.errors import StorageError
 
 

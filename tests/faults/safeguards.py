@@ -53,7 +53,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a worker that is told to stop saves",
-        "engine/launch.py",
+        "engine/worker_process.py",
         "signal.signal(signal.SIGTERM, lambda *_: request_stop())",
         "assert request_stop",
         "--only stops --match 'once stopped' --share 0.3",
@@ -67,7 +67,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "who calls sys.exit is said to have left",
-        "engine/launch.py",
+        "engine/worker_process.py",
         "if isinstance(error, SystemExit):",
         "if error is None:",
         "--only user-code --match exit_0",

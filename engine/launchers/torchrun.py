@@ -1,0 +1,93 @@
+"""The same worker under torchrun, or whoever else follows env://: each process composes the experiment for itself.
+
+The chief makes the run directory and tells the others where: checkpoints of a pipeline on several hosts need a file
+system that they share.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ...comm.process import ProcessComm, connect_env
+from ...tracking.run_directory import RunDirectory
+from ..build import Parts, assemble
+from ..crew import WORKER_FAILED, Ended
+from ..errors import WorkerFailedError
+from ..experiment import Experiment
+from ..failures import named, speaks_for_itself
+from ..launch import what_is_saved
+from ..layout import Layout
+from ..worker import Assignment, prepare_process, work
+from .base import Handle, Launcher
+
+
+class Torchrun(Launcher):
+    def __init__(self) -> None:
+        self.world_size, self._rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+        self._joined: tuple[ProcessComm, Parts, torch.device] | None = None
+
+    def tells(self, layout: Layout) -> bool:
+        return self._rank == layout.chief
+
+    def open(
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], RunDirectory]
+    ) -> RunDirectory:
+        """All meet here."""
+        parts = assemble(experiment, allowed, layout.world_size)
+        device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", self._rank)))
+        comm = connect_env(experiment.hardware.timeout, device)
+        self._joined = comm, parts, device
+        if not self.tells(layout):
+            return RunDirectory(Path(comm.board.read("run", layout.chief)))
+        directory = make()
+        comm.board.post("run", str(directory.path))
+        servers = layout.servers * layout.parts
+        print(
+            f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers",
+            file=sys.stderr,
+        )
+        return directory
+
+    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+        assert self._joined is not None
+        return _ThisWorker(assignment if self.tells(layout) else replace(assignment, trace=None), *self._joined)
+
+
+class _ThisWorker:
+    """The handle of the one worker that this process is."""
+
+    def __init__(self, assignment: Assignment, comm: ProcessComm, parts: Parts, device: torch.device) -> None:
+        self._assignment, self._comm, self._parts, self._device = assignment, comm, parts, device
+        self.stop_signal, self.has_started = 0, False
+
+    def watch(self) -> list[Ended]:
+        """A user's exception is a worker's failure, with its traceback before the last line: there is no log."""
+        try:
+            work(self._assignment, self._parts, self._comm, self._device, self._note_start)
+        except Exception as error:
+            if speaks_for_itself(error):
+                raise
+            details = ["".join(traceback.format_exception(error)).rstrip()]
+            message = f"worker {self._comm.rank} failed: {named(error)}; {what_is_saved(self._assignment)}"
+            raise WorkerFailedError(message, WORKER_FAILED, details) from error
+        self._comm.close()
+        return []
+
+    def _note_start(self) -> None:
+        self.has_started = True
+
+    def stop(self, number: int) -> None:
+        self.stop_signal = number
+        self._comm.board.request_stop()
+
+    def ask_to_stop(self) -> None:
+        self.stop(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """It goes by itself."""

@@ -1,0 +1,55 @@
+"""Who starts the workers is asked in one place, and what differs between launchers is in their own files."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from paceline.engine.compose import compose
+from paceline.engine.errors import ConfigError
+from paceline.engine.launchers import is_first, launcher_of
+from paceline.engine.launchers.local import Local
+from paceline.engine.launchers.torchrun import Torchrun
+from paceline.engine.launchers.virtual import Virtual
+
+ENGINE = Path(__file__).parents[2] / "engine"
+STARTED = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def test_the_fabric_and_the_environment_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    local, virtual = compose(["tracking=none"]), compose(["tracking=none", "hardware=virtual"])
+    assert type(launcher_of(local)) is Local and type(launcher_of(virtual)) is Virtual and is_first()
+    for name, value in STARTED.items():
+        assert type(launcher_of(local)) is Local
+        monkeypatch.setenv(name, value)
+    started = launcher_of(local)
+    assert type(started) is Torchrun and started.world_size == 3 and not is_first()
+    with pytest.raises(ConfigError, match="start it without torchrun"):
+        launcher_of(virtual).check(virtual, resumes=False)
+
+
+def test_each_says_whether_it_saves_and_whether_its_times_are_modelled() -> None:
+    assert [(kind.saves, kind.modelled) for kind in (Local, Torchrun, Virtual)] == [
+        (True, False),
+        (True, False),
+        (False, True),
+    ]
+    assert Virtual.instead and not Local.instead
+
+
+def asks_for_the_fabric(source: str) -> list[int]:
+    """Lines with a condition on the kind of hardware."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and ".fabric" in ast.unparse(node):
+            found.append(node.lineno)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance" and "Hardware" in ast.unparse(node):
+            found.append(node.lineno)
+    return found
+
+
+def test_nobody_else_asks_whether_a_run_is_virtual() -> None:
+    files = [*ENGINE.glob("*.py"), *(ENGINE.parent / "strategies").rglob("*.py")]
+    assert {str(file): lines for file in files if (lines := asks_for_the_fabric(file.read_text()))} == {}
+    assert asks_for_the_fabric((ENGINE / "launchers" / "__init__.py").read_text())
+    assert asks_for_the_fabric("if isinstance(hardware, VirtualHardware): pass") == [1]
