@@ -54,6 +54,17 @@ class Cost:
     buffers: int = 0  # bytes of communication buffers on each of them
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What the conformance suite must know of a class to try it fairly. Nothing else reads it."""
+
+    alone: Mapping[str, object] = field(default_factory=dict)  # knobs without which it does not run on one replica
+    of_64: Mapping[str, object] = field(default_factory=dict)  # overrides with which 64 workers learn digits
+    accuracy_lost: float = 0.02  # at most, to serial training on digits
+    rounding: float = 1e-12  # from serial training in float64, where only the order of sums differs
+    slow: bool = False  # it takes seconds to begin
+
+
 BeforeBackward = Callable[[Sequence[Tensor], bool], None]  # Sync.before_backward
 
 
@@ -69,6 +80,7 @@ class Strategy(ABC):
     needs_processes: bool = False  # it talks to torch.distributed by itself
     places: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
+    trial: Trial = Trial()
     module: nn.Module
 
     def own_sync(self) -> "Sync | None":
@@ -144,8 +156,9 @@ class Sync(ABC):
     `servers`: for each part of the model. `synchronous`: replicas step together, so that all of them reach `consensus`
     at the same step. `weights_agree`: replicas are bit-identical after every update. `state_agrees`: so is what
     `state_dict` gives, so that replica 0 may save for all. `exact`: where weights agree, they are those of serial
-    training on all samples of a step. `survives`: the others go on when a worker dies, as long as replica 0 and the
-    servers live.
+    training on all samples of a step. `serial_alone`: one replica alone is serial training, bit for bit. `survives`:
+    the others go on when a worker dies, as long as replica 0 and the servers live. `states_cost`: `cost` answers once
+    it knows how many steps an epoch has. They may be set by the constructor, from its knobs.
     """
 
     servers: int = 0
@@ -156,7 +169,10 @@ class Sync(ABC):
     weights_agree: bool = True
     state_agrees: bool = True
     exact: bool = True
+    serial_alone: bool = True
     survives: bool = False
+    states_cost: bool = True
+    trial: Trial = Trial()
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`

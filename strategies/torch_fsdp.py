@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.fsdp_memory import Account, Group, held_bytes, padded, stated
 from .sync.bsp import start_alike
@@ -36,6 +36,7 @@ from .sync.bsp import start_alike
 class TorchFSDP(Strategy):
     """A replica is one worker; torch owns the sharding and the exchange."""
 
+    trial = Trial(slow=True)
     needs_processes = True
     places = True
 

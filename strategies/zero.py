@@ -40,7 +40,7 @@ from torch.utils.checkpoint import checkpoint
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.collectives import Fabric
 from .exchange.deepspeed_memory import Account, stated
@@ -59,6 +59,7 @@ BUCKET = 500_000_000  # entries; DeepSpeed's default
 class Zero(Strategy):
     """A replica is one worker; DeepSpeed owns the update."""
 
+    trial = Trial(rounding=1e-6, slow=True)  # it steps in float32 whatever the weights are
     needs_processes = True
     places = True
 

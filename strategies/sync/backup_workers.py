@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Batch, Cost, State, Sync, World, payload
+from ..base import Batch, Cost, State, Sync, Trial, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
@@ -62,6 +62,7 @@ class Message(IntEnum):
 class BackupWorkers(Sync):
     """Replicas of which a step waits for the fastest, and one server."""
 
+    trial = Trial(alone={"backups": 0})
     servers = 1
     synchronous = False
     weights_agree = False

@@ -51,7 +51,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
-from ..base import Batch, Cost, State, Sync, World, payload
+from ..base import Batch, Cost, State, Sync, Trial, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.collectives import Collective, Fabric
@@ -112,6 +112,7 @@ class EASGD(Sync):
     """Synchronous: all replicas exchange with the centre together; each has a copy of it."""
 
     weights_agree = False
+    serial_alone = False  # the centre pulls a lone replica, too
 
     def __init__(
         self,
@@ -181,7 +182,9 @@ class EASGD(Sync):
 class RoundRobinEASGD(Sync):
     """One replica exchanges with the centre at a time; the centre goes round with the turn."""
 
+    trial = Trial(of_64={"optimizer.lr": 0.01})  # who meets the centre once in 64 steps goes far
     weights_agree = False
+    serial_alone = False  # the centre pulls a lone replica, too
 
     def __init__(
         self,
@@ -283,6 +286,7 @@ class AsyncEASGD(Sync):
     servers = 1
     synchronous = False
     weights_agree = False
+    serial_alone = False  # the centre pulls a lone replica, too
     survives = True
 
     def __init__(

@@ -44,7 +44,7 @@ from torch.optim import SGD, Optimizer
 
 from ...comm import Comm
 from ...comm.errors import FabricError
-from ..base import Batch, Cost, Sync, World
+from ..base import Batch, Cost, Sync, Trial, World
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
@@ -54,6 +54,7 @@ from ..exchange.survivors import hear, post, settle
 class Hogwild(Sync):
     """Replicas at their own pace, on the same weights."""
 
+    trial = Trial(of_64={"optimizer.lr": 0.002})  # each of 64 writers steps in full
     synchronous = False
     weights_agree = False
     survives = True

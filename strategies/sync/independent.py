@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, World
+from ..base import Batch, Cost, State, Sync, Trial, World
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import mean_of_living
 from .bsp import start_alike
@@ -34,6 +34,7 @@ from .bsp import start_alike
 class Independent(Sync):
     """Replicas at their own pace, that meet at the end."""
 
+    trial = Trial(of_64={"optimizer.lr": 0.01})  # the mean of models that went far apart is a poor one
     synchronous = False
     weights_agree = False
     survives = True

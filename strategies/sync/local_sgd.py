@@ -89,6 +89,8 @@ class LocalSGD(Sync):
             )
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
+        self.serial_alone = outer_lr is None  # the outer optimizer steps on a lone replica, too
+        self.states_cost = switch_step == 0
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

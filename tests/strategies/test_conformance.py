@@ -1,7 +1,8 @@
 """What holds of every strategy with every sync mode, through whole runs on real processes and on the virtual cluster.
 
-Choices are found in conf/: whoever adds one is held to this. Every sync mode is tried under data_parallel, every
-strategy with bsp, a pipeline with a mode of each kind; all other pairs are marked slow.
+Choices are found in conf/, and what holds of each is what its class says of itself (strategies/base.py): whoever adds
+one is held to this. Every sync mode is tried under data_parallel, every strategy with bsp, and each kind of mode with a
+strategy of several parts; all other pairs are marked slow.
 """
 
 from itertools import product
@@ -67,33 +68,34 @@ def the_sync(strategy: str, sync: str) -> Sync:
     return STRATEGIES[strategy].own_sync() or SYNCS[sync]
 
 
-# Modes that are not serial training with one worker, and why
-NOT_SERIAL = {
-    "diloco": "the outer optimizer steps on a lone worker too",
-    "easgd": "the centre pulls a lone worker too",
-    "easgd_async": "the centre pulls a lone worker too",
-    "easgd_momentum": "the centre pulls a lone worker too",
-    "easgd_round_robin": "the centre pulls a lone worker too",
-}
-# Modes whose steps cost different amounts, so that they state none: their own tests count each phase
-NO_ONE_COST = {"post_local_sgd"}
-# What a mode takes to run on one replica
-ALONE = {"backup_workers": ["sync.backups=0"]}
-# Strategies that step in fp32 whatever the weights are, and how far from serial training in fp64 they may then be
-STEPS_IN_FP32 = {"zero": 1e-6}
-TRIED_WITH_PIPELINES = ("bsp", "asp", "local_sgd", "gossip")
-
 ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
 ACCEPTED = [both for both in ALL if is_accepted(*both)]
 REFUSED = [both for both in ALL if both not in ACCEPTED]
 REPLICATED = [(strategy, sync) for strategy, sync in ACCEPTED if STRATEGIES[strategy].max_replicas != 1]
 AGREEING = [(strategy, sync) for strategy, sync in REPLICATED if the_sync(strategy, sync).weights_agree]
+EXACT = [both for both in AGREEING if the_sync(*both).exact]
+
+
+def kind(strategy: str, sync: str) -> tuple[bool, ...]:
+    """Of how many parts, and whether replicas step together, agree, and have servers."""
+    mode = the_sync(strategy, sync)
+    return STRATEGIES[strategy].parts > 1, mode.synchronous, mode.weights_agree, mode.servers > 0
+
+
+def first_of_each_kind(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Plain strategies before those that own their update, or move the model about."""
+    plain = [both for both in pairs if (both[0], "asp") in ACCEPTED and not STRATEGIES[both[0]].places]
+    return list({kind(*both): both for both in reversed(plain)}.values())
+
+
+KINDS = first_of_each_kind(REPLICATED)
+ON_PROCESSES = [both for both in KINDS if STRATEGIES[both[0]].parts == 1 or both[1] == "bsp"]
 
 
 def is_tried_by_default(strategy: str, sync: str) -> bool:
-    if strategy in ("zero", "torch_fsdp"):  # take seconds to begin; their own tests try them
+    if STRATEGIES[strategy].trial.slow:  # its own tests try it
         return False
-    return strategy == "data_parallel" or sync == "bsp" or (strategy == "pipeline" and sync in TRIED_WITH_PIPELINES)
+    return strategy == "data_parallel" or sync == "bsp" or (strategy, sync) in KINDS
 
 
 def each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
@@ -101,24 +103,20 @@ def each(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("strategy", "sync"), marked)
 
 
-# On real processes one case of each kind is fast: replicas that agree, that differ, with a server, alone, of two parts
-KINDS = [("data_parallel", "bsp"), ("data_parallel", "local_sgd"), ("data_parallel", "asp"), ("pipeline", "bsp")]
-
-
 def on_both_fabrics(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
-    """Each pair on the virtual cluster, and on processes, where only `KINDS` are fast and what runs nowhere else."""
+    """Each pair on the virtual cluster, and on processes, where one of each kind is fast and what runs nowhere else."""
     marked = []
     for strategy, sync in pairs:
         slow = not is_tried_by_default(strategy, sync)
         if not STRATEGIES[strategy].needs_processes:
             marked.append(pytest.param("virtual", strategy, sync, marks=pytest.mark.slow if slow else []))
-            slow = (strategy, sync) not in KINDS
+            slow = (strategy, sync) not in ON_PROCESSES
         marked.append(pytest.param("process", strategy, sync, marks=pytest.mark.slow if slow else []))
     return pytest.mark.parametrize(("fabric", "strategy", "sync"), marked)
 
 
 def once_of_a_kind(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
-    marked = [pytest.param(*both, marks=[] if both in KINDS else pytest.mark.slow) for both in pairs]
+    marked = [pytest.param(*both, marks=[] if both in ON_PROCESSES else pytest.mark.slow) for both in pairs]
     return pytest.mark.parametrize(("strategy", "sync"), marked)
 
 
@@ -145,7 +143,7 @@ def finish(
     overrides: list[str] = list(more)
     if "resume" not in how:
         workers = replicas * parts_of(strategy, sync).strategy.parts
-        alone = ALONE.get(sync, []) if replicas == 1 else []
+        alone = alone_with(sync) if replicas == 1 else []
         overrides = [
             f"strategy={strategy}",
             f"sync={sync}",
@@ -159,6 +157,10 @@ def finish(
     assert result is not None
     assert result.summary["status"] == "completed"
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
+
+
+def alone_with(sync: str) -> list[str]:
+    return [f"sync.{knob}={value}" for knob, value in SYNCS[sync].trial.alone.items()]
 
 
 def serial_digits(samples: int, steps: int, micro_sizes) -> Weights:
@@ -202,7 +204,7 @@ def test_what_goes_together_has_a_plan(strategy, sync):
     plan = make_plan(pair(strategy, sync), (), None)
     assert plan.layout.replicas >= 1
     sent = plan.bytes_per_step()
-    assert sent is None if sync in NO_ONE_COST else sent is not None and sent >= 0
+    assert sent is not None and sent >= 0 if the_sync(strategy, sync).states_cost else sent is None
 
 
 def test_every_algorithm_file_has_a_choice():
@@ -234,7 +236,7 @@ def test_a_misspelt_knob_is_refused_with_the_nearest_name_and_an_unknown_one_by_
 
 
 @pytest.mark.dist
-@on_both_fabrics([both for both in ACCEPTED if both[1] not in NOT_SERIAL])
+@on_both_fabrics([both for both in ACCEPTED if the_sync(*both).serial_alone])
 def test_one_replica_is_serial_training_bit_for_bit(fabric, strategy, sync):
     """Over its micro-batches, where it has several. Nine steps, an uneven last batch among them."""
     weights, _ = finish(strategy, sync, 1, "data.limit=60", "steps=9", fabric=fabric)
@@ -265,7 +267,7 @@ def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(fabri
 
 
 @pytest.mark.dist
-@on_both_fabrics(AGREEING)
+@on_both_fabrics(EXACT)
 def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, strategy, sync):
     parts = parts_of(strategy, sync)
     case = Case([[3, 3], [4, 2], [1, 0], [2, 2]], model=mlp64)
@@ -273,7 +275,7 @@ def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, 
     results = FABRICS[fabric](workers_of(plan), train, plan)
     whole = {name: w for part in results[: parts.strategy.parts] for name, w in part["weights"].items()}
     # in float64 only the order of sums differs
-    assert distance(whole, serial(case)) < STEPS_IN_FP32.get(strategy, 1e-12)
+    assert distance(whole, serial(case)) < STRATEGIES[strategy].trial.rounding
 
 
 @pytest.mark.dist
@@ -281,7 +283,7 @@ def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, 
 def test_measured_bytes_are_the_stated_cost(fabric, strategy, sync):
     """Every batch is full, and steps are a multiple of whatever happens every few steps."""
     _, summary = finish(strategy, sync, 2, "data.limit=96", "steps=12", fabric=fabric)
-    if sync in NO_ONE_COST:
+    if not the_sync(strategy, sync).states_cost:
         assert summary["predicted"]["bytes_per_step"] is None
         return
     assert summary["wire"]["bytes_per_step"] == summary["predicted"]["bytes_per_step"] >= 0
@@ -335,7 +337,7 @@ def test_what_a_sync_mode_saves_goes_through_bytes_and_back(fabric, strategy, sy
     """
     several = (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.synchronous
     replicas = 2 if several else 1
-    parts = parts_of(strategy, sync, *([] if several else ALONE.get(sync, [])))
+    parts = parts_of(strategy, sync, *([] if several else alone_with(sync)))
     each = several and not (parts.sync.weights_agree and parts.sync.state_agrees)
     whole = Case([[3] * replicas] * 4)
     half = Case(whole.sizes[:2])
