@@ -13,7 +13,7 @@ import torch.distributed as dist
 from paceline.engine import prepare
 from paceline.engine.build import assemble
 from paceline.strategies.zero import quiet_import
-from paceline.tasks.losses import cross_entropy
+from paceline.tasks.losses.cross_entropy import cross_entropy
 
 stage, offload, batch = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 quiet_import()  # leaves out an operation that takes a minute to compile

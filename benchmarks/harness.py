@@ -16,7 +16,7 @@ from paceline.engine.stop import StopAgreement
 from paceline.engine.stragglers import NoStragglers
 from paceline.strategies.single import Single
 from paceline.tasks.base import DataSpec, Split
-from paceline.tasks.losses import cross_entropy
+from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.mlp import MLP
 from paceline.tasks.partition import ShuffledPartition

@@ -14,7 +14,7 @@ from paceline.strategies.base import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.hogwild import Hogwild
 from paceline.tasks.data.sparse import Sparse
-from paceline.tasks.losses import cross_entropy
+from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.sparse_logistic_regression import SparseLogisticRegression
 
 from .measure import Outcome, alternate, in_processes

@@ -21,7 +21,7 @@ from paceline.strategies.base import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.tasks.base import DataSpec
-from paceline.tasks.losses import cross_entropy
+from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.mlp import MLP
 
 from .measure import Outcome, alternate, in_processes

@@ -40,6 +40,14 @@ GROUPS = (
         example="a torch Dataset becomes one in a few lines: docs/own_data.md",
     ),
     Group(
+        "task",
+        "the loss that is trained, and the metric that is reported beside it",
+        modules=("paceline.tasks",),
+        base="paceline.tasks.losses.base.Task",
+        usual="cross_entropy",
+        example="CONTRIBUTING.md says how a loss is added",
+    ),
+    Group(
         "strategy",
         "how one replica of the model is laid over its workers",
         modules=("paceline.strategies",),

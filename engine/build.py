@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ..strategies import Strategy, Sync
 from ..tasks.base import Data, Split
 from ..tasks.checks import check_spec, load_checked
+from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
 from . import given
 from .blame import blaming
@@ -34,6 +35,7 @@ class Parts:
     """What one worker works with. `load`, `deal` and `compute` are shared by the workers of a process."""
 
     data: Data
+    task: Task
     load: Callable[[], tuple[Split, Split]]
     partitioner: Partitioner
     deal: Callable[[], Partition]
@@ -54,6 +56,7 @@ class Parts:
 def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None) -> Parts:
     """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like."""
     data = build("data", experiment.data, Data, allowed, {})
+    task = build("task", experiment.task, Task, allowed, {})
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
 
@@ -96,6 +99,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
 
     with blaming(f"data={experiment.data.name}", allowed):
         check_spec(experiment.data.name, data.spec)
+    task.check_data(experiment.task.name, experiment.data.name, data.spec)
     layout = lay_out(experiment, strategy, sync, world_size)
     check_samples(experiment, data.spec.train_size, layout)
     partitioner.check(data.spec, layout.replicas)
@@ -116,6 +120,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
 
     return Parts(
         data,
+        task,
         load,
         partitioner,
         deal,

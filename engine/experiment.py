@@ -139,6 +139,7 @@ if TYPE_CHECKING:
         sync: Choice
         model: Choice
         data: Choice
+        task: Choice
         partition: Choice
         optimizer: Choice
         stragglers: Choice

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
-from ..tasks.losses import cross_entropy
 from . import memory
 from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
@@ -118,12 +117,12 @@ def _part_plans(
     parts.model.train()
     spec, size = parts.data.spec, experiment.batch_size
     inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
-    targets = torch.empty(size, *spec.target_shape, dtype=torch.int64, device="meta")
+    targets = torch.empty(size, *spec.target_shape, dtype=spec.target_dtype, device="meta")
     repeats = Repeats()
     try:
         with memory.AttentionOf(device), repeats:
             activations = _activations(experiment, parts, modules, inputs, targets)
-        parts.strategy.foresee(modules, inputs, targets, cross_entropy, device)
+        parts.strategy.foresee(modules, inputs, targets, parts.task.loss, device)
     except Exception as error:
         raise _not_taken(error, experiment, inputs, parts.allowed) from error
     with repeats:
@@ -172,22 +171,23 @@ def _not_taken(error: Exception, experiment: Experiment, inputs: Tensor, allowed
     )
 
 
-def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, targets: Tensor, classes: int) -> None:
+def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, parts: Parts) -> None:
+    spec = parts.data.spec
+    wanted = f"[samples, {', '.join(map(str, parts.task.outputs(spec)))}]"
     if not isinstance(outputs, Tensor):
         code = type(model).forward.__code__
         where = (
             f"{type(model).__module__}.{code.co_qualname} ({shortest(code.co_filename)}, line {code.co_firstlineno})"
         )
-        wanted = f"[samples, {''.join(f'{n}, ' for n in targets.shape[1:])}{classes}]"
         raise ConfigError(
             f"model={experiment.model.name}: {where} returns a {type(outputs).__name__}; must return a tensor "
             f"{wanted}, such as the object's .logits"
         )
-    if outputs.dim() != targets.dim() + 1 or outputs.shape[-1] < classes:
+    if not parts.task.accepts(outputs, spec):
+        kind = f"{spec.classes} classes" if spec.targets == "labels" else f"numbers ({spec.target_dtype})"
         raise ConfigError(
             f"model={experiment.model.name} puts out {list(outputs.shape)}; data={experiment.data.name} has targets "
-            f"{list(targets.shape[1:])} of {classes} classes, so it must be [samples, "
-            f"{''.join(f'{n}, ' for n in targets.shape[1:])}{classes}]"
+            f"{list(spec.target_shape)} of {kind}, so it must be {wanted}"
         )
 
 
@@ -213,8 +213,8 @@ def _activations(
             for x, y, times in zip(flowing, wanted, alike, strict=True):
                 outputs.append(parts.strategy.forward(module, x))
                 if i == parts.strategy.loss_part:
-                    _check_outputs(experiment, module, outputs[0], targets, parts.data.spec.classes)
-                    ends.append(cross_entropy(outputs[-1], y))
+                    _check_outputs(experiment, module, outputs[0], parts)
+                    ends.append(parts.task.loss(outputs[-1], y))
                 else:
                     ends.append(outputs[-1])
                 peak += times * (account.peak - before)

@@ -14,7 +14,7 @@ from ..comm.base import Comm
 from ..comm.errors import PeerLostError
 from ..conf.groups import SHOWN
 from ..strategies.base import load_state, payload
-from ..tasks.losses import cross_entropy, evaluate
+from ..tasks.evaluation import evaluate
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
 from .build import Parts
@@ -166,7 +166,7 @@ class Worker:
             self.judged = self.parts.make_model()  # what is evaluated: the gathered state; on the host until then
         if of_replica is not None:
             model = model if self.strategy.places else model.to(self.device)
-            self.strategy.prepare(model, cross_entropy, of_replica, self._before_backward)
+            self.strategy.prepare(model, self.parts.task.loss, of_replica, self._before_backward)
             module = self.strategy.module
             self.pace.attach(module)
         else:
@@ -344,11 +344,11 @@ class Worker:
     def _judge(self, snapshot: Snapshot, job: Job, spread: float | None) -> None:
         judged = self.judged.to(self.device)
         load_state(judged, snapshot.state)
-        result = evaluate(judged, self.test, self._evaluated_at_once(), self.device)
+        result = evaluate(self.parts.task, judged, self.test, self._evaluated_at_once(), self.device)
         self.judged = judged.to("cpu")  # its place on the device is training's
-        if self.time_to_accuracy is None and result.accuracy >= self.experiment.target_accuracy:
+        if self.time_to_accuracy is None and result.score >= self.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
-        self.last_evaluation = {"accuracy": result.accuracy, "loss": result.loss}
+        self.last_evaluation = {self.parts.task.metric.name: result.score, "loss": result.loss}
         self.evaluated_at = snapshot.seconds
         if spread is not None:
             self.last_evaluation["consensus_distance"] = spread
@@ -492,7 +492,8 @@ class Worker:
                 "modelled": self.parts.launcher.modelled,
                 "event_digest": self.world.digest(),
                 **(without_times(measured) if short else measured),
-                "accuracy": self.last_evaluation.get("accuracy"),
+                "accuracy": None,
+                self.parts.task.metric.name: self.last_evaluation.get(self.parts.task.metric.name),
                 "loss": self.last_evaluation.get("loss"),
                 "consensus_distance": self.last_evaluation.get("consensus_distance"),
                 "target_accuracy": experiment.target_accuracy,

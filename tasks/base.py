@@ -2,7 +2,9 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,8 +14,9 @@ from torch import Tensor
 class DataSpec:
     """What a model must know of the data, known without loading them.
 
-    `target_shape` is () for one label a sample and (context,) for text. The sizes count samples; None says that
-    they are known only once the file is there.
+    Targets are labels (`target_dtype` int64: numbers of `classes` classes), or numbers to be predicted (a floating
+    `target_dtype`: regression; then `classes` is 0). `target_shape` is () for one label or number a sample, (context,)
+    for text and (k,) for k numbers. The sizes count samples; None says that they are known only once the file is there.
 
     `features`: None for dense samples. Else a sample is sparse, with `nonzeros` of so many features: its input is
     [2, nonzeros] float64, the numbers of the features above their values. One that has fewer repeats a feature of its
@@ -23,16 +26,25 @@ class DataSpec:
     input_shape: tuple[int, ...]
     input_dtype: torch.dtype
     target_shape: tuple[int, ...]
-    classes: int
-    train_size: int | None
-    test_size: int | None
+    classes: int = 0
+    train_size: int | None = None
+    test_size: int | None = None
     features: int | None = None
     target_dtype: torch.dtype = torch.int64
+
+    @property
+    def targets(self) -> Literal["labels", "numbers"]:
+        return "numbers" if self.target_dtype.is_floating_point else "labels"
+
+    @property
+    def outputs(self) -> int:
+        """The width of a model's last layer: scores for each label, or the numbers of a sample."""
+        return prod(self.target_shape) if self.targets == "numbers" else self.classes
 
 
 @dataclass(frozen=True)
 class Split:
-    """inputs [n, *input_shape] and targets [n, *target_shape] int64, in host memory. Not to be mutated.
+    """inputs [n, *input_shape] and targets [n, *target_shape], in host memory. Not to be mutated.
 
     The engine holds them to the data set's `spec` once they are loaded.
     """

@@ -13,12 +13,21 @@ def check_spec(name: str, spec: object) -> None:
     """Refuse, before anything is loaded, what nothing here can be trained on. Raises `TaskConfigError`."""
     if not isinstance(spec, DataSpec):
         raise TaskConfigError(f"data={name}: spec is a {type(spec).__name__}; must be a paceline.tasks.base.DataSpec")
-    if spec.target_dtype != torch.int64:
+    if spec.target_dtype != torch.int64 and spec.targets == "labels":
         raise TaskConfigError(
-            f"data={name}: spec.target_dtype={spec.target_dtype}: must be torch.int64, as every model is trained to "
-            "name a class (cross-entropy)"
+            f"data={name}: spec.target_dtype={spec.target_dtype}: must be torch.int64 (labels, for task=cross_entropy "
+            "and task=hinge) or a floating one, such as torch.float32 (numbers, for task=squared)"
         )
-    sizes = {"classes": spec.classes, "train_size": spec.train_size, "test_size": spec.test_size}
+    if spec.targets == "numbers" and spec.classes != 0:
+        raise TaskConfigError(
+            f"data={name}: spec.classes={spec.classes}: must be 0 (or left out), as targets of {spec.target_dtype} are "
+            "numbers; labels are torch.int64"
+        )
+    sizes = {"train_size": spec.train_size, "test_size": spec.test_size}
+    if spec.targets == "labels":
+        sizes = {"classes": spec.classes, **sizes}
+    else:
+        sizes |= {f"target_shape[{i}]": size for i, size in enumerate(spec.target_shape)}
     for key, size in sizes.items():
         if size is not None and size < 1:
             raise TaskConfigError(f"data={name}: spec.{key}={size}: must be 1 or more")
@@ -40,12 +49,25 @@ def load_checked(name: str, data: Data) -> tuple[Split, Split]:
             )
         _check(f"{what} with inputs", split.inputs, "input", spec.input_shape, spec.input_dtype)
         _check(f"{what} with targets", split.targets, "target", spec.target_shape, spec.target_dtype)
-        low, high = (int(bound) for bound in split.targets.aminmax()) if len(split) else (0, 0)
-        if low < 0 or high >= spec.classes:
-            raise TaskConfigError(
-                f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to {spec.classes - 1}"
-            )
+        _check_values(what, split.targets, spec)
     return splits
+
+
+def _check_values(what: str, targets: Tensor, spec: DataSpec) -> None:
+    if len(targets) == 0:
+        return
+    if spec.targets == "numbers":
+        strange = (~targets.isfinite()).reshape(len(targets), -1).any(dim=1).nonzero()
+        if len(strange) > 0:
+            raise TaskConfigError(
+                f"{what} with targets that are NaN or infinite, at first in sample {int(strange[0])}; must be finite"
+            )
+        return
+    low, high = (int(bound) for bound in targets.aminmax())
+    if low < 0 or high >= spec.classes:
+        raise TaskConfigError(
+            f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to {spec.classes - 1}"
+        )
 
 
 def _check(what: str, tensor: Tensor, key: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -55,7 +55,7 @@ class Partitioner(ABC):
 
     @abstractmethod
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> Partition:
-        """`targets`: of the training split, int64 [samples, ...]. Raises `PartitionError` when they cannot be dealt."""
+        """`targets`: of the training split, [samples, ...]. Raises `PartitionError` when they cannot be dealt."""
 
 
 class Shuffled(Partitioner):
@@ -124,10 +124,10 @@ class Dirichlet(Partitioner):
         return None
 
     def check(self, spec: DataSpec, replicas: int) -> None:
-        self._check(spec.target_shape, spec.train_size, replicas)
+        self._check(spec.target_shape, spec.target_dtype, spec.train_size, replicas)
 
-    def _check(self, target_shape: Sequence[int], samples: int | None, replicas: int) -> None:
-        _check_labels("dirichlet", target_shape)
+    def _check(self, shape: Sequence[int], dtype: torch.dtype, samples: int | None, replicas: int) -> None:
+        _check_labels("dirichlet", shape, dtype)
         if samples is not None and samples < replicas:
             raise PartitionError(
                 f"partition=dirichlet: {replicas} replicas cannot each own one of {samples} samples; "
@@ -135,7 +135,7 @@ class Dirichlet(Partitioner):
             )
 
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
-        self._check(targets.shape[1:], len(targets), replicas)
+        self._check(targets.shape[1:], targets.dtype, len(targets), replicas)
         labels = targets.numpy()
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
         owned: list[list[np.ndarray]] = [[] for _ in range(replicas)]
@@ -162,12 +162,12 @@ class ByLabel(Partitioner):
         return None
 
     def check(self, spec: DataSpec, replicas: int) -> None:
-        self._check(spec.target_shape, spec.train_size, replicas)
+        self._check(spec.target_shape, spec.target_dtype, spec.train_size, replicas)
         if self.labels > spec.classes:
             raise PartitionError(f"partition.labels={self.labels}: must be {spec.classes} or less, the classes of data")
 
-    def _check(self, target_shape: Sequence[int], samples: int | None, replicas: int) -> None:
-        _check_labels("by_label", target_shape)
+    def _check(self, shape: Sequence[int], dtype: torch.dtype, samples: int | None, replicas: int) -> None:
+        _check_labels("by_label", shape, dtype)
         count = self.labels * replicas
         if samples is not None and samples < count:
             raise PartitionError(
@@ -176,7 +176,7 @@ class ByLabel(Partitioner):
             )
 
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
-        self._check(targets.shape[1:], len(targets), replicas)
+        self._check(targets.shape[1:], targets.dtype, len(targets), replicas)
         labels, count = targets.numpy(), self.labels * replicas
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
         shards = np.array_split(np.argsort(labels, kind="stable"), count)  # sizes differ by one at most
@@ -234,7 +234,12 @@ def _places(samples: int, seed: int, epoch: int) -> np.ndarray:
     return places
 
 
-def _check_labels(choice: str, target_shape: Sequence[int]) -> None:
+def _check_labels(choice: str, target_shape: Sequence[int], target_dtype: torch.dtype) -> None:
+    if target_dtype.is_floating_point:
+        raise PartitionError(
+            f"partition={choice} deals samples by their label, and the targets of these data are numbers; "
+            "partition=shuffled deals any data"
+        )
     if target_shape:
         raise PartitionError(
             f"partition={choice} deals samples by their label, and a sample of these data has "

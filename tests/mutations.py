@@ -212,13 +212,13 @@ MUTATIONS = [
     ),
     # -- what is trained
     Mutation(
-        "tasks/losses.py",
-        "loss += cross_entropy(outputs, targets).item() * len(inputs)",
-        "loss += cross_entropy(outputs, targets).item()",
+        "tasks/evaluation.py",
+        "loss += task.loss(outputs, targets).item() * len(inputs)",
+        "loss += task.loss(outputs, targets).item()",
         "tests/tasks/test_tasks_losses.py",
     ),
     Mutation(
-        "tasks/losses.py",
+        "tasks/evaluation.py",
         "model.train(training)",
         "model.train()",
         "tests/tasks/test_tasks_losses.py",

@@ -11,6 +11,7 @@ from ..conf.groups import SHOWN
 from .errors import TableError
 
 SWEPT = 2
+METRICS = ("accuracy", "r2")  # what tasks report beside the loss: a run has one of them
 DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host
 
@@ -131,6 +132,7 @@ COLUMNS = (
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
+    Column("r2", "R^2", _fixed(4), True, rank=3),
     Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy", rank=4),
     Column("dollars", "dollars", _dollars),
     Column("speedup_throughput", "speed-up", _times, True, "speedup"),

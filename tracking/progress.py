@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any, TextIO
 
+from .columns import METRICS
 from .run_directory import Record
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -109,7 +110,9 @@ def _step(step: Record) -> str:
 
 
 def _evaluation(evaluation: Record) -> str:
-    return f"accuracy {_number(evaluation['accuracy'], '.2%')}"
+    forms = {"accuracy": ".2%", "r2": ".4f"}
+    found = [f"{name} {_number(evaluation[name], forms[name])}" for name in METRICS if name in evaluation]
+    return found[0] if found else f"loss {_number(evaluation['loss'], '.4f')}"
 
 
 def _number(value: float | str | None, form: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..conf.groups import SHOWN
-from .columns import MEMORY_KINDS, shortened
+from .columns import MEMORY_KINDS, METRICS, shortened
 from .errors import CorruptRunError
 from .run_directory import Record, RunDirectory
 
@@ -50,6 +50,7 @@ FIELDS: dict[str, Field] = {
     "consensus_distance": Field("consensus_distance"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
+    "r2": Field("r2"),
     "time_to_accuracy_s": Field("time_to_accuracy"),
     "why": Field("reason", text=True, longest=LONGEST_REASON),
 }
@@ -140,7 +141,7 @@ def _told_by(record: Record) -> Summary:
         case "step":
             return {"loss": record.get("loss")}
         case "evaluation":
-            return {key: record.get(key) for key in ("accuracy", "loss", "consensus_distance")}
+            return {key: record.get(key) for key in (*METRICS, "loss", "consensus_distance")}
         case "end":
             return {"status": record.get("status"), "reason": record.get("reason")}
         case "resume":

@@ -3,7 +3,6 @@
 Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998 (its test part).
 """
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from annotated_types import Ge
 
 from ..base import Data, DataSpec, Split, at_most
 from ..errors import MissingDataError
+from .files import folder_of
 
 SAMPLES = 1797
 TRAIN = SAMPLES * 4 // 5
@@ -51,8 +51,7 @@ class Digits(Data):
         return "The digits come with scikit-learn: pip install scikit-learn."
 
     def found(self) -> str | None:
-        package = find_spec("sklearn")
-        return None if package is None or package.origin is None else str(Path(package.origin).parent)
+        return folder_of("sklearn")
 
     def files(self) -> tuple[Path, ...]:
         """Of the package; () where another version of it keeps them elsewhere."""

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import stat
+from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def open_data(path: Path) -> BufferedReader:
         os.close(descriptor)
         raise _not_regular(path)
     return os.fdopen(descriptor, "rb")
+
+
+def folder_of(package: str) -> str | None:
+    """Where a package is installed, without importing it; None: it is not."""
+    found = find_spec(package)
+    return None if found is None or found.origin is None else str(Path(found.origin).parent)
 
 
 def sha256_of(path: Path) -> str:

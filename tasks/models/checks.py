@@ -7,11 +7,17 @@ SPARSE = "sparse_logistic_regression"  # the model for sparse data
 
 
 def need_numbers(model: str, spec: DataSpec) -> None:
-    """Raises TaskConfigError unless a sample is a float tensor with one label."""
+    """Raises TaskConfigError unless a sample is a float tensor with one label, or with numbers to predict."""
     if spec.features is not None:
         raise TaskConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
-    if not spec.input_dtype.is_floating_point or spec.target_shape:
+    if not spec.input_dtype.is_floating_point or (spec.target_shape and spec.targets == "labels"):
         raise TaskConfigError(f"model={model} classifies numbers; these data are tokens: use model=gpt.")
+
+
+def need_labels(model: str, spec: DataSpec) -> None:
+    """Raises TaskConfigError where targets are numbers."""
+    if spec.targets != "labels":
+        raise TaskConfigError(f"model={model} classifies, and the targets of these data are numbers: use model=linear.")
 
 
 def need_image(model: str, spec: DataSpec, smallest: int) -> None:
@@ -26,5 +32,6 @@ def need_image(model: str, spec: DataSpec, smallest: int) -> None:
 
 def need_tokens(model: str, spec: DataSpec) -> None:
     """Raises TaskConfigError unless a sample is a row of tokens, each with the next one as its target."""
-    if spec.input_dtype.is_floating_point or len(spec.input_shape) != 1 or spec.target_shape != spec.input_shape:
+    is_text = len(spec.input_shape) == 1 and spec.target_shape == spec.input_shape and spec.targets == "labels"
+    if spec.input_dtype.is_floating_point or not is_text:
         raise TaskConfigError(f"model={model} predicts the next token of a text; use data=text.")

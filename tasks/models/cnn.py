@@ -19,7 +19,7 @@ Count = Annotated[int, Ge(1)]
 
 
 class CNN(nn.Sequential):
-    """[n, channels, height, width] float -> [n, classes], for images of at least 4x4.
+    """[n, channels, height, width] float -> [n, outputs], for images of at least 4x4.
 
     `channels`: maps of the two convolutions; `kernel`: their odd side; `hidden`: widths of two linear layers.
     Raises TaskConfigError for data that are not such images and for an even kernel.
@@ -50,6 +50,6 @@ class CNN(nn.Sequential):
                 relu3=nn.ReLU(),
                 hidden2=nn.Linear(hidden[0], hidden[1]),
                 relu4=nn.ReLU(),
-                output=nn.Linear(hidden[1], spec.classes),
+                output=nn.Linear(hidden[1], spec.outputs),
             )
         )

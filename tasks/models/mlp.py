@@ -14,7 +14,7 @@ from .checks import need_numbers
 
 
 class MLP(nn.Sequential):
-    """[n, *input_shape] float -> [n, classes], ReLU after each layer of `hidden`.
+    """[n, *input_shape] float -> [n, outputs], ReLU after each layer of `hidden`.
 
     Raises TaskConfigError for data that are not numbers.
     """
@@ -26,5 +26,5 @@ class MLP(nn.Sequential):
         for number, (width_in, width_out) in enumerate(pairwise(widths), start=1):
             layers[f"hidden{number}"] = nn.Linear(width_in, width_out)
             layers[f"relu{number}"] = nn.ReLU()
-        layers["output"] = nn.Linear(widths[-1], spec.classes)
+        layers["output"] = nn.Linear(widths[-1], spec.outputs)
         super().__init__(layers)

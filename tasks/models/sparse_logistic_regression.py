@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..base import DataSpec
 from ..errors import TaskConfigError
-from .checks import SPARSE
+from .checks import SPARSE, need_labels
 
 
 class SparseLinear(nn.Module):
@@ -35,4 +35,5 @@ class SparseLogisticRegression(nn.Sequential):
     def __init__(self, spec: DataSpec, sparse_gradients: bool = True) -> None:
         if spec.features is None:
             raise TaskConfigError(f"model={SPARSE} takes sparse samples, as data=sparse and data=svmlight have them.")
+        need_labels(SPARSE, spec)
         super().__init__(OrderedDict(output=SparseLinear(spec.features, spec.classes, sparse_gradients)))

@@ -28,7 +28,7 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
 from paceline.tasks.base import DataSpec
-from paceline.tasks.losses import cross_entropy
+from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.gpt import GPT
 from paceline.tasks.models.mlp import MLP

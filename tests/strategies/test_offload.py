@@ -40,7 +40,7 @@ from paceline.strategies.exchange.swap import Swap
 from paceline.strategies.offload import Offload
 from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP
-from paceline.tasks.losses import cross_entropy
+from paceline.tasks.losses.cross_entropy import cross_entropy
 
 MIB = 2**20
 UNEVEN = Case([[8], [7], [5], [1]], model=mlp)

@@ -11,6 +11,7 @@ from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.errors import TaskConfigError
 
 SPEC = DataSpec((13,), torch.float32, (), 3, 8, 4)
+NUMBERS = DataSpec((13,), torch.float32, (), train_size=8, test_size=4, target_dtype=torch.float32)
 
 
 class Mine(Data):
@@ -58,7 +59,9 @@ def test_what_does_not_is_refused_with_what_was_said_and_what_was_loaded(data: M
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (replace(SPEC, target_dtype=torch.float32), "spec.target_dtype=torch.float32: must be torch.int64"),
+        (replace(SPEC, target_dtype=torch.int32), "spec.target_dtype=torch.int32: must be torch.int64 (labels"),
+        (replace(SPEC, target_dtype=torch.float32), "spec.classes=3: must be 0 (or left out), as targets of torch.f"),
+        (replace(NUMBERS, target_shape=(2, 0)), "spec.target_shape[1]=0: must be 1 or more"),
         (replace(SPEC, classes=0), "spec.classes=0: must be 1 or more"),
         (replace(SPEC, train_size=0), "spec.train_size=0: must be 1 or more"),
         ({"classes": 3}, "spec is a dict; must be a paceline.tasks.base.DataSpec"),
@@ -68,3 +71,19 @@ def test_a_spec_that_nothing_can_be_trained_on_is_refused_without_loading(spec: 
     with pytest.raises(TaskConfigError, match="data=mine: ") as caught:
         check_spec("mine", spec)
     assert sentence in str(caught.value)
+
+
+def test_numbers_are_taken_as_targets_unless_one_is_not_finite() -> None:
+    class Numbers(Mine):
+        def load(self) -> tuple[Split, Split]:
+            return Split(self.inputs, self.targets), Split(torch.zeros(4, 13), torch.zeros(4))
+
+    check_spec("mine", NUMBERS)
+    load_checked("mine", Numbers(NUMBERS, targets=torch.linspace(-5, 300, 8)))
+    for strange in (float("nan"), float("inf")):
+        targets = torch.zeros(8)
+        targets[3] = strange
+        with pytest.raises(TaskConfigError, match="NaN or infinite, at first in sample 3; must be finite"):
+            load_checked("mine", Numbers(NUMBERS, targets=targets))
+    with pytest.raises(TaskConfigError, match=r"targets of torch\.int64, and spec.target_dtype says torch\.float32"):
+        load_checked("mine", Numbers(NUMBERS, targets=torch.zeros(8).long()))

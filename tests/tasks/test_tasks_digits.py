@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.tasks.data import digits
+from paceline.tasks.data import digits, files
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.errors import MissingDataError
-from paceline.tasks.losses import cross_entropy, evaluate
+from paceline.tasks.evaluation import evaluate
+from paceline.tasks.losses.cross_entropy import CrossEntropy, cross_entropy
 from paceline.tasks.models.logistic_regression import LogisticRegression
 
 
@@ -60,12 +61,12 @@ def test_logistic_regression_learns_them() -> None:
         optimizer.zero_grad()
         cross_entropy(model(train.inputs), train.targets).backward()
         optimizer.step()
-    assert evaluate(model, test).accuracy > 0.94
+    assert evaluate(CrossEntropy(), model, test).score > 0.94
 
 
 def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path(Digits().found() or "").is_dir()
-    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
     assert Digits().found() is None
     assert Digits().spec.train_size == 1437
     with pytest.raises(MissingDataError, match="pip install scikit-learn") as caught:
@@ -74,7 +75,17 @@ def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch: pytest
 
 
 def test_importing_the_tasks_does_not_import_scikit_learn() -> None:
-    modules = ["data.digits", "data.fashion_mnist", "data.text", "losses", "partition", "models.gpt", "models.cnn"]
+    modules = [
+        "data.digits",
+        "data.fashion_mnist",
+        "data.text",
+        "data.diabetes",
+        "losses",
+        "evaluation",
+        "partition",
+        "models.gpt",
+        "models.cnn",
+    ]
     lines = [f"import paceline.tasks.{module}" for module in modules]
     lines.append("import sys; print([name for name in ('sklearn', 'scipy') if name in sys.modules])")
     result = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)

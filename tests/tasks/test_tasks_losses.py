@@ -1,9 +1,15 @@
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.tasks.base import Split
-from paceline.tasks.losses import correct, cross_entropy, evaluate
+from paceline.tasks.base import DataSpec, Split
+from paceline.tasks.evaluation import evaluate
+from paceline.tasks.losses import CrossEntropy, Hinge, Squared, Task
+from paceline.tasks.losses.cross_entropy import cross_entropy
+from paceline.tasks.losses.metrics import RSquared
 
 
 def by_hand(outputs: Tensor, targets: Tensor) -> tuple[float, float]:
@@ -20,7 +26,7 @@ def test_the_loss_is_the_mean_over_all_predictions(leading: tuple[int, ...]) -> 
     outputs, targets = torch.randn(*leading, 4), torch.randint(4, leading)
     loss, accuracy = by_hand(outputs, targets)
     assert float(cross_entropy(outputs, targets)) == pytest.approx(loss, rel=1e-5)
-    assert int(correct(outputs, targets)) == round(accuracy * targets.numel())
+    assert int(CrossEntropy().metric.tally(outputs, targets)) == round(accuracy * targets.numel())
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 10, 512])
@@ -31,9 +37,9 @@ def test_evaluation_equals_the_hand_computation_whatever_the_last_batch(
     split = Split(torch.randn(10, *context, 6), torch.randint(4, (10, *context)))
     model = nn.Linear(6, 4)
     loss, accuracy = by_hand(model(split.inputs).detach(), split.targets)
-    evaluation = evaluate(model, split, batch_size)
+    evaluation = evaluate(CrossEntropy(), model, split, batch_size)
     assert evaluation.loss == pytest.approx(loss, rel=1e-5)
-    assert evaluation.accuracy == pytest.approx(accuracy)
+    assert evaluation.score == pytest.approx(accuracy)
     assert evaluation.samples == 10
 
 
@@ -48,7 +54,7 @@ class Recorder(nn.Linear):
 @pytest.mark.parametrize("training", [True, False])
 def test_evaluation_runs_in_evaluation_mode_without_gradients_and_puts_the_mode_back(training: bool) -> None:
     model = Recorder(6, 4).train(training)
-    evaluate(model, Split(torch.randn(3, 6), torch.randint(4, (3,))))
+    evaluate(CrossEntropy(), model, Split(torch.randn(3, 6), torch.randint(4, (3,))))
     assert model.modes == (False, False)
     assert model.training is training and torch.is_grad_enabled()
 
@@ -56,7 +62,7 @@ def test_evaluation_runs_in_evaluation_mode_without_gradients_and_puts_the_mode_
 def test_the_training_mode_comes_back_after_a_failure_too() -> None:
     model = nn.Linear(6, 4)
     with pytest.raises(RuntimeError):
-        evaluate(model, Split(torch.randn(3, 5), torch.randint(4, (3,))))
+        evaluate(CrossEntropy(), model, Split(torch.randn(3, 5), torch.randint(4, (3,))))
     assert model.training
 
 
@@ -65,5 +71,102 @@ def test_evaluation_on_the_gpu_equals_that_on_the_cpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     split, model = Split(torch.randn(10, 6), torch.randint(4, (10,))), nn.Linear(6, 4)
-    cpu = evaluate(model, split, 4)
-    assert evaluate(model.cuda(), split, 4, "cuda").loss == pytest.approx(cpu.loss, rel=1e-4)
+    cpu = evaluate(CrossEntropy(), model, split, 4)
+    assert evaluate(CrossEntropy(), model.cuda(), split, 4, "cuda").loss == pytest.approx(cpu.loss, rel=1e-4)
+
+
+# -- hinge
+
+
+@pytest.mark.parametrize("leading", [(7,), (5, 3)], ids=["labels", "tokens"])
+def test_the_hinge_loss_and_its_gradient_are_those_of_crammer_and_singer(leading: tuple[int, ...]) -> None:
+    """One prediction after another: the gradient is +1 at the strongest wrong class and -1 at the right one."""
+    outputs, targets = 2 * torch.randn(*leading, 4), torch.randint(4, leading)
+    leaf = outputs.clone().requires_grad_()
+    loss = Hinge().loss(leaf, targets)
+    loss.backward()
+    total, rows, count = 0.0, [], targets.numel()
+    for f, y in zip(outputs.reshape(-1, 4).tolist(), targets.flatten().tolist(), strict=True):
+        margin, r = max((1 + f[r] - f[y], r) for r in range(4) if r != y)
+        row = [0.0] * 4
+        if margin > 0:
+            total, row[r], row[y] = total + margin, 1 / count, -1 / count
+        rows.append(row)
+    assert float(loss) == pytest.approx(total / count, rel=1e-5)
+    assert leaf.grad is not None
+    assert torch.allclose(leaf.grad.reshape(-1, 4), torch.tensor(rows), atol=1e-6)
+    assert sum(any(row) for row in rows) > 0, "no margin was violated: nothing was tested"
+
+
+def test_two_classes_by_the_hinge_loss_are_the_ordinary_support_vector_machine() -> None:
+    """With f = (-s, s) / 2, it is max(0, 1 - y s) for y = -1 or 1."""
+    s, y = 2 * torch.randn(50), torch.randint(2, (50,))
+    outputs = torch.stack([-s, s], dim=1) / 2
+    assert float(Hinge().loss(outputs, y)) == pytest.approx(float((1 - (2 * y - 1) * s).clamp(min=0).mean()), rel=1e-5)
+
+
+# -- squared
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
+def test_the_squared_loss_is_the_mean_over_samples_and_outputs_and_r2_is_that_of_scikit_learn(
+    shape: tuple[int, ...],
+) -> None:
+    from sklearn.metrics import r2_score
+
+    targets = torch.randn(20, *shape) + 3
+    wanted = targets.reshape(20, -1)
+    model = nn.Linear(5, wanted.shape[1])
+    split = Split(torch.randn(20, 5), targets)
+    outputs = model(split.inputs).detach()
+    evaluation = evaluate(Squared(), model, split, batch_size=7)
+    assert evaluation.loss == pytest.approx(float(((outputs - wanted) ** 2).mean()), rel=1e-5)
+    assert evaluation.score == pytest.approx(r2_score(wanted.numpy(), outputs.numpy()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("error", "score"), [(0.0, 1.0), (0.5, 0.0)])
+def test_r2_of_equal_targets_is_one_where_they_are_met_and_else_zero(error: float, score: float) -> None:
+    targets = torch.full((6,), 3.0)
+    metric = RSquared()
+    assert metric.score(metric.tally(targets[:, None] + error, targets), targets) == score
+
+
+def test_the_mean_of_the_targets_has_an_r2_of_zero_and_the_targets_themselves_of_one() -> None:
+    y = torch.from_numpy(np.random.default_rng(0).normal(100, 5, 50)).float()
+    metric = RSquared()
+    for outputs, score in ((y.mean().expand(50, 1), 0.0), (y[:, None], 1.0)):
+        assert metric.score(metric.tally(outputs, y), y) == pytest.approx(score, abs=1e-6)
+
+
+# -- every task
+
+LABELS = DataSpec((6,), torch.float32, (), 4, 10, 5)
+NUMBERS = DataSpec((6,), torch.float32, (2,), train_size=10, test_size=5, target_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("task", [CrossEntropy(), Hinge(), Squared()], ids=lambda task: type(task).__name__)
+def test_a_task_takes_its_own_targets_alone_and_a_model_of_as_many_outputs(task: Task) -> None:
+    own, other = (LABELS, NUMBERS) if task.targets == "labels" else (NUMBERS, LABELS)
+    task.check_data("mine", "its", own)
+    said = r"task=mine: learns \w+, and the targets of data=its are \w+ .*task=\w+"
+    with pytest.raises(ValueError, match=said) as caught:
+        task.check_data("mine", "its", other)
+    assert getattr(caught.value, "exit_code", None) == 2
+    width = own.outputs
+    assert task.outputs(own) == (width,)
+    assert task.accepts(torch.zeros(3, width), own)
+    assert task.accepts(torch.zeros(3, width + 1), own) is (task.targets == "labels")
+    for wrong in (torch.zeros(3, width - 1), torch.zeros(3), torch.zeros(()), torch.zeros(3, 1, width)):
+        assert not task.accepts(wrong, own)
+
+
+@pytest.mark.parametrize("task", [CrossEntropy(), Hinge(), Squared()], ids=lambda task: type(task).__name__)
+def test_the_loss_of_a_batch_is_the_mean_of_its_parts_weighted_by_their_samples(task: Task) -> None:
+    """What replicas, micro-batches and evaluation all rest on."""
+    outputs, labels, numbers = torch.randn(10, 4), torch.randint(4, (10,)), torch.randn(10, 4)
+    targets = labels if task.targets == "labels" else numbers
+    parts = sum(
+        float(task.loss(f, y)) * len(f) / 10 for f, y in zip(outputs.split([7, 3]), targets.split([7, 3]), strict=True)
+    )
+    assert math.isclose(float(task.loss(outputs, targets)), parts, rel_tol=1e-5)
+    assert task.loss(outputs.to("meta"), targets.to("meta")).shape == ()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from paceline.engine import memory
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
-from paceline.tasks.losses import cross_entropy
+from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.gpt import GPT
 from paceline.tasks.models.logistic_regression import LogisticRegression

@@ -1,0 +1,53 @@
+"""A task: the loss that is trained, the metric that an evaluation reports beside it, and what targets they take.
+
+A model puts out [n, *outputs] for n samples. Of labels [n, *target_shape] int64 there are scores for each class,
+outputs = (*target_shape, classes); of numbers [n, *target_shape] there is one row of them, outputs = (k,),
+k = prod(target_shape).
+"""
+
+from abc import ABC, abstractmethod
+from math import prod
+from typing import Literal
+
+from torch import Tensor
+
+from ..base import DataSpec
+from ..errors import TaskConfigError
+from .metrics import Metric
+
+
+class Task(ABC):
+    """`targets`: labels (class numbers) or numbers (a regression's). `metric`: larger is better, 1 is perfect.
+
+    `target_accuracy` is a value of the metric, and the time to accuracy is the time until the metric reaches it.
+    """
+
+    targets: Literal["labels", "numbers"]
+    metric: Metric
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """[n, *outputs] and [n, *target_shape] -> [], the mean over samples. It works on the meta device, too."""
+
+    def check_data(self, task: str, data: str, spec: DataSpec) -> None:
+        """Refuse data with other targets than the task learns. Both are called by their names.
+
+        Raises TaskConfigError.
+        """
+        if spec.targets != self.targets:
+            names = "task=squared" if spec.targets == "numbers" else "task=cross_entropy or task=hinge"
+            raise TaskConfigError(
+                f"task={task}: learns {self.targets}, and the targets of data={data} are {spec.targets} "
+                f"({spec.target_dtype}); {names} learns them"
+            )
+
+    def outputs(self, spec: DataSpec) -> tuple[int, ...]:
+        """What a model must put out for one sample."""
+        return (*spec.target_shape, spec.classes) if self.targets == "labels" else (prod(spec.target_shape),)
+
+    def accepts(self, outputs: Tensor, spec: DataSpec) -> bool:
+        """Whether a model's outputs fit. It may have scores for more classes than the data have."""
+        wanted = self.outputs(spec)
+        width = outputs.shape[-1] if outputs.dim() else 0
+        enough = width >= wanted[-1] if self.targets == "labels" else width == wanted[-1]
+        return outputs.dim() == 1 + len(wanted) and enough
