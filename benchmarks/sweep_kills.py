@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "engine")]
+sys.path[:0] = [str(TESTS), str(TESTS / "engine"), str(TESTS / "sweep")]
 from killed_sweeps import OPENING, RESUMING, SCENES, SHOTS, TRIALS, Cell, Sweep, remove, shoot  # noqa: E402
 
 IN_A_ROW = 5  # kills of one sweep, at most

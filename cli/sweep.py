@@ -15,9 +15,9 @@ from .options import AllowModule, ConfigDir, Format
 from .output import aligned, note, note_counted, results_alone, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
-    from ..engine.sweep.definition import Definition
-    from ..engine.sweep.preview import Planned
-    from ..engine.sweep.study import Done
+    from ..sweep.definition import Definition
+    from ..sweep.preview import Planned
+    from ..sweep.study import Done
     from ..tracking.ranking import Setting
     from ..tracking.sources import RunData
     from ..tracking.summaries import Row
@@ -114,9 +114,9 @@ def sweep(
     """
     from ..engine import ROOT
     from ..engine.errors import ConfigError
-    from ..engine.sweep.definition import EarlyTermination, define
-    from ..engine.sweep.opening import open_sweep
-    from ..engine.sweep.sweeper import Sweeper
+    from ..sweep.definition import EarlyTermination, define
+    from ..sweep.directory import open_sweep
+    from ..sweep.sweeper import Sweeper
     from .sweep_view import view
 
     words = definition or []
@@ -280,7 +280,7 @@ def outcome(trials: list["Done"], definition: "Definition", more: str) -> str:
 
 def _settings(trials: list["Done"], metric: str) -> "list[Setting]":
     """By what was chosen, the seed aside."""
-    from ..engine.sweep.results import measures_of
+    from ..sweep.results import measures_of
     from ..tracking.ranking import Setting
 
     values: dict[str, list[float | None]] = {}
@@ -307,7 +307,7 @@ def _more_seeds(name: str, words: list[str]) -> str:
 
 def _dry_run(definition: "Definition", format: str) -> None:
     from ..engine.errors import ConfigError
-    from ..engine.sweep.preview import count, preview
+    from ..sweep.preview import count, preview
     from .sweep_view import counting
 
     total = count(definition)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .output import note
 
 if TYPE_CHECKING:
-    from ..engine.sweep.study import Done, Study, Trial
-    from ..engine.sweep.sweeper import Observer
+    from ..sweep.study import Done, Study, Trial
+    from ..sweep.sweeper import Observer
 
 
 @contextmanager

@@ -18,9 +18,9 @@ from paceline.engine.checkpoint import Manifest, commit, read_manifest, write_pa
 from paceline.engine.compose import compose
 from paceline.engine.stored import read_stored
 from paceline.engine.stragglers import Trace
-from paceline.engine.sweep import opening, schema, study
 from paceline.engine.worker_process import _log_to
 from paceline.strategies.exchange import deepspeed_settings
+from paceline.sweep import directory, schema, study
 from paceline.tasks.data.fashion_mnist import SHA256, FashionMNIST
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.text import Text
@@ -186,18 +186,18 @@ def place_of_a_sweep(place: Path) -> tuple[Path, Callable[[], object]]:
 
 def lock_of_a_sweep(place: Path) -> tuple[Path, Callable[[], object]]:
     def hold() -> None:
-        with opening._alone(place, "mine"):
+        with directory._alone(place, "mine"):
             pass
 
     return place / "lock", hold
 
 
 def study_of_a_sweep(place: Path) -> tuple[Path, Callable[[], object]]:
-    return place / "study.db", lambda: opening._check_file(place / "study.db")
+    return place / "study.db", lambda: directory._check_file(place / "study.db")
 
 
 def sweep_that_was_stored(place: Path) -> tuple[Path, Callable[[], object]]:
-    return place / "sweep.yaml", lambda: opening._stored(place, "mine")
+    return place / "sweep.yaml", lambda: directory._stored(place, "mine")
 
 
 NAMED: tuple[Reader, ...] = (

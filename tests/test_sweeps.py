@@ -10,7 +10,7 @@ import yaml
 
 from paceline.engine.compose import compose
 from paceline.engine.session import prepare
-from paceline.engine.sweep.definition import define
+from paceline.sweep.definition import define
 
 SWEEPS = sorted((Path(__file__).parent.parent / "sweeps").glob("*.yaml"))
 SHRUNK = ("epochs=1", "steps=2", "data.limit=64", "tracking=none", "checkpoint.every=0")

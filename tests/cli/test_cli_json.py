@@ -14,8 +14,8 @@ from paceline.cli import doctor
 from paceline.cli.choices import defaults, groups
 from paceline.cli.doctor import CHECKS, Check
 from paceline.cli.sweep import TrialsFailedError, conclude
-from paceline.engine.sweep.definition import define
-from paceline.engine.sweep.study import Done, Trial
+from paceline.sweep.definition import define
+from paceline.sweep.study import Done, Trial
 from paceline.tracking.columns import COLUMNS
 
 QUICK = ("tracking=none", "data.limit=64", "epochs=1", "steps=2", "checkpoint.every=0", "hardware.workers=1")

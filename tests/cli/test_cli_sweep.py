@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from paceline.cli.sweep import outcome
-from paceline.engine.sweep.definition import define
-from paceline.engine.sweep.opening import open_sweep
-from paceline.engine.sweep.study import Done, Trial
+from paceline.sweep.definition import define
+from paceline.sweep.directory import open_sweep
+from paceline.sweep.study import Done, Trial
 from paceline.tracking.run_directory import RunDirectory
 
 TINY = ("epochs=1", "steps=4", "data.limit=64", "tracking=none", "checkpoint.every=0", "hardware.workers=1")

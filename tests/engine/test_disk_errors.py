@@ -12,9 +12,9 @@ from sqlalchemy.exc import OperationalError
 
 from paceline.engine.checkpoint import Manifest, commit, export, write_part
 from paceline.engine.failures import exit_code_of, lack_of
-from paceline.engine.sweep.definition import define
-from paceline.engine.sweep.opening import open_sweep
-from paceline.engine.sweep.study import _stored
+from paceline.sweep.definition import define
+from paceline.sweep.directory import open_sweep
+from paceline.sweep.study import _stored
 from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 

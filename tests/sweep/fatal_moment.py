@@ -93,8 +93,8 @@ def install(moment: str, hit: Count) -> None:
     from sqlalchemy.engine.default import DefaultDialect
 
     import paceline.cli.sweep_view as view
-    import paceline.engine.sweep.study as study
-    import paceline.engine.sweep.sweeper as sweeper
+    import paceline.sweep.study as study
+    import paceline.sweep.sweeper as sweeper
     import paceline.tracking.report as report
 
     {

@@ -17,8 +17,8 @@ from short_runs import HERE, START, clean_environment
 from sweeps_here import SMALL, Noted, sweep
 
 from paceline.engine.errors import ConfigError, MachineError
-from paceline.engine.sweep.definition import Definition, Values, define
-from paceline.engine.sweep.study import Done, create, reopen
+from paceline.sweep.definition import Definition, Values, define
+from paceline.sweep.study import Done, create, reopen
 from paceline.tracking.errors import StorageError
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]
@@ -49,7 +49,16 @@ def machine(root: Path, url: str, *words: str, moment: str = "-", nth: int = 1) 
     """A sweeper that is a process of its own; see fatal_moment.py."""
     root.mkdir(parents=True)
     options = ["--name", "swept", "--resume", "--storage", url, "--config-dir", str(HERE / "conf")]
-    command = [sys.executable, str(HERE / "fatal_moment.py"), moment, str(nth), "sweep", *SMALL, *words, *options]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("fatal_moment.py")),
+        moment,
+        str(nth),
+        "sweep",
+        *SMALL,
+        *words,
+        *options,
+    ]
     with (root / "stdout").open("wb") as output, (root / "stderr").open("wb") as errors:
         return subprocess.Popen(
             [*command, "--allow-module", "saboteur"],

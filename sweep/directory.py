@@ -10,11 +10,11 @@ from pathlib import Path
 
 import yaml
 
-from ...tracking.checksums import marked, verdict_on
-from ...tracking.errors import CorruptRunError
-from ...tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
-from ...tracking.run_directory import check_name, is_run, write_atomically, writing
-from ..errors import ConfigError
+from ..engine.errors import ConfigError
+from ..tracking.checksums import marked, verdict_on
+from ..tracking.errors import CorruptRunError
+from ..tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
+from ..tracking.run_directory import check_name, is_run, write_atomically, writing
 from .definition import Definition, from_dict
 from .study import GRACE, LOCAL, SamplerName, Study, create, place_of, reopen
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from short_runs import HERE
 
-from paceline.engine.sweep.definition import define
-from paceline.engine.sweep.opening import open_sweep
-from paceline.engine.sweep.study import Done, Trial
-from paceline.engine.sweep.sweeper import Sweeper
+from paceline.sweep.definition import define
+from paceline.sweep.directory import open_sweep
+from paceline.sweep.study import Done, Trial
+from paceline.sweep.sweeper import Sweeper
 
 SMALL = (
     *("tracking=none", "data.limit=200", "batch_size=16", "model.hidden=[16]", "checkpoint.every=0", "steps=4"),

@@ -14,8 +14,8 @@ from sweep_files import COMMAND, parameter, schema, written
 from paceline.engine.compose import sweep_values
 from paceline.engine.errors import ConfigError
 from paceline.engine.grammar import as_override
-from paceline.engine.sweep import definition as sweeps
-from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, Values, define, from_dict
+from paceline.sweep import definition as sweeps
+from paceline.sweep.definition import Definition, EarlyTermination, Range, Values, define, from_dict
 
 # -- Hydra's grammar
 

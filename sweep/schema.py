@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ...tracking.files import UnusableFileError, read_yaml
-from ..errors import ConfigError
-from ..grammar import as_override
+from ..engine.errors import ConfigError
+from ..engine.grammar import as_override
+from ..tracking.files import UnusableFileError, read_yaml
 from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, ranged
 
 _KEYS = ("program", "method", "parameters", "metric", "early_terminate", "run_cap", "command", "name", "description")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from process_table import MARK, marked, until, workers_of
-from short_runs import HERE, clean_environment
+from short_runs import clean_environment
 
 GONE = 3.0  # seconds after which nothing of a killed sweep may be left
 LIFE = 300.0  # seconds that one sweeper may take on a busy machine
@@ -119,7 +119,7 @@ class Sweep:
         self.root.mkdir(parents=True, exist_ok=True)
         begun = any((self.directory / file).exists() for file in ("study.db", "sweep.yaml"))
         words = ["sweep", *self.scene.words, *SMALL, "--name", self.name, *(["--resume"] if begun else []), *extra]
-        command = [sys.executable, str(HERE / "fatal_moment.py"), moment, str(nth), *words]
+        command = [sys.executable, str(Path(__file__).with_name("fatal_moment.py")), moment, str(nth), *words]
         return Life(self, command, moment)
 
     def live(self, moment: str = "-", nth: int = 1) -> "Life":

@@ -30,11 +30,11 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from ...tracking.errors import CorruptRunError, StorageError
-from ...tracking.files import UnusableFileError, read_text
-from ...tracking.redact import HIDDEN, hide_in_urls
-from ...tracking.run_directory import write_atomically
-from ..errors import ConfigError, MachineError
+from ..engine.errors import ConfigError, MachineError
+from ..tracking.errors import CorruptRunError, StorageError
+from ..tracking.files import UnusableFileError, read_text
+from ..tracking.redact import HIDDEN, hide_in_urls
+from ..tracking.run_directory import write_atomically
 from .definition import Definition, EarlyTermination, Point, Space, Values, from_dict
 
 SamplerName = Literal["auto", "random", "tpe", "gp"]

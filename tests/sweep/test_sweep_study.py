@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from paceline.engine.errors import ConfigError, MachineError
-from paceline.engine.sweep.definition import Definition, EarlyTermination, Range, Values, define
-from paceline.engine.sweep.opening import open_sweep
-from paceline.engine.sweep.study import SamplerName, Study, Trial, create, sample
+from paceline.sweep.definition import Definition, EarlyTermination, Range, Values, define
+from paceline.sweep.directory import open_sweep
+from paceline.sweep.study import SamplerName, Study, Trial, create, sample
 
 RATE = "optimizer.lr=tag(log,interval(0.001,0.1))"
 

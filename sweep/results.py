@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ...tracking.compare import COLUMNS, rows
-from ...tracking.run_directory import RunDirectory
+from ..tracking.compare import COLUMNS, rows
+from ..tracking.run_directory import RunDirectory
 
 
 def measures_of(summary: dict[str, Any]) -> dict[str, float | None]:

@@ -18,8 +18,8 @@ from process_table import until, workers_of
 from short_runs import START, clean_environment
 from sweeps_here import Noted, sweep
 
-from paceline.engine.sweep.definition import Definition, Values
-from paceline.engine.sweep.study import Trial, create, reopen
+from paceline.sweep.definition import Definition, Values
+from paceline.sweep.study import Trial, create, reopen
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]

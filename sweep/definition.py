@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..compose import Interval, sweep_values
-from ..errors import ConfigError
+from ..engine.compose import Interval, sweep_values
+from ..engine.errors import ConfigError
 
 Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
@@ -199,7 +199,7 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
 
 def _larger_is_better(metric: str) -> bool:
     """As the comparison has it. Raises `ConfigError` for a number of another name."""
-    from ...tracking.columns import known
+    from ..tracking.columns import known
 
     column = known(metric)
     if column is None:
@@ -299,7 +299,7 @@ def check(definition: Definition) -> None:
 
 
 def _check_metric(metric: str) -> None:
-    from ...tracking.columns import known
+    from ..tracking.columns import known
 
     column = known(metric)
     if not metric or (column is not None and not column.is_number):

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from paceline.engine.sweep.schema import from_schema
+from paceline.sweep.schema import from_schema
 
 COMMAND = ["${program}", "train", "${args_no_hyphens}"]
 SWEPT = {"sync": {"values": ["bsp", "ssp"]}}

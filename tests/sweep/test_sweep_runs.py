@@ -17,10 +17,10 @@ from process_table import until
 
 from paceline.engine.errors import ConfigError, DivergedError, InterruptedRunError, WorkerFailedError
 from paceline.engine.session import Prepared, Result
-from paceline.engine.sweep.definition import EarlyTermination, define
-from paceline.engine.sweep.opening import open_sweep
-from paceline.engine.sweep.study import Done, Trial
-from paceline.engine.sweep.sweeper import Sweeper, run_name
+from paceline.sweep.definition import EarlyTermination, define
+from paceline.sweep.directory import open_sweep
+from paceline.sweep.study import Done, Trial
+from paceline.sweep.sweeper import Sweeper, run_name
 from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 
@@ -102,7 +102,7 @@ class Sweep:
             directory.close()
             return Result(directory.path, summary)
 
-        self.monkeypatch.setattr("paceline.engine.sweep.sweeper.carry_out", carry_out)
+        self.monkeypatch.setattr("paceline.sweep.sweeper.carry_out", carry_out)
         self.monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
         definition = define([*words, *TINY], **changes)
         seen = Seen()

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..dynamo import without_dynamo
-from ..experiment import Experiment, VirtualHardware
-from ..failures import exit_code_of
-from ..plan import Plan
+from ..engine.dynamo import without_dynamo
+from ..engine.experiment import Experiment, VirtualHardware
+from ..engine.failures import exit_code_of
+from ..engine.plan import Plan
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -56,7 +56,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
     if count(definition) < MANY:
         yield from map(one, points)
         return
-    from ..crew import start_fork_server, without_main
+    from ..engine.crew import start_fork_server, without_main
 
     context = multiprocessing.get_context("forkserver")
     cores = len(os.sched_getaffinity(0))
@@ -67,7 +67,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
 
 def _begin() -> None:
     """In each process."""
-    from ..launch import tie_to_launcher
+    from ..engine.worker_process import tie_to_launcher
 
     tie_to_launcher()
 
@@ -82,7 +82,7 @@ def _points(definition: Definition) -> Iterator[Point]:
 
 def plan_point(definition: Definition, chosen: Point) -> Planned:
     """Raises nothing for a point that is refused."""
-    from ..session import prepare
+    from ..engine.session import prepare
 
     directory = Path(definition.config_dir) if definition.config_dir else None
     try:
@@ -125,7 +125,7 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
         return None
     import torch
 
-    from ..build import assemble
+    from ..engine.build import assemble
 
     parts = assemble(experiment, allowed)
     if len(parts.modules) > 1 or parts.compute is None or plan.steps_per_epoch is None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from paceline import engine
-from paceline.engine.sweep.definition import define
-from paceline.engine.sweep.preview import plan_point
+from paceline.sweep.definition import define
+from paceline.sweep.preview import plan_point
 
 CLUSTER = ("hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=1", "hardware/network=ethernet_1g")
 SHORT = ("steps=12", "tracking=none", "evaluate.every=1000")

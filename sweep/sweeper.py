@@ -22,18 +22,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from ...tracking.columns import known
-from ...tracking.errors import CorruptRunError, StorageError
-from ...tracking.mirror import Mirror
-from ...tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
-from ...tracking.sources import Swept
-from ..crew import STOP_SIGNALS, WORKER_FAILED
-from ..errors import ConfigError, InterruptedRunError, WorkerFailedError
-from ..failures import exit_code_of, lack_of, named, words_of
-from ..launchers.base import Handle
-from ..plan import Plan
-from ..session import Prepared, carry_out, prepare
-from .opening import GONE
+from ..engine.crew import STOP_SIGNALS, WORKER_FAILED
+from ..engine.errors import ConfigError, InterruptedRunError, WorkerFailedError
+from ..engine.failures import exit_code_of, lack_of, named, words_of
+from ..engine.launchers.base import Handle
+from ..engine.plan import Plan
+from ..engine.session import Prepared, carry_out, prepare
+from ..tracking.columns import known
+from ..tracking.errors import CorruptRunError, StorageError
+from ..tracking.mirror import Mirror
+from ..tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
+from ..tracking.sources import Swept
+from .directory import GONE
 from .results import as_pruned, measures_of
 from .study import Done, Study, Trial
 

@@ -8,8 +8,8 @@ import pytest
 from sweep_files import COMMAND, SWEPT, parameter, schema, written
 
 from paceline.engine.errors import ConfigError
-from paceline.engine.sweep.definition import EarlyTermination, Range, Values, define
-from paceline.engine.sweep.schema import from_schema
+from paceline.sweep.definition import EarlyTermination, Range, Values, define
+from paceline.sweep.schema import from_schema
 
 
 @pytest.mark.parametrize(
