@@ -30,7 +30,7 @@ from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.fsdp_memory import Account, Group, held_bytes, padded, stated
-from .sync.bsp import start_alike
+from .exchange.start_alike import start_alike
 
 
 class TorchFSDP(Strategy):

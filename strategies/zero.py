@@ -46,7 +46,7 @@ from .exchange.collectives import Fabric
 from .exchange.deepspeed_memory import Account, stated
 from .exchange.deepspeed_ops import build_ops, end_with_parent, use_own_folder
 from .exchange.deepspeed_settings import Noting, merged, read
-from .sync.bsp import start_alike
+from .exchange.start_alike import start_alike
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -100,6 +100,11 @@ def test_every_package_of_the_rooms_is_installed() -> None:
 
 # -- algorithms and choices
 
+COMPOSED = {  # an algorithm that is made of another -> that other
+    "local_sgd": {"bsp"},  # post-local SGD is BSP up to the switch
+    "offload": {"bsp"},  # the delayed update is BSP, whose optimizer steps in the background
+}
+
 ALGORITHMS = {
     f"{module.name}.{name}"
     for module in pkgutil.walk_packages(paceline.strategies.__path__, "paceline.strategies.")
@@ -126,6 +131,40 @@ def test_every_algorithm_has_a_choice() -> None:
     targets = {read_yaml(choice.path).get("_target_") for group in ("strategy", "sync") for choice in groups()[group]}
     assert len(ALGORITHMS) >= 6
     assert targets >= ALGORITHMS
+
+
+def algorithm_files() -> set[Path]:
+    """Those that a choice of a strategy or sync mode names, relative to the root."""
+    targets = {str(read_yaml(choice.path)["_target_"]) for group in ("strategy", "sync") for choice in groups()[group]}
+    return {Path(*target.split(".")[1:-1]).with_suffix(".py") for target in targets}
+
+
+def algorithms_used(source: str, path: Path, algorithms: set[Path]) -> set[str]:
+    """The algorithm files, other than itself, that a file imports from."""
+    named = {tuple(name.split(".")) for name in imports(source, path)}
+    used = {parts[: i + 1] for parts in named for i in range(len(parts))}
+    return {one.stem for one in algorithms - {path} if ("paceline", *one.with_suffix("").parts) in used}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "strategies").rglob("*.py")), ids=lambda path: path.stem)
+def test_what_algorithms_share_lies_below_them(path: Path) -> None:
+    algorithms = algorithm_files()
+    assert len(algorithms) >= 12
+    used = algorithms_used(path.read_text(), path.relative_to(ROOT), algorithms)
+    assert used == COMPOSED.get(path.stem, set()), "put what is shared into strategies/exchange/ or beside base.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "used"),
+    [
+        ("strategies/sync/gossip.py", "from .bsp import start_alike", {"bsp"}),
+        ("strategies/zero.py", "def f():\n    from .sync import bsp", {"bsp"}),
+        ("strategies/exchange/x.py", "from ..pipeline import balanced", {"pipeline"}),
+        ("strategies/sync/bsp.py", "from ..exchange.flat import flatten\nfrom .bsp import BSP", set()),
+    ],
+)
+def test_the_scan_sees_an_algorithm_that_imports_another(path: str, source: str, used: set[str]) -> None:
+    assert algorithms_used(source, Path(path), algorithm_files()) == used
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: f"{choice.group}={choice.name}")

@@ -43,8 +43,8 @@ from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.rank_order import RankOrderedSum
+from ..exchange.start_alike import start_alike
 from ..state import from_tensor, to_tensor
-from .bsp import start_alike
 
 HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
 ANSWER = 8  # bytes: a version, before its weights; its complement ~v to a worker whose gradient was dropped

@@ -53,6 +53,7 @@ from ..exchange.elementwise import check_elementwise
 from ..exchange.joining import Joining
 from ..exchange.reducer import Reducer
 from ..exchange.sharding import Layout, Sharding, lay_out
+from ..exchange.start_alike import start_alike
 
 SHARE = 8  # bytes: a float64
 
@@ -279,10 +280,3 @@ class BSP(Sync):
 
     def _layout(self, parameters: Sequence[Tensor], replicas: int) -> Layout:
         return lay_out(parameters, replicas, self.capacity, self.first, frees=self.shard == "gradients")
-
-
-def start_alike(parameters: dict[str, nn.Parameter], comm: Comm) -> None:
-    """Replica 0 broadcasts its parameters."""
-    with torch.no_grad():
-        for parameter in parameters.values():
-            comm.broadcast(parameter.detach(), src=0).wait()

@@ -57,8 +57,8 @@ from ..exchange.buckets import views_of
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import times
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.start_alike import start_alike
 from ..exchange.survivors import post, settle
-from .bsp import start_alike
 
 BETA = 0.9  # P alpha where rho is not given
 REQUEST = 8  # bytes

@@ -27,8 +27,8 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, Trial, World
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.start_alike import start_alike
 from ..exchange.survivors import mean_of_living
-from .bsp import start_alike
 
 
 class Independent(Sync):

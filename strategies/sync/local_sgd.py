@@ -54,7 +54,8 @@ from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
-from .bsp import BSP, start_alike
+from ..exchange.start_alike import start_alike
+from .bsp import BSP
 
 
 class LocalSGD(Sync):

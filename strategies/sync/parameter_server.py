@@ -82,9 +82,9 @@ from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining, Rows
 from ..exchange.rank_order import RankOrderedSum
-from ..exchange.shards import runs_of
+from ..exchange.server_shards import shards_of
+from ..exchange.start_alike import start_alike
 from ..state import from_tensor, to_tensor
-from .bsp import start_alike
 
 HEADER = 8  # bytes: one float64, which announces a push by its batch's share, or is one of these
 
@@ -172,7 +172,7 @@ class ParameterServer(Sync):
         check_one_dtype(params, "parameter_server")
         self._workers = comm.size - self.servers
         self._server = comm.rank - self._workers  # this server's number; below 0 on a worker
-        runs = runs_of(params, self.servers) if self.lock else [params] * self.servers
+        runs = shards_of(params, self.servers) if self.lock else [params] * self.servers
         self._params = params if self._server < 0 else runs[self._server]
         self._weights = flatten(self._params, "parameter_server")
         self._among_servers = None if self.lock else comm.split(0 if self._server >= 0 else None)
@@ -441,7 +441,7 @@ class ParameterServer(Sync):
         self.joining.check(world.replicas)
         size, header = payload(parameters), HEADER * (self.servers if self.lock else 1)
         asks = 0 if self.synchronous else header / self.n_fetch
-        runs = runs_of(parameters, self.servers) if self.lock else [parameters]
+        runs = shards_of(parameters, self.servers) if self.lock else [parameters]
         vectors = [(sum(parameter.numel() for parameter in run), run[0].dtype) for run in runs]
         pushed = sum(self.compress.nbytes(*vector) for vector in vectors)
         return Cost(

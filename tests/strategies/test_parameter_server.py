@@ -39,7 +39,7 @@ from paceline.strategies.base import Batch, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.clocks import Clocks
-from paceline.strategies.exchange.shards import runs_of
+from paceline.strategies.exchange.server_shards import shards_of
 from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.parameter_server import HEADER, ParameterServer
 
@@ -528,7 +528,7 @@ def test_runs_are_contiguous_whole_and_as_even_as_can_be(data):
     sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=7))
     servers = data.draw(st.integers(1, len(sizes)))
     parameters = [torch.empty(size) for size in sizes]
-    runs = runs_of(parameters, servers)
+    runs = shards_of(parameters, servers)
     assert [id(p) for run in runs for p in run] == [id(p) for p in parameters]
     assert len(runs) == servers and all(runs)
     cuts = combinations(range(1, len(sizes)), servers - 1)

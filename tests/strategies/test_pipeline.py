@@ -25,7 +25,8 @@ from oracles import (
 from torch import Tensor, nn
 
 from paceline.strategies import LayoutError
-from paceline.strategies.pipeline import Pipeline, balanced
+from paceline.strategies.balance import balanced
+from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.parameter_server import ParameterServer

@@ -1,4 +1,4 @@
-"""Parameters shared out among servers."""
+"""Each server's shard of the parameters."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,15 +6,15 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from ..balance import balanced
 from ..base import payload
 from ..errors import LayoutError
-from ..pipeline import balanced
 
 T = TypeVar("T", bound=Tensor)
 
 
-def runs_of(parameters: Sequence[T], servers: int) -> list[list[T]]:
-    """Contiguous runs of whole parameters, one for each server, the one of most bytes as light as can be.
+def shards_of(parameters: Sequence[T], servers: int) -> list[list[T]]:
+    """Each server's shard, a contiguous run of whole parameters, the one of most bytes as light as can be.
 
     Raises `LayoutError` when there are fewer parameters than servers.
     """
