@@ -9,7 +9,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from paceline.strategies.exchange.deepspeed_ops import build_ops
+from paceline.strategies.external.deepspeed_ops import build_ops
 
 from .measure import Outcome
 from .slices import SAID, Timed, in_slices

@@ -55,7 +55,7 @@ def doctor(
     Ends with exit status 0 when training is possible here, with 3 otherwise.
     """
     if build_ops:
-        from ..strategies.exchange.deepspeed_ops import build_ops as build
+        from ..strategies.external.deepspeed_ops import build_ops as build
 
         build(note)
     findings = {check.name: _find(check) for check in [*CHECKS, *_data_checks()]}

@@ -42,8 +42,8 @@ from torch.optim import Optimizer
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World, payload
 from .errors import LayoutError
-from .exchange.pool import Copier, NoCopier, Pool, copier_for, megabytes
-from .exchange.swap import Swap
+from .memory.offloaded_step import OffloadedStep
+from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
 from .sync.bsp import BSP
 
 
@@ -94,17 +94,19 @@ class Offload(Strategy):
         if shape not in self._demands:
             self._demands[shape] = self._demand(self._twin, inputs, targets, self._loss, device)
         with copier_for(device) as copier:
-            swap = self._swap(self._layers, copier, device, self._demands[shape])
-            loss = step(self._layers, swap, inputs, targets, self._loss, self._before_backward)
-        self._note(swap)
+            offloaded = self._offloaded(self._layers, copier, device, self._demands[shape])
+            loss = step(self._layers, offloaded, inputs, targets, self._loss, self._before_backward)
+        self._note(offloaded)
         return loss
 
-    def _swap(self, layers: "Layers", copier: Copier, device: torch.device, demand: list[int]) -> Swap:
-        return Swap(list(layers), Pool(self.cap), Pool(), copier, device, self.activations, self.prefetch, demand)
+    def _offloaded(self, layers: "Layers", copier: Copier, device: torch.device, demand: list[int]) -> OffloadedStep:
+        return OffloadedStep(
+            list(layers), Pool(self.cap), Pool(), copier, device, self.activations, self.prefetch, demand
+        )
 
-    def _note(self, swap: Swap) -> None:
-        self._pool = max(self._pool, swap.pool, key=lambda pool: pool.peak)
-        self._host = max(self._host, swap.host, key=lambda pool: pool.peak)
+    def _note(self, offloaded: OffloadedStep) -> None:
+        self._pool = max(self._pool, offloaded.pool, key=lambda pool: pool.peak)
+        self._host = max(self._host, offloaded.host, key=lambda pool: pool.peak)
 
     # -- what it takes
 
@@ -118,7 +120,9 @@ class Offload(Strategy):
             device = torch.device("cpu")  # a machine that is planned for from here: torch aborts without its own CUDA
         demand = self._demand(layers, inputs, targets, loss, device)
         self._note(
-            rehearse(layers, inputs, targets, loss, device, lambda twin: self._swap(twin, NoCopier(), device, demand))
+            rehearse(
+                layers, inputs, targets, loss, device, lambda twin: self._offloaded(twin, NoCopier(), device, demand)
+            )
         )
 
     def _demand(self, layers: "Layers", inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device) -> list[int]:
@@ -126,8 +130,8 @@ class Offload(Strategy):
         if self.cap is None:
             return []
 
-        def alone(twin: Layers) -> Swap:
-            return Swap(list(twin), Pool(), Pool(), NoCopier(), device, self.activations)
+        def alone(twin: Layers) -> OffloadedStep:
+            return OffloadedStep(list(twin), Pool(), Pool(), NoCopier(), device, self.activations)
 
         demand = rehearse(layers, inputs, targets, loss, device, alone).demand
         most = max(demand)
@@ -151,14 +155,14 @@ class Offload(Strategy):
 
 
 class Layers(nn.Sequential):
-    """The layers of a model under their names; with a `swap`, each is on its device for as long as it is needed."""
+    """The layers of a model under their names; with `offloaded`, each is on its device for as long as it is needed."""
 
-    def forward(self, input: Tensor, swap: Swap | None = None) -> Tensor:
-        if swap is None:
+    def forward(self, input: Tensor, offloaded: OffloadedStep | None = None) -> Tensor:
+        if offloaded is None:
             return super().forward(input)
         for i in range(len(self)):
-            input = swap.run(i, input)
-            swap.leave(i, input)
+            input = offloaded.run(i, input)
+            offloaded.leave(i, input)
         return input
 
 
@@ -170,24 +174,34 @@ def _layers_of(model: nn.Module) -> Layers:
 
 
 def step(
-    layers: Layers, swap: Swap, inputs: Tensor, targets: Tensor, loss: Loss, before_backward: BeforeBackward
+    layers: Layers,
+    offloaded: OffloadedStep,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    before_backward: BeforeBackward,
 ) -> Tensor:
     """Leave the gradients of a batch's mean loss on the host; returns that loss."""
-    swap.start(inputs, targets)
-    outputs = layers(inputs, swap)
-    with swap.saving(len(layers) - 1):
+    offloaded.start(inputs, targets)
+    outputs = layers(inputs, offloaded)
+    with offloaded.saving(len(layers) - 1):
         mean = loss(outputs, targets)
     del outputs
     before_backward([mean], True)
-    swap.turn()
+    offloaded.turn()
     mean.backward()
-    swap.finish()
+    offloaded.finish()
     return mean.detach()
 
 
 def rehearse(
-    layers: Layers, inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device, make: Callable[[Layers], Swap]
-) -> Swap:
+    layers: Layers,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    device: torch.device,
+    make: Callable[[Layers], OffloadedStep],
+) -> OffloadedStep:
     """The virtual iteration: a step with tensors that have no data, but behave as those on the device and the host.
 
     (On the meta device itself, attention saves more than where it is fused.)
@@ -195,9 +209,9 @@ def rehearse(
     with FakeTensorMode(allow_non_fake_inputs=True):
         twin = without_data(layers, "cpu")
         x, y = (torch.empty(t.shape, dtype=t.dtype, device=device) for t in (inputs, targets))
-        swap = make(twin)
-        step(twin, swap, x, y, loss, lambda roots, last: None)
-    return swap
+        offloaded = make(twin)
+        step(twin, offloaded, x, y, loss, lambda roots, last: None)
+    return offloaded
 
 
 def without_data(layers: Layers, device: str) -> Layers:
@@ -244,7 +258,7 @@ class DelayedUpdate(Sync):
 
     def state_dict(self) -> State:
         """The weights saved beside it are the newest; here are those that the next gradient is computed from."""
-        self._delayed.settle()
+        self._delayed.wait()
         return {**super().state_dict(), "before": [v.detach().clone() for v in self.parameters.values()]}
 
     def load_state_dict(self, state: State) -> None:
@@ -300,7 +314,7 @@ class DelayedOptimizer(Optimizer):
         self._job = executor.submit(self._optimizer.step)  # w_{t+1} = w_t - U(g_t(w_{t-1}))
         executor.shutdown(wait=False)  # the thread ends with the step
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the step under way. Raises what it raised."""
         job, self._job = self._job, None
         if job is not None:
@@ -308,12 +322,12 @@ class DelayedOptimizer(Optimizer):
 
     @torch.no_grad()
     def catch_up(self) -> None:
-        self.settle()
+        self.wait()
         for v, w in zip(self._v, self._w, strict=True):
             v.copy_(w)
 
     def newest(self) -> list[Tensor]:
-        self.settle()
+        self.wait()
         return [w.detach() for w in self._w]
 
     def held(self) -> Memory:

@@ -29,8 +29,8 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
-from .exchange.fsdp_memory import Account, Group, held_bytes, padded, stated
 from .exchange.start_alike import start_alike
+from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
 
 
 class TorchFSDP(Strategy):

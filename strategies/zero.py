@@ -43,10 +43,10 @@ from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.collectives import Fabric
-from .exchange.deepspeed_memory import Account, stated
-from .exchange.deepspeed_ops import build_ops, end_with_parent, use_own_folder
-from .exchange.deepspeed_settings import Noting, merged, read
 from .exchange.start_alike import start_alike
+from .external.deepspeed_memory import Account, stated
+from .external.deepspeed_ops import build_ops, end_with_parent, use_own_folder
+from .external.deepspeed_settings import Noting, merged, read
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -421,7 +421,7 @@ def _said(error: Exception) -> str:
 
 
 def load_ops() -> None:
-    """Have DeepSpeed compile and load its CPU Adam, in a process of its own (exchange/deepspeed_ops.py)."""
+    """Have DeepSpeed compile and load its CPU Adam, in a process of its own (external/deepspeed_ops.py)."""
     end_with_parent()
     quiet_import()
     from deepspeed.ops.op_builder.cpu import CPUAdamBuilder

@@ -19,13 +19,13 @@ from paceline.engine.compose import compose
 from paceline.engine.stored import read_stored
 from paceline.engine.stragglers import Trace
 from paceline.engine.worker_process import _log_to
-from paceline.strategies.exchange import deepspeed_settings
+from paceline.strategies.external import deepspeed_settings
 from paceline.sweep import directory, schema, study
 from paceline.tasks.data.fashion_mnist import SHA256, FashionMNIST
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.text import Text
 from paceline.tracking import wandb
-from paceline.tracking.foreign import from_json
+from paceline.tracking.imported_runs import from_json
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.wandb_datastore import split
 

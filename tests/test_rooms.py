@@ -34,7 +34,7 @@ OWNERS = {  # what is imported -> the files that may
     "wandb": ["tracking/wandb*.py"],
     "hydra": ["engine/compose.py"],
     "optuna": ["sweep/study.py"],
-    "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/exchange/fsdp_memory.py"],
+    "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/external/fsdp_memory.py"],
 }
 SOURCES = [path for room in MAY_USE for path in sorted((ROOT / room).rglob("*.py"))]
 

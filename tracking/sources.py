@@ -72,7 +72,7 @@ def gather(names: list[str], root: Path, records: bool = True, whole: bool = Fal
     Raises RunNameError, naming close matches, for any other name, CorruptRunError for a file that holds no runs. A
     damaged run directory has status `damaged`; `whole`: CorruptRunError, if it is one of the names itself.
     """
-    from .foreign import from_json, from_wandb
+    from .imported_runs import from_json, from_wandb
 
     found: dict[Any, RunData] = {}
     for name in names:
@@ -205,7 +205,7 @@ def _kind(path: Path) -> str | None:
             return "sweep"
     except (OSError, ValueError):  # a name that is too long, or has a NUL in it
         return None
-    from .foreign import wandb_files
+    from .imported_runs import wandb_files
 
     return "wandb" if next(wandb_files(path), None) else None
 

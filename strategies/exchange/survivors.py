@@ -12,8 +12,8 @@ from torch import Tensor
 from ...comm import Comm, PeerLostError, Work
 
 
-def post(tensor: Tensor, workers: Iterable[int], comm: Comm) -> list[Work]:
-    """Begin to send `tensor` to each of `workers`; it must not change until `settle`."""
+def isend_to(tensor: Tensor, workers: Iterable[int], comm: Comm) -> list[Work]:
+    """Begin to send `tensor` to each of `workers`; it must not change until `wait_for`."""
     works: list[Work] = []
     for worker in workers:
         with suppress(PeerLostError):
@@ -21,14 +21,14 @@ def post(tensor: Tensor, workers: Iterable[int], comm: Comm) -> list[Work]:
     return works
 
 
-def settle(works: Iterable[Work]) -> None:
-    """Wait for what `post` began."""
+def wait_for(works: Iterable[Work]) -> None:
+    """Wait for what `isend_to` began."""
     for work in works:
         with suppress(PeerLostError):
             work.wait()
 
 
-def hear(tensor: Tensor, worker: int, comm: Comm) -> bool:
+def recv_from(tensor: Tensor, worker: int, comm: Comm) -> bool:
     """Fill `tensor` with the next message from `worker`; False, and `tensor` is worth nothing, if it is dead."""
     try:
         comm.recv(tensor, worker)
@@ -45,15 +45,15 @@ def mean_of_living(x: Tensor, weight: float, comm: Comm) -> Tensor:
     """
     total, weights = x.to("cpu", copy=True), torch.tensor([weight], dtype=torch.float64)
     if comm.rank != 0:
-        settle(post(weights, [0], comm) + post(total, [0], comm))
+        wait_for(isend_to(weights, [0], comm) + isend_to(total, [0], comm))
         comm.recv(total, 0)
         return total.to(x.device)
     received, its_weight = torch.empty_like(total), torch.empty_like(weights)
     others = range(1, comm.size)
     for worker in others:
-        if hear(its_weight, worker, comm) and hear(received, worker, comm):
+        if recv_from(its_weight, worker, comm) and recv_from(received, worker, comm):
             total += received
             weights += its_weight
     total /= float(weights)
-    settle(post(total, others, comm))
+    wait_for(isend_to(total, others, comm))
     return total.to(x.device)

@@ -15,7 +15,7 @@ weighted; the reduced bucket *is* the gradient that the optimizer sees, which sa
 parameters travels only with `find_unused`.
 
 With `shard` replicas share out optimizer state, and gradients; the all-reduce becomes a reduce-scatter and an
-all-gather (exchange/sharding.py).
+all-gather (exchange/sharded_gradients.py).
 
 With an `aggregate` other than the mean every worker gets the gradients of all, and all compute what the rule makes of
 them (exchange/joining.py); with an `attack` some send others than theirs. There is one bucket then, so that both see a
@@ -52,7 +52,7 @@ from ..exchange.compress import Compressor, Dense
 from ..exchange.elementwise import check_elementwise
 from ..exchange.joining import Joining
 from ..exchange.reducer import Reducer
-from ..exchange.sharding import Layout, Sharding, lay_out
+from ..exchange.sharded_gradients import Layout, ShardedGradients, lay_out
 from ..exchange.start_alike import start_alike
 
 SHARE = 8  # bytes: a float64
@@ -104,9 +104,9 @@ class BSP(Sync):
     ) -> None:
         """`find_unused`: walk the graph before backward, so that the bucket of an unused parameter need not wait for
         the end of backward, and leave alone what no replica used (no weight decay, no momentum: as in serial training).
-        `shard`: what replicas share out instead of each holding it whole; see exchange/sharding.py. `compress`: None
-        for no compression. `collective`: None for the fabric's. `aggregate`, `attack`: None for the mean, and for
-        nobody. Raises `LayoutError`.
+        `shard`: what replicas share out instead of each holding it whole; see exchange/sharded_gradients.py.
+        `compress`: None for no compression. `collective`: None for the fabric's. `aggregate`, `attack`: None for the
+        mean, and for nobody. Raises `LayoutError`.
         """
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
         self.find_unused, self.shard = find_unused, shard
@@ -151,7 +151,7 @@ class BSP(Sync):
         self._channel = Channel(self.compress, comm, self.collective)
         self._buckets: list[Bucket] = []
         self._works: list[Work] = []
-        self._shards: Sharding | None = None
+        self._shards: ShardedGradients | None = None
         self._reducer: Reducer[Any] | None = None
         self._rows: Tensor | None = None  # [replicas, entries], where they must all be there
         if comm.size == 1:
@@ -166,7 +166,7 @@ class BSP(Sync):
         else:
             self.check_optimizer(optimizer)
             frees = self.shard == "gradients"
-            self._shards = Sharding(self._params, optimizer, comm, self.capacity, self.first, frees)
+            self._shards = ShardedGradients(self._params, optimizer, comm, self.capacity, self.first, frees)
             self._reducer = Reducer(
                 parameters, self._shards.buckets, self._shards.reduce_scatter, self.find_unused, frees=True
             )

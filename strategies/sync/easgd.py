@@ -58,7 +58,7 @@ from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import times
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.start_alike import start_alike
-from ..exchange.survivors import post, settle
+from ..exchange.survivors import isend_to, wait_for
 
 BETA = 0.9  # P alpha where rho is not given
 REQUEST = 8  # bytes
@@ -359,7 +359,7 @@ class AsyncEASGD(Sync):
                 going.discard(error.rank)
         self._replica.weights.copy_(self._centre)
         with self.comm.ledger.aside():
-            settle(post(self._centre, set(replicas) - self.comm.lost(), self.comm))
+            wait_for(isend_to(self._centre, set(replicas) - self.comm.lost(), self.comm))
 
     def _exchange(self, replica: int) -> None:
         x = self._replica.weights  # the server trains none of its own

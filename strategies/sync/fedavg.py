@@ -63,7 +63,7 @@ from ..exchange.channel import Channel, left_out
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
-from ..exchange.survivors import post, settle
+from ..exchange.survivors import isend_to, wait_for
 
 HEADER = 24  # bytes: a message, a round, a number of samples
 
@@ -206,7 +206,7 @@ class FedAvg(Sync):
                 self._listen()
             self._advance()
         with self.comm.ledger.aside():
-            settle(post(self._weights, range(self._clients), self.comm))
+            wait_for(isend_to(self._weights, range(self._clients), self.comm))
 
     def _listen(self) -> None:
         client = self.comm.recv_any(self._header)
@@ -243,14 +243,14 @@ class FedAvg(Sync):
             for client in ready:
                 del self._waiting[client]
             with self.comm.timeline.named("fetch"):
-                sending = post(self._weights, [k for k in ready if ready[k] is Message.JOIN], self.comm)
+                sending = isend_to(self._weights, [k for k in ready if ready[k] is Message.JOIN], self.comm)
             with self.comm.ledger.aside():
                 peeks, made_at = (
                     [k for k in ready if ready[k] is Message.PEEK],
                     torch.tensor([self.made_at], dtype=torch.float64),
                 )
-                sending += post(self._weights, peeks, self.comm) + post(made_at, peeks, self.comm)
-            settle(sending)
+                sending += isend_to(self._weights, peeks, self.comm) + isend_to(made_at, peeks, self.comm)
+            wait_for(sending)
 
     def _average(self) -> None:
         """w = sum_k (n_k / n) w_k, or w + what the rule makes of all w_k - w"""

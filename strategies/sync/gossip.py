@@ -51,7 +51,7 @@ from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, as_bytes
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.survivors import hear, mean_of_living, post, settle
+from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ..exchange.topology import Topology, neighbours, out_degree
 
 STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
@@ -116,14 +116,14 @@ class Gossip(Sync):
         own, a = known[self.comm.rank], 1 / (1 + len(near.of))
         message = self.compress.encode(self._weights - own)
         with self.comm.timeline.named("differences"):
-            sending = post(as_bytes(message), near.to, self.comm)
+            sending = isend_to(as_bytes(message), near.to, self.comm)
         own += self._channel.decode(message, own, self.comm.rank)
         living = []
         for j in near.of:
             with suppress(PeerLostError):
                 known[j] += self._channel.receive(known[j], j)
                 living.append(j)
-        settle(sending)
+        wait_for(sending)
         # W_i <- W_i + gamma sum_j a_ij (X_j - X_i)
         for j in living:
             self._weights.add_(known[j] - own, alpha=self.consensus_step * a)
@@ -133,13 +133,13 @@ class Gossip(Sync):
         a = 1 / (1 + len(near.of))
         leaving = self._weights.cpu()
         with self.comm.timeline.named("weights"):
-            sending = post(leaving, near.to, self.comm)
+            sending = isend_to(leaving, near.to, self.comm)
         # W_i <- sum_j a_ij W_j
         torch.mul(self._weights, a, out=self._mixed)
         for j in near.of:
-            heard = hear(self._received, j, self.comm)
+            heard = recv_from(self._received, j, self.comm)
             self._mixed.add_(self._received.to(self._mixed.device) if heard else self._weights, alpha=a)
-        settle(sending)
+        wait_for(sending)
         self._weights.copy_(self._mixed)
 
     def consensus(self) -> dict[str, Tensor]:

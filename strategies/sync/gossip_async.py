@@ -49,7 +49,7 @@ from torch.optim import Optimizer
 from ...comm import Comm, PeerLostError, Work
 from ..base import Batch, Cost, State, Sync, World, payload
 from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.survivors import hear, mean_of_living, post, settle
+from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 
 HEADER = 24  # bytes: float64 message, steps that the sender has done, w
 
@@ -113,13 +113,15 @@ class AsyncGossip(Sync):
         return peer
 
     def _push(self, peer: int) -> None:
-        settle(self._sending)  # the last push, before its room is used again
+        wait_for(self._sending)  # the last push, before its room is used again
         if self.conserve:
             self._w /= 2
         self._leaving.copy_(self._weights)
         self._leaving_header.copy_(self._header_of(Message.PUSH))
         with self.comm.timeline.named("push"):
-            self._sending = post(self._leaving_header, [peer], self.comm) + post(self._leaving, [peer], self.comm)
+            self._sending = isend_to(self._leaving_header, [peer], self.comm) + isend_to(
+                self._leaving, [peer], self.comm
+            )
         self._pushed[peer] += 1
 
     def _take(self, sender: int) -> None:
@@ -127,9 +129,9 @@ class AsyncGossip(Sync):
         message, its_t, its_w = self._header.tolist()
         if message != Message.PUSH:
             counts = torch.empty_like(self._pushed)
-            if hear(counts, sender, self.comm):
+            if recv_from(counts, sender, self.comm):
                 self._told[sender] = counts
-        elif hear(self._received, sender, self.comm):
+        elif recv_from(self._received, sender, self.comm):
             self._mix(int(its_t), its_w)
             self._mixed[sender] += 1
 
@@ -154,7 +156,7 @@ class AsyncGossip(Sync):
                 self._hear_all_done()
             else:
                 self._drain()
-            settle(self._sending)
+            wait_for(self._sending)
             mean = mean_of_living(self._weights * self._w, self._w, self.comm)
             self._weights.copy_(mean)
 
@@ -190,7 +192,7 @@ class AsyncGossip(Sync):
 
     def _tell(self, worker: int, message: Message, counts: Tensor) -> None:
         header = self._header_of(message)
-        settle(post(header, [worker], self.comm) + post(counts, [worker], self.comm))
+        wait_for(isend_to(header, [worker], self.comm) + isend_to(counts, [worker], self.comm))
 
     def _header_of(self, message: Message) -> Tensor:
         return torch.tensor([message, self._t, self._w], dtype=torch.float64)

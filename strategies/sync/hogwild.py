@@ -48,7 +48,7 @@ from ..base import Batch, Cost, Sync, Trial, World
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.survivors import hear, post, settle
+from ..exchange.survivors import isend_to, recv_from, wait_for
 
 
 class Hogwild(Sync):
@@ -131,10 +131,10 @@ class Hogwild(Sync):
         word, others = torch.zeros(1), range(1, self.comm.size)
         if self.comm.rank == 0:
             for worker in others:
-                hear(word, worker, self.comm)
-            settle(post(word, others, self.comm))
+                recv_from(word, worker, self.comm)
+            wait_for(isend_to(word, others, self.comm))
         else:
-            settle(post(word, [0], self.comm))
+            wait_for(isend_to(word, [0], self.comm))
             self.comm.recv(word, 0)
 
     def consensus(self) -> dict[str, Tensor]:

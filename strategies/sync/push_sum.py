@@ -40,7 +40,7 @@ from ...comm import Comm
 from ..base import Cost, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.survivors import hear, mean_of_living, post, settle
+from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ..exchange.topology import Topology, neighbours, out_degree
 
 WEIGHT = 8  # bytes of w
@@ -94,15 +94,15 @@ class PushSum(Sync):
         x.mul_(p)
         leaving = x.cpu()
         with self.comm.timeline.named("weights"):
-            sending = post(w, to, self.comm) + post(leaving, to, self.comm)
+            sending = isend_to(w, to, self.comm) + isend_to(leaving, to, self.comm)
         self._x.copy_(x)
         self._w.copy_(w)
         its_w = torch.empty_like(w)
         for j in near.of:
-            if hear(its_w, j, self.comm) and hear(self._received, j, self.comm):
+            if recv_from(its_w, j, self.comm) and recv_from(self._received, j, self.comm):
                 self._x += self._received.to(x.device)
                 self._w += its_w
-        settle(sending)
+        wait_for(sending)
 
     def consensus(self) -> dict[str, Tensor]:
         """sum_i x_i / sum_i w_i over the living replicas."""

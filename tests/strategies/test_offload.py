@@ -34,9 +34,9 @@ from paceline.engine.build import assemble
 from paceline.engine.errors import ConfigError
 from paceline.strategies import Batch, LayoutError
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange import pool as pools
-from paceline.strategies.exchange.pool import Pool
-from paceline.strategies.exchange.swap import Swap
+from paceline.strategies.memory import pool as pools
+from paceline.strategies.memory.offloaded_step import OffloadedStep
+from paceline.strategies.memory.pool import Pool
 from paceline.strategies.offload import Offload
 from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP
@@ -205,14 +205,14 @@ def test_what_the_pool_accounts_for_is_what_is_alive_between_layers(name, prefet
     monkeypatch.setattr(pools.Copier, "host_bytes", on_host)
 
     def comparing(method):
-        def compare(swap, *arguments):
-            method(swap, *arguments)
-            compared.append((live.bytes, swap.pool.total))
+        def compare(offloaded, *arguments):
+            method(offloaded, *arguments)
+            compared.append((live.bytes, offloaded.pool.total))
 
         return compare
 
     for method in ("leave", "come_back"):
-        monkeypatch.setattr(Swap, method, comparing(getattr(Swap, method)))
+        monkeypatch.setattr(OffloadedStep, method, comparing(getattr(OffloadedStep, method)))
     with live:
         live.know(inputs)
         live.know(targets)
@@ -240,8 +240,8 @@ class Log:
 def log(monkeypatch) -> Log:
     found = Log()
     copy = pools._Thread.copy
-    fetch = Swap._fetch
-    run = Swap.run
+    fetch = OffloadedStep._fetch
+    run = OffloadedStep.run
 
     def counted(self, source, target):
         return copy(self, source, target)
@@ -266,11 +266,11 @@ def log(monkeypatch) -> Log:
             found.events.append(f"backward {i}")
         come_back(self, i)
 
-    come_back = Swap.come_back
+    come_back = OffloadedStep.come_back
     monkeypatch.setattr(pools._Thread, "copy", counted)
-    monkeypatch.setattr(Swap, "_fetch", fetching)
-    monkeypatch.setattr(Swap, "run", running)
-    monkeypatch.setattr(Swap, "come_back", coming_back)
+    monkeypatch.setattr(OffloadedStep, "_fetch", fetching)
+    monkeypatch.setattr(OffloadedStep, "run", running)
+    monkeypatch.setattr(OffloadedStep, "come_back", coming_back)
     return found
 
 

@@ -36,7 +36,7 @@ from paceline.strategies.base import World, payload
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.elementwise import check_elementwise
-from paceline.strategies.exchange.sharding import lay_out
+from paceline.strategies.exchange.sharded_gradients import lay_out
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP

@@ -145,7 +145,7 @@ class ShardedBucket:
         return self.views[i]
 
 
-class Sharding:
+class ShardedGradients:
     """Takes over the parameters, which become views of flat buckets, and the optimizer, which steps on this replica's
     pieces of them from here on.
     """

@@ -70,7 +70,7 @@ class Departure:
         return sum(record.size for record in self.records) + payload(self.gradients)
 
 
-class Swap:
+class OffloadedStep:
     """Takes from and gives to `pool`, in the thread that computes; `copier` copies in the background."""
 
     def __init__(
@@ -327,7 +327,7 @@ class Swap:
         going: list[Record] = []
         for record in records:
             self._drop_unused(record)
-            if record.users and record.device is not None and record.host is None and self._swaps(record):
+            if record.users and record.device is not None and record.host is None and self._leaves(record):
                 self.host.take("activations", record.size)
                 record.host = self._copier.host_bytes(record.size)
                 record.leaving = self._copier.copy(record.device, record.host)
@@ -335,7 +335,7 @@ class Swap:
         self._departures.append(Departure([r.leaving for r in going if r.leaving is not None], going, gradients))
         self._collect(self._window)
 
-    def _swaps(self, record: Record) -> bool:
+    def _leaves(self, record: Record) -> bool:
         return self._activations and not record.stays
 
     def _collect(self, most: int) -> None:
@@ -389,14 +389,14 @@ class _Deliver(torch.autograd.Function):
     """Backward: the gradients of a layer's weights, once they have arrived on the host."""
 
     @staticmethod
-    def forward(ctx: Any, swap: Swap, i: int, *parameters: Tensor) -> Tensor:
-        ctx.swap, ctx.layer, ctx.count = swap, i, len(parameters)
+    def forward(ctx: Any, step: OffloadedStep, i: int, *parameters: Tensor) -> Tensor:
+        ctx.step, ctx.layer, ctx.count = step, i, len(parameters)
         return torch.empty(0, device=parameters[0].device if parameters else "cpu")
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
         arrived: list[Tensor | None] = []
-        for sent in ctx.swap.outgoing.pop(ctx.layer):
+        for sent in ctx.step.outgoing.pop(ctx.layer):
             if sent is not None:
                 sent[0].finish()
             arrived.append(None if sent is None else sent[1])
@@ -407,8 +407,10 @@ class _Enter(torch.autograd.Function):
     """(x, weights on the device), which lead to the token's node."""
 
     @staticmethod
-    def forward(ctx: Any, swap: Swap, i: int, frozen: list[bool], x: Tensor, token: Tensor, *weights: Tensor) -> Any:
-        ctx.swap, ctx.layer, ctx.frozen, ctx.token = swap, i, frozen, (token.device, token.requires_grad)
+    def forward(
+        ctx: Any, step: OffloadedStep, i: int, frozen: list[bool], x: Tensor, token: Tensor, *weights: Tensor
+    ) -> Any:
+        ctx.step, ctx.layer, ctx.frozen, ctx.token = step, i, frozen, (token.device, token.requires_grad)
         ctx.set_materialize_grads(False)
         outputs = x.detach(), *[weight.detach() for weight in weights]
         ctx.mark_non_differentiable(
@@ -420,7 +422,7 @@ class _Enter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *given: Any) -> Any:
         x, *weights = given
-        ctx.swap.gradients(ctx.layer, x, [g for g, frozen in zip(weights, ctx.frozen, strict=True) if not frozen])
+        ctx.step.gradients(ctx.layer, x, [g for g, frozen in zip(weights, ctx.frozen, strict=True) if not frozen])
         device, is_wanted = ctx.token
         return None, None, None, x, torch.zeros(0, device=device) if is_wanted else None, *[None for _ in weights]
 
@@ -429,11 +431,11 @@ class _Leave(torch.autograd.Function):
     """Identity. Backward: the layer's phase begins."""
 
     @staticmethod
-    def forward(ctx: Any, swap: Swap, i: int, y: Tensor) -> Tensor:
-        ctx.swap, ctx.layer = swap, i
+    def forward(ctx: Any, step: OffloadedStep, i: int, y: Tensor) -> Tensor:
+        ctx.step, ctx.layer = step, i
         return y.detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        ctx.swap.come_back(ctx.layer)
+        ctx.step.come_back(ctx.layer)
         return None, None, *gradients
