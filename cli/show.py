@@ -133,7 +133,7 @@ def _curves(run: "RunData", blocks: bool) -> str:
 
     drawn: list[list[str]] = []
     width = min(max((terminal_width() or 100) - 40, NARROWEST), WIDEST)
-    texts = {"loss": "{:.4g}", "accuracy": "{:.2%}", "step time": "{:.3g} s"}
+    texts = {"loss": "{:.4g}", "accuracy": "{:.2%}", "r2": "{:.4f}", "step time": "{:.3g} s"}
     for name, curve in curves(run.records).items():
         values = [value for _, value in curve]
         first, last, low, high = (

@@ -126,9 +126,10 @@ class Table:
         self._steps[trial.number] = (step, steps)
 
     def evaluated(self, trial: "Trial", record: dict[str, Any]) -> None:
-        accuracy = record.get("accuracy")
-        if isinstance(accuracy, float):
-            self._last[trial.number] = f"accuracy {accuracy:.2%}"
+        from ..tracking.progress import score_of
+
+        if said := score_of(record):
+            self._last[trial.number] = said
 
     def ended(self, done: "Done") -> None:
         self._tally.add(done)

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..engine.compose import Interval, sweep_values
+from ..engine.compose import Interval, compose, sweep_values
 from ..engine.errors import ConfigError
+from ..engine.metric import metric_of
+from ..tracking.columns import METRICS
 
 Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
-PRUNED_BY = ("accuracy", "loss")
+PRUNED_BY = (*METRICS, "loss")
 MOST = 100_000  # points of a grid
 MOST_RUNS = 1_000_000  # of a grid with its seeds
 
@@ -181,10 +183,12 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
     """
     from .schema import from_file
 
+    is_of_overrides = False
     if arguments and "=" not in arguments[0] and Path(arguments[0]).suffix in (".yaml", ".yml"):
         definition = from_file(Path(arguments[0]))
         definition = _changed(definition, arguments[1:], changes.get("config_dir") or definition.config_dir)
     else:
+        is_of_overrides = True
         definition = from_overrides(arguments, changes.get("config_dir"))
         ranges = any(isinstance(space, Range) for space in definition.parameters.values())
         if ranges and changes.get("trials"):  # so many of them are looked for, not the first so many
@@ -194,7 +198,26 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
         given["maximize"] = _larger_is_better(given["metric"])
     definition = replace(definition, **given)
     check(definition)
+    reported = _reported(definition)
+    if reported is not None and is_of_overrides and "metric" not in given:
+        definition = replace(definition, metric=reported, maximize=True)
+    elif reported not in (None, definition.metric):
+        raise ConfigError(
+            f"metric={definition.metric}: these runs report {reported} instead, which is their task's; "
+            f"--metric {reported} goes by it"
+        )
     return definition
+
+
+def _reported(definition: Definition) -> str | None:
+    """The metric of the task of all its runs; None where they are judged by something else, or tasks are swept."""
+    if definition.metric not in METRICS or "task" in definition.parameters:
+        return None
+    directory = Path(definition.config_dir) if definition.config_dir else None
+    try:
+        return metric_of(compose(list(definition.fixed), directory), definition.allow_modules)
+    except ConfigError:
+        return None  # each point is checked later, and says why
 
 
 def _larger_is_better(metric: str) -> bool:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from .columns import TRAINED
 from .groups import Entry
 from .sources import RunData
 from .summaries import Row
@@ -33,10 +34,10 @@ def ratios(entry: Entry, reference: Entry) -> Row:
     bytes_ratio = its bytes a step / the baseline's
     memory_ratio = its peak memory / the baseline's
     dollars_ratio = its dollars / the baseline's
-    All are None between runs of another model or data set, and between modelled and measured ones.
+    All are None between runs of another model, data set or task, and between modelled and measured ones.
     """
     mine, its = entry.row, reference.row
-    comparable = all(mine[key] == its[key] for key in ("model", "data", "modelled"))
+    comparable = all(mine[key] == its[key] for key in (*TRAINED, "modelled"))
     same_target = target(entry) == target(reference)
     found = {
         "speedup_throughput": ratio(mine["throughput_samples_per_s"], its["throughput_samples_per_s"]),
@@ -55,7 +56,7 @@ def ratio(above: float | None, below: float | None) -> float | None:
 
 
 def target(entry: Entry) -> Any:
-    """The accuracy that it was to reach; a run that failed before it trained knows none."""
+    """The accuracy, or R^2, that it was to reach; a run that failed before it trained knows none."""
     known = (run.summary.get("target_accuracy") for run in entry.runs)
     return next((each for each in known if each is not None), None)
 

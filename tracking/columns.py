@@ -11,6 +11,7 @@ from ..conf.groups import SHOWN
 from .errors import TableError
 
 SWEPT = 2
+TRAINED = ("model", "data", "task")  # runs that differ in one of them are not compared
 METRICS = ("accuracy", "r2")  # what tasks report beside the loss: a run has one of them
 DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host

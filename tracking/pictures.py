@@ -4,12 +4,13 @@ import io
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .compare import human_bytes
 from .errors import StorageError
-from .report.curves import ACCURACY, Curve, curves_of
+from .report.curves import ACCURACY, R2, Curve, curves_of
 from .report.document import MEMORY_KINDS, STEP_PARTS, by_kind, finite, is_modelled, section, seeds_of, settings_of
 from .report.palette import DASHES, LIGHT, MARKERS, MEMORY_COLOURS, STEP_COLOURS, Look, look
 from .report.text import shown
@@ -38,7 +39,8 @@ Draw = Callable[[list[Numbered]], "Figure | None"]
 def write_pictures(runs: list[RunData], directory: Path) -> list[Path]:
     """accuracy-time, accuracy-epochs, accuracy-bytes, throughput, step-time and memory, each as .png and .pdf.
 
-    What no run knows has no picture. Modelled runs have pictures of their own, whose names begin with modelled-.
+    Of runs whose metric is R^2: r2-time, r2-epochs and r2-bytes. What no run knows has no picture. Modelled runs have
+    pictures of their own, whose names begin with modelled-.
     Returns the files. Raises StorageError when one cannot be written.
     """
     settings = settings_of([group["runs"] for group in seeds_of(runs)], len(runs))
@@ -61,9 +63,11 @@ def write_pictures(runs: list[RunData], directory: Path) -> list[Path]:
 
 def _pictures() -> dict[str, Draw]:
     return {
-        "accuracy-time": lambda runs: _curves(runs, "training time, s", lambda run, curve: curve.seconds),
-        "accuracy-epochs": lambda runs: _curves(runs, "epochs", lambda run, curve: curve.epochs),
-        "accuracy-bytes": lambda runs: _curves(runs, "bytes sent by all workers", _bytes),
+        **{
+            f"{metric}-{against}": partial(_curves, metric, *how)
+            for metric in _SCORES
+            for against, how in _AXES.items()
+        },
         "throughput": _throughput,
         "step-time": _step_time,
         "memory": _memory,
@@ -104,16 +108,27 @@ def _byte_ticks(top: float) -> list[float]:
     return [i * distance for i in range(int(top / distance) + 1)]
 
 
-def _curves(runs: list[Numbered], title: str, x_of: Callable[[RunData, Curve], Any]) -> "Figure | None":
-    found = [(i, run, curve) for i, run in runs if (curve := curves_of(run).get(ACCURACY)) is not None]
+_AXES: dict[str, tuple[str, Callable[[RunData, Curve], Any]]] = {
+    "time": ("training time, s", lambda run, curve: curve.seconds),
+    "epochs": ("epochs", lambda run, curve: curve.epochs),
+    "bytes": ("bytes sent by all workers", _bytes),
+}
+_SCORES = {ACCURACY: ("accuracy, %", 100.0), R2: ("R^2", 1.0)}  # title of the axis, and its unit in that of the values
+
+
+def _curves(metric: str, title: str, x_of: Callable[[RunData, Curve], Any], runs: list[Numbered]) -> "Figure | None":
+    found = [(i, run, curve) for i, run in runs if (curve := curves_of(run).get(metric)) is not None]
+    name, factor = _SCORES[metric]
     drawn = [(i, run, curve, x) for i, run, curve in found if (x := x_of(run, curve)) is not None]
     if not drawn:
         return None
     named = len(drawn) <= NAMED
     figure, axes = _figure(6.4, max(3.6, 0.21 * len(drawn) + 0.9) if named else 3.6)
-    lines = [axes.plot(x, 100 * curve.values, **_line(look(i), len(curve), len(drawn)))[0] for i, _, curve, x in drawn]
+    lines = [
+        axes.plot(x, factor * curve.values, **_line(look(i), len(curve), len(drawn)))[0] for i, _, curve, x in drawn
+    ]
     axes.set_xlabel(title)
-    axes.set_ylabel("accuracy, %")
+    axes.set_ylabel(name)
     axes.grid(True, color="#e6eaee", linewidth=0.6)
     if "bytes" in title:
         ticks = _byte_ticks(max(x.max() for *_, x in drawn))

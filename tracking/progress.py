@@ -110,9 +110,13 @@ def _step(step: Record) -> str:
 
 
 def _evaluation(evaluation: Record) -> str:
-    forms = {"accuracy": ".2%", "r2": ".4f"}
-    found = [f"{name} {_number(evaluation[name], forms[name])}" for name in METRICS if name in evaluation]
-    return found[0] if found else f"loss {_number(evaluation['loss'], '.4f')}"
+    return score_of(evaluation) or f"loss {_number(evaluation['loss'], '.4f')}"
+
+
+def score_of(evaluation: Record) -> str:
+    """Its accuracy, or R^2, for people; "" where it has neither."""
+    forms = dict(zip(METRICS, (".2%", ".4f"), strict=True))
+    return next((f"{name} {_number(evaluation[name], forms[name])}" for name in METRICS if name in evaluation), "")
 
 
 def _number(value: float | str | None, form: str) -> str:

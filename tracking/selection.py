@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .columns import BY_KEY, known, no_column, unknown
+from .columns import BY_KEY, TRAINED, known, no_column, unknown
 from .errors import TableError
 from .sources import RunData
 from .summaries import Row
@@ -155,8 +155,8 @@ def directions(words: Sequence[str], names: Names) -> dict[str, bool]:
 def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any] = ()) -> None:
     """Sets `front` to `*` in the rows that no other is at least as good as everywhere and better somewhere.
 
-    Compared are completed runs with every value known, of one model and data set, modelled with modelled; times to
-    accuracy only between runs of one target (`targets`: each row's target_accuracy).
+    Compared are completed runs with every value known, of one model, data set and task, modelled with modelled; times
+    to accuracy only between runs of one target (`targets`: each row's target_accuracy).
     """
     timed = "time_to_accuracy_s" in larger and targets
     contests: dict[str, list[tuple[Merits, Row]]] = {}
@@ -164,7 +164,7 @@ def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any]
         row["front"] = None
         if row["status"] in ("completed", None) and not any(unknown(row[key]) for key in larger):
             aim = float(target) if isinstance(target, int | float) else target
-            contest = json.dumps([row["model"], row["data"], row["modelled"], aim if timed else None], default=str)
+            contest = json.dumps([*map(row.get, TRAINED), row["modelled"], aim if timed else None], default=str)
             merits = tuple(row[key] if better else -row[key] for key, better in larger.items())
             contests.setdefault(contest, []).append((merits, row))
     for judged in contests.values():

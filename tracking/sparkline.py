@@ -3,16 +3,22 @@
 import math
 from collections.abc import Sequence
 
+from .columns import METRICS
 from .run_directory import Record
 
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 Curve = list[tuple[float, float]]  # seconds of training, value
 # What is drawn: the records' kind, and their key.
-_CURVES = {"loss": ("step", "loss"), "accuracy": ("evaluation", "accuracy"), "step time": ("step", "step_time")}
+_CURVES = {
+    "loss": ("step", "loss"),
+    **{metric: ("evaluation", metric) for metric in METRICS},
+    "step time": ("step", "step_time"),
+}
 
 
 def curves(records: Sequence[Record]) -> dict[str, Curve]:
-    """Those of loss, accuracy and step time (seconds) that the records tell, over time, or steps where that is unknown.
+    """Those of loss, accuracy (or R^2) and step time (seconds) that the records tell, over time, or steps where that is
+    unknown.
 
     An asynchronous run is judged at its end: its evaluations are put in their order of time.
     """

@@ -284,3 +284,27 @@ def _unquoted(value: Any) -> Any:
 def test_values_on_the_command_line_are_those_of_a_file(texts: list[str]) -> None:
     swept = define([f"a={','.join(as_override(text, exact=False) for text in texts)}"])
     assert swept.parameters == {"a": parameter(values=texts)}
+
+
+# -- the metric of a task
+
+
+def test_a_sweep_of_a_regression_is_judged_by_r2_unless_something_else_is_asked_for() -> None:
+    words = ["task=squared", "data=diabetes", "model=linear", "sync=bsp,asp"]
+    assert (define(words).metric, define(words).maximize) == ("r2", True)
+    assert (define(words, metric="loss").metric, define(words, metric="loss").maximize) == ("loss", False)
+    assert define(["task=hinge", "model=linear", "sync=bsp,asp"]).metric == "accuracy"
+    assert define(["sync=bsp,asp"]).metric == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("words", "metric", "reported"),
+    [(["task=squared", "sync=bsp,asp"], "accuracy", "r2"), (["sync=bsp,asp"], "r2", "accuracy")],
+)
+def test_the_metric_of_another_task_is_refused_with_the_one_that_is_reported(
+    words: list[str], metric: str, reported: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"metric={metric}: these runs report {reported} .*--metric {reported} goes by"
+    ):
+        define(words, metric=metric)

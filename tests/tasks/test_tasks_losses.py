@@ -92,7 +92,7 @@ def test_the_hinge_loss_and_its_gradient_are_those_of_crammer_and_singer(leading
         if margin > 0:
             total, row[r], row[y] = total + margin, 1 / count, -1 / count
         rows.append(row)
-    assert float(loss) == pytest.approx(total / count, rel=1e-5)
+    assert loss.item() == pytest.approx(total / count, rel=1e-5)
     assert leaf.grad is not None
     assert torch.allclose(leaf.grad.reshape(-1, 4), torch.tensor(rows), atol=1e-6)
     assert sum(any(row) for row in rows) > 0, "no margin was violated: nothing was tested"

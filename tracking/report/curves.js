@@ -7,6 +7,7 @@ const X_AXES = [
 ];
 const MARKED = 160; // points in a plot that have markers; more would hide the lines
 const CROWD = 5; // curves that reach the target: more overlap unless one looks closer
+const SCORES = ['accuracy', 'r2']; // what a target is of: a run has one of them
 const READ = new Map(); // decoded curves, by the encoded ones
 
 function decoded(run, curve) {
@@ -25,7 +26,7 @@ function curveOf(run, metric) {
 
 function curvesSection(section, body, controls) {
   const asked = section.dataset.metrics;
-  const special = ['accuracy', 'training loss', 'test loss'];
+  const special = [...SCORES, 'training loss', 'test loss'];
   const metrics = asked === '*'
     ? report.metrics.filter((name) => !special.includes(name))
     : report.metrics.filter((name) => asked.split(',').includes(name));
@@ -37,8 +38,8 @@ function curvesSection(section, body, controls) {
     : { value: '0' };
   const known = X_AXES.filter(([axis]) => runs.some((run) => run.curves.some(([, curve]) => hasAxis(run, curve, axis))));
   const x = choice(controls, `${section.id}-x`, 'Against', known.map(([axis, name]) => [axis, name]), again);
-  const logarithmic = section.id === 'accuracy' ? { checked: false } : tick(controls, 'logarithmic', again);
-  const targets = section.id === 'accuracy' && runs.some((run) => run.target !== null && run.target < 1);
+  const logarithmic = SCORES.includes(section.id) ? { checked: false } : tick(controls, 'logarithmic', again);
+  const targets = SCORES.includes(section.id) && runs.some((run) => run.target !== null && run.target < 1);
   const near = targets ? tick(controls, 'around the target', again) : { checked: false };
   near.checked = runs.filter((run) => crossing(run) !== null).length >= CROWD;
   const together = report.seeds.length ? tick(controls, 'seeds together', again) : { checked: false };
@@ -70,8 +71,8 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], { logarithmi
   const x = axisStyle(axisTitle, axis === 'bytes' ? byteTicks(top) : { rangemode: 'tozero' });
   const layout = baseLayout(x, y, isNarrow() ? 340 : 430);
   const targets = new Set(some.map((run) => run.target));
-  const aimed = percent && targets.size === 1 && some[0].target !== null;
-  if (aimed) addTarget(layout, some[0].target);
+  const aimed = SCORES.includes(metric) && targets.size === 1 && some[0].target !== null;
+  if (aimed) addTarget(layout, some[0].target, percent);
   const zoomed = aimed && near && zoom(layout, some, axis) ? ' Zoomed to where the target is reached.' : '';
   return {
     traces, layout, legend: settings ? legendOfSettings(settings, some) : legendOfRuns(some),
@@ -79,15 +80,19 @@ function describeCurves(shown, metric, [axis, axisName, axisTitle], { logarithmi
   };
 }
 
+function scoreOf(run) {
+  return SCORES.map((metric) => curveOf(run, metric)).find((curve) => curve !== null) || null;
+}
+
 // The place of the first evaluation at the target, or null.
 function crossing(run) {
-  const curve = curveOf(run, 'accuracy');
+  const curve = scoreOf(run);
   const at = curve === null || run.target === null ? -1 : decoded(run, curve).y.findIndex((value) => value >= run.target);
   return at < 0 ? null : at;
 }
 
 function zoom(layout, some, axis) {
-  const ends = some.filter((run) => crossing(run) !== null).map((run) => decoded(run, curveOf(run, 'accuracy'))[axis][crossing(run)]);
+  const ends = some.filter((run) => crossing(run) !== null).map((run) => decoded(run, scoreOf(run))[axis][crossing(run)]);
   const { target } = some[0];
   if (!ends.length || target >= 1) return false;
   layout.yaxis.range = [Math.max(target - 2 * (1 - target), 0), Math.min(target + 0.9 * (1 - target), 1)];
@@ -143,20 +148,20 @@ function byteTicks(top) { // 0, 20 MiB, 40 MiB, ...
   return { tickvals: values, ticktext: values.map((value) => humanBytes(value).replace('.0 ', ' ')), rangemode: 'tozero' };
 }
 
-function addTarget(layout, target) {
+function addTarget(layout, target, percent) {
   const { quiet } = palette();
   layout.shapes = [{
     type: 'line', xref: 'paper', x0: 0, x1: 1, y0: target, y1: target, line: { color: quiet, dash: 'dot', width: 1.5 },
   }];
   layout.annotations = [{
     xref: 'paper', x: 1, xanchor: 'right', y: target, yanchor: 'bottom', showarrow: false,
-    text: `target ${(100 * target).toFixed(2).replace(/\.?0+$/, '')} %`, font: { color: quiet, size: 12 },
+    text: percent ? `target ${(100 * target).toFixed(2).replace(/\.?0+$/, '')} %` : `target ${target}`, font: { color: quiet, size: 12 },
   }];
 }
 
 function rangeAtEnd(some, metric) { // no run is named: which seed was lucky says nothing of its setting
   const ends = some.map((run) => decoded(run, curveOf(run, metric)).y.at(-1)).filter(Number.isFinite);
-  if (!ends.length || !['accuracy', 'training loss', 'test loss'].includes(metric)) return '';
+  if (!ends.length || ![...SCORES, 'training loss', 'test loss'].includes(metric)) return '';
   const [low, high] = [Math.min(...ends), Math.max(...ends)].map((end) => (metric === 'accuracy' ? `${(100 * end).toFixed(2)} %` : compact(end)));
   return low === high ? `At the end: ${low}.` : `At the end: ${low} to ${high}.`;
 }

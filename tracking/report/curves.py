@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..run_directory import Record
 from ..sources import RunData
 
-TRAINING_LOSS, TEST_LOSS, ACCURACY = "training loss", "test loss", "accuracy"
+TRAINING_LOSS, TEST_LOSS, ACCURACY, R2 = "training loss", "test loss", "accuracy", "r2"
 POINTS_OF_ALL = 150_000  # in one report
 POINTS_AT_LEAST = 64  # of a curve, however many there are
 _AXES = ("step", "epoch", "time")

@@ -11,26 +11,27 @@ from ..columns import BY_KEY, TOO_SHORT, known
 from ..groups import Entry, grouped, t975
 from ..rendering import for_people, is_too_short
 from ..sources import RunData
-from .curves import ACCURACY, TEST_LOSS, TRAINING_LOSS, Curve, curves_of, encode, limit_for, number, thin
+from .curves import ACCURACY, R2, TEST_LOSS, TRAINING_LOSS, Curve, curves_of, encode, limit_for, number, thin
 from .palette import DARK, LIGHT, MEMORY_COLOURS, STEP_COLOURS, look
 from .text import VALUE_CHARACTERS, shown
-from .verdict import bytes_of_a_step, choices, verdicts
+from .verdict import aim, bytes_of_a_step, trained, verdicts
 
 DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")
 STEP_PARTS = ("compute", "communication", "waiting")
-FIRST_METRICS = (ACCURACY, TRAINING_LOSS, TEST_LOSS)
+FIRST_METRICS = (ACCURACY, R2, TRAINING_LOSS, TEST_LOSS)
 OTHER_METRICS = 20  # of foreign runs there may be hundreds
 # What is compared, before what it is made of; then as in the terminal's table.
 # What settings are ranked by, if it is known; the names are for people.
 MEASURES = {
     "time_to_accuracy_s": "time to accuracy, s",
     "accuracy": "accuracy",
+    "r2": "R^2",
     "loss": "loss",
     "throughput_samples_per_s": "samples/s",
     "bytes_per_step": "bytes a step",
 }
-FIRST_COLUMNS = ("sync", "strategy", "workers", "accuracy", "time_to_accuracy_s", "bytes_per_step")
+FIRST_COLUMNS = ("sync", "strategy", "workers", "accuracy", "r2", "time_to_accuracy_s", "bytes_per_step")
 CONFIG_KEYS, CONFIG_DEPTH = 2000, 20
 Plain = dict[str, Any]
 
@@ -95,9 +96,8 @@ def _judged(rows: list[Plain], metric: str | None) -> str:
 
 
 def _contest(run: RunData) -> str:
-    """Runs that may be compared: of one model, data set and target."""
-    target = number(run.summary.get("target_accuracy"))
-    return " on ".join(choices(run)) + ("" if target is None else f", target {target:.2%}")
+    """Runs that may be compared: of one model, data set, task and target."""
+    return ", ".join(words for words in (trained(run), aim(run)) if words)
 
 
 def _contests(runs: list[RunData], judged: list[bool]) -> list[str]:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ...conf.groups import BY_NAME
+from ..columns import METRICS
 from ..compare import human_bytes
 from ..groups import Entry, grouped
 from ..ranking import RULE, Setting, first, order
@@ -28,12 +30,12 @@ class Reached:
 
 
 def verdicts(runs: list[RunData]) -> list[str]:
-    """A sentence for each target that runs of one model and data set had; measured and modelled ones apart."""
-    contests: dict[tuple[bool, str, str, float], list[RunData]] = {}
+    """A sentence for each target that runs of one model, data set and task had; measured and modelled ones apart."""
+    contests: dict[tuple[bool, str, float, str], list[RunData]] = {}
     for run in runs:
         target = number(run.summary.get("target_accuracy"))
         if target is not None:
-            contests.setdefault((bool(run.summary.get("modelled")), *choices(run), target), []).append(run)
+            contests.setdefault((bool(run.summary.get("modelled")), trained(run), target, aim(run)), []).append(run)
     every = sorted(((key, _settings(of)) for key, of in contests.items()), key=lambda item: item[0])
     if len(every) > SENTENCES:
         every.sort(key=lambda item: -len(item[1]))
@@ -42,9 +44,20 @@ def verdicts(runs: list[RunData]) -> list[str]:
     return [*said, f"{left} more combinations of model, data set and target: see the table."] if left else said
 
 
-def choices(run: RunData) -> tuple[str, str]:
-    """Its model and data set, as shown."""
-    return _name(run, "model"), _name(run, "data")
+def trained(run: RunData) -> str:
+    """Its model and data set, and a task other than the usual one: runs that differ in it are not compared."""
+    task = run.summary.get("task")
+    learns = "" if task in (None, BY_NAME["task"].usual) else f", task={shown(task)}"
+    return f"{_name(run, 'model')} on {_name(run, 'data')}{learns}"
+
+
+def aim(run: RunData) -> str:
+    """The target in words, "" for none; of a run whose metric is no accuracy, in that."""
+    target = number(run.summary.get("target_accuracy"))
+    if target is None:
+        return ""
+    is_r2 = "r2" in run.summary and run.summary.get("accuracy") is None
+    return f"target R^2 {target:g}" if is_r2 else f"target {target:.2%}"
 
 
 def bytes_of_a_step(summary: dict[str, Any]) -> float | None:
@@ -109,10 +122,9 @@ def _bytes_to_target(run: RunData) -> float | None:
 def _evaluation_at_target(run: RunData) -> Record | None:
     target = number(run.summary.get("target_accuracy"))
     for record in lived(run.records):
-        accuracy = number(record.get("accuracy"))
-        if record.get("kind") == "evaluation" and None not in (accuracy, target):
-            assert accuracy is not None and target is not None
-            if accuracy >= target:
+        if record.get("kind") == "evaluation" and target is not None:
+            scores = [score for metric in METRICS if (score := number(record.get(metric))) is not None]
+            if scores and scores[0] >= target:
                 return record
     return None
 
@@ -120,9 +132,9 @@ def _evaluation_at_target(run: RunData) -> Record | None:
 # -- the sentences
 
 
-def _where(modelled: bool, model: str, data: str, target: float) -> str:
+def _where(modelled: bool, what: str, _: float, aimed: str) -> str:
     who = "Modelled (virtual cluster)" if modelled else "Measured"
-    return f"{who}, {model} on {data}, target {target:.2%}"
+    return f"{who}, {what}, {aimed}"
 
 
 def _sentence(settings: list[Reached]) -> str:
