@@ -137,7 +137,7 @@ def _title(fit: "Fit") -> str:
     plan = fit.chosen.plan
     assert plan is not None
     experiment = plan.experiment
-    parameters = _entries(sum(part.parameters for part in plan.parts))
+    parameters = _entries(sum(part.own for part in plan.parts))
     return (
         f"strategies for model={experiment.model.name} ({parameters} parameters), batch_size={experiment.batch_size}, "
         f"optimizer={experiment.optimizer.name}, sync={experiment.sync.name}, {_count(plan.layout.workers, 'worker')}; "

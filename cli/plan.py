@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..engine.experiment import Experiment
     from ..engine.plan import PartPlan, Plan
     from ..strategies.base import Traffic
+    from ..strategies.mesh import Mesh
 
 Format = Literal["table", "json", "yaml"]
 
@@ -135,10 +136,16 @@ def _title(plan: "Plan") -> str:
         steps = f"{_count(plan.steps, 'step')} of {plan.steps_per_epoch:,} an epoch"
     return (
         f"{experiment.model.name} on {experiment.data.name}, {experiment.strategy.name} + {experiment.sync.name}: "
-        f"{_count(layout.workers, 'worker')} ({_count(layout.replicas, 'replica')} of {_count(layout.parts, 'stage')})"
+        f"{_count(layout.workers, 'worker')} ({_count(layout.replicas, 'replica')} of {_laid_over(layout.mesh)})"
         f"{servers}, {plan.device.type}, "
         f"{_count(plan.threads, 'thread')} each, {steps}"
     )
+
+
+def _laid_over(mesh: "Mesh") -> str:
+    words = {"stage": "stage", "tensor": "tensor part", "domain": "domain part"}
+    axes = [_count(size, words[axis]) for axis, size in mesh.axes.items() if axis in words]
+    return " x ".join(axes) or "1 stage"
 
 
 def _count(number: int, thing: str) -> str:
@@ -170,7 +177,8 @@ def _who(plan: "Plan") -> list[str]:
     kinds = list(plan.parts[0].memory)
     table = [["who", "ranks", "holds", "entries", "sent/step", *kinds]]
     for role, i, part in _holders(plan):
-        where = f"{role} of stage {i}" if plan.layout.parts > 1 else role
+        of = ", ".join(f"{axis} {at}" for axis, at in plan.layout.mesh.position(i).items() if axis != "replica")
+        where = f"{role} of {of}" if of else role
         sent = part.worker if role == "worker" else part.server
         memory = [human_bytes(part.memory[kind]) for kind in kinds] if role == "worker" else ["-"] * len(kinds)
         table.append(

@@ -22,6 +22,7 @@ import safetensors.torch
 from torch import Tensor
 
 from ..strategies import State
+from ..strategies.placements import joined
 from ..strategies.state import from_bytes, to_bytes
 from ..tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
 from ..tracking.errors import StorageError
@@ -168,8 +169,9 @@ def read_parameters(checkpoint: Path) -> dict[str, Tensor]:
     """The whole model's state, where replicas differ replica 0's. Raises `CorruptCheckpointError`."""
     manifest = read_manifest(checkpoint)
     parts = [int(found[1]) for name in manifest.files if (found := PART.fullmatch(name)) and found[2] is None]
-    states = [read_part(checkpoint, part, 0, manifest)["parameters"] for part in sorted(parts)]
-    return {name: tensor for state in states for name, tensor in state.items()}
+    states = [read_part(checkpoint, part, 0, manifest) for part in sorted(parts)]
+    dims = {name: dim for state in states for name, dim in state.get("split", {}).items()}
+    return joined([state["parameters"] for state in states], dims)
 
 
 def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:

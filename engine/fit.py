@@ -266,7 +266,7 @@ def boundary(fits: Callable[[int], bool], guess: int, most: int) -> int:
 
 def size_of(verdict: Verdict | None) -> int:
     """The parameters of its model."""
-    return sum(part.parameters for part in verdict.plan.parts) if verdict and verdict.plan else 0
+    return sum(part.own for part in verdict.plan.parts) if verdict and verdict.plan else 0
 
 
 def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict | None, Verdict | None]:

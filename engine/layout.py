@@ -1,12 +1,14 @@
-"""Who does what: workers in replicas of parts (a pipeline's stages), then servers.
+"""Who does what: workers at the points of a mesh (strategies/mesh.py), then servers.
 
-Worker `replica * parts + part` holds `part` of `replica`. Servers follow: `servers` for each part.
+A replica's workers follow one another. Its *parts* are its workers in that order: worker `replica * parts + part`.
+Servers follow: `servers` for each part.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from ..strategies import Strategy, Sync
+from ..strategies.mesh import Mesh
 from .errors import ConfigError
 from .experiment import Experiment
 
@@ -16,21 +18,30 @@ class Role:
     kind: Literal["worker", "server"]
     replica: int  # a server's number among the servers of its part
     part: int
+    position: tuple[tuple[str, int], ...] = ()  # a worker's, on each axis
 
     def __str__(self) -> str:
-        return f"{self.kind} (replica {self.replica}, stage {self.part})" if self.kind == "worker" else "server"
+        where = ", ".join(f"{axis} {i}" for axis, i in self.position)
+        return f"worker ({where})" if self.kind == "worker" else "server"
 
 
 @dataclass(frozen=True)
 class Layout:
-    workers: int
-    parts: int
+    mesh: Mesh  # of the workers; its first axis is "replica"
     servers: int  # for each part
     loss_part: int
 
     @property
+    def workers(self) -> int:
+        return self.mesh.size
+
+    @property
     def replicas(self) -> int:
-        return self.workers // self.parts
+        return self.mesh.axes["replica"]
+
+    @property
+    def parts(self) -> int:
+        return self.workers // self.replicas
 
     @property
     def world_size(self) -> int:
@@ -43,7 +54,7 @@ class Layout:
 
     def role(self, rank: int) -> Role:
         if rank < self.workers:
-            return Role("worker", *divmod(rank, self.parts))
+            return Role("worker", *divmod(rank, self.parts), tuple(self.mesh.position(rank).items()))
         return Role("server", *divmod(rank - self.workers, self.parts))
 
 
@@ -86,4 +97,4 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
             f"hardware.workers={workers}: strategy={name} takes at most {strategy.max_replicas * parts}; "
             "strategy=data_parallel takes any number"
         )
-    return Layout(workers, parts, servers, strategy.loss_part)
+    return Layout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)

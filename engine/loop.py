@@ -31,6 +31,7 @@ class Job:
     partition: Partition
     device: torch.device
     seed: int
+    draws_as: int  # the rank whose random numbers this worker draws: see Mesh.drawing
     start: int  # the first step
     steps: int  # the step to end before
     meter: Meter
@@ -96,8 +97,8 @@ def take(job: Job, step: int) -> Batch:
 
 
 def seed_step(job: Job, step: int) -> None:
-    """A worker's randomness in a step depends on (seed, step, rank) alone, so that a resumed run repeats it."""
-    seed = ((job.seed * 1_000_003 + step) * 65_537 + job.comm.rank) % 2**63  # what torch's generators take
+    """A worker's randomness in a step depends on (seed, step, place in the mesh) alone: a resumed run repeats it."""
+    seed = ((job.seed * 1_000_003 + step) * 65_537 + job.draws_as) % 2**63  # what torch's generators take
     # not torch.manual_seed: before CUDA is used it keeps every call, with its stack, for later
     torch.default_generator.manual_seed(seed)
     if job.device.type == "cuda":

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
+from ..strategies.placements import entries
 from . import memory
 from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
@@ -28,6 +29,7 @@ class PartPlan:
 
     layers: list[str]
     parameters: int  # entries
+    own: int  # of these, those that no part before has: their sum is the whole model's
     memory: dict[str, int]  # of a worker, by kind
     server_memory: dict[str, int]  # at most, if the sync mode has servers
     held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
@@ -67,7 +69,8 @@ class Plan:
         return {
             "workers": self.layout.workers,
             "replicas": self.layout.replicas,
-            "stages": self.layout.parts,
+            "stages": self.layout.mesh.axes.get("stage", 1),
+            "mesh": dict(self.layout.mesh.axes),
             "servers": self.layout.servers * self.layout.parts,
             "device": self.device.type,
             "steps": self.steps,
@@ -121,15 +124,14 @@ def _part_plans(
     repeats = Repeats()
     try:
         with memory.AttentionOf(device), repeats:
-            activations = _activations(experiment, parts, modules, inputs, targets)
-        parts.strategy.foresee(modules, inputs, targets, parts.task.loss, device)
+            activations = _activations(experiment, parts, inputs, targets, device)
     except Exception as error:
         raise _not_taken(error, experiment, inputs, parts.allowed) from error
     with repeats:
         within = parts.strategy.cost(modules, inputs)
     parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
     plans: list[PartPlan] = []
-    for module, traffic, saved in zip(modules, within, activations, strict=True):
+    for module, traffic, saved, own in zip(modules, within, activations, entries(modules), strict=True):
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         stated = parts.sync.cost(trained, World(parts.layout.replicas, steps_per_epoch))
@@ -148,6 +150,7 @@ def _part_plans(
             PartPlan(
                 layers=[name for name, _ in module.named_children()],
                 parameters=sum(parameter.numel() for parameter in parameters),
+                own=own,
                 memory=dict(held),
                 server_memory={**server, "buffers": payload(parameters)},
                 held_in_parameters=payload(parameters),
@@ -192,38 +195,31 @@ def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, pa
 
 
 def _activations(
-    experiment: Experiment, parts: Parts, modules: list[nn.Module], inputs: Tensor, targets: Tensor
+    experiment: Experiment, parts: Parts, inputs: Tensor, targets: Tensor, device: torch.device
 ) -> list[int]:
     """Bytes that each part's passes keep for backward.
 
-    Of several micro-batches of one size two are walked: each after the first adds what the second does. In backward
-    there is more only where something is computed again, and most in that of the first, while the others wait.
+    In backward there is more only where something is computed again, and most in that of the first, while the others
+    wait.
     """
-    sizes = parts.strategy.micro_sizes(len(inputs))
-    walked = [i for i, size in enumerate(sizes) if size not in sizes[:i] or sizes[:i].count(size) == 1]
-    alike = [sum(size == sizes[i] for size in sizes) - 1 if sizes[i] in sizes[:i] else 1 for i in walked]
-    flowing = [inputs[: sizes[i]] for i in walked]
-    wanted = [targets[: sizes[i]] for i in walked]
+
+    def loss(outputs: Tensor, wanted: Tensor) -> Tensor:
+        _check_outputs(experiment, parts.modules[parts.strategy.loss_part], outputs, parts)
+        return parts.task.loss(outputs, wanted)
+
     peaks: list[int] = []
-    for i, module in enumerate(modules):
+    for passes in parts.strategy.rehearse(parts.modules, inputs, targets, loss, device):
         peak = before = 0
-        outputs: list[Tensor] = []
-        ends: list[Tensor] = []  # where backward begins
+        ends: list[Tensor] = []
         with memory.activations() as account:
-            for x, y, times in zip(flowing, wanted, alike, strict=True):
-                outputs.append(parts.strategy.forward(module, x))
-                if i == parts.strategy.loss_part:
-                    _check_outputs(experiment, module, outputs[0], parts)
-                    ends.append(parts.task.loss(outputs[-1], y))
-                else:
-                    ends.append(outputs[-1])
-                peak += times * (account.peak - before)
+            for each in passes:
+                ends.append(each.forward())
+                peak += each.times * (account.peak - before)
                 before = account.peak
             if account.recomputes:
                 memory.backward(ends[0])
                 peak += account.peak - before
         peaks.append(peak)
-        flowing = [output.detach().requires_grad_() for output in outputs]
     return peaks
 
 

@@ -14,6 +14,7 @@ from ..comm.base import Comm
 from ..comm.errors import PeerLostError
 from ..conf.groups import SHOWN
 from ..strategies.base import load_state, payload
+from ..strategies.placements import dims_of
 from ..tasks.evaluation import evaluate
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
@@ -129,6 +130,7 @@ class Worker:
         started()
         done = train(job)
         status = "completed" if done == job.steps else "interrupted"
+        self.strategy.drain()
         with self.world.ledger.aside():
             if status == "interrupted" and self.saved_at != done and self.saves:
                 self._save(done, job.meter)
@@ -216,6 +218,7 @@ class Worker:
             partition=partition,
             device=self.device,
             seed=experiment.seed,
+            draws_as=layout.mesh.drawing(self.world.rank),
             start=start,
             steps=steps,
             meter=Meter(
@@ -278,6 +281,7 @@ class Worker:
         saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and self.saves
         if not (evaluates or saves):
             return
+        self.strategy.drain()
         with self.world.ledger.aside():
             if evaluates and self.sync.synchronous:
                 self._evaluate(done, job, self._consensus_distance())
@@ -407,6 +411,8 @@ class Worker:
         if self.role.replica != 0 and not each:
             return
         whole = {"parameters": self.strategy.part_state(parameters), "sync": state}
+        if dims := dims_of([self.module]):
+            whole["split"] = dims
         name, digest = checkpoint.write_part(self.directory.checkpoints, done, self.role.part, self.role.replica, whole)
         board, key = self.world.board, f"checkpoint/{done}"
         board.post(f"{key}/{self.world.rank}", json.dumps([name, digest]))
@@ -480,7 +486,8 @@ class Worker:
                 "workers": layout.workers,
                 "servers": layout.servers * layout.parts,
                 "replicas": layout.replicas,
-                "stages": layout.parts,
+                "stages": layout.mesh.axes.get("stage", 1),
+                "mesh": dict(layout.mesh.axes),
                 "device": self.device.type,
                 "steps": done,
                 "epochs": done / self.steps_per_epoch,

@@ -1,9 +1,9 @@
 """The two orthogonal choices: how one replica is laid over workers, and how replicas agree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -68,20 +68,35 @@ class Trial:
 BeforeBackward = Callable[[Sequence[Tensor], bool], None]  # Sync.before_backward
 
 
-class Strategy(ABC):
-    """How ONE replica is laid over `parts` workers: one, or as many as a pipeline has stages.
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass of one part, as a plan takes it on the meta device."""
 
-    After `prepare`, `module` is this worker's part; its parameters are named as in the whole model.
+    forward: Callable[[], Tensor]  # returns where backward begins: the loss, or what goes to the next part
+    times: int = 1  # as many passes like it hold their activations at once, this one among them
+
+
+class Strategy(ABC):
+    """How ONE replica is laid over workers: one, or those of a mesh (mesh.py), whose axes `axes` says.
+
+    After `prepare`, `module` is this worker's part; its parameters are named as in the whole model, and are whole but
+    for those that its layers say are split (placements.py).
     """
 
-    parts: int = 1
-    loss_part: int = 0  # the part that computes the loss; it also gathers `full_state`
+    axes: Mapping[str, int] = {}  # of one replica: {"stage": 4}, {"tensor": 2}
+    loss_part: int = 0  # the part whose loss counts; it also gathers `full_state`
+    bitwise: bool = True  # one replica is serial training bit for bit, and not but for the order of sums
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
     places: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
     module: nn.Module
+
+    @property
+    def parts(self) -> int:
+        """The workers of one replica."""
+        return prod(self.axes.values())
 
     def own_sync(self) -> "Sync | None":
         """The update, when it is not left to a sync mode (torch's DDP). Such a strategy takes sync=bsp only."""
@@ -116,6 +131,9 @@ class Strategy(ABC):
         """The whole model's state at `loss_part`, None elsewhere; `parameters` are this part's, by name."""
         return self.part_state(parameters)
 
+    def drain(self) -> None:
+        """Finish what steps have left under way: weights are looked at next, or training is over."""
+
     @classmethod
     def read_files(cls, knobs: dict[str, Any]) -> dict[str, Any]:
         """The knobs with what a file holds in place of its name: a run shall depend on nothing beside its directory."""
@@ -125,21 +143,20 @@ class Strategy(ABC):
         """The micro-batches, in samples, whose activations a worker holds at once."""
         return [batch_size]
 
-    def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
-        """What a part computes of its inputs."""
-        return part(inputs)
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        """The passes of a replica's batch, part by part: a plan takes those of one before it asks for the next.
+
+        All is on the meta device, and nobody is there to talk to. `device`: that it will be trained on. What a strategy
+        must know of a batch before `memory` is asked, it sees here. Raises `LayoutError`.
+        """
+        for part in parts:
+            yield [Pass(lambda part=part: loss(part(inputs), targets))]
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
         return [{} for _ in parts]
-
-    def foresee(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
-    ) -> None:
-        """Look at a replica's batch before `memory` is asked; all is on the meta device yet. Raises `LayoutError`.
-
-        `device`: that it will be trained on.
-        """
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""

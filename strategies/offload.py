@@ -29,7 +29,7 @@ update), the optimizer's state, and A.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -40,7 +40,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World, payload
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, World, payload
 from .errors import LayoutError
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
@@ -110,10 +110,11 @@ class Offload(Strategy):
 
     # -- what it takes
 
-    def foresee(
+    def rehearse(
         self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
-    ) -> None:
+    ) -> Iterator[list[Pass]]:
         """Raises `LayoutError` where the pool is too small, or a layer cannot be swapped."""
+        yield from super().rehearse(parts, inputs, targets, loss, device)
         (layers,) = parts
         assert isinstance(layers, Layers)
         if device.type == "cuda" and not torch.cuda.is_available():

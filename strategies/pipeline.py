@@ -17,7 +17,8 @@ sum over micro-batches of |output_i| + |input_i| (the first stage has no input g
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -28,8 +29,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..comm import Comm, Work
 from .balance import balanced
-from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, payload, state_of
+from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, payload
 from .errors import LayoutError
+from .placements import gather
 
 
 class Pipeline(Strategy):
@@ -47,7 +49,7 @@ class Pipeline(Strategy):
 
         `micro_batches`: m of the gpipe schedule; a batch of fewer samples is cut into single samples.
         """
-        self.parts, self.loss_part = stages, stages - 1
+        self.axes, self.loss_part = {"stage": stages}, stages - 1
         self.micro_batches = 1 if schedule == "naive" else micro_batches
         self.cuts, self.recompute = cuts, recompute
 
@@ -104,7 +106,7 @@ class Pipeline(Strategy):
         for x, y in zip(micro_inputs, micro_targets, strict=True):  # all forward
             activation = x if self._first else self._receive_like(x)
             inputs.append(activation)
-            output = self.forward(self.module, activation)
+            output = self._forward(self.module, activation)
             if self._last:
                 # the mean over the batch is the mean of the micro-batches' means, weighted by their sizes
                 output = self._loss(output, y) * (len(y) / batch.size)
@@ -132,12 +134,36 @@ class Pipeline(Strategy):
             work.wait()
         return total if self._last else None
 
-    def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
+    def _forward(self, stage: nn.Module, inputs: Tensor) -> Tensor:
         if not self.recompute:
-            return part(inputs)
-        output = checkpoint(part, inputs, use_reentrant=False)
+            return stage(inputs)
+        output = checkpoint(stage, inputs, use_reentrant=False)
         assert isinstance(output, Tensor)
         return output
+
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        """Of several micro-batches of one size two are taken: each after the first adds what the second does."""
+        sizes = self.micro_sizes(len(inputs))
+        seen = [sizes[:i].count(size) for i, size in enumerate(sizes)]
+        counts = [(size, 1 if i == 0 else sizes.count(size) - 1) for i, size in zip(seen, sizes, strict=True) if i < 2]
+        flowing = [inputs[:size] for size, _ in counts]
+        for i, stage in enumerate(parts):
+            outputs: list[Tensor] = []
+            end = loss if i == self.loss_part else None
+            yield [
+                Pass(partial(self._take_pass, stage, x, targets[:size], end, outputs), times)
+                for x, (size, times) in zip(flowing, counts, strict=True)
+            ]
+            flowing = [output.detach().requires_grad_() for output in outputs]
+
+    def _take_pass(
+        self, stage: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss | None, outputs: list[Tensor]
+    ) -> Tensor:
+        """Returns where backward begins; what goes on to the next stage is added to `outputs`."""
+        outputs.append(self._forward(stage, inputs))
+        return outputs[-1] if loss is None else loss(outputs[-1], targets)
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         each, more = divmod(batch_size, m := min(self.micro_batches, batch_size))
@@ -153,17 +179,7 @@ class Pipeline(Strategy):
         return activation.requires_grad_(activation.is_floating_point())
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        mine = self.part_state(parameters)
-        if not self._last:
-            for tensor in mine.values():
-                self._comm.send(tensor.detach().contiguous(), self.loss_part)
-            return None
-        whole: dict[str, Tensor] = {}
-        for i, stage in enumerate(self._all[:-1]):
-            for name, tensor in state_of(stage).items():
-                whole[name] = torch.empty_like(tensor, device=next(iter(mine.values())).device, requires_grad=False)
-                self._comm.recv(whole[name], i)
-        return {**whole, **mine}
+        return gather(self.part_state(parameters), self._all, self._comm, self.loss_part)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         sent = [0] * len(parts)

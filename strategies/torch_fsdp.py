@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, Trial, World
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.start_alike import start_alike
 from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
@@ -60,9 +60,10 @@ class TorchFSDP(Strategy):
             )
         return [model]
 
-    def foresee(
+    def rehearse(
         self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
-    ) -> None:
+    ) -> Iterator[list[Pass]]:
+        yield from super().rehearse(parts, inputs, targets, loss, device)
         self.root, self.blocks = grouped(parts[0])
         self.sends_twice = device.type == "cpu"
 

@@ -24,7 +24,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -40,7 +40,7 @@ from torch.utils.checkpoint import checkpoint
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, Trial, World
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.collectives import Fabric
 from .exchange.start_alike import start_alike
@@ -131,9 +131,9 @@ class Zero(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         return [model.to(DTYPES[self.precision])]
 
-    def foresee(
+    def rehearse(
         self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
-    ) -> None:
+    ) -> Iterator[list[Pass]]:
         if self.precision == "fp16" and device.type == "cpu":
             raise LayoutError("strategy.precision=fp16: DeepSpeed has it on GPUs only; choose bf16 or fp32 on a CPU")
         if self.accumulated > len(inputs):
@@ -143,6 +143,9 @@ class Zero(Strategy):
             )
         if self.config:
             check_settings(self.settings)
+        [size] = self.micro_sizes(len(inputs))
+        for part in parts:
+            yield [Pass(lambda part=part: loss(self.forward(part, inputs[:size]), targets[:size]))]
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
@@ -154,6 +157,7 @@ class Zero(Strategy):
         return [-(-batch_size // self.accumulated)]  # each has its backward pass before the next begins
 
     def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
+        """What the module makes of a micro-batch."""
         if self.precision != "fp32" and inputs.is_floating_point():
             inputs = inputs.to(DTYPES[self.precision])
         return (_recomputed(part, inputs) if self.recompute else part(inputs)).float()  # the loss is of fp32

@@ -9,6 +9,7 @@ from paceline import engine
 from paceline.engine.errors import ConfigError
 from paceline.engine.layout import Layout, Role
 from paceline.strategies.errors import LayoutError
+from paceline.strategies.mesh import Mesh
 
 MLP = 64 * 32 + 32 + 32 * 10 + 10  # parameters of model.hidden=[32] on digits
 
@@ -37,11 +38,13 @@ class TestLayout:
         assert found.world_size == workers + servers * found.parts
 
     def test_every_rank_has_a_role_of_its_own(self) -> None:
-        found = Layout(workers=6, parts=3, servers=1, loss_part=2)
+        found = Layout(Mesh({"replica": 2, "stage": 3}), servers=1, loss_part=2)
         roles = [found.role(rank) for rank in range(found.world_size)]
-        assert roles[:6] == [Role("worker", replica, part) for replica in range(2) for part in range(3)]
+        places = [(replica, part) for replica in range(2) for part in range(3)]
+        assert [(role.kind, role.replica, role.part) for role in roles[:6]] == [("worker", *place) for place in places]
+        assert [str(role) for role in roles[:6]] == [f"worker (replica {i}, stage {j})" for i, j in places]
         assert roles[6:] == [Role("server", 0, part) for part in range(3)]
-        assert found.role(found.chief) == Role("worker", 0, 2)
+        assert roles[found.chief] == roles[2]
 
     @pytest.mark.parametrize(
         ("overrides", "words"),

@@ -8,6 +8,7 @@ import pytest
 from paceline.comm.timeline import Operation
 from paceline.engine.layout import Layout
 from paceline.engine.meters import Report, is_too_short, summarise, without_times
+from paceline.strategies.mesh import Mesh
 
 MEMORY = {"parameters": 8, "gradients": 8, "activations": 3, "process_peak": 100}
 
@@ -29,7 +30,7 @@ def report(rank: int = 0, **different: Any) -> Report:
     return Report(**{**plain, **different})
 
 
-TWO = Layout(workers=2, parts=1, servers=0, loss_part=0)
+TWO = Layout(Mesh({"replica": 2}), servers=0, loss_part=0)
 
 
 def test_throughput_is_all_samples_over_the_slowest_replicas_steps_and_leaves_out_what_lies_between() -> None:
@@ -49,7 +50,7 @@ def test_the_split_adds_up_to_the_median_and_tells_each_worker() -> None:
 
 
 def test_throughput_counts_a_replicas_samples_once_however_many_stages_it_has() -> None:
-    layout = Layout(workers=4, parts=2, servers=0, loss_part=1)
+    layout = Layout(Mesh({"replica": 2, "stage": 2}), servers=0, loss_part=1)
     reports = [report(rank, part=rank % 2, steps=[(0.0, 1.0, 10)]) for rank in range(4)]
     assert summarise(reports, layout)["throughput"] == 20.0
 
@@ -120,7 +121,7 @@ def test_memory_is_the_largest_workers_kind_by_kind_without_servers() -> None:
         report(1, memory={**MEMORY, "parameters": 9}),
         report(2, kind="server", memory={**MEMORY, "parameters": 99}),
     ]
-    memory = summarise(reports, Layout(workers=2, parts=1, servers=1, loss_part=0))["memory"]
+    memory = summarise(reports, Layout(Mesh({"replica": 2}), servers=1, loss_part=0))["memory"]
     assert memory == {**MEMORY, "activations": 7, "parameters": 9}
 
 
@@ -130,7 +131,7 @@ def test_a_workers_step_is_charged_its_share_of_what_servers_sent() -> None:
         report(1, bytes={"send": 100}, messages={"send": 3}),
         report(2, kind="server", trained_steps=0, bytes={"send": 400, "broadcast": 20}),
     ]
-    wire = summarise(reports, Layout(workers=2, parts=1, servers=1, loss_part=0))["wire"]
+    wire = summarise(reports, Layout(Mesh({"replica": 2}), servers=1, loss_part=0))["wire"]
     by_primitive = {"send": 30.0, "broadcast": 1.0}
     assert wire == {"bytes_per_step": 31.0, "by_primitive": by_primitive, "total": 620, "messages": 5}
 
@@ -141,9 +142,9 @@ def test_staleness_is_pooled_over_servers() -> None:
         report(1, kind="server", sync={"staleness": {"0": 2, "1": 1}}),
         report(2, kind="server", sync={"staleness": {"1": 3, "4": 2}}),
     ]
-    staleness = summarise(reports, Layout(workers=1, parts=1, servers=2, loss_part=0))["staleness"]
+    staleness = summarise(reports, Layout(Mesh({"replica": 1}), servers=2, loss_part=0))["staleness"]
     assert staleness == {"mean": (4 * 1 + 2 * 4) / 8, "max": 4, "histogram": {"0": 2, "1": 4, "4": 2}}
-    assert summarise([report(0)], Layout(workers=1, parts=1, servers=0, loss_part=0))["staleness"] is None
+    assert summarise([report(0)], Layout(Mesh({"replica": 1}), servers=0, loss_part=0))["staleness"] is None
 
 
 @pytest.mark.parametrize("operations", [[], [Operation("all#", 1, float("-inf"), 0.5, 1.0)]])

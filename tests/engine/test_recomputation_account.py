@@ -99,7 +99,7 @@ def zero_case(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> tuple[Step,
 def pipeline_case(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> tuple[Step, Segments, Tensor, Tensor]:
     x, y = batch
     pipeline = Pipeline(recompute=True)
-    return lambda x: pipeline.forward(model, x), [(model, True), (lambda out: cross_entropy(out, y), False)], x, y
+    return lambda x: pipeline._forward(model, x), [(model, True), (lambda out: cross_entropy(out, y), False)], x, y
 
 
 CASES = {
@@ -142,7 +142,7 @@ def test_what_is_recomputed_within_what_is_recomputed_counts_too() -> None:
     pipeline = Pipeline(recompute=True)
 
     def peak(model: nn.Module) -> int:
-        return measured(lambda x: pipeline.forward(model, x), x, y)[1]
+        return measured(lambda x: pipeline._forward(model, x), x, y)[1]
 
     block, _ = saved_by(plain[1], torch.randn(4, 16, 32, requires_grad=True))
     # of all blocks their inputs, of one all that it saves

@@ -441,9 +441,8 @@ def test_what_cannot_be_swapped_is_refused_before_training(model, says):
     with torch.device("meta"):
         parts = strategy.split(model())
     with pytest.raises(LayoutError, match=says):
-        strategy.foresee(
-            parts, inputs, torch.zeros(2, dtype=torch.int64, device="meta"), F.cross_entropy, torch.device("cpu")
-        )
+        targets = torch.zeros(2, dtype=torch.int64, device="meta")
+        list(strategy.rehearse(parts, inputs, targets, F.cross_entropy, torch.device("cpu")))
 
 
 # -- failures

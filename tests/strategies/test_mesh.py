@@ -1,0 +1,83 @@
+"""Where workers are in the mesh, and where the entries of parameters are among them."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.strategies.base import state_of
+from paceline.strategies.mesh import Mesh
+from paceline.strategies.placements import Split, dims_of, entries, gather, joined, owned
+
+MESH = Mesh({"replica": 2, "stage": 3, "tensor": 2})
+
+
+def test_ranks_and_positions_are_inverse_and_the_last_axis_varies_fastest() -> None:
+    places = [dict(zip(MESH.axes, place, strict=True)) for place in product(range(2), range(3), range(2))]
+    assert [MESH.position(rank) for rank in range(MESH.size)] == places
+    assert [MESH.rank(place) for place in places] == list(range(12))
+
+
+def test_along_an_axis_are_those_who_differ_on_it_alone() -> None:
+    assert (MESH.along("tensor", 4), MESH.along("stage", 4), MESH.along("replica", 4)) == ([4, 5], [0, 2, 4], [4, 10])
+    for rank, axis in product(range(MESH.size), MESH.axes):
+        group = MESH.along(axis, rank)
+        assert rank in group and len(group) == MESH.axes[axis] and group == sorted(group)
+        others = [{key: i for key, i in MESH.position(other).items() if key != axis} for other in group]
+        assert others == [others[0]] * len(group)
+
+
+def test_those_who_compute_the_same_samples_draw_the_same_numbers() -> None:
+    draws = [MESH.drawing(rank) for rank in range(MESH.size)]
+    assert draws == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10]
+    plain = Mesh({"replica": 3, "stage": 2})
+    assert [plain.drawing(rank) for rank in range(6)] == list(range(6))
+
+
+@pytest.mark.parametrize("axes", [{"stage": 2, "replica": 2}, {"rows": 2}, {"replica": 0}])
+def test_axes_have_names_an_order_and_workers(axes: dict[str, int]) -> None:
+    with pytest.raises(AssertionError):
+        Mesh(axes)
+
+
+class Piece(nn.Module):
+    """Half of a weight of four columns, beside a bias that is whole."""
+
+    placements = {"weight": Split(1)}  # noqa: RUF012
+
+    def __init__(self, piece: int) -> None:
+        super().__init__()
+        whole = torch.arange(12.0).view(3, 4)
+        self.weight = nn.Parameter(whole[:, 2 * piece : 2 * piece + 2].clone())
+        self.bias = nn.Parameter(torch.tensor([7.0, 8.0, 9.0]))
+
+
+def parts() -> list[nn.Module]:
+    return [nn.ModuleDict({"piece": Piece(i)}) for i in range(2)]
+
+
+def test_pieces_are_joined_in_order_and_what_is_whole_is_the_first_ones() -> None:
+    states = [state_of(part) for part in parts()]
+    whole = joined(states, dims_of(parts()))
+    assert torch.equal(whole["piece.weight"], torch.arange(12.0).view(3, 4))
+    assert whole["piece.bias"].tolist() == [7.0, 8.0, 9.0]
+
+
+def test_each_entry_is_owned_once() -> None:
+    assert owned(parts()) == [["piece.weight", "piece.bias"], ["piece.weight"]]
+    assert entries(parts()) == [6 + 3, 6]
+
+
+def gather_at(comm, to: int):
+    mine = state_of(parts()[comm.rank])
+    whole = gather(mine, [part.to("meta") for part in parts()], comm, to)
+    return None if whole is None else {name: tensor.tolist() for name, tensor in whole.items()}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("to", [0, 1])
+def test_the_whole_is_gathered_at_one_worker(fabric, to: int) -> None:
+    results = fabric(2, gather_at, to)
+    assert results[1 - to] is None
+    assert results[to] == {"piece.weight": torch.arange(12.0).view(3, 4).tolist(), "piece.bias": [7.0, 8.0, 9.0]}

@@ -1,0 +1,196 @@
+"""Pairs of linear layers cut over workers: against serial training, layer by layer, in bytes, and what is refused."""
+
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from oracles import CLASSES, FEATURES, Case, Plan, distance, identical, mlp64, momentum, serial, train
+from torch import nn
+
+from paceline.engine import prepare, run
+from paceline.engine.build import assemble
+from paceline.engine.launchers.virtual import cluster_of
+from paceline.engine.launchers.virtual import run as run_virtual
+from paceline.engine.worker import Assignment, Worker
+from paceline.strategies import LayoutError, World
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.exchange.collectives import Fabric, Ring
+from paceline.strategies.pipeline import Pipeline
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.local_sgd import LocalSGD
+from paceline.strategies.tensor import ColumnLinear, RowLinear, TensorParallel, paired
+from paceline.tracking.run_directory import RunDirectory
+
+pytestmark = pytest.mark.dist
+
+
+def two_pairs64() -> nn.Sequential:
+    """Two pairs, so that the second sends gradients back; a layer alone; dropout outside of pairs."""
+    return nn.Sequential(
+        OrderedDict(
+            a=nn.Linear(FEATURES, 8),
+            relu=nn.ReLU(),
+            b=nn.Linear(8, 6, bias=False),
+            norm=nn.LayerNorm(6),
+            drop=nn.Dropout(0.0),
+            c=nn.Linear(6, 12),
+            gelu=nn.GELU(),
+            d=nn.Linear(12, 5),
+            tanh=nn.Tanh(),
+            e=nn.Linear(5, CLASSES),
+        )
+    ).double()
+
+
+CASE = Case([[4, 4], [3, 0], *[[4, 4]] * 18], model=two_pairs64, optimizer=momentum)
+ONE = Case([[5], [3], [1], [4]], model=two_pairs64, optimizer=momentum)
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_a_replica_trains_as_one_worker(fabric, degree):
+    results = fabric(degree, train, Plan(TensorParallel(degree), BSP(), ONE))
+    assert distance(results[0]["whole"], serial(ONE)) < 1e-13
+    assert all(result["whole"] is None for result in results[1:])
+    assert None not in results[0]["losses"] and set(results[1]["losses"]) == {None}
+
+
+@pytest.mark.parametrize("collective", [Fabric(), Ring()], ids=["fabric", "ring"])
+def test_replicas_of_two_train_as_one_worker_with_all_samples_after_20_steps(fabric, collective):
+    results = fabric(4, train, Plan(TensorParallel(2, collective), BSP(collective=collective), CASE))
+    assert distance(results[0]["whole"], serial(CASE)) < 1e-12
+    assert identical(results[0]["weights"], results[2]["weights"])
+
+
+def test_what_is_whole_stays_the_same_bits_on_all_workers_of_a_replica(fabric):
+    results = fabric(2, train, Plan(TensorParallel(2), BSP(), Case([[4]] * 6, model=two_pairs64, optimizer=momentum)))
+    one, other = (result["weights"] for result in results)
+    whole = [name for name in one if name.split(".")[0] in ("norm", "e") or name == "d.bias"]
+    assert len(whole) == 5 and all(torch.equal(one[name], other[name]) for name in whole)
+    assert not torch.equal(one["a.weight"], other["a.weight"])
+
+
+def test_other_sync_modes_agree_piece_by_piece(virtual_workers):
+    """Local SGD on two replicas of two is that on two replicas of one."""
+    results = virtual_workers(4, train, Plan(TensorParallel(2), LocalSGD(3), CASE))
+    [plain, _] = virtual_workers(2, train, Plan(DataParallel(), LocalSGD(3), CASE))
+    assert distance(results[0]["whole"], plain["whole"]) < 1e-12
+
+
+def test_pieces_are_columns_of_the_first_and_rows_of_the_second():
+    model = two_pairs64()
+    one, other = TensorParallel(2).split(model)
+    assert isinstance(one.a, ColumnLinear) and isinstance(one.b, RowLinear) and isinstance(one.e, nn.Linear)
+    assert torch.equal(torch.cat([one.a.weight, other.a.weight]), model.a.weight)
+    assert torch.equal(torch.cat([one.b.weight, other.b.weight], dim=1), model.b.weight)
+    assert torch.equal(one.d.bias, model.d.bias)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pairs"),
+    [
+        ("L r L", ["02"]),
+        ("L L L", ["01"]),
+        ("L r L r L r L", ["02", "46"]),
+        ("L n L r L", ["24"]),
+        ("L r n L", []),
+        ("n L", []),
+    ],
+)
+def test_a_linear_layer_is_paired_with_the_next_if_only_elementwise_ones_are_between(layers, pairs):
+    kinds = {"L": lambda: nn.Linear(4, 4), "r": nn.ReLU, "n": lambda: nn.LayerNorm(4)}
+    named = {str(i): kinds[kind]() for i, kind in enumerate(layers.split())}
+    assert ["".join(pair) for pair in paired(named)] == pairs
+
+
+@pytest.mark.parametrize("collective", [Fabric(), Ring()], ids=["fabric", "ring"])
+def test_two_sums_a_pair_but_none_back_to_what_is_not_trained(virtual_workers, collective):
+    strategy = TensorParallel(2, collective)
+    case = Case([[4]], model=two_pairs64)
+    with torch.device("meta"):
+        [stated, _] = strategy.cost(strategy.split(two_pairs64()), torch.empty(4, FEATURES, dtype=torch.float64))
+    # forward: b's and d's outputs; backward: c's inputs, and none of a's, which nobody asks for
+    assert stated == collective.traffic(8 * 4 * (6 + 5 + 6), World(2))
+    results = virtual_workers(2, train, Plan(TensorParallel(2, collective), BSP(), case))
+    assert all(result["ledger"] == pytest.approx(stated) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("degree", "model", "says"),
+    [
+        (
+            3,
+            mlp64,
+            r"strategy.degree=3: 10 outputs of the layer 0 .*choose 9 or 12 of them, or a degree that divides 10",
+        ),
+        (16, mlp64, r"strategy.degree=16: 10 outputs of the layer 0 .*choose 16 of them"),
+        (2, lambda: nn.Sequential(nn.Linear(6, 4)), "no two linear layers with only element-wise ones between"),
+        (2, lambda: nn.Bilinear(2, 2, 2), "strategy=tensor looks for pairs of linear layers in an nn.Sequential"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_with_what_could(degree, model, says):
+    with pytest.raises(LayoutError, match=says):
+        TensorParallel(degree).split(model())
+
+
+# -- whole runs
+
+TINY = ("tracking=none", "strategy=tensor", "model.hidden=[16,12]", "batch_size=8", "data.limit=96", "steps=8")
+
+
+@pytest.fixture
+def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def trained(*overrides: str, **how: str) -> tuple[dict[str, torch.Tensor], dict]:
+    result = run([*(() if "resume" in how else TINY), *overrides], quiet=True, **how)
+    assert result is not None and result.summary["status"] == "completed"
+    return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
+
+
+def test_a_run_has_the_bits_bytes_and_memory_of_the_virtual_cluster_and_its_plan(here):
+    real, told = trained("hardware.workers=2", "hardware.threads=1")
+    modelled, of_model = trained("hardware.workers=2", "hardware=virtual")
+    assert distance(real, modelled) < 1e-6
+    for summary in (told, of_model):
+        assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"])
+        assert summary["mesh"] == {"replica": 1, "tensor": 2} and summary["stages"] == 1
+    assert told["predicted"]["memory"] == of_model["predicted"]["memory"]
+    kinds = ("parameters", "gradients", "optimizer", "buffers")
+    assert [told["memory"][kind] for kind in kinds] == [told["predicted"]["memory"][kind] for kind in kinds]
+
+
+def test_a_resumed_run_and_one_that_begins_with_a_checkpoint_have_all_pieces(here):
+    overrides = ("hardware.workers=2", "hardware.threads=1")
+    whole, _ = trained(*overrides)
+    trained(*overrides, "steps=4", "checkpoint.every_steps=4", name="half")
+    assert identical(trained("steps=8", resume="half")[0], whole)
+    begun, _ = trained(*overrides, "steps=1", "optimizer.lr=1e-30", "weights=runs/half/checkpoints/step-00000008")
+    assert distance(begun, whole) < 1e-6
+
+
+def test_a_plan_counts_each_entry_once():
+    plan = prepare([*TINY]).plan()
+    whole = prepare(["tracking=none", "model.hidden=[16,12]"]).plan()
+    assert sum(part.own for part in plan.parts) == whole.parts[0].parameters
+    assert sum(part.parameters for part in plan.parts) > whole.parts[0].parameters
+
+
+def test_whoever_looks_at_weights_drains_the_strategy_first(here, monkeypatch):
+    """Before the evaluation after the first of two epochs, and at the end; by both workers of a virtual pipeline."""
+    told: list[str] = []
+    step, judge = Pipeline.forward_backward, Worker._judge
+    monkeypatch.setattr(Pipeline, "forward_backward", lambda self, batch: (told.append("step"), step(self, batch))[1])
+    monkeypatch.setattr(Pipeline, "drain", lambda self: told.append("drain"))
+    monkeypatch.setattr(Worker, "_judge", lambda *given: (told.append("judge"), judge(*given))[1])
+    asked = ["tracking=none", "strategy=pipeline", "hardware=virtual", "data.limit=32", "batch_size=8", "epochs=2"]
+    experiment = prepare(asked).experiment
+    parts = assemble(experiment, ())
+    directory = RunDirectory.create(Path("runs"), "one")
+    run_virtual(Assignment(experiment, directory.path, (), ""), parts, cluster_of(parts, experiment.hardware))
+    epoch = ["step"] * 2 * parts.deal().steps_per_epoch
+    assert sorted(told) == sorted([*epoch, "drain", "drain", "judge"] * 2)
+    first = told.index("judge")
+    assert told[:first].count("drain") == 2 and told[first - 1] == "drain" and told[-1] == "judge"
