@@ -124,7 +124,9 @@ class Terminated(SystemExit):
 
 def _status_of_stop(error: BaseException | None) -> int:
     """The exit status where this came up while a signal was on its way: a library stumbled over it. Else 0."""
-    while error is not None:
+    seen: set[int] = set()  # a chain may lead back to where it began
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
         if isinstance(error, Terminated):
             return TERMINATED

@@ -281,7 +281,7 @@ def _no_such_key(
     section = OmegaConf.select(config, parent) if parent else config
     names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
     values = {name: value for name, _, value in (text.lstrip("+").partition("=") for text in overrides)}
-    is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8)
+    is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8 if parent not in BY_NAME else 0.6)
     if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir)):
         return f"{key}: there is no such key; {there}"
     if parent and not isinstance(section, DictConfig):

@@ -112,7 +112,9 @@ def place_of(error: BaseException) -> str:
 def place_in(error: BaseException, is_theirs: Callable[[FrameType], bool]) -> str:
     """`mine.wide.Wide.forward (mine/wide.py, line 14)`: the last such line; "" where there is none."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()  # a chain may lead back to where it began
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         frames = [(frame, line) for frame, line in traceback.walk_tb(cause.__traceback__) if is_theirs(frame)]
         if frames:
             frame, line = frames[-1]

@@ -28,11 +28,17 @@ def elsewhere(key: str, value: str = "", config_dir: Path | None = None) -> str:
         for group, choice in entry.items()
     }
     holders = _holders(leaf, config_dir)
+    if key in holders:  # another choice of the same group
+        return _who_has(holders[key], key)
     found = [path for path in _flat(primary) if path.rpartition(".")[2] == leaf]
     found += [path for path, choices in holders.items() if usual & {*choices}]
     if found:
         return f"it is {' or '.join(path + given for path in found)}"
-    return " and ".join(f"{_listed(choices)} has {path}" for path, choices in holders.items())
+    return " and ".join(_who_has(choices, path) for path, choices in holders.items())
+
+
+def _who_has(choices: list[str], path: str) -> str:
+    return f"{_listed(choices)} {'has' if len(choices) == 1 else 'have'} {path}"
 
 
 def _groups() -> dict[str, str]:

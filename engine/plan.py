@@ -126,7 +126,10 @@ def _part_plans(
         with memory.AttentionOf(device), repeats:
             activations = _activations(experiment, parts, inputs, targets, device)
     except Exception as error:
-        raise _not_taken(error, experiment, inputs, parts.allowed) from error
+        refused = _not_taken(error, experiment, inputs, parts.allowed)
+        if refused is error:
+            raise
+        raise refused from error
     with repeats:
         within = parts.strategy.cost(modules, inputs)
     parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))

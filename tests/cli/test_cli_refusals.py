@@ -222,3 +222,44 @@ def test_every_command_is_documented() -> None:
     commands = typer.main.get_command(paceline.cli.main.app).commands  # pyright: ignore[reportAttributeAccessIssue]
     assert set(commands) == {"train", "plan", "sweep", "compare", "show", "upload", "sync", "list", "doctor"}
     assert all(command.help for command in commands.values())
+
+
+ODD = """
+from types import SimpleNamespace
+
+from torch import nn
+
+
+class Odd(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return SimpleNamespace(logits=self.layer(x.flatten(1)))
+"""
+
+
+@pytest.mark.parametrize("command", [("plan",), ("train", "--dry-run")], ids=" ".join)
+def test_a_model_that_returns_no_tensor_is_refused_at_once(command, paceline, nothing_starts: None, here: Path) -> None:
+    (here / "odd_outputs.py").write_text(ODD)
+    (here / "conf" / "model").mkdir(parents=True)
+    (here / "conf" / "model" / "odd.yaml").write_text("_target_: odd_outputs.Odd\n")
+    ended = paceline(*command, "model=odd", "--config-dir", "conf", "--allow-module", "odd_outputs")
+    assert ended.status == 2 and "returns a SimpleNamespace" in ended.last and ".logits" in ended.last
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("attack.workers=2",), "attack=sign_flip has attack.workers"),
+        (("compress=topk", "compress.rate=0.1"), "did you mean compress.ratio"),
+        (("hardware=virtual", "hardware.timeout=20"), "have hardware.timeout"),
+    ],
+    ids=" ".join,
+)
+def test_a_key_of_another_choice_of_the_same_group_is_looked_for_there_first(
+    overrides, says, paceline, nothing_starts: None, here: Path
+) -> None:
+    ended = paceline("train", *overrides)
+    assert ended.status == 2 and says in ended.last

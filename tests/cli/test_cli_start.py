@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import Terminated, _status_of_stop
+from paceline.engine.failures import place_in
 
 HEAVY = {"torch", "hydra", "omegaconf", "pydantic", "wandb", "deepspeed", "rich", "numpy", "sklearn"}
 LOADED = """
@@ -104,3 +105,9 @@ def test_a_library_that_stumbles_over_a_signal_is_no_mistake_of_ours(stop: BaseE
             raise AttributeError("'NoneType' object has no attribute '_invalidate_flags_cache'")
     except AttributeError as stumbled:
         assert _status_of_stop(stumbled) == status
+
+
+def test_an_error_that_is_its_own_cause_is_said_and_not_followed_for_ever() -> None:
+    error, other = ValueError("round"), ValueError("and round")
+    error.__cause__, other.__cause__ = error, error
+    assert _status_of_stop(error) == _status_of_stop(other) == 0 and place_in(other, lambda _: False) == ""
