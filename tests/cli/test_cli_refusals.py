@@ -254,7 +254,7 @@ def test_a_model_that_returns_no_tensor_is_refused_at_once(command, paceline, no
     [
         (("attack.workers=2",), "attack=sign_flip has attack.workers"),
         (("compress=topk", "compress.rate=0.1"), "did you mean compress.ratio"),
-        (("hardware=virtual", "hardware.timeout=20"), "have hardware.timeout"),
+        (("hardware=virtual", "hardware.timeout=20"), "hardware=local has hardware.timeout"),
     ],
     ids=" ".join,
 )
