@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import typer._completion_classes
-import typer._completion_shared
 from typer.completion import completion_init, install_callback, show_callback
 
+from ..compat.typer import set_bash_script
 from ..engine import ROOT
 from .choices import defaults, groups, primary
 
@@ -48,8 +47,7 @@ ShowCompletion = Annotated[
 def complete_in_shells() -> None:
     """Answer the shells' questions, and give bash our script."""
     completion_init()
-    typer._completion_shared._completion_scripts["bash"] = BASH
-    typer._completion_classes.BashComplete.source_template = BASH
+    set_bash_script(BASH)
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> Candidates:

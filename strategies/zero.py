@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from annotated_types import Ge, Gt
@@ -40,6 +40,7 @@ from torch.utils.checkpoint import checkpoint
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
+from ..compat.deepspeed import Place, is_cut_up, leave_out, loss_scale, place_of, set_loss_scale
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.collectives import Fabric
@@ -51,8 +52,6 @@ from .external.deepspeed_settings import Noting, merged, read
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-# what fp16 training keeps of its loss scale
-_SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 BUCKET = 500_000_000  # entries; DeepSpeed's default
 
 
@@ -150,7 +149,7 @@ class Zero(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
-        self.account = Account(model, self.offload)
+        self.account = Account(model, self.stage, self.offload, self.precision == "fp32")
         self.replicas = 1
 
     def micro_sizes(self, batch_size: int) -> list[int]:
@@ -234,8 +233,8 @@ class _ZeroUpdate(Sync):
                 return kept.detach()
             flat, own, _ = self._place(parameter)  # stage 0: all of it is here
             held = flat if key is None else self.optimizer.state[flat][key]
-            return _cut(held.detach(), own).view_as(parameter)
-        with GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
+            return own.of(held.detach()).view_as(parameter)
+        with GatheredParameters([parameter], enabled=is_cut_up(parameter)):
             return parameter.detach().float().clone()
 
     def state_dict(self) -> State:
@@ -249,10 +248,9 @@ class _ZeroUpdate(Sync):
             for i, parameter in enumerate(every)
             if parameter.requires_grad and kept
         }
-        scaler = getattr(self._engine.optimizer, "loss_scaler", None)
         return {
             "optimizer": {"state": state, "param_groups": [{**knobs, "params": list(range(len(every)))}]},
-            "scaler": {key: getattr(scaler, key) for key in _SCALER if hasattr(scaler, key)},
+            "scaler": loss_scale(self._engine),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -260,16 +258,14 @@ class _ZeroUpdate(Sync):
         for i, parameter in enumerate(self._strategy.module.parameters()):
             for key, value in kept.get(i, {}).items():
                 self._keep(parameter, key, value)
-        scaler = getattr(self._engine.optimizer, "loss_scaler", None)
-        for key, value in state["scaler"].items():
-            setattr(scaler, key, value)
+        set_loss_scale(self._engine, state["scaler"])
 
     def _keep(self, parameter: nn.Parameter, key: str | None, whole: Any) -> None:
         """This replica's piece of a parameter's fp32 weights (`key` None) or optimizer state, from all of it."""
         flat, own, piece = self._place(parameter)
         if key is None:
             if flat is not parameter:
-                _cut(flat.detach(), own).copy_(_cut(whole, piece))
+                own.of(flat.detach()).copy_(piece.of(whole))
             return
         its = self.optimizer.state[flat]
         if not (isinstance(whole, Tensor) and whole.dim() > 0):
@@ -277,33 +273,12 @@ class _ZeroUpdate(Sync):
             return
         if key not in its:
             its[key] = torch.zeros_like(flat, memory_format=torch.contiguous_format).detach()
-        _cut(its[key], own).copy_(_cut(whole, piece))
+        own.of(its[key]).copy_(piece.of(whole))
 
-    def _place(self, parameter: nn.Parameter) -> tuple[Tensor, "_Cut", "_Cut"]:
-        """(The tensor that the optimizer steps for it, which entries of that are its, which of its own these are.)"""
-        zero = self._engine.optimizer
-        if hasattr(parameter, "ds_id"):
-            group, start, size = zero.grad_position[zero.get_param_id(parameter)]
-            entries: int = cast(Any, parameter).ds_numel
-            first = size * self.comm.rank  # the last pieces may reach beyond its end
-            size = max(0, min(size, entries - first))
-            return (
-                zero.fp32_partitioned_groups_flat[group],
-                _Cut(start, size),
-                _Cut(min(first, entries), size),
-            )
-        mapping = getattr(parameter, "_hp_mapping", None)
-        if mapping is not None:
-            own, piece = mapping.hp_fragment_address, mapping.lp_fragment_address
-            flat = self.optimizer.param_groups[mapping.param_group_index]["params"][0]
-            return flat, _Cut(own.start, own.numel), _Cut(piece.start, piece.numel)
-        if self._strategy.stage > 0:  # all of it is other replicas'
-            return self.optimizer.param_groups[0]["params"][0], _Cut(0, 0), _Cut(0, 0)
-        whole = _Cut(0, parameter.numel())
-        if self._strategy.precision == "fp32":
-            return parameter, whole, whole
-        trained = next(i for i, trained in enumerate(zero.fp16_groups[0]) if trained is parameter)
-        return zero.fp32_groups[0][trained], whole, whole
+    def _place(self, parameter: nn.Parameter) -> Place:
+        strategy = self._strategy
+        fp32 = strategy.precision == "fp32"
+        return place_of(parameter, self._engine.optimizer, self.optimizer, strategy.stage, fp32, self.comm.rank)
 
     # -- measures
 
@@ -335,15 +310,6 @@ class _ZeroUpdate(Sync):
                 "all_gather": (replicas - 1) * width * piece,
             }
         )
-
-
-class _Cut(NamedTuple):
-    start: int
-    size: int
-
-
-def _cut(tensor: Tensor, cut: _Cut) -> Tensor:
-    return tensor.view(-1).narrow(0, cut.start, cut.size)
 
 
 class _Forward(nn.Module):
@@ -443,10 +409,9 @@ def quiet_import() -> Any:
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it says that it looked for one
     import deepspeed
-    import deepspeed.ops
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    leave_out("deepspeed_shm_comm")
     return deepspeed
 
 

@@ -1,4 +1,4 @@
-"""Which trial comes next, and what has been acknowledged: Optuna's study, in a database. Only this file imports optuna.
+"""Which trial comes next, and what has been acknowledged: Optuna's study, in a database (compat/optuna.py).
 
 A trial is in one of these states, and moves only by one transaction of the database:
 
@@ -30,6 +30,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from ..compat import optuna as database
 from ..engine.errors import ConfigError, MachineError
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.files import UnusableFileError, read_text
@@ -94,9 +95,7 @@ class Study:
 
     def close(self) -> None:
         """Let go of the database."""
-        storage = self._study._storage
-        storage.remove_session()
-        getattr(storage, "_backend", storage).engine.dispose()  # pyright: ignore[reportAttributeAccessIssue]
+        database.close(self._study)
 
     # -- what comes next
 
@@ -110,7 +109,7 @@ class Study:
                 if enough and not waiting:
                     return None
                 asked = self._study.ask(self._spaces)
-                self._beat(asked._trial_id)
+                self._beat(database.id_of(asked))
                 if self._is_wanted(asked):
                     asked.set_user_attr(PLACE, self._place)
                     return _trial(self._frozen(asked.number), self.definition)
@@ -133,22 +132,21 @@ class Study:
         """Tell a shared study that these still run."""
         for trial in trials:
             with _stored(self._url):
-                self._beat(self._frozen(trial.number)._trial_id)
+                self._beat(database.id_of(self._frozen(trial.number)))
 
     def _beat(self, trial_id: int) -> None:
         if self.shared:
-            self._study._storage.record_heartbeat(trial_id)  # pyright: ignore[reportAttributeAccessIssue]
+            database.beat(self._study, trial_id)
 
     def _frozen(self, number: int) -> FrozenTrial:
-        trial_id = self._study._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
-        return self._study._storage.get_trial(trial_id)
+        return database.trial_numbered(self._study, number)
 
     # -- what has become of it
 
     def report(self, trial: Trial, step: int, value: float) -> bool:
         """Tell how a trial is doing after `step` evaluations; True: it is to be given up."""
         with _stored(self._url):
-            running = optuna.Trial(self._study, self._frozen(trial.number)._trial_id)
+            running = database.running(self._study, trial.number)
             running.report(value, step)
             return running.should_prune()
 
@@ -169,10 +167,10 @@ class Study:
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         facts = {"runs": list(runs), "summaries": list(summaries), "reason": reason, "exit_code": exit_code}
         with self._lock, _stored(self._url):
-            trial_id = self._frozen(trial.number)._trial_id
+            trial_id = database.id_of(self._frozen(trial.number))
             try:
                 for key, fact in facts.items():
-                    self._study._storage.set_trial_user_attr(trial_id, key, fact)
+                    database.set_user_attribute(self._study, trial_id, key, fact)
                 self._study.tell(trial.number, value if state == "complete" else None, state=states[state])
             except (UpdateFinishedTrialError, ValueError):
                 if not self._frozen(trial.number).state.is_finished():
@@ -210,10 +208,12 @@ class Study:
             return []
         with self._lock, _stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
-            silent = set(self._study._storage._get_stale_trial_ids(self._study._study_id))  # pyright: ignore[reportAttributeAccessIssue]
+            silent = database.silent(self._study)
         theirs = [trial for trial in every if trial.state is TrialState.RUNNING and not self._is_mine(trial)]
         return [
-            _done(trial, self.definition) for trial in theirs if trial._trial_id in silent or self._is_nobodys(trial)
+            _done(trial, self.definition)
+            for trial in theirs
+            if database.id_of(trial) in silent or self._is_nobodys(trial)
         ]
 
     def awaited(self) -> int:
@@ -376,7 +376,7 @@ def _enqueue(study: optuna.Study, definition: Definition, url: str) -> None:
             if (i, seed) not in there:
                 waiting = optuna.trial.create_trial(
                     state=TrialState.WAITING,
-                    system_attrs={"fixed_params": point},
+                    system_attrs={database.POINT: point},
                     user_attrs={"point": i, "seeds": [seed]},
                 )
                 missing.append(waiting)

@@ -20,21 +20,22 @@ from paceline.strategies import Strategy, Sync
 
 ROOT = Path(__file__).parents[1]
 MAY_USE = {
-    "cli": {"sweep", "engine", "strategies", "comm", "tasks", "tracking", "conf"},
-    "sweep": {"engine", "tracking"},
-    "engine": {"strategies", "comm", "tasks", "tracking", "conf"},
-    "strategies": {"comm"},
+    "cli": {"sweep", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat"},
+    "sweep": {"engine", "tracking", "compat"},
+    "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat"},
+    "strategies": {"comm", "compat"},
     "comm": set(),
     "tasks": set(),
-    "tracking": {"conf"},
+    "tracking": {"conf", "compat"},
     "conf": set(),
+    "compat": set(),
 }
 OWNERS = {  # what is imported -> the files that may
-    "deepspeed": ["strategies/zero.py"],
+    "deepspeed": ["strategies/zero.py", "compat/deepspeed.py"],
     "wandb": ["tracking/wandb*.py"],
     "hydra": ["engine/compose.py"],
-    "optuna": ["sweep/study.py"],
-    "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/external/fsdp_memory.py"],
+    "optuna": ["sweep/study.py", "compat/optuna.py"],
+    "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/external/fsdp_memory.py", "compat/fsdp.py"],
 }
 SOURCES = [path for room in MAY_USE for path in sorted((ROOT / room).rglob("*.py"))]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("cli", "comm", "conf", "engine", "strategies", "sweep", "tasks", "tracking")
+ROOMS = ("cli", "comm", "compat", "conf", "engine", "strategies", "sweep", "tasks", "tracking")
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> str:

@@ -4,13 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
+from ...compat.deepspeed import held_by, optimizer_state
 from ..base import Memory, payload
 
 MOVED = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "parameters")}  # by offload, to the host
-
-COPIES = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups")  # of the weights, in fp32
 
 
 def stated(
@@ -59,8 +57,9 @@ def _moved(memory: Memory, offload: str) -> dict[str, int]:
 class Account:
     """The most bytes that the tensors of DeepSpeed's engine take in the first step, by kind."""
 
-    def __init__(self, module: nn.Module, offload: str) -> None:
-        self._module, self._offload = module, offload
+    def __init__(self, module: nn.Module, stage: int, offload: str, fp32: bool) -> None:
+        """`fp32`: what is trained in."""
+        self._module, self._stage, self._offload, self._fp32 = module, stage, offload, fp32
         self.peak: dict[str, int] = {}
 
     def watch(self, engine: Callable[[], Any]) -> None:
@@ -79,28 +78,16 @@ class Account:
             self._hooks.pop().remove()
 
     def _look(self) -> None:
-        engine, parameters = self._engine(), list(self._module.parameters())
-        zero, state = engine.optimizer, engine.basic_optimizer.state
-        copies = [tensor for name in COPIES for tensor in _tensors(zero, name)]
-        partition = _tensors(zero, "grad_partitions_flat_buffer")
-        buckets = getattr(zero, "ipg_buckets", {}).values()
-        offloads = self._offload != "none"
+        engine, offloads = self._engine(), self._offload != "none"
+        held = held_by(engine, self._module, self._stage, self._fp32)
+        own = [parameter.grad for parameter in self._module.parameters() if parameter.grad is not None]
         kinds = {
-            "parameters": [getattr(parameter, "ds_tensor", parameter) for parameter in parameters],
-            "optimizer": [*copies, *(leaf for leaf in tree_leaves(list(state.values())) if isinstance(leaf, Tensor))],
-            "gradients": [
-                *(parameter.grad for parameter in parameters if parameter.grad is not None),
-                *_tensors(zero, "averaged_gradients"),
-                *([] if offloads else partition),
-            ],
-            "buffers": [*self._module.buffers(), *(t for bucket in buckets for t in _tensors(bucket, "buffer"))],
+            "parameters": held.parameters,
+            "optimizer": [*held.copies, *optimizer_state(engine)],
+            "gradients": [*own, *held.gradients, *([] if offloads else held.partition)],
+            "buffers": [*self._module.buffers(), *held.buckets],
         }
         if offloads:
-            kinds["host_gradients"] = [*(c.grad for c in copies if c.grad is not None), *partition]
+            kinds["host_gradients"] = [*(c.grad for c in held.copies if c.grad is not None), *held.partition]
         now = _moved({kind: payload(tensors) for kind, tensors in kinds.items()}, self._offload)
         self.peak = {kind: max(size, self.peak.get(kind, 0)) for kind, size in now.items()}
-
-
-def _tensors(owner: Any, name: str) -> list[Tensor]:
-    """All tensors in an attribute of DeepSpeed's, which is a tensor, or lists or dicts of tensors, or not there."""
-    return [leaf for leaf in tree_leaves(getattr(owner, name, None)) if isinstance(leaf, Tensor)]

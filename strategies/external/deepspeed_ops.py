@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from ...compat.extensions import build_directory
 from ..errors import MissingToolError
 
 OP = "cpu_adam"  # as DeepSpeed calls it
@@ -29,11 +30,11 @@ PATIENCE = 15  # seconds between two words while it is compiled
 
 def build_ops(say: Callable[[str], None]) -> None:
     """Compile DeepSpeed's CPU Adam unless that was done; torch keeps what it compiles. Raises `MissingToolError`."""
-    from torch.utils.cpp_extension import _get_build_directory, get_cxx_compiler
+    from torch.utils.cpp_extension import get_cxx_compiler
 
     use_own_folder()
     try:
-        folder = Path(_get_build_directory(OP, verbose=False))
+        folder = build_directory(OP)
         lock = (folder.parent / f"{OP}.paceline.lock").open("w")
     except OSError as error:
         raise MissingToolError(

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_leaves
 
+from ...compat.fsdp import held_by, whole_parameters
+from ...compat.storages import storage_key
 from ..base import Memory, payload
 
 Group = Sequence[Tensor]  # parameters that are gathered at once
@@ -78,37 +78,18 @@ class Account:
             self._hooks.pop().remove()
 
     def _after_forward(self, *_: Any) -> None:
-        for group in self._groups():
-            for kept in group.fsdp_params:
-                whole = getattr(kept, "_unsharded_param", None)
-                if whole is not None and whole.requires_grad and id(whole) not in self._watched:
-                    self._watched.add(id(whole))
-                    self._hooks.append(whole.register_post_accumulate_grad_hook(lambda _: self._look()))
+        for whole in whole_parameters(self._module):
+            if whole.requires_grad and id(whole) not in self._watched:
+                self._watched.add(id(whole))
+                self._hooks.append(whole.register_post_accumulate_grad_hook(lambda _: self._look()))
         self._look()
 
-    def _groups(self) -> list[Any]:
-        sharded = [module for module in self._module.modules() if isinstance(module, FSDPModule)]
-        return [group for module in sharded for group in module._get_fsdp_state()._fsdp_param_groups]
-
     def _look(self) -> None:
-        groups = self._groups()
-        kept = [parameter for group in groups for parameter in group.fsdp_params]
-        whole = [parameter._unsharded_param for parameter in kept if hasattr(parameter, "_unsharded_param")]
-        under_way = groups[0].comm_ctx
-        gathered = [under_way.all_gather_state, *(group._all_gather_result for group in groups)]
-        buffers = [
-            *self._module.buffers(),
-            *(output for parameter in kept for output in parameter.all_gather_outputs),
-            *(leaf for leaf in tree_leaves([gathered, under_way.reduce_scatter_states]) if isinstance(leaf, Tensor)),
-        ]
+        held = held_by(self._module)
         kinds = {
-            "parameters": [parameter._sharded_param_data for parameter in kept],
-            "gradients": [
-                tensor.grad
-                for tensor in [*(parameter.sharded_param for parameter in kept), *whole]
-                if tensor.grad is not None
-            ],
-            "buffers": buffers,
+            "parameters": held.sharded,
+            "gradients": [tensor.grad for tensor in held.trained if tensor.grad is not None],
+            "buffers": [*self._module.buffers(), *held.buffers],
         }
         now = {kind: held_bytes(tensors) for kind, tensors in kinds.items()}
         self.peak = {kind: max(size, self.peak.get(kind, 0)) for kind, size in now.items()}
@@ -118,5 +99,5 @@ def held_bytes(tensors: Sequence[Any]) -> int:
     """Bytes of the distinct storages here: one that is freed has none, whatever its tensor's shape."""
     own = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]
     own = [tensor for tensor in own if isinstance(tensor, Tensor)]
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in own}
+    storages = {storage_key(tensor): tensor.untyped_storage() for tensor in own}
     return sum(storage.nbytes() for storage in storages.values())

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ...compat.storages import storage_key, version_of
 from ..base import payload
 from ..errors import LayoutError
 from .pool import Copier, Copy, Pool
@@ -39,7 +40,7 @@ class Record:
 
     @property
     def version(self) -> int:
-        return self.last_version if self.like is None else self.like._version
+        return self.last_version if self.like is None else version_of(self.like)
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,13 @@ class OffloadedStep:
                 raise LayoutError(f"strategy=offload cannot swap a {tensor.layout} tensor that layer {i} saves")
             tensor = tensor.resolve_conj().resolve_neg()
             place = tensor.storage_offset(), tensor.size(), tensor.stride()
-            weight = self._weight_of.get(tensor.untyped_storage()._cdata)
+            weight = self._weight_of.get(storage_key(tensor))
             if weight is not None:
                 return SavedWeight(*weight, tensor.dtype, place)
             record = self._record(tensor)
             record.users.add(i)
             self._saved[i][record] = None
-            return SavedActivation(record, tensor.dtype, place, tensor._version)
+            return SavedActivation(record, tensor.dtype, place, version_of(tensor))
 
         with torch.autograd.graph.saved_tensors_hooks(pack, self._unpack):
             yield
@@ -185,13 +186,13 @@ class OffloadedStep:
 
     def _record(self, tensor: Tensor, size: int | None = None) -> Record:
         """Of the storage behind it, which is taken if it is new. `size`: of what is counted, where that is not all."""
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._records:
+        key, storage = storage_key(tensor), tensor.untyped_storage()
+        if key not in self._records:
             size = storage.nbytes() if size is None else size
             self._take("activations", size)
             flat = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
-            self._records[storage._cdata] = Record(tensor.detach(), flat, size)
-        return self._records[storage._cdata]
+            self._records[key] = Record(tensor.detach(), flat, size)
+        return self._records[key]
 
     # -- backward
 
@@ -297,7 +298,7 @@ class OffloadedStep:
                 self._copier.pin(tensor)
                 arriving.append(self._copier.copy(tensor, weight))
                 self._weights[i][name] = weight
-                self._weight_of[weight.untyped_storage()._cdata] = i, name
+                self._weight_of[storage_key(weight)] = i, name
         size = payload(list(host.values()))
         if phase >= len(self._layers):
             for record in self._saved[i]:
@@ -319,7 +320,7 @@ class OffloadedStep:
         """Of the weights of layer i; the host has them."""
         weights = self._weights.pop(i)
         for weight in weights.values():
-            del self._weight_of[weight.untyped_storage()._cdata]
+            del self._weight_of[storage_key(weight)]
         self.pool.give("parameters", payload(list(weights.values())))
 
     def _depart(self, records: Sequence[Record], gradients: list[Tensor]) -> None:
@@ -355,7 +356,7 @@ class OffloadedStep:
 
     def _off_device(self, record: Record) -> None:
         if record.device is not None:
-            self._records.pop(record.device.untyped_storage()._cdata, None)
+            self._records.pop(storage_key(record.device), None)
             record.last_version = record.version
             record.device = record.like = None
             self.pool.give("activations", record.size)

@@ -1,0 +1,58 @@
+"""What torch's FSDP2 holds in its own groups of parameters."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.utils._pytree import tree_leaves
+
+from .changed import need
+
+USE = "from which the memory of strategy=torch_fsdp is read"
+
+
+class Held(NamedTuple):
+    """Tensors; some may be freed, or cut up."""
+
+    sharded: list[Tensor]  # each parameter's rows of this replica
+    trained: list[Tensor]  # whose `grad` there may be: those rows, and parameters that are whole for now
+    buffers: list[Tensor]  # of gathering and summing
+
+
+def held_by(module: nn.Module) -> Held:
+    """Raises `ChangedLibraryError`."""
+    groups = _groups(module)
+    kept = [parameter for group in groups for parameter in _of(group, "fsdp_params")]
+    under_way = _of(groups[0], "comm_ctx")
+    gathered = [_of(under_way, "all_gather_state"), *(_of(group, "_all_gather_result") for group in groups)]
+    outputs = [output for parameter in kept for output in _of(parameter, "all_gather_outputs")]
+    return Held(
+        [_of(parameter, "_sharded_param_data") for parameter in kept],
+        [*(_of(parameter, "sharded_param") for parameter in kept), *_whole(kept)],
+        [*outputs, *_tensors([gathered, _of(under_way, "reduce_scatter_states")])],
+    )
+
+
+def whole_parameters(module: nn.Module) -> list[Tensor]:
+    """Parameters that have been gathered at least once: FSDP keeps these objects, and frees what is behind them."""
+    return list(_whole([parameter for group in _groups(module) for parameter in _of(group, "fsdp_params")]))
+
+
+def _groups(module: nn.Module) -> list[Any]:
+    sharded = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    states = [_of(part, "_get_fsdp_state")() for part in sharded]
+    return [group for state in states for group in _of(state, "_fsdp_param_groups")]
+
+
+def _whole(kept: Sequence[Any]) -> Iterator[Tensor]:
+    # it is there once it was gathered
+    yield from (parameter._unsharded_param for parameter in kept if hasattr(parameter, "_unsharded_param"))
+
+
+def _of(owner: Any, name: str) -> Any:
+    return need(owner, name, "torch", USE)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

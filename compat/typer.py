@@ -1,0 +1,10 @@
+"""Typer's script for completion in bash, which cannot be replaced otherwise."""
+
+import typer._completion_classes
+import typer._completion_shared
+
+
+def set_bash_script(script: str) -> None:
+    """What `--install-completion` writes, and `--show-completion` prints, for bash."""
+    typer._completion_shared._completion_scripts["bash"] = script
+    typer._completion_classes.BashComplete.source_template = script

@@ -1,0 +1,23 @@
+"""What is read of torch's storages."""
+
+import torch
+from torch import nn
+
+from paceline.compat.storages import storage_key, version_of
+
+
+def test_views_share_a_key_and_others_do_not() -> None:
+    tensor, other = torch.zeros(4), torch.zeros(4)
+    assert storage_key(tensor) == storage_key(tensor[1:].view(3, 1)) == storage_key(tensor.detach()), (
+        "torch no longer gives the views of one storage one key: memory is counted twice, or activations are lost"
+    )
+    assert storage_key(tensor) != storage_key(other), "torch gives two living storages one key: memory is not counted"
+
+
+def test_a_write_in_place_is_seen_through_every_view() -> None:
+    tensor = nn.Parameter(torch.zeros(4)).detach()
+    before = version_of(tensor[:2])
+    tensor.add_(1)
+    assert version_of(tensor[2:]) == before + 1, (
+        "torch no longer counts writes in place: strategy=offload cannot tell that a saved activation was overwritten"
+    )
