@@ -1,6 +1,7 @@
 """What TAB offers: groups, their choices, keys of the chosen ones, runs. Reads file names and YAML, nothing heavier."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,12 +36,30 @@ complete -o default -F %(complete_func)s %(prog_name)s
 """
 
 
+def _install(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> None:
+    with _leaving_as_a_command_does():
+        install_callback(ctx, param, value)
+
+
+def _show(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> None:
+    with _leaving_as_a_command_does():
+        show_callback(ctx, param, value)
+
+
+@contextmanager
+def _leaving_as_a_command_does() -> Iterator[None]:
+    """Typer calls sys.exit here, which our commands take for a user's class that left."""
+    try:
+        yield
+    except SystemExit as end:
+        raise typer.Exit(end.code if isinstance(end.code, int) else 0) from None
+
+
 InstallCompletion = Annotated[
-    bool,
-    typer.Option("--install-completion", callback=install_callback, help="Install completion for the current shell."),
+    bool, typer.Option("--install-completion", callback=_install, help="Install completion for the current shell.")
 ]
 ShowCompletion = Annotated[
-    bool, typer.Option("--show-completion", callback=show_callback, help="Print completion for the current shell.")
+    bool, typer.Option("--show-completion", callback=_show, help="Print completion for the current shell.")
 ]
 
 

@@ -33,7 +33,9 @@ def environment(here: Path) -> dict[str, str]:
 @pytest.fixture
 def script(here: Path, environment: dict[str, str]) -> Path:
     """What `--install-completion` writes for bash."""
-    subprocess.run(["bash", "-c", "paceline --install-completion; :"], env=environment, check=True, timeout=60)
+    command = ["bash", "-c", "paceline --install-completion; exit $?"]  # it asks which shell it was started from
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
     assert ".bash_completions/paceline.sh" in (here / ".bashrc").read_text()
     return here / ".bash_completions" / "paceline.sh"
 
@@ -61,6 +63,7 @@ def test_what_follows_a_break_alone_is_inserted(offered) -> None:
         "gpt_20b",
         "gpt_400m",
         "gpt_4b",
+        "linear",
         "logistic_regression",
         "mlp",
         "sparse_logistic_regression",
