@@ -28,7 +28,9 @@ from typing import Any
 
 import torch
 
+from ..conf.groups import BY_NAME
 from ..strategies import Strategy
+from ..tasks.losses.base import Task
 from ..tasks.models.gpt import GPT
 from .compose import compose, instead
 from .dynamo import without_dynamo
@@ -115,7 +117,7 @@ def search(
     chosen = _verdict(experiment, chosen_plan)
     of_gpt, said = experiment, list(overrides)
     if not issubclass(load_class("model", experiment.model.target, torch.nn.Module, allowed), GPT):
-        said = instead(said, {"model": "gpt", "data": "text"})
+        said = instead(said, {"model": "gpt", "data": "text", **_task_of_text(experiment, allowed)})
         of_gpt = compose(said, config_dir)
     heads, model, next_model = _largest_model(of_gpt, judge)
     shape = [f"model.{knob}={value}" for knob, value in family(heads).items()] if heads else []
@@ -134,6 +136,12 @@ def search(
         _largest_batch(experiment, judge),
         _strategies(experiment, chosen, asked, strategies, config_dir, allowed, judge),
     )
+
+
+def _task_of_text(experiment: Experiment, allowed: tuple[str, ...]) -> dict[str, str]:
+    """The usual task, where the one that was named does not learn labels."""
+    learns_labels = load_class("task", experiment.task.target, Task, allowed).targets == "labels"
+    return {} if learns_labels else {"task": str(BY_NAME["task"].usual)}
 
 
 def _names_a_model(overrides: Sequence[str]) -> bool:

@@ -205,3 +205,11 @@ def test_tables_curves_and_reports_say_r2_and_never_accuracy(root: Path, monkeyp
     assert "2 settings reached it" in page["verdicts"][0] or "seeds" in page["verdicts"][0]
     assert "r2" in page["metrics"] and "accuracy" not in page["metrics"]
     json.dumps(page)
+
+
+def test_what_fits_is_asked_of_a_gpt_with_the_usual_task_where_the_named_one_learns_numbers() -> None:
+    from paceline.engine.fit import search
+
+    found = search([*REGRESSION, "hardware=laptop"], [])
+    assert found.chosen.fits and found.model is not None and found.model.fits
+    assert "task=cross_entropy" in found.overrides.split()
