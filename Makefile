@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards check fix compare bench experiments lock clean
+.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards newest check fix compare bench experiments lock clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,13 @@ mutations: $(READY)  ## Break 40 guarded lines in a copy and see the tests fail 
 safeguards: $(READY)  ## Take each safeguard out of a copy of the tree: make faults must notice
 	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults.safeguards $(ARGS)
 
+newest:  ## Run the contract tests of compat/ with the newest versions of everything, in .venv-newest
+	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
+	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade torch  # alone first, as above
+	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable . --group dev
+	.venv-newest/bin/python -m pip list | grep -iE '^(torch|deepspeed|optuna|typer|hydra-core|wandb) '
+	.venv-newest/bin/python -m pytest tests/compat $(ARGS)
+
 check: $(READY)  ## Format, lint and types, without editing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -95,4 +102,4 @@ lock: $(READY)  ## Write the installed versions to constraints.txt
 	@mv constraints.new constraints.txt
 
 clean:  ## Remove .venv and caches (runs/ stays)
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-newest build dist *.egg-info .pytest_cache .ruff_cache

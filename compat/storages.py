@@ -11,3 +11,8 @@ def storage_key(tensor: Tensor) -> int:
 def version_of(tensor: Tensor) -> int:
     """It grows with each write in place that autograd sees, through any view."""
     return tensor._version
+
+
+def base_of(tensor: Tensor) -> Tensor:
+    """What it is a view of, or itself."""
+    return tensor if tensor._base is None else tensor._base

@@ -13,17 +13,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward, saved_tensors_hooks
+from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
-from torch.utils import checkpoint
+
+from ..compat import checkpointing
+from ..compat.storages import base_of, storage_key
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def held(tensors: Iterable[Tensor]) -> int:
     """Bytes of the distinct storages behind these tensors."""
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+    storages = {storage_key(tensor): tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
 
@@ -46,7 +48,7 @@ class ActivationPeak:
     def count(self, tensor: Tensor, holder: object) -> None:
         """Count the tensor's storage for as long as `holder` lives."""
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage_key(tensor)
         self._users[key] = self._users.get(key, 0) + 1
         if self._users[key] == 1:
             self._bytes += storage.nbytes()
@@ -105,7 +107,7 @@ def _accounted_to(account: ActivationPeak | None) -> Iterator[None]:
 
 def _is_parameter(tensor: Tensor) -> bool:
     # not by its storage: one that is cut up has another whenever it is whole
-    return isinstance(tensor if tensor._base is None else tensor._base, nn.Parameter)
+    return isinstance(base_of(tensor), nn.Parameter)
 
 
 @cache
@@ -115,7 +117,7 @@ def _account_for_recomputation() -> None:
     Its own hooks hide that: of a tensor saved in the first pass they keep nothing, and what is saved when the pass is
     computed again they keep until backward has asked for it. Where nobody accounts, they do as before.
     """
-    first_pass, second_pass = checkpoint._checkpoint_hook, checkpoint._recomputation_hook
+    first_pass, second_pass = checkpointing.hooks()
 
     class FirstPass(first_pass):
         def __init__(self, frame: Any) -> None:
@@ -146,7 +148,7 @@ def _account_for_recomputation() -> None:
             super().__exit__(*args)
             self._accounted.__exit__(None, None, None)
 
-    checkpoint._checkpoint_hook, checkpoint._recomputation_hook = FirstPass, SecondPass
+    checkpointing.set_hooks(FirstPass, SecondPass)
 
 
 class AttentionOf(TorchFunctionMode):
@@ -169,11 +171,6 @@ class AttentionOf(TorchFunctionMode):
             if attention.query.is_meta and attention.is_fused(self._device):
                 return attention.fused(self._device)
         return func(*args, **kwargs)
-
-
-def backward(root: Tensor) -> None:
-    """A backward pass in which AttentionOf holds for what is computed again; torch's entry points suspend modes."""
-    _engine_run_backward((root,), (torch.empty_like(root),), False, False, (), True, True)
 
 
 class _Attention:

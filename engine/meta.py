@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..compat.storages import storage_key
+
 aten = torch.ops.aten
 FILLS = {aten.fill_.Scalar, aten.zero_.default, aten.uniform_.default, aten.normal_.default}
 
@@ -66,7 +68,7 @@ def _look(tensor: Tensor) -> _Look:
 
 def _looks(results: Sequence[Any], arguments: Sequence[Any]) -> list[_Look | None] | None:
     """Of what an operation gave; None unless all of it is new tensors without data."""
-    storages = {tensor.untyped_storage()._cdata for tensor in _tensors(arguments)}
+    storages = {storage_key(tensor) for tensor in _tensors(arguments)}
     looks: list[_Look | None] = []
     for result in results:
         if result is None:
@@ -75,9 +77,9 @@ def _looks(results: Sequence[Any], arguments: Sequence[Any]) -> list[_Look | Non
         if not isinstance(result, Tensor) or not result.is_meta or result.layout is not torch.strided:
             return None
         look, storage = _look(result), result.untyped_storage()
-        if storage._cdata in storages or storage.nbytes() != look.again().untyped_storage().nbytes():
+        if storage_key(result) in storages or storage.nbytes() != look.again().untyped_storage().nbytes():
             return None
-        storages.add(storage._cdata)
+        storages.add(storage_key(result))
         looks.append(look)
     return looks
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..compat import checkpointing
 from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.placements import entries
@@ -220,7 +221,7 @@ def _activations(
                 peak += each.times * (account.peak - before)
                 before = account.peak
             if account.recomputes:
-                memory.backward(ends[0])
+                checkpointing.backward(ends[0])
                 peak += account.peak - before
         peaks.append(peak)
     return peaks

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from paceline.compat.storages import storage_key, version_of
+from paceline.compat.storages import base_of, storage_key, version_of
 
 
 def test_views_share_a_key_and_others_do_not() -> None:
@@ -20,4 +20,11 @@ def test_a_write_in_place_is_seen_through_every_view() -> None:
     tensor.add_(1)
     assert version_of(tensor[2:]) == before + 1, (
         "torch no longer counts writes in place: strategy=offload cannot tell that a saved activation was overwritten"
+    )
+
+
+def test_a_view_of_a_parameter_leads_to_it() -> None:
+    parameter = nn.Parameter(torch.zeros(4))
+    assert base_of(parameter[1:]) is parameter is base_of(parameter), (
+        "torch no longer says what a view is of: parameters are counted among activations"
     )

@@ -1,0 +1,25 @@
+"""What torch.utils.checkpoint saves and computes again, and a backward pass that leaves our modes in force."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
+from torch.utils import checkpoint
+
+
+def hooks() -> tuple[type[Any], type[Any]]:
+    """The saved-tensor hooks of the first pass, made with a frame, and of the second, made with a weak reference to it
+    and an id; the second one's `pack_hook` is called with each tensor that is saved again.
+    """
+    return checkpoint._checkpoint_hook, checkpoint._recomputation_hook
+
+
+def set_hooks(first: type[Any], second: type[Any]) -> None:
+    """For the whole process."""
+    checkpoint._checkpoint_hook, checkpoint._recomputation_hook = first, second
+
+
+def backward(root: Tensor) -> None:
+    """In which a TorchFunctionMode holds for what is computed again; torch's own entry points suspend it."""
+    _engine_run_backward((root,), (torch.empty_like(root),), False, False, (), True, True)

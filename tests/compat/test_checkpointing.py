@@ -1,0 +1,74 @@
+"""What torch.utils.checkpoint saves and computes again."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from paceline.compat import checkpointing
+
+
+@pytest.fixture
+def seen() -> Iterator[list[str]]:
+    """What the hooks of both passes were asked, by hooks of ours; torch's come back after the test."""
+    before = first, second = checkpointing.hooks()
+    seen: list[str] = []
+
+    class First(first):
+        def __init__(self, frame: Any) -> None:
+            super().__init__(frame)
+            frame.ours = "ours"
+
+    class Second(second):
+        def __init__(self, frame: Any, gid: Any) -> None:
+            super().__init__(frame, gid)
+            seen.append(frame().ours)
+            self._keep = self.pack_hook
+            self.pack_hook = self._pack
+
+        def _pack(self, tensor: Tensor) -> Any:
+            seen.append("saved again")
+            return self._keep(tensor)
+
+    checkpointing.set_hooks(First, Second)
+    yield seen
+    checkpointing.set_hooks(*before)
+
+
+def layer(x: Tensor) -> Tensor:
+    return torch.sigmoid(x) * 2
+
+
+def test_what_is_computed_again_passes_our_hooks(seen: list[str]) -> None:
+    x = torch.ones(3, requires_grad=True)
+    checkpoint(layer, x, use_reentrant=False).sum().backward()
+    assert seen[:2] == ["ours", "saved again"], (
+        "torch.utils.checkpoint takes other hooks: activations that are computed again are not counted"
+    )
+    assert x.grad is not None
+
+
+class Noting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_holds_for_what_backward_computes_again() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with Noting() as noting:
+        loss = checkpoint(layer, x, use_reentrant=False).sum()
+        noting.called.clear()
+        checkpointing.backward(loss)
+    assert torch.sigmoid in noting.called, (
+        "torch's backward pass suspends modes: attention that is computed again is planned for as if it were not fused"
+    )
+    assert x.grad is not None
