@@ -137,7 +137,7 @@ def test_speed_ups_are_ratios_to_the_baseline_and_one_for_itself():
     assert alone["speedup_throughput"] == 3
 
 
-@pytest.mark.parametrize("change", [{"model": "cnn"}, {"data": "text"}, {"modelled": True}])
+@pytest.mark.parametrize("change", [{"model": "cnn"}, {"data": "text"}, {"task": "hinge"}, {"modelled": True}])
 def test_runs_that_cannot_be_compared_have_no_speed_up(change):
     _, other = rows([summary(), summary("other", **change)], baseline="base")
     assert other["speedup_throughput"] is None and other["speedup_time_to_accuracy"] is None

@@ -150,11 +150,12 @@ def test_only_completed_runs_with_known_values_are_on_it_and_modelled_ones_among
     runs = [
         data("measured", accuracy=0.8),
         data("modelled", accuracy=0.9, modelled=True),
+        data("other task", accuracy=0.9, task="hinge"),
         data("other data", accuracy=0.1, data="text"),
         data("pruned", accuracy=0.99, status="pruned"),
         data("unknown", accuracy="nan"),
     ]
-    assert front("accuracy", runs=runs) == ["measured", "modelled", "other data"]
+    assert front("accuracy", runs=runs) == ["measured", "modelled", "other task", "other data"]
 
 
 def test_times_to_different_accuracies_do_not_beat_each_other():
