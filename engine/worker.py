@@ -186,6 +186,8 @@ class Worker:
         self.sync.steps_per_epoch = self.parts.deal().steps_per_epoch
         self.sync.prepare(trained, optimizer, of_part)
         if state is not None:
+            if self.sync.synchronous and not (self.sync.weights_agree and self.sync.state_agrees):
+                load_state(module, state["parameters"])  # `prepare` may have made all replicas alike
             self.sync.load_state_dict(state["sync"])
         return manifest
 

@@ -257,7 +257,10 @@ class Sync(ABC):
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """On every worker and server, with what this replica saved, or replica 0 where it alone did."""
+        """On every worker and server, with what this replica saved, or replica 0 where it alone did.
+
+        The weights that were saved are back by then, each replica's own where each saved its own.
+        """
         self.optimizer.load_state_dict(state["optimizer"])
 
     def buffers(self) -> list[Tensor]:

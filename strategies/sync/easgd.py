@@ -161,14 +161,12 @@ class EASGD(Sync):
         return dict(zip(self.parameters, views_of(self._centre, self._params), strict=True))
 
     def state_dict(self) -> State:
-        own = self._replica.weights.clone()  # `prepare` makes all alike
-        return {**super().state_dict(), "t": self._t, "centre": self._centre, "weights": own}
+        return {**super().state_dict(), "t": self._t, "centre": self._centre}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]
         self._centre.copy_(state["centre"])
-        self._replica.weights.copy_(state["weights"])
 
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre, self._pulls]
@@ -254,14 +252,12 @@ class RoundRobinEASGD(Sync):
         return centre
 
     def state_dict(self) -> State:
-        own = self._replica.weights.clone()  # `prepare` makes all alike
-        return {**super().state_dict(), "t": self._t, "centre": self._centre, "weights": own}
+        return {**super().state_dict(), "t": self._t, "centre": self._centre}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]
         self._centre.copy_(state["centre"])
-        self._replica.weights.copy_(state["weights"])
 
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre]

@@ -220,7 +220,6 @@ class LocalSGD(Sync):
     def state_dict(self) -> State:
         return {
             **super().state_dict(),
-            "weights": self._weights.clone(),  # own ones: `prepare` makes all alike
             "t": self._t,
             "samples": [self._own, self._all],
             "outer": self._outer,
@@ -230,7 +229,6 @@ class LocalSGD(Sync):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        self._weights.copy_(state["weights"])
         self._t = state["t"]
         self._own, self._all = state["samples"]
         if self._outer is not None:

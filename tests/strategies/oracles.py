@@ -192,6 +192,8 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         optimizer = case.optimizer(module.parameters())
         sync.prepare(dict(module.named_parameters()), optimizer, of_part)
         if state is not None:
+            if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
+                module.load_state_dict(state["weights"])
             sync.load_state_dict(state["sync"])
     if serves:
         sync.serve()
