@@ -328,7 +328,7 @@ def _dry_run(definition: "Definition", format: str) -> None:
             f"\n{total} points drawn at random from a search of {definition.trials} trials: which it takes depends "
             "on its results, so that this is partial; nothing was trained"
         )
-    refused = [f"point {i}: {_cells(point)}: {point.why}" for i, point in enumerate(planned) if point.why]
+    refused = [f"point {i}: {_refusal(point, point.why)}" for i, point in enumerate(planned) if point.why]
     if refused:
         raise ConfigError("\n".join([*refused, f"{len(refused)} of {total} points are refused"]))
 
@@ -366,6 +366,11 @@ def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[l
         ]
         table.append([str(i), *chosen, *cells])
     return table
+
+
+def _refusal(point: "Planned", why: str) -> str:
+    cells = _cells(point)
+    return why if why.startswith(f"{cells}: ") else f"{cells}: {why}"
 
 
 def _cells(point: "Planned") -> str:

@@ -63,6 +63,10 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     launcher = launcher_of(experiment)
 
     def make_pair() -> tuple[Strategy, Sync]:
+        with given.naming(experiment):
+            return pair_of()
+
+    def pair_of() -> tuple[Strategy, Sync]:
         of_groups = given.make(experiment, allowed)
         strategy = build("strategy", experiment.strategy, Strategy, allowed, of_groups)
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)

@@ -202,7 +202,7 @@ def _read_checked(checkpoint: Path, name: str, expected: str) -> bytes:
 def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
     run, steps = checkpoint.parent.parent.name, steps_of(checkpoint.parent)
     before = [path.name for path in steps if _step_of(path) < _step_of(checkpoint)]
-    hint = f"; to go on from the one before: --resume {run}@{before[-1]}" if before else ""
+    hint = f"; the one before is {before[-1]} (--resume {run}@{before[-1]}, or weights=...)" if before else ""
     return CorruptCheckpointError(f"{checkpoint / name} {why}{hint}")
 
 

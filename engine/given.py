@@ -5,11 +5,12 @@ of the group's name; where neither the sync mode nor the strategy has one, only 
 """
 
 import inspect
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from ..conf import groups
 from ..conf.groups import Group
-from ..strategies import Strategy, Sync
+from ..strategies import LayoutError, Strategy, Sync
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
 from .targets import base_of, build, load_class
@@ -58,6 +59,24 @@ def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -
         )
 
 
+def named(text: str, experiment: Experiment) -> str:
+    """`compress, aggregate: ...` with the choices: `compress=topk, aggregate=median: ...`."""
+    head, colon, rest = text.partition(":")
+    words = head.split(", ")
+    if not colon or not {*words} <= {group.name for group in _groups()}:
+        return text
+    return ", ".join(f"{word}={experiment.choice(word).name}" for word in words) + colon + rest
+
+
+@contextmanager
+def naming(experiment: Experiment) -> Iterator[None]:
+    """Objects do not know by which name they were chosen: refusals are given it here."""
+    try:
+        yield
+    except LayoutError as error:
+        raise LayoutError(named(str(error), experiment)) from None
+
+
 def _shown(choice: Choice, group: Group) -> str:
     """As it was typed: the usual choice may have been given another class."""
     return f"={choice.name}" if choice.name != group.usual else f"._target_={choice.target}"
@@ -65,13 +84,29 @@ def _shown(choice: Choice, group: Group) -> str:
 
 def _takers(group: Group) -> str:
     """Which of our own choices have a use for it: asked in a refusal alone, since it imports them all."""
-    names: list[str] = []
-    for kind, base in _BASES.items():
-        for choice in [shipped(kind, file.stem) for file in sorted((CONF / kind).glob("*.yaml"))]:
-            with suppress(ConfigError):  # what cannot be imported here is no advice
-                if group.name in taken(load_class(kind, choice.target, base, ())):
-                    names.append(f"{kind}={choice.name}")
+    names = [
+        f"{kind}={file.stem}"
+        for kind in _BASES
+        for file in sorted((CONF / kind).glob("*.yaml"))
+        if takes(kind, shipped(kind, file.stem), group)
+    ]
     return f"these take it: {', '.join(names)}" if names else "none of paceline's own takes it"
+
+
+def takes(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:
+    """Whether it takes any but the usual one of the group's own choices, with its knobs as they are."""
+    base, others = _BASES[kind], [file.stem for file in (CONF / group.name).glob("*.yaml") if file.stem != group.usual]
+    with suppress(ConfigError):  # what cannot be imported here is no advice
+        if group.name not in taken(load_class(kind, choice.target, base, allowed)):
+            return False
+        if not others:
+            return True
+    for other in others:
+        with suppress(ConfigError, LayoutError):
+            made = build(group.name, shipped(group.name, other), base_of(group.name), (), {"seed": 0})
+            build(kind, choice, base, allowed, {**usual(), group.name: made})
+            return True
+    return False
 
 
 def _groups() -> list[Group]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from ..conf.groups import BY_NAME
 from ..strategies import Strategy, Sync
 from . import given
 from .errors import ConfigError
@@ -38,6 +40,15 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
 def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[str, ...] = ()) -> Iterator[Pair]:
     """Each strategy with each sync mode, as their defaults are."""
     usual = given.usual()
+
+    @cache
+    def known(kind: str, choice: str, group: str) -> bool:
+        return given.takes(kind, named[kind, choice], BY_NAME[group], allowed)
+
+    def takes(kind: str, choice: Choice, group: str) -> bool:
+        return known(kind, choice.name, group)
+
+    named = {(kind, choice.name): choice for kind, its in (("strategy", strategies), ("sync", modes)) for choice in its}
     for chosen in strategies:
         strategy = build("strategy", chosen, Strategy, allowed, usual)
         for mode in modes:
@@ -47,8 +58,9 @@ def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[
             except ConfigError as error:
                 yield Pair(chosen.name, mode.name, False, str(error), [])
             else:
-                classes = [type(strategy)] if strategy.own_sync() is not None else [type(strategy), type(sync)]
-                yield Pair(chosen.name, mode.name, True, _meaning(strategy, sync), given.taken(*classes))
+                who = [("strategy", chosen), *([("sync", mode)] if strategy.own_sync() is None else [])]
+                groups = [name for name in usual if any(takes(kind, choice, name) for kind, choice in who)]
+                yield Pair(chosen.name, mode.name, True, _meaning(strategy, sync), groups)
 
 
 def _meaning(strategy: Strategy, sync: Sync) -> str:

@@ -11,7 +11,7 @@ from ..compat import checkpointing
 from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.placements import entries
-from . import memory
+from . import given, memory
 from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
 from .dynamo import without_dynamo
@@ -95,6 +95,10 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     steps = experiment.steps_in_all(steps_per_epoch)
     device = launcher_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
+    with given.naming(experiment):
+        plans = _part_plans(experiment, parts, steps_per_epoch, device)
+    trained = [parameter for parameter in parts.modules[0].parameters() if parameter.requires_grad]
+    surprises = parts.sync.notes(trained, World(layout.replicas, steps_per_epoch))
     return Plan(
         experiment,
         layout,
@@ -102,11 +106,14 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
-        _part_plans(experiment, parts, steps_per_epoch, device),
+        plans,
         parts.strategy,
         shapes,
         parts.sync.survives,
-        notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
+        [
+            *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
+            *(given.named(text, experiment) for text in surprises),
+        ],
     )
 
 

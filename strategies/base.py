@@ -285,6 +285,10 @@ class Sync(ABC):
         """
         return {}
 
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        """What these knobs do among so many replicas other than one may think, a sentence each; nothing is an error."""
+        return []
+
     @abstractmethod
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
         """Stated traffic of one step; only shapes and dtypes are looked at.

@@ -169,7 +169,7 @@ def _quoted(value: Any) -> str:
 
 def _text(value: Any, field: Field) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{_quoted(value)} is no text")
+        raise ValueError(f"its {field.name}={_quoted(value)} is no text")
     if len(value) > field.longest:
         raise ValueError(f"its {field.name} has {len(value):,} characters; the most is {field.longest:,}")
     return value

@@ -122,6 +122,27 @@ def of_sums(
     return collective.traffic(size, world) if compress.linear else {"send": (world.replicas - 1) * size}
 
 
+def notes_on_sums(
+    compress: Compressor, collective: Collective, vectors: Iterable[tuple[int, torch.dtype]], world: World
+) -> list[str]:
+    """Where one sends nothing, or more than without compression; see `Sync.notes`."""
+    named = [
+        word
+        for word, unused in (("compress", isinstance(compress, Dense)), ("collective", isinstance(collective, Fabric)))
+        if not unused
+    ]
+    if world.replicas == 1:
+        return [f"{', '.join(named)}: one replica alone sends nothing"] if named else []
+    vectors = list(vectors)
+    sent, plain = (sum(of_sums(rule, Fabric(), vectors, world).values()) for rule in (compress, Dense()))
+    if sent < plain or isinstance(compress, Dense):
+        return []
+    return [
+        f"compress: sends {sent:,.0f} bytes for a sum for which compress=none sends {plain:,.0f}: messages go from "
+        f"everyone to everyone, and with {world.replicas} replicas must be shorter"
+    ]
+
+
 def left_out(compress: Compressor, vectors: Iterable[tuple[int, torch.dtype]]) -> int:
     """Stated bytes that error feedback holds for these vectors."""
     return sum(n * dtype.itemsize for n, dtype in vectors) if compress.error_feedback else 0

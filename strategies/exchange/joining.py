@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest
+from .compress import Compressor
 
 
 class Joining:
@@ -26,6 +27,24 @@ class Joining:
         """Raises `LayoutError`."""
         self.attack.check(replicas)
         self.aggregate.check(replicas)
+
+    def notes(self, compress: Compressor, replicas: int) -> list[str]:
+        """What may surprise; see `Sync.notes`."""
+        found: list[str] = []
+        lying, most = len(self.attack.liars(replicas)), self.aggregate.withstands(replicas)
+        if lying > most:
+            found.append(
+                f"attack.workers={self.attack.workers}: {lying} of {replicas} replicas lie, and this aggregate is made "
+                f"for {most} at most: training may go anywhere"
+            )
+        if not lying and not isinstance(self.attack, Honest):
+            found.append(f"attack.workers={self.attack.workers}: nobody lies")
+        if not self.streaming and compress.sparse:
+            found.append(
+                "compress, aggregate: each worker sends other entries, so that of most entries most rows are 0, and so "
+                "is what a median makes of them; compress=none or bf16 goes with it"
+            )
+        return found
 
     def sent(self, own: Tensor, replica: int, replicas: int) -> Tensor:
         """[d], what this replica should send -> what it sends."""
@@ -43,7 +62,16 @@ class Joining:
             for i in lying:
                 stacked[i] = self.attack.forge(stacked[i], honest)
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=stacked.device)
-        return self.aggregate.aggregate(stacked, weighed)
+        return _checked(self.aggregate.aggregate(stacked, weighed), stacked, self.aggregate)
+
+
+def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
+    """What a rule gave: a user's may give anything."""
+    if isinstance(vector, Tensor) and vector.shape == rows.shape[1:]:
+        return vector
+    gave = f"a tensor {list(vector.shape)}" if isinstance(vector, Tensor) else f"a {type(vector).__name__}"
+    name = f"{type(by).__module__}.{type(by).__qualname__}.aggregate"
+    raise ValueError(f"{name} returned {gave} for rows {list(rows.shape)}; must be a tensor {list(rows.shape[1:])}")
 
 
 class Rows:

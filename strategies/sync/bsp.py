@@ -45,7 +45,7 @@ from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import Bucket, allocate, grouped
-from ..exchange.channel import Channel, check_adds_up, left_out, of_sums
+from ..exchange.channel import Channel, check_adds_up, left_out, notes_on_sums, of_sums
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from ..exchange.compress import Compressor, Dense
@@ -261,10 +261,7 @@ class BSP(Sync):
         size, replicas = payload(parameters), world.replicas
         found = self.collective.traffic(4 * len(parameters), world) if self.find_unused else {}
         if self.shard == "none" or replicas == 1:
-            buckets = [
-                (sum(parameters[i].numel() for i in members), parameters[members[0]].dtype)
-                for members in grouped(parameters, self.capacity, self.first)
-            ]
+            buckets = self._vectors(parameters)
             if len(buckets) > 1 and not self.joining.plain:
                 raise LayoutError(
                     "aggregate, attack: they see a gradient as one vector of one dtype, and the model has "
@@ -277,6 +274,19 @@ class BSP(Sync):
             return Cost(worker=added(traffic, found), buffers=own + replicas * size if replicas > 1 else 0)
         layout = self._layout(parameters, replicas)
         return Cost(worker={**layout.traffic(), **found}, buffers=layout.buffers())
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        own = self.joining.notes(self.compress, world.replicas) if world.replicas > 1 else []
+        if not self.joining.streaming:
+            return own
+        return [*own, *notes_on_sums(self.compress, self.collective, self._vectors(parameters), world)]
+
+    def _vectors(self, parameters: Sequence[Tensor]) -> list[tuple[int, torch.dtype]]:
+        """(entries, dtype) of each bucket."""
+        return [
+            (sum(parameters[i].numel() for i in members), parameters[members[0]].dtype)
+            for members in grouped(parameters, self.capacity, self.first)
+        ]
 
     def _layout(self, parameters: Sequence[Tensor], replicas: int) -> Layout:
         return lay_out(parameters, replicas, self.capacity, self.first, frees=self.shard == "gradients")

@@ -311,6 +311,9 @@ class FedAvg(Sync):
         lost = {"lost": sorted(self.comm.lost())}
         return {**lost, "rounds": self._rounds} if self.comm.rank == self._server else lost
 
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        return self.joining.notes(self.compress, world.replicas)
+
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
         check_one_dtype(parameters, "fedavg")
         self.joining.check(world.replicas)

@@ -49,7 +49,7 @@ from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, check_adds_up, left_out, of_sums
+from ..exchange.channel import Channel, check_adds_up, left_out, notes_on_sums, of_sums
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense
@@ -243,6 +243,10 @@ class LocalSGD(Sync):
         began = [self._began] if self._began is not None else []
         switch = self._before_switch.buffers() if self._before_switch else ()
         return [*state, *began, *(self._outer or ()), *self._channel.buffers(), *switch]
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        vector = [(sum(parameter.numel() for parameter in parameters), parameters[0].dtype)]
+        return notes_on_sums(self.compress, self.collective, vector, world)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
         check_one_dtype(parameters, "local_sgd")

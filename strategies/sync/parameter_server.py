@@ -436,6 +436,9 @@ class ParameterServer(Sync):
             return {}
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        return self.joining.notes(self.compress, world.replicas)
+
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "parameter_server")
         self.joining.check(world.replicas)

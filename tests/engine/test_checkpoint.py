@@ -66,7 +66,7 @@ def test_any_damage_is_noticed_and_the_file_and_the_checkpoint_before_are_named(
         read_part(path, 0, 0, manifest)
     assert caught.value.exit_code == 7
     assert str(caught.value).startswith(str(file))
-    assert str(caught.value).endswith("to go on from the one before: --resume mine@step-00000004")
+    assert str(caught.value).endswith("the one before is step-00000004 (--resume mine@step-00000004, or weights=...)")
 
 
 def test_without_an_earlier_checkpoint_none_is_offered(checkpoints: Path) -> None:

@@ -1,5 +1,6 @@
 """Rules that join rows, and attacks: by their definitions, and under each sync mode against plain torch."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -271,11 +272,11 @@ def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(her
         (("sync=gossip", "attack=sign_flip"), "attack=sign_flip: sync=gossip has no use for it; these take it: .*bsp"),
         (
             ("sync=asp", "aggregate=median"),
-            "aggregate: this server applies each push as it comes.*sync=parameter_server",
+            "aggregate=median: this server applies each push as it comes.*sync=parameter_server",
         ),
-        (("sync=ssp", "aggregate=median"), "aggregate: this server applies each push as it comes"),
+        (("sync=ssp", "aggregate=median"), "aggregate=median: this server applies each push as it comes"),
         (("sync.shard=optimizer", "attack=sign_flip"), "sync.shard=optimizer: .*choose aggregate=mean and attack=none"),
-        (("aggregate=median", "collective=ring"), "collective: .*choose collective=fabric, or aggregate=mean"),
+        (("aggregate=median", "collective=ring"), "collective=ring: .*choose collective=fabric, or aggregate=mean"),
         (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas; choose fewer"),
         (("attack=sign_flip", "attack.workers=[2]"), r"attack.workers=\[2\]: there are 2 replicas, 0 to 1"),
         (("attack=sign_flip", "attack.workers=-1"), "attack.workers=-1: must be at least 0"),
@@ -305,3 +306,49 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
         assert sync.max_parts == 1
     with pytest.raises(LayoutError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
         BSP(aggregate=Median()).cost(list(TwoDtypes().parameters()), World(2))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (
+            ("attack=sign_flip", "aggregate=median"),
+            "attack.workers=1: 1 of 2 replicas lie, .* is made for 0",
+        ),
+        (("attack=sign_flip", "attack.workers=[]"), "nobody lies"),
+        (("compress=topk", "aggregate=median"), "compress=topk, aggregate=median: each worker sends other entries"),
+        (("compress=topk", "hardware.workers=1"), "compress=topk: one replica alone sends nothing"),
+        (
+            ("collective=ring", "sync=local_sgd", "hardware.workers=1"),
+            "collective=ring: one replica alone",
+        ),
+        (("compress=topk", "compress.ratio=1"), "compress=topk: sends .* for which compress=none sends"),
+        (("compress=bf16", "hardware=virtual"), "compress=bf16: the virtual cluster counts no time for compressing"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_may_surprise_is_said(here, overrides, says):
+    notes = prepare([*TINY, "hardware.workers=2", *overrides]).plan().notes
+    assert any(re.search(says, note) for note in notes)
+
+
+@pytest.mark.parametrize("overrides", [("compress=topk",), ("aggregate=median", "compress=bf16"), ("collective=ring",)])
+def test_and_nothing_where_nothing_does(here, overrides):
+    assert prepare([*TINY, "hardware.workers=3", "measure.after=0", *overrides]).plan().notes[1:] == []
+
+
+class Odd(Aggregator):
+    """What a user may write."""
+
+    def __init__(self, gives: object) -> None:
+        self.gives = gives
+
+    def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
+        return rows if self.gives is Tensor else None  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.parametrize(("gives", "said"), [(Tensor, r"a tensor \[2, 5\]"), (None, "a NoneType")])
+def test_a_rule_that_gives_something_else_is_named(gives, said):
+    rows = {0: torch.zeros(5), 1: torch.ones(5)}
+    with pytest.raises(ValueError, match=rf"Odd.aggregate returned {said} for rows \[2, 5\]; must be a tensor \[5\]"):
+        Joining(Odd(gives), None).join(rows, {0: 1.0, 1: 1.0}, 2)

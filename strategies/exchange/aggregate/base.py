@@ -21,6 +21,10 @@ class Aggregator(ABC):
     def check(self, rows: int) -> None:
         """Refuse a number of rows that is too small for the rule. Raises `LayoutError`."""
 
+    def withstands(self, rows: int) -> int:
+        """How many of so many rows may lie, by what the rule promises."""
+        return 0
+
     @abstractmethod
     def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
         """[n, d] and [n], positive: the samples behind each row -> [d], whatever the order of rows. `rows` stay."""

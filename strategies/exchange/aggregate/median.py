@@ -21,6 +21,9 @@ from .base import Aggregator
 class Median(Aggregator):
     coordinatewise = True
 
+    def withstands(self, rows: int) -> int:
+        return (rows - 1) // 2
+
     def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
         ranked, n = rows.sort(dim=0).values, len(rows)  # what is not a number comes last
         return ranked[n // 2].clone() if n % 2 else ranked[n // 2 - 1] / 2 + ranked[n // 2] / 2

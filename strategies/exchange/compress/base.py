@@ -17,12 +17,13 @@ class UnreadableError(ValueError):
 class Compressor(ABC):
     """`linear`: sums of messages are the messages of sums, so that they can be all-reduced; else messages are tensors
     of bytes, which all workers gather. `lossless`: what is decoded is what was encoded. `error_feedback`: what a
-    message leaves out is added to the next one.
+    message leaves out is added to the next one. `sparse`: most entries of what is decoded are 0.
     """
 
     linear: bool = False
     lossless: bool = False
     error_feedback: bool = False
+    sparse: bool = False
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:
