@@ -32,7 +32,7 @@ MAY_USE = {
 }
 OWNERS = {  # what is imported -> the files that may
     "deepspeed": ["strategies/zero.py", "compat/deepspeed.py"],
-    "wandb": ["tracking/wandb*.py"],
+    "wandb": ["tracking/wandb*.py", "compat/wandb.py"],
     "hydra": ["engine/compose.py"],
     "optuna": ["sweep/study.py", "compat/optuna.py"],
     "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/external/fsdp_memory.py", "compat/fsdp.py"],

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from ..compat.wandb import quiet_settings
 from .errors import CorruptRunError
 from .files import UnusableFileError, check_regular, open_to_write, read_text
 from .redact import redact
@@ -254,20 +255,7 @@ def _open(settings: dict[str, Any], files: Path, mode: Mode) -> Any:
         job_type=settings["job_type"],
         mode=mode,
         resume="allow",
-        settings=wandb.Settings(
-            console="off",
-            silent=True,
-            disable_git=True,
-            disable_code=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_disable_machine_info=True,
-            x_save_requirements=False,
-            init_timeout=INIT_SECONDS,
-            finish_timeout=UPLOAD_SECONDS,
-            finish_timeout_raises=True,
-            x_transaction_log_flush_interval=1.0,  # what a killed run may lose, in seconds
-        ),
+        settings=quiet_settings(INIT_SECONDS, UPLOAD_SECONDS),
     )
 
 

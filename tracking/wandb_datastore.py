@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..compat.wandb import record_of
 from .errors import CorruptRunError
 from .files import UnusableFileError, parse_json, read_bytes
 
@@ -43,16 +44,12 @@ def read(path: Path) -> Stored:
 
     A torn last record (the run was killed, or goes on) is left out; damage before it is passed over and counted.
     """
-    from google.protobuf.message import DecodeError
-    from wandb.proto import wandb_internal_pb2
-
-    proto: Any = wandb_internal_pb2  # its classes are made when it is imported
     payloads, damaged = split(path)
     stored = Stored(damaged=damaged)
     for payload in payloads:
         try:
-            _add(stored, proto.Record.FromString(payload))
-        except (DecodeError, ValueError, RecursionError):
+            _add(stored, record_of(payload))
+        except (ValueError, RecursionError):
             stored.damaged += 1
     for row in reversed(stored.history):  # a run that was killed has no summary of its own
         stored.summary = row | stored.summary

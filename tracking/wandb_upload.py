@@ -5,7 +5,6 @@ did not take everything, and when the run still goes on: that mark is taken off 
 """
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,23 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..compat import wandb as client
 from .errors import UploadError
 
 State = Literal["sent", "partly", "damaged", "failed"]
 BATCH = 20  # runs for one process of the client, which sends five at a time
-# Without these the client tries for minutes, up to hours. What is set in the environment goes before.
-BOUNDS = {
-    "WANDB_HTTP_TIMEOUT": "10",  # seconds until one answer
-    "WANDB_X_GRAPHQL_RETRY_MAX": "2",
-    "WANDB_X_FILE_STREAM_RETRY_MAX": "3",
-    "WANDB_ERROR_REPORTING": "false",
-}
-_ERROR = re.compile(r"(?:wandb: ERROR|Error:) (?:\[\S+\] )?(?P<said>.+)")
-_ADDRESS = re.compile(r" at (https?://[!-~]+)$")
-_CUT_OFF = "the file ends with an incomplete record"
-_DAMAGED = re.compile(r"transactionlog: (?P<why>.+)")
-_NOBODY = re.compile(r"(?:POST|GET) (?P<url>\S+) giving up after \d+ attempt\(s\)(?:: (?:\w+ \"\S+\": )?(?P<why>.+))?")
-_NO_ENTRY = re.compile(r"returned error 401\b")
 
 
 @dataclass(frozen=True)
@@ -90,10 +77,9 @@ def send(
 
 def _without_server(said: str) -> str | None:
     """What is wrong with the server, and not with the run that this was said of."""
-    if nobody := _NOBODY.search(said):
-        why = nobody["why"] or "nothing but errors"
-        return f"no W&B server answers at {nobody['url'].removesuffix('/graphql')} ({why})"
-    return "the W&B server does not accept the API key (error 401)" if _NO_ENTRY.search(said) else None
+    if missing := client.server_missing_in(said):
+        return f"no W&B server answers at {missing[0]} ({missing[1]})"
+    return "the W&B server does not accept the API key (error 401)" if client.is_refused_key(said) else None
 
 
 def _send(batch: Sequence[Recording], project: str | None, entity: str | None) -> list[Outcome | None]:
@@ -117,9 +103,9 @@ def _client(files: Sequence[Path], project: str | None, entity: str | None) -> l
     """What W&B's client says while it sends the files. Raises UploadError when it cannot begin."""
     options = [f"--{key}={value}" for key, value in (("project", project), ("entity", entity)) if value is not None]
     command = [sys.executable, "-P", "-m", "wandb", "sync", "--include-synced", *options, *map(str, files)]
-    client = subprocess.Popen(
+    process = subprocess.Popen(
         command,
-        env=BOUNDS | os.environ,
+        env=client.BOUNDS | os.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -127,43 +113,31 @@ def _client(files: Sequence[Path], project: str | None, entity: str | None) -> l
         errors="replace",
         start_new_session=True,  # no terminal to ask questions on
     )
-    with client:
+    with process:
         try:
-            said, _ = client.communicate()
+            said, _ = process.communicate()
         except BaseException:  # Ctrl-C, SIGTERM; its wandb-core ends with it
-            client.kill()
+            process.kill()
             raise
     lines = said.splitlines()
-    if client.returncode:
-        raise UploadError((_errors(lines) or [f"its client ended with exit status {client.returncode}"])[-1])
+    if process.returncode:
+        raise UploadError((client.errors_in(lines) or [f"its client ended with exit status {process.returncode}"])[-1])
     return lines
 
 
 def _outcome(each: Recording, lines: list[str], before: dict[Path, tuple[int, int]], alone: bool) -> Outcome | None:
-    own = [line for line in lines if any(_is_about(file, line) for file in each.files)]
-    errors = _errors(lines if alone else own)
-    told = [error for error in errors if _CUT_OFF not in error]
+    own = [line for line in lines if any(client.is_about(file.stem.removeprefix("run-"), line) for file in each.files)]
+    errors = client.errors_in(lines if alone else own)
+    told = [error for error in errors if not client.is_cut_off(error)]
     if told:
-        damaged = _DAMAGED.search(told[0])
-        return Outcome("damaged", damaged["why"]) if damaged else Outcome("failed", told[0])
-    address = next((match[1] for line in own if (match := _ADDRESS.search(line))), "")
+        damage = client.damage_in(told[0])
+        return Outcome("damaged", damage) if damage else Outcome("failed", told[0])
+    address = next((found for line in own if (found := client.address_in(line))), "")
     if errors or any(_written(file) != before[file] for file in each.files):
         return Outcome("partly", address)
     if all(is_sent(file) for file in each.files):
         return Outcome("sent", address)
     return Outcome("failed", "W&B's client does not say why") if alone else None
-
-
-def _errors(lines: list[str]) -> list[str]:
-    """Some quote the server: without control characters, which a terminal would obey."""
-    said = [match["said"] for line in lines if (match := _ERROR.match(line))]
-    return ["".join(c if c.isprintable() else "?" for c in line) for line in said]
-
-
-def _is_about(file: Path, line: str) -> bool:
-    """Such lines have the run's id in brackets, as a word, or at the end of its folder's name."""
-    run_id = file.stem.removeprefix("run-")
-    return re.search(rf"(?<!\w){re.escape(run_id)}(?![\w-])", line) is not None
 
 
 def _unmark(files: Sequence[Path]) -> None:

@@ -14,10 +14,10 @@ import yaml
 from wandb_server import KEY, WandbServer, isolate, serving
 
 import paceline.conf
+from paceline.compat.wandb import is_about
 from paceline.tracking import sinks_from
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.wandb_upload import _is_about
 
 COMMAND = [sys.executable, "-m", "paceline.cli.main", "upload"]
 
@@ -251,9 +251,9 @@ def test_a_server_that_is_lost_on_the_way_stops_it_and_what_was_sent_is_told(
 
 def test_one_runs_errors_are_not_anothers_whose_id_begins_alike() -> None:
     lines = ["wandb: ERROR [me/p/point10] Fatal error while uploading data.", "wandb: ERROR Failed: run point1: no"]
-    files = [Path(f"runs/x/wandb/offline-run-1-{run}/run-{run}.wandb") for run in ("point1", "point10", "oint1")]
-    assert [[_is_about(file, line) for file in files] for line in lines] == [[False, True, False], [True, False, False]]
-    assert _is_about(files[0], 'wandb: ERROR Failed to read "runs/x/wandb/offline-run-1-point1": transactionlog')
+    runs = ["point1", "point10", "oint1"]
+    assert [[is_about(run, line) for run in runs] for line in lines] == [[False, True, False], [True, False, False]]
+    assert is_about("point1", 'wandb: ERROR Failed to read "runs/x/wandb/offline-run-1-point1": transactionlog')
 
 
 @pytest.mark.slow

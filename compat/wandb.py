@@ -1,0 +1,99 @@
+"""W&B's client: settings that it calls experimental, the format of its records, and what it prints."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+# Without these `wandb sync` tries for minutes, up to hours. What is set in the environment goes before.
+BOUNDS = {
+    "WANDB_HTTP_TIMEOUT": "10",  # seconds until one answer
+    "WANDB_X_GRAPHQL_RETRY_MAX": "2",
+    "WANDB_X_FILE_STREAM_RETRY_MAX": "3",
+    "WANDB_ERROR_REPORTING": "false",
+}
+_ERROR = re.compile(r"(?:wandb: ERROR|Error:) (?:\[\S+\] )?(?P<said>.+)")
+_ADDRESS = re.compile(r" at (https?://[!-~]+)$")
+_CUT_OFF = "the file ends with an incomplete record"
+_DAMAGED = re.compile(r"transactionlog: (?P<why>.+)")
+_NOBODY = re.compile(r"(?:POST|GET) (?P<url>\S+) giving up after \d+ attempt\(s\)(?:: (?:\w+ \"\S+\": )?(?P<why>.+))?")
+_NO_ENTRY = re.compile(r"returned error 401\b")
+
+
+def quiet_settings(init_seconds: float, finish_seconds: float) -> Any:
+    """`wandb.Settings`: nothing but what is logged is recorded, and it is on the disk within a second."""
+    import wandb
+
+    return wandb.Settings(
+        console="off",
+        silent=True,
+        disable_git=True,
+        disable_code=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+        init_timeout=init_seconds,
+        finish_timeout=finish_seconds,
+        finish_timeout_raises=True,
+        x_transaction_log_flush_interval=1.0,  # what a killed run may lose, in seconds
+    )
+
+
+# -- what `wandb sync` prints
+
+
+def errors_in(lines: Sequence[str]) -> list[str]:
+    """Some quote the server: without control characters, which a terminal would obey."""
+    said = [match["said"] for line in lines if (match := _ERROR.match(line))]
+    return ["".join(c if c.isprintable() else "?" for c in line) for line in said]
+
+
+def is_about(run_id: str, line: str) -> bool:
+    """Such lines have the run's id in brackets, as a word, or at the end of its folder's name."""
+    return re.search(rf"(?<!\w){re.escape(run_id)}(?![\w-])", line) is not None
+
+
+def address_in(line: str) -> str | None:
+    """Where a run that was sent can be seen."""
+    match = _ADDRESS.search(line)
+    return match[1] if match else None
+
+
+def is_cut_off(error: str) -> bool:
+    """The recording ends within a record: its run was killed, or goes on."""
+    return _CUT_OFF in error
+
+
+def damage_in(error: str) -> str | None:
+    """Why the recording cannot be read."""
+    match = _DAMAGED.search(error)
+    return match["why"] if match else None
+
+
+def server_missing_in(error: str) -> tuple[str, str] | None:
+    """(The URL that nobody answers at, why)."""
+    match = _NOBODY.search(error)
+    return (match["url"].removesuffix("/graphql"), match["why"] or "nothing but errors") if match else None
+
+
+def is_refused_key(error: str) -> bool:
+    return _NO_ENTRY.search(error) is not None
+
+
+# -- `.wandb` files
+
+
+class UnreadableRecordError(ValueError):
+    """These bytes are no record."""
+
+
+def record_of(payload: bytes) -> Any:
+    """A `wandb_internal_pb2.Record`. Raises `UnreadableRecordError`."""
+    from google.protobuf.message import DecodeError
+    from wandb.proto import wandb_internal_pb2
+
+    proto: Any = wandb_internal_pb2  # its classes are made when it is imported
+    try:
+        return proto.Record.FromString(payload)
+    except DecodeError as error:
+        raise UnreadableRecordError(str(error)) from None
