@@ -69,6 +69,7 @@ safeguards: $(READY)  ## Take each safeguard out of a copy of the tree: make fau
 
 newest:  ## Run the contract tests of compat/ with the newest versions of everything, in .venv-newest
 	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
+	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade pip
 	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade torch  # alone first, as above
 	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable . --group dev
 	.venv-newest/bin/python -m pip list | grep -iE '^(torch|deepspeed|optuna|typer|hydra-core|wandb) '

@@ -49,6 +49,7 @@ def sync(file: Path) -> list[str]:
     """What the client prints while it sends a file."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "wandb", "sync", "--include-synced", str(file)],
+        cwd=file.parents[2],  # it leaves a folder of logs
         env={**client.BOUNDS, **os.environ},
         stdin=subprocess.DEVNULL,
         capture_output=True,
