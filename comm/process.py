@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -271,7 +270,7 @@ class ProcessComm(Comm):
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
 
-    @cached_property
+    @property
     def hosts(self) -> tuple[int, ...]:
         return numbered([self._worker.hosts[rank] for rank in self.ranks])
 

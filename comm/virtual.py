@@ -18,7 +18,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import inf
 from typing import Any, TypeVar
 
@@ -249,7 +248,7 @@ class VirtualComm(Comm):
         self.board, self._board, self.ledger, self.timeline = board, board, ledger, timeline
         self._meetings = 0
 
-    @cached_property
+    @property
     def hosts(self) -> tuple[int, ...]:
         return numbered([self._cluster.fabric.host(rank) for rank in self.ranks])
 

@@ -31,7 +31,7 @@ class Mesh:
     def position(self, rank: int) -> dict[str, int]:
         """The coordinate on each axis."""
         found: dict[str, int] = {}
-        for axis in reversed(self.axes):
+        for axis in reversed(list(self.axes)):
             rank, found[axis] = divmod(rank, self.axes[axis])
         assert rank == 0, "no rank of this mesh"
         return {axis: found[axis] for axis in self.axes}

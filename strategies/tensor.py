@@ -20,7 +20,7 @@ Cost per step and pair, n samples of the batch: the collective's for n times B's
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -61,8 +61,9 @@ class TensorParallel(Strategy):
                 "them; choose model=mlp with two layers in model.hidden, or strategy=data_parallel"
             )
         for first, _ in pairs:
-            outputs = layers[first].out_features
-            if outputs % degree:
+            layer = layers[first]
+            assert isinstance(layer, nn.Linear)
+            if (outputs := layer.out_features) % degree:
                 raise LayoutError(
                     f"strategy.degree={degree}: {outputs} outputs of the layer {first} cannot be cut into {degree} "
                     f"equal pieces; choose {_nearest(outputs, degree)} of them, or a degree that divides {outputs}"
@@ -161,12 +162,13 @@ class _SummedInBackward(torch.autograd.Function):
     """The paper's f: the identity, whose gradient is summed."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = grad_outputs
         return ctx.group.sum(gradient.clone(memory_format=torch.contiguous_format), "gradients of inputs"), None
 
 
@@ -174,12 +176,12 @@ class _SummedInForward(torch.autograd.Function):
     """The paper's g: a sum, whose gradient is everyone's."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         return group.sum(x.clone(memory_format=torch.contiguous_format), "activations")
 
     @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
+        return grad_outputs[0], None
 
 
 def paired(layers: Mapping[str, nn.Module | None]) -> list[tuple[str, str]]:
@@ -213,7 +215,7 @@ def _cut(
     return layer
 
 
-def _piece(parameter: nn.Parameter, dim: int, piece: int, pieces: int) -> nn.Parameter:
+def _piece(parameter: Tensor, dim: int, piece: int, pieces: int) -> nn.Parameter:
     own = parameter.detach().chunk(pieces, dim=dim)[piece].clone(memory_format=torch.contiguous_format)
     return nn.Parameter(own, requires_grad=parameter.requires_grad)
 
