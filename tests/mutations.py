@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cli", "comm", "conf", "engine", "strategies", "tasks", "tracking")
+ROOMS = ("cli", "comm", "compat", "conf", "engine", "strategies", "sweep", "tasks", "tracking")
 SECONDS = 400  # that the tests of one line may take
 FAILED, EMPTY = 1, 5  # pytest's exit status when a test failed, and when no test was chosen
 
@@ -206,8 +206,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/gossip.py",
-        'worker={"send": out_degree(self.topology, replicas) * size / self.period},',
-        'worker={"send": out_degree(self.topology, replicas) * size},',
+        'worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(*vector) / self.period},',
+        'worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(*vector)},',
         "tests/strategies/test_gossip.py -k 'virtual or bytes or cost'",
     ),
     # -- what is trained

@@ -10,9 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from mutations import ROOMS
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("cli", "comm", "compat", "conf", "engine", "strategies", "sweep", "tasks", "tracking")
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 import zealous
+from mutations import ROOMS
 
 from paceline.conf.groups import BY_NAME, GROUPS, Group
 from paceline.engine.build import assemble
@@ -92,7 +93,7 @@ def paceline(*arguments: str, cwd: Path, site: Path | None = None) -> SimpleName
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with one entry, one default, one folder of YAML and one file of classes more."""
     site = tmp_path_factory.mktemp("grown")
-    for room in ("cli", "comm", "conf", "engine", "strategies", "tasks", "tracking"):
+    for room in ROOMS:
         shutil.copytree(ROOT / room, site / "paceline" / room, ignore=shutil.ignore_patterns("__pycache__"))
     conf = site / "paceline" / "conf"
     table, config = conf / "groups.py", conf / "config.yaml"
@@ -126,9 +127,10 @@ def here(grown: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_group_more_is_listed_explained_and_refused_by_name(grown: Path, tmp_path: Path) -> None:
     assert "* calm" in paceline("list", "zeal", cwd=tmp_path, site=grown).out
     columns = paceline("list", "columns", cwd=tmp_path, site=grown).out
-    assert re.search(r"^stragglers .*\nzeal +zeal +how eagerly a step is taken$", columns, re.MULTILINE)
+    last = GROUPS[-1].name
+    assert re.search(rf"^{last} .*\nzeal +zeal +how eagerly a step is taken$", columns, re.MULTILINE)
     pairs = paceline("list", "pairs", cwd=tmp_path, site=grown).out
-    assert "zeal= is for zealous with data_parallel, offload, pipeline\n" in pairs
+    assert "zeal= is for zealous with data_parallel, offload, pipeline, tensor\n" in pairs
     refused = paceline("train", "zeal=eager", cwd=tmp_path, site=grown)
     assert refused.status == 2 and refused.err.strip().endswith(
         "zeal=eager: sync=bsp has no use for it; these take it: sync=zealous; zeal=calm goes with all"
