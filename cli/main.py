@@ -90,7 +90,7 @@ def paceline(
 
 
 def main() -> None:
-    """Run the command that sys.argv names. Ends the process with the exit status of the README's table."""
+    """Run the command that sys.argv names. Ends the process with an exit status of docs/running.md."""
     open_closed_streams()
     # torchrun's processes leave SIGTERM as it is until they have met
     if threading.current_thread() is threading.main_thread() and "RANK" not in os.environ:

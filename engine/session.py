@@ -247,7 +247,7 @@ def run(
 
     `root`: where run directories are made. `quiet`: no progress on stderr. `trace`: a file to write every worker's
     compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed
-    checkpoint that `weights` names. Raises errors with an `exit_code` (README, "How it fails").
+    checkpoint that `weights` names. Raises errors with an `exit_code` (docs/running.md, "How it fails").
     """
     prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
     plan = prepared.plan()

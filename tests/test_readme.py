@@ -1,4 +1,4 @@
-"""What the README and two pages of docs/ show is run: files are written, commands called, Python executed."""
+"""What the README and the pages of docs/ show is run: files are written, commands called, Python executed."""
 
 import re
 import shlex
@@ -15,7 +15,17 @@ from paceline.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 OWN_DATA = "docs/own_data.md"
-PAGES = ("README.md", OWN_DATA)
+YOUR_OWN = "docs/your_own.md"
+# In the order in which their commands run, in one folder
+PAGES = (
+    "README.md",
+    YOUR_OWN,
+    OWN_DATA,
+    "docs/running.md",
+    "docs/memory.md",
+    "docs/sync_modes.md",
+    "docs/sweeps.md",
+)
 # The README's model on that page's table
 WIDE_ON_WINE = "paceline train data=wine model=wide model.width=8 --config-dir conf-of-mine --allow-module mine"
 SHORT = [
@@ -60,7 +70,12 @@ def of_page(page: str) -> list[ParameterSet]:
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command", [*of_page("README.md"), *of_page(OWN_DATA), WIDE_ON_WINE, *of_page("docs/sweeps.md")]
+    "command",
+    [
+        *(command for page in PAGES[:3] for command in of_page(page)),
+        WIDE_ON_WINE,
+        *(command for page in PAGES[3:] for command in of_page(page)),
+    ],
 )
 def test_the_command_of_the_readme_succeeds(
     command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -124,7 +139,7 @@ def test_the_make_target_of_the_readme_exists(command: str) -> None:
 @pytest.mark.dist
 @pytest.mark.slow
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
-    code = next(block for block in blocks("python") if "engine.run" in block)
+    code = next(block for block in blocks("python", YOUR_OWN) if "engine.run" in block)
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     measured, predicted = map(float, done.stdout.splitlines()[-1].split())
@@ -132,7 +147,7 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
 
 
 def test_the_tree_of_the_readme_names_what_is_there() -> None:
-    tree = (ROOT / "README.md").read_text().split("## Where things are")[1].split("```")[1]
+    tree = (ROOT / "docs" / "architecture.md").read_text().split("# Where things are")[1].split("```")[1]
     for name in re.findall(r"^(\w+/)", tree, flags=re.M):
         assert (ROOT / name).is_dir(), name
     for name in re.findall(r"\b(\w+\.py)\b", tree):
