@@ -131,7 +131,7 @@ def _account_for_recomputation() -> None:
             super().__init__(frame, gid)
             self._account: ActivationPeak | None = getattr(frame(), "account", None)  # None: from before this
             self._keep = self.pack_hook
-            self.pack_hook = self._pack
+            self.pack_hook = lambda tensor: self._pack(tensor)  # torch 2.15 hangs an attribute on it
 
         def _pack(self, tensor: Tensor) -> Tensor:
             if self._account is not None and not _is_parameter(tensor):

@@ -28,7 +28,7 @@ def seen() -> Iterator[list[str]]:
             super().__init__(frame, gid)
             seen.append(frame().ours)
             self._keep = self.pack_hook
-            self.pack_hook = self._pack
+            self.pack_hook = lambda tensor: self._pack(tensor)  # torch 2.15 hangs an attribute on it
 
         def _pack(self, tensor: Tensor) -> Any:
             seen.append("saved again")
