@@ -59,7 +59,7 @@ def _show_choices(group: str | None, config_dir: Path | None, format: str) -> No
     if format == "json":
         show_json([_raw(choice, defaults()) for choices in known.values() for choice in choices])
     else:
-        show(_for_people(known, defaults()))
+        show(_for_people(known, defaults(), with_knobs=group is not None))
 
 
 def _show_columns(format: str) -> None:
@@ -134,6 +134,12 @@ def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]
     return pairs(chosen("strategy"), chosen("sync"), allowed)
 
 
+def _value(value: Any) -> str:
+    from ..engine.grammar import as_override
+
+    return as_override(value)
+
+
 def _raw(choice: Choice, default: dict[str, str]) -> dict[str, Any]:
     return {
         "group": choice.group,
@@ -144,7 +150,8 @@ def _raw(choice: Choice, default: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _for_people(known: dict[str, list[Choice]], default: dict[str, str]) -> str:
+def _for_people(known: dict[str, list[Choice]], default: dict[str, str], with_knobs: bool) -> str:
+    """`with_knobs`: below each choice its own, with their defaults."""
     width = max(len(choice.name) for choices in known.values() for choice in choices)
     blocks: list[str] = []
     for title, choices in known.items():
@@ -152,5 +159,8 @@ def _for_people(known: dict[str, list[Choice]], default: dict[str, str]) -> str:
         for choice in choices:
             star = "*" if default.get(title) == choice.name else " "
             lines.append(f"{star} {choice.name:{width}}  {choice.description}".rstrip())
+            knobs = {key: value for key, value in choice.knobs().items() if not isinstance(value, dict)}
+            if with_knobs and knobs:
+                lines.append(" " * (width + 4) + " ".join(f"{title}.{key}={_value(knobs[key])}" for key in knobs))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

@@ -1,5 +1,6 @@
 """One validated, frozen description of an experiment: everything a run depends on. No torch here: it must be quick."""
 
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -235,7 +236,13 @@ def explain(error: ValidationError, prefix: str = "") -> str:
         else:
             what, rule = f"{path}={finding['input']!r}", finding["msg"].replace("Input should be", "must be")
         rules.setdefault(what, {})[rule] = None
-    return "\n".join(f"{what}: {' or '.join(those)}" for what, those in rules.items())
+    return "\n".join(f"{what}: {_alternatives(those)}" for what, those in rules.items())
+
+
+def _alternatives(rules: Iterable[str]) -> str:
+    """`must be a valid integer or a list`, of what pydantic says of each type that there might have been."""
+    text = " or ".join(rules).replace(" or must be ", " or ")
+    return text.replace("valid array", "list").replace("valid list", "list")
 
 
 def _is_tag(piece: object) -> bool:

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from ..conf.groups import BY_NAME
 from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, SWEPT, TIMED, TOO_SHORT, Column, anything, shortened, words
 from .errors import TableError
 from .groups import INTERVAL
@@ -23,6 +24,7 @@ SHORTEST_WHY = 20  # characters of a reason in a narrow table
 _NOT_FOR_PEOPLE = ("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs")
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
+_SHARED = 6.5  # the rank of a choice that all rows share
 _UNITS = {"%": 100.0, "KiB": 2**-10, "MiB": 2**-20, "GiB": 2**-30, "TiB": 2**-40}
 
 
@@ -150,7 +152,7 @@ def _plain(columns: list[Column], cells: list[list[str]]) -> str:
 def _fitted(columns: list[Column], cells: list[list[str]], width: int, ranked: bool) -> str:
     """The columns that fit, the important ones first (`ranked`) or in the order given, and a line on the others."""
     if ranked:
-        order = sorted(range(len(columns)), key=lambda i: columns[i].rank)
+        order = sorted(range(len(columns)), key=lambda i: _rank(columns[i], [line[i] for line in cells]))
         columns, cells = [columns[i] for i in order], [[line[i] for i in order] for line in cells]
     widths = _widths(columns, cells)
     whole = sum(widths) + GAP * (len(widths) - 1)
@@ -170,6 +172,13 @@ def _fitted(columns: list[Column], cells: list[list[str]], width: int, ranked: b
         kept.append(why)
     text = _plain([columns[i] for i in kept], [[line[i] for i in kept] for line in cells])
     return text + (_left_out(dropped, width, whole) if dropped else "")
+
+
+def _rank(column: Column, texts: list[str]) -> float:
+    """Of several rows, choices in which they differ go before those that all share."""
+    if column.key not in BY_NAME or len(texts) < 2:
+        return column.rank
+    return min(column.rank, SWEPT) if len({*texts}) > 1 else _SHARED
 
 
 def _left_out(columns: list[Column], width: int, whole: int) -> str:

@@ -107,3 +107,10 @@ def test_terms_says_what_the_words_of_messages_mean(paceline) -> None:
     told = {each["term"]: each["meaning"] for each in json.loads(paceline("list", "terms", "--format", "json").out)}
     assert {"worker", "server", "replica", "stage", "shard"} <= set(told)
     assert "cut over" in told["replica"] and paceline("list", "terms").out.startswith("worker ")
+
+
+def test_of_one_group_each_choices_knobs_are_listed_with_their_defaults(paceline) -> None:
+    lines = paceline("list", "compress").out.splitlines()
+    knobs = next(line for line in lines if "ratio" in line).split()
+    assert knobs == ["compress.ratio=0.01", "compress.error_feedback=true"]
+    assert "compress.ratio" not in paceline("list").out

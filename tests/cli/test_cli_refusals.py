@@ -254,11 +254,12 @@ def test_a_model_that_returns_no_tensor_is_refused_at_once(command, paceline, no
     [
         (("attack.workers=2",), "attack=sign_flip has attack.workers"),
         (("compress=topk", "compress.rate=0.1"), "did you mean compress.ratio"),
+        (("attack=sign_flip", "attack.workers=1.5"), "attack.workers=1.5: must be a valid integer or a list"),
         (("hardware=virtual", "hardware.timeout=20"), "hardware=local has hardware.timeout"),
     ],
     ids=" ".join,
 )
-def test_a_key_of_another_choice_of_the_same_group_is_looked_for_there_first(
+def test_what_is_wrong_with_a_groups_key_is_said_in_its_own_terms(
     overrides, says, paceline, nothing_starts: None, here: Path
 ) -> None:
     ended = paceline("train", *overrides)

@@ -408,7 +408,7 @@ def test_a_piped_table_is_plain_and_its_columns_line_up():
     assert len(set(ends)) == 1
 
 
-MATTER_FIRST = ["run", "strategy", "sync", "accuracy", "to acc. s", "samples/s", "sent/step"]
+MATTER_FIRST = ["run", "accuracy", "to acc. s", "samples/s", "sent/step", "strategy", "sync"]
 
 
 def split(header: str) -> list[str]:
@@ -435,6 +435,13 @@ def test_the_columns_that_matter_come_first_where_a_width_is_given():
     table = rows([summary(), summary("another")])
     assert split(render(table, width=300).splitlines()[0])[:7] == MATTER_FIRST
     assert split(render(table, width=80).splitlines()[0])[:7] == MATTER_FIRST
+
+
+def test_choices_in_which_runs_differ_come_before_what_was_measured_and_those_that_all_share_after():
+    table = rows([summary(), summary("another", sync="asp", compress="topk")])
+    assert split(render(table, width=80).splitlines()[0])[:4] == ["run", "sync", "compress", "accuracy"]
+    [alone] = [split(render(rows([summary()]), width=80).splitlines()[0])]
+    assert alone[:3] == ["run", "strategy", "sync"]
 
 
 def test_the_width_that_a_narrow_table_names_shows_every_column():
