@@ -78,6 +78,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
         partition=ShuffledPartition(len(data), 1, batch_size, 0),
         device=torch.device("cpu"),
         seed=0,
+        draws_as=0,
         start=0,
         steps=steps,
         meter=meter,

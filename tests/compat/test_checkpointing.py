@@ -27,12 +27,13 @@ def seen() -> Iterator[list[str]]:
         def __init__(self, frame: Any, gid: Any) -> None:
             super().__init__(frame, gid)
             seen.append(frame().ours)
-            self._keep = self.pack_hook
-            self.pack_hook = lambda tensor: self._pack(tensor)  # torch 2.15 hangs an attribute on it
+            theirs = self.pack_hook
 
-        def _pack(self, tensor: Tensor) -> Any:
-            seen.append("saved again")
-            return self._keep(tensor)
+            def pack(tensor: Tensor) -> Any:  # a function: torch 2.15 hangs an attribute on it
+                seen.append("saved again")
+                return theirs(tensor)
+
+            self.pack_hook = pack
 
     checkpointing.set_hooks(First, Second)
     yield seen
