@@ -49,7 +49,7 @@ def test_a_file_that_is_not_ours_is_refused_and_makes_no_objects(change: tuple[s
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["strategy=zero", "strategy.config=5"], "strategy.config=5: must be a valid string or must be an object"),
+        (["strategy=zero", "strategy.config=5"], "strategy.config=5: must be a valid string or an object"),
         (["strategy=zero", "strategy.config="], "strategy.config=: name a DeepSpeed JSON file, or leave it out (null)"),
         (
             ["hardware=t4", "hardware.machine.device_memory=0"],

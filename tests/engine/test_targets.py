@@ -148,7 +148,7 @@ def test_the_engines_own_arguments_go_where_the_constructor_has_a_place_for_them
     [
         ({"hiden": [4]}, r"model\.hiden: MLP has no such parameter; did you mean hidden\?"),
         ({"spec": 1}, r"model\.spec: MLP has no such parameter"),
-        ({"hidden": "4"}, r"model\.hidden='4': must be a valid array"),
+        ({"hidden": "4"}, r"model\.hidden='4': must be a list"),
         ({"hidden": [True]}, r"model\.hidden\.0=True: must be a valid integer"),
     ],
 )
