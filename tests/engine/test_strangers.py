@@ -21,7 +21,7 @@ from short_runs import START, Start, Train, weights
 from paceline.comm.handshake import Endpoint
 from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreServer
-from paceline.engine import launch
+from paceline.engine.launchers import local
 from paceline.engine.errors import WorkerFailedError
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault, pytest.mark.timeout(240)]
@@ -93,7 +93,7 @@ def test_no_other_user_can_read_the_key_of_a_run(
         keys.append(server.endpoint)
         return server
 
-    monkeypatch.setattr(launch, "serve_store", serve)
+    monkeypatch.setattr(local, "serve_store", serve)
     for folder in (tmp_path, *tmp_path.parents):  # others shall be kept out by what we make alone
         if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
             folder.chmod(0o755)
