@@ -290,11 +290,8 @@ class AsyncEASGD(Sync):
         rho: Annotated[float, Gt(0)] | None = None,
         period: Annotated[int, Ge(1)] = 4,
         nesterov: bool = False,
-        collective: Collective | None = None,
     ) -> None:
-        """`collective`: of pulls; None for the fabric's."""
         self.rho, self.period, self.nesterov = rho, period, nesterov
-        self.collective = collective or Fabric()
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

@@ -1,18 +1,25 @@
 """Sums by each collective: the sum itself, the same bits on all, the bytes it states; alone and under whole runs."""
 
+import inspect
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from choices import CHOSEN, SYNCS
+from oracles import mlp
 from torch import Tensor
 
 from paceline.comm import Comm
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.engine import prepare, run
-from paceline.strategies.base import World
+from paceline.engine.targets import load_class
+from paceline.strategies import LayoutError
+from paceline.strategies.base import Sync, World
 from paceline.strategies.exchange.collectives import Collective, Fabric, Ring
+from paceline.strategies.exchange.compress import BFloat16
 
 pytestmark = pytest.mark.dist
 COLLECTIVES = {"fabric": Fabric, "ring": Ring}
@@ -119,7 +126,6 @@ MODES = {
     "local_sgd": ("sync.average_state=[momentum_buffer]",),
     "diloco": (),
     "easgd": (),
-    "easgd_momentum": (),
 }
 
 
@@ -174,3 +180,31 @@ def test_where_nothing_is_summed_a_collective_is_refused_by_name(here, overrides
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, "collective=ring", "hardware.workers=2", *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+def mode_with(name: str, **given: object) -> Sync | None:
+    """The sync mode with another choice of a group; None where it takes no such thing."""
+    choice = CHOSEN["sync", name]
+    cls = load_class("sync", choice.target, Sync, ())
+    if not given.keys() <= inspect.signature(cls).parameters.keys():
+        return None
+    with suppress(LayoutError):
+        return cls(**choice.knobs, **given)
+    return None
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_who_takes_a_collective_makes_its_sums_by_it(name):
+    if (mode := mode_with(name, collective=Ring())) is None or not mode.states_cost:
+        return
+    stated = mode.cost(list(mlp().parameters()), World(3, 10))
+    assert stated is not None and "all_reduce" not in stated.worker and sum(stated.worker.values()) > 0
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_who_takes_a_compressor_sends_less(name):
+    plain, packed = (mode_with(name, **how) for how in ({}, {"compress": BFloat16()}))
+    if plain is None or packed is None or not plain.states_cost:
+        return
+    stated = [mode.cost(list(mlp().parameters()), World(3, 10)) for mode in (plain, packed)]
+    assert sum(stated[1].worker.values()) < 0.6 * sum(stated[0].worker.values())
