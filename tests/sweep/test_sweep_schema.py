@@ -185,7 +185,7 @@ REFUSED = [
     (schema(method="random"), "method=random: has no end by itself; say how many: --trials N, or run_cap in the file"),
     (
         schema(metric={"name": "throughput"}, early_terminate={"type": "hyperband", "min_iter": 1}),
-        "early_terminate: goes by what is measured while training, accuracy or loss, not by metric throughput",
+        "early_terminate: goes by what is measured while training, accuracy or r2 or loss, not by metric throughput",
     ),
 ]
 
