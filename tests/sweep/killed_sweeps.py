@@ -306,16 +306,16 @@ def shoot(sweep: Sweep, who: str, chance: random.Random) -> Life:
     """A life in which another process of the sweep is killed, after a random part of its own."""
     life = sweep.start()
     life.moment = who
+    named, before = SHOTS[who], len(sweep.hits)
     try:
-        named = SHOTS[who]
-        pid = life.one_worker() if named is None else life.child(named)
-        if named is not None:
-            life.one_worker()
+        while len(sweep.hits) == before:  # a worker may end before it is shot: then the next one
+            pid = life.one_worker() if named is None else life.child(named)
+            if named is not None:
+                life.one_worker()
+            time.sleep(chance.uniform(0, 0.1))
+            life.shoot(pid)
     except AssertionError:  # the sweep had ended: nothing was there to shoot
-        life.wait()
-        return life
-    time.sleep(chance.uniform(0, 0.3))
-    life.shoot(pid)
+        pass
     life.wait()
     return life
 
