@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ..conf.groups import BY_NAME
-from ..strategies import Strategy, Sync
+from ..strategies import LayoutError, Strategy, Sync
 from . import given
 from .errors import ConfigError
 from .experiment import Choice
@@ -24,7 +24,7 @@ class Pair:
 
 
 def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Sync) -> None:
-    """Raises `ConfigError`."""
+    """Raises `ConfigError` or `LayoutError`."""
     if strategy.own_sync() is not None and sync_name != BSP_ONLY:
         raise ConfigError(
             f"sync={sync_name}: strategy={strategy_name} {strategy.owns_update} and takes sync=bsp only; "
@@ -34,6 +34,17 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
         raise ConfigError(
             f"sync={sync_name}: takes replicas of {_workers(sync.max_parts)}, and strategy={strategy_name} cuts one "
             f"over {_workers(strategy.parts)}; strategy=data_parallel goes with it, and sync=bsp with this strategy"
+        )
+    if strategy.shares and not sync.synchronous:
+        raise ConfigError(
+            f"sync={sync_name}: updates each part at a time of its own, and strategy={strategy_name} holds some "
+            "parameters whole on several workers of a replica, which would drift apart; choose a mode in which "
+            "replicas step together, such as sync=bsp or sync=local_sgd"
+        )
+    if strategy.shares and not sync.entrywise:
+        raise LayoutError(
+            f"compress: chooses entries by what else a worker sends, and strategy={strategy_name} holds some "
+            "parameters whole on several workers of a replica, which would drift apart; choose compress=none or bf16"
         )
 
 

@@ -86,6 +86,7 @@ class Strategy(ABC):
     axes: Mapping[str, int] = {}  # of one replica: {"stage": 4}, {"tensor": 2}
     loss_part: int = 0  # the part whose loss counts; it also gathers `full_state`
     bitwise: bool = True  # one replica is serial training bit for bit, and not but for the order of sums
+    shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
     places: bool = False  # moves the model to the device itself; the engine must not
@@ -175,7 +176,8 @@ class Sync(ABC):
     `state_dict` gives, so that replica 0 may save for all. `exact`: where weights agree, they are those of serial
     training on all samples of a step. `serial_alone`: one replica alone is serial training, bit for bit. `survives`:
     the others go on when a worker dies, as long as replica 0 and the servers live. `states_cost`: `cost` answers once
-    it knows how many steps an epoch has. They may be set by the constructor, from its knobs.
+    it knows how many steps an epoch has. `entrywise`: what an update makes of an entry depends on that entry of the
+    replicas alone. They may be set by the constructor, from its knobs.
     """
 
     servers: int = 0
@@ -189,6 +191,7 @@ class Sync(ABC):
     serial_alone: bool = True
     survives: bool = False
     states_cost: bool = True
+    entrywise: bool = True
     trial: Trial = Trial()
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`

@@ -43,11 +43,6 @@ class Mesh:
             rank = rank * size + position[axis]
         return rank
 
-    def along(self, axis: str, rank: int) -> list[int]:
-        """Those who differ from `rank` on this axis at most, in its order."""
-        position = self.position(rank)
-        return [self.rank({**position, axis: i}) for i in range(self.axes[axis])]
-
     def drawing(self, rank: int) -> int:
         """The rank whose random numbers `rank` draws."""
         position = self.position(rank)

@@ -27,10 +27,8 @@ class Split:
     axis: str = "tensor"
 
 
-Placements = Mapping[str, Split]  # by the parameter's name in the whole model; those that are not there are whole
-
-
 def placements_of(part: nn.Module) -> dict[str, Split]:
+    """By the parameter's name in the whole model; those that are not there are whole."""
     found: dict[str, Split] = {}
     for name, layer in part.named_modules():
         for own, split in getattr(layer, "placements", {}).items():

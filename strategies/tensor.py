@@ -41,6 +41,7 @@ class TensorParallel(Strategy):
     """A replica is `degree` workers, each with a piece of pairs of linear layers."""
 
     bitwise = False  # sums of pieces come in another order
+    shares = True
 
     def __init__(self, degree: Annotated[int, Ge(2)] = 2, collective: Collective | None = None) -> None:
         """`collective`: of the sums of pieces; None for the fabric's."""

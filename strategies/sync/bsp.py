@@ -112,7 +112,7 @@ class BSP(Sync):
         self.find_unused, self.shard = find_unused, shard
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         check_adds_up(self.compress, self.collective)
-        self.state_agrees = not self.compress.error_feedback
+        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
         self.joining = Joining(aggregate, attack)
         self.exact = self.compress.lossless and self.joining.plain
         if not self.joining.plain:

@@ -77,6 +77,7 @@ class Gossip(Sync):
         self.topology: Topology = topology
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
         self.compress = compress or Dense()
+        self.entrywise = self.compress.entrywise
         if not isinstance(self.compress, Dense) and topology not in STAYS:
             raise LayoutError(
                 f"sync.topology={topology}: neighbours change from round to round, and with compress a worker must "

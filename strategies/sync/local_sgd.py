@@ -77,6 +77,7 @@ class LocalSGD(Sync):
         nu and mu. `compress`: None for no compression. `collective`: None for the fabric's. Raises `LayoutError`.
         """
         self.compress, self.collective = compress or Dense(), collective or Fabric()
+        self.entrywise = self.compress.entrywise
         check_adds_up(self.compress, self.collective)
         if switch_step > 0 and not isinstance(self.compress, Dense):
             raise LayoutError(

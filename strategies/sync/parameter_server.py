@@ -143,7 +143,7 @@ class ParameterServer(Sync):
         self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
         self.compress = compress or Dense()
         self.synchronous = self.weights_agree = mode == "synchronous"
-        self.state_agrees = not self.compress.error_feedback
+        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
         self.joining = Joining(aggregate, attack)
         self.exact = self.compress.lossless and self.joining.plain
         self.survives = not self.synchronous

@@ -57,8 +57,13 @@ def parts_of(strategy: str, sync: str, *more: str) -> Parts:
 
 
 def is_accepted(strategy: str, sync: str) -> bool:
-    """A strategy that owns its update takes sync=bsp only; a sync mode may want replicas of one part."""
+    """A strategy that owns its update takes sync=bsp only; one whose parts share parameters, modes that step together.
+
+    A sync mode may want replicas of one part.
+    """
     if sync != "bsp" and STRATEGIES[strategy].own_sync() is not None:
+        return False
+    if STRATEGIES[strategy].shares and not SYNCS[sync].synchronous:
         return False
     most = SYNCS[sync].max_parts
     return most is None or STRATEGIES[strategy].parts <= most

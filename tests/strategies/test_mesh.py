@@ -19,15 +19,6 @@ def test_ranks_and_positions_are_inverse_and_the_last_axis_varies_fastest() -> N
     assert [MESH.rank(place) for place in places] == list(range(12))
 
 
-def test_along_an_axis_are_those_who_differ_on_it_alone() -> None:
-    assert (MESH.along("tensor", 4), MESH.along("stage", 4), MESH.along("replica", 4)) == ([4, 5], [0, 2, 4], [4, 10])
-    for rank, axis in product(range(MESH.size), MESH.axes):
-        group = MESH.along(axis, rank)
-        assert rank in group and len(group) == MESH.axes[axis] and group == sorted(group)
-        others = [{key: i for key, i in MESH.position(other).items() if key != axis} for other in group]
-        assert others == [others[0]] * len(group)
-
-
 def test_those_who_compute_the_same_samples_draw_the_same_numbers() -> None:
     draws = [MESH.drawing(rank) for rank in range(MESH.size)]
     assert draws == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10]

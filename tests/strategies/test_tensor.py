@@ -17,9 +17,13 @@ from paceline.engine.worker import Assignment, Worker
 from paceline.strategies import LayoutError, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.collectives import Fabric, Ring
+from paceline.strategies.exchange.compress import BFloat16, TopK
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.easgd import EASGD
+from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
+from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.tensor import ColumnLinear, RowLinear, TensorParallel, paired
 from paceline.tracking.run_directory import RunDirectory
 
@@ -44,6 +48,7 @@ def two_pairs64() -> nn.Sequential:
     ).double()
 
 
+WHOLE = ("norm.weight", "norm.bias", "d.bias", "e.weight", "e.bias")
 CASE = Case([[4, 4], [3, 0], *[[4, 4]] * 18], model=two_pairs64, optimizer=momentum)
 ONE = Case([[5], [3], [1], [4]], model=two_pairs64, optimizer=momentum)
 
@@ -66,8 +71,7 @@ def test_replicas_of_two_train_as_one_worker_with_all_samples_after_20_steps(fab
 def test_what_is_whole_stays_the_same_bits_on_all_workers_of_a_replica(fabric):
     results = fabric(2, train, Plan(TensorParallel(2), BSP(), Case([[4]] * 6, model=two_pairs64, optimizer=momentum)))
     one, other = (result["weights"] for result in results)
-    whole = [name for name in one if name.split(".")[0] in ("norm", "e") or name == "d.bias"]
-    assert len(whole) == 5 and all(torch.equal(one[name], other[name]) for name in whole)
+    assert all(torch.equal(one[name], other[name]) for name in WHOLE)
     assert not torch.equal(one["a.weight"], other["a.weight"])
 
 
@@ -132,6 +136,40 @@ def test_two_sums_a_pair_but_none_back_to_what_is_not_trained(virtual_workers, c
 def test_what_cannot_be_cut_is_refused_with_what_could(degree, model, says):
     with pytest.raises(LayoutError, match=says):
         TensorParallel(degree).split(model())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("sync=asp",), "sync=asp: updates each part at a time of its own, .* such as sync=bsp"),
+        (("sync=fedavg",), "sync=fedavg: updates each part at a time of its own"),
+        (("compress=topk",), "compress=topk: chooses entries by what else a worker sends, .* choose compress=none"),
+        (("sync=gossip", "compress=topk"), "compress=topk: chooses entries"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_would_let_shared_parameters_drift_apart_is_refused(overrides, says):
+    with pytest.raises(ValueError, match=says) as refused:
+        prepare([*TINY, "hardware.workers=4", *overrides]).plan()
+    assert getattr(refused.value, "exit_code", None) == 2
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [BSP(compress=BFloat16()), LocalSGD(2), Gossip(), ParameterServer("synchronous"), EASGD()],
+    ids=lambda sync: type(sync).__name__,
+)
+def test_what_is_whole_stays_alike_under_modes_that_are_taken(virtual_workers, sync):
+    case = Case([[4, 4, 4]] * 5, model=two_pairs64, optimizer=momentum)
+    results = virtual_workers(6 + 2 * sync.servers, train, Plan(TensorParallel(2), sync, case))
+    for one, other in ((results[i]["weights"], results[i + 1]["weights"]) for i in (0, 2, 4)):
+        assert all(torch.equal(one[name], other[name]) for name in WHOLE)
+
+
+def test_and_would_not_under_those_that_are_refused(virtual_workers):
+    case = Case([[4, 4, 4]] * 5, model=two_pairs64, optimizer=momentum)
+    results = virtual_workers(6, train, Plan(TensorParallel(2), BSP(compress=TopK(0.1)), case))
+    assert not torch.equal(results[0]["weights"]["e.weight"], results[1]["weights"]["e.weight"])
 
 
 # -- whole runs

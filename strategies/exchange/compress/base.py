@@ -18,12 +18,14 @@ class Compressor(ABC):
     """`linear`: sums of messages are the messages of sums, so that they can be all-reduced; else messages are tensors
     of bytes, which all workers gather. `lossless`: what is decoded is what was encoded. `error_feedback`: what a
     message leaves out is added to the next one. `sparse`: most entries of what is decoded are 0.
+    `entrywise`: what is decoded for an entry depends on that entry alone, whatever vector it is part of.
     """
 
     linear: bool = False
     lossless: bool = False
     error_feedback: bool = False
     sparse: bool = False
+    entrywise: bool = True
 
     @abstractmethod
     def encode(self, x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class TopK(Compressor):
         """`ratio`: the share of entries that is sent."""
         self.ratio, self.error_feedback = ratio, error_feedback
         self.lossless = ratio == 1
-        self.sparse = ratio < 0.5
+        self.sparse, self.entrywise = ratio < 0.5, self.lossless
 
     def encode(self, x: Tensor) -> Tensor:
         places = largest(x, self.count(len(x))).to(torch.int32)
