@@ -8,13 +8,13 @@ from pathlib import Path
 
 from ..comm.shared_memory import MIB, available
 from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
+from .assignment import Assignment
 from .crew import STOP_SIGNALS, WORKER_FAILED, Ended
 from .errors import InterruptedRunError, WorkerFailedError
 from .failures import NO_MEMORY, how_it_ended
 from .launchers import launcher_of
 from .launchers.base import Handle, Launcher
 from .layout import Layout
-from .worker import Assignment
 
 LOST_A_PEER = "PeerLostError"  # such a worker is not the cause
 NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError")  # the sentence says of whom

@@ -37,7 +37,7 @@ class Job:
     meter: Meter
     stop: StopAgreement
     pace: ModelledPace | RealPace
-    after_step: Callable[[int, int, float | None], None]  # (steps done before, now, loss): records, evaluations, ...
+    after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     activations: int = field(default=0)  # measured in the first step
 
 
@@ -64,7 +64,7 @@ def train(job: Job) -> int:
             raise DivergedError(
                 f"worker {job.comm.rank} diverged at step {step}: the loss is {value}; {_why(job, batch, step)}"
             )
-        job.after_step(done, step + 1, value)
+        job.after_step(job, done, step + 1, value)
         done = step + 1
     return job.steps
 

@@ -12,6 +12,7 @@ from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.placements import entries
 from . import given, memory
+from .assignment import Predicted
 from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
 from .dynamo import without_dynamo
@@ -66,6 +67,9 @@ class Plan:
         kinds = dict.fromkeys(kind for part in self.parts for kind in part.memory)
         return {kind: max(part.memory.get(kind, 0) for part in self.parts) for kind in kinds}
 
+    def predicted(self) -> Predicted:
+        return {"bytes_per_step": self.bytes_per_step(), "memory": self.peak_memory()}
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "workers": self.layout.workers,
@@ -75,8 +79,7 @@ class Plan:
             "servers": self.layout.servers * self.layout.parts,
             "device": self.device.type,
             "steps": self.steps,
-            "bytes_per_step": self.bytes_per_step(),
-            "memory": self.peak_memory(),
+            **self.predicted(),
             "notes": self.notes,
         }
 

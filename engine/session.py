@@ -33,10 +33,10 @@ from .stored import Stored, check_identity, identity, read_stored
 
 if TYPE_CHECKING:
     from ..tasks.base import Data
+    from .assignment import Assignment
     from .fit import Fit
     from .launchers.base import Handle
     from .plan import Plan
-    from .worker import Assignment
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,19 @@ class Prepared:
         now = redact(self.experiment.model_dump())
         return now if self.stored is None else self.stored.changed_to(now)
 
-    def assignment(self, directory: RunDirectory) -> "Assignment":
+    def assignment(self, directory: RunDirectory, plan: "Plan") -> "Assignment":
         """What each of its workers is told."""
-        from .worker import Assignment
+        from .assignment import Assignment
 
-        run = identity(self.config)
-        return Assignment(self.experiment, directory.path, self.allowed, run, self.checkpoint, self.trace)
+        return Assignment(
+            self.experiment,
+            directory.path,
+            self.allowed,
+            identity(self.config),
+            plan.predicted(),
+            self.checkpoint,
+            self.trace,
+        )
 
     def plan(self) -> "Plan":
         from .plan import make_plan
@@ -290,7 +297,7 @@ def carry_out(
     mirror = start_mirror(prepared, directory, quiet, opened(directory)) if tells else None
     memory = sum(plan.peak_memory().values())
     try:
-        launch(launcher, prepared.assignment(directory), layout, plan.survives, data.preload, started, memory)
+        launch(launcher, prepared.assignment(directory, plan), layout, plan.survives, data.preload, started, memory)
     except Exception as error:
         if tells:
             _note_the_end(directory, error)

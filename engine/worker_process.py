@@ -15,6 +15,7 @@ from ..comm.errors import HangError
 from ..comm.handshake import Endpoint
 from ..tracking.files import open_to_write
 from ..tracking.run_directory import writing
+from .assignment import Assignment
 from .build import assemble
 from .crew import READY, STOP_SIGNALS, WORKER_FAILED, let_go_of_fork_server
 from .experiment import from_yaml, to_yaml
@@ -22,7 +23,7 @@ from .failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, words_o
 from .launchers import launcher_of
 from .launchers.base import Launcher
 from .tied import tie
-from .worker import Assignment, prepare_process
+from .worker import prepare_process
 
 
 def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
         "run": str(assignment.run),
         "allowed": list(assignment.allowed),
         "identity": assignment.identity,
+        "predicted": assignment.predicted,
         "resume": str(assignment.resume) if assignment.resume else None,
         "trace": str(assignment.trace) if assignment.trace else None,
         "world_size": world_size,
@@ -56,6 +58,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
             Path(told["run"]),
             tuple(told["allowed"]),
             told["identity"],
+            told["predicted"],
             Path(told["resume"]) if told["resume"] else None,
             Path(told["trace"]) if told["trace"] else None,
         )

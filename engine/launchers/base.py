@@ -17,9 +17,9 @@ from ..experiment import Experiment, Hardware
 from ..pace import ComputeModel
 
 if TYPE_CHECKING:  # they ask for the launcher
+    from ..assignment import Assignment
     from ..build import Parts
     from ..layout import Layout
-    from ..worker import Assignment
 
 
 class Handle(Protocol):

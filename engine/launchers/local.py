@@ -10,11 +10,12 @@ from ...comm.handshake import Endpoint
 from ...comm.process import connect
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
+from ..assignment import Assignment
 from ..build import Parts
 from ..crew import WORKER_FAILED, Crew, Ended
 from ..failures import how_it_ended
 from ..layout import Layout
-from ..worker import Assignment, work
+from ..work import work
 from ..worker_process import stop_on_sigterm, told_of, worker_main
 from .base import Handle, Launcher
 

@@ -16,6 +16,7 @@ import torch
 
 from ...comm.process import ProcessComm, connect_env
 from ...tracking.run_directory import RunDirectory
+from ..assignment import Assignment
 from ..build import Parts, assemble
 from ..crew import WORKER_FAILED, Ended
 from ..errors import WorkerFailedError
@@ -23,7 +24,8 @@ from ..experiment import Experiment
 from ..failures import named, speaks_for_itself
 from ..launch import what_is_saved
 from ..layout import Layout
-from ..worker import Assignment, prepare_process, work
+from ..work import work
+from ..worker import prepare_process
 from .base import Handle, Launcher
 
 

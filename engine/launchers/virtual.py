@@ -9,12 +9,13 @@ from ...comm import Comm
 from ...comm.handshake import Endpoint
 from ...comm.network import Link, Network
 from ...comm.virtual import Cluster
+from ..assignment import Assignment
 from ..build import Parts
 from ..errors import ConfigError
 from ..experiment import Experiment, Hardware, VirtualHardware
 from ..layout import Layout
 from ..pace import ComputeModel
-from ..worker import Assignment, work
+from ..work import work
 from ..worker_process import stop_on_sigterm
 from . import was_started
 from .base import Handle, Launcher

@@ -14,12 +14,12 @@ import pytest
 import torch
 from short_runs import Train, weights
 
-from paceline.engine import prepare, worker
+from paceline.engine import prepare, spread
 from paceline.engine.build import assemble
 from paceline.engine.launchers.virtual import cluster_of
 from paceline.engine.launchers.virtual import run as run_virtual
 from paceline.engine.meters import Meter
-from paceline.engine.worker import Assignment, pieces
+from paceline.engine.spread import pieces
 from paceline.tracking.run_directory import RunDirectory
 
 ALPHA = 0.125
@@ -46,7 +46,7 @@ def here(tmp_path: Path) -> Here:
         hardware: Any = prepared.experiment.hardware
         threads = torch.get_num_threads()
         parts = assemble(prepared.experiment, (), None)
-        run_virtual(Assignment(prepared.experiment, directory.path, (), ""), parts, cluster_of(parts, hardware))
+        run_virtual(prepared.assignment(directory, prepared.plan()), parts, cluster_of(parts, hardware))
         torch.set_num_threads(threads)
         summary = directory.read_summary()
         assert summary is not None and summary["steps"] in (STEPS, 1, 2)
@@ -221,7 +221,7 @@ def test_the_distance_of_replicas_in_pieces_is_that_of_whole_models(
 ) -> None:
     local = ("sync=local_sgd", "sync.period=100", "model.hidden=[64,64]", "hardware.workers=2", "steps=2")
     whole, _ = here("evaluate.every=100", *local)
-    monkeypatch.setattr(worker, "_AT_ONCE", 0)  # 4096 entries, of 8,970
+    monkeypatch.setattr(spread, "_AT_ONCE", 0)  # 4096 entries, of 8,970
     in_pieces, _ = here("evaluate.every=100", *local)
     assert in_pieces[-1]["consensus_distance"] == pytest.approx(whole[-1]["consensus_distance"], rel=1e-12)
     assert whole[-1]["consensus_distance"] > 0

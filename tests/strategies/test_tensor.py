@@ -11,9 +11,9 @@ from torch import nn
 
 from paceline.engine import prepare, run
 from paceline.engine.build import assemble
+from paceline.engine.evaluations import Evaluations
 from paceline.engine.launchers.virtual import cluster_of
 from paceline.engine.launchers.virtual import run as run_virtual
-from paceline.engine.worker import Assignment, Worker
 from paceline.strategies import LayoutError, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.collectives import Fabric, Ring
@@ -219,15 +219,16 @@ def test_a_plan_counts_each_entry_once():
 def test_whoever_looks_at_weights_drains_the_strategy_first(here, monkeypatch):
     """Before the evaluation after the first of two epochs, and at the end; by both workers of a virtual pipeline."""
     told: list[str] = []
-    step, judge = Pipeline.forward_backward, Worker._judge
+    step, judge = Pipeline.forward_backward, Evaluations._judge
     monkeypatch.setattr(Pipeline, "forward_backward", lambda self, batch: (told.append("step"), step(self, batch))[1])
     monkeypatch.setattr(Pipeline, "drain", lambda self: told.append("drain"))
-    monkeypatch.setattr(Worker, "_judge", lambda *given: (told.append("judge"), judge(*given))[1])
+    monkeypatch.setattr(Evaluations, "_judge", lambda *given: (told.append("judge"), judge(*given))[1])
     asked = ["tracking=none", "strategy=pipeline", "hardware=virtual", "data.limit=32", "batch_size=8", "epochs=2"]
-    experiment = prepare(asked).experiment
+    prepared = prepare(asked)
+    experiment = prepared.experiment
     parts = assemble(experiment, ())
     directory = RunDirectory.create(Path("runs"), "one")
-    run_virtual(Assignment(experiment, directory.path, (), ""), parts, cluster_of(parts, experiment.hardware))
+    run_virtual(prepared.assignment(directory, prepared.plan()), parts, cluster_of(parts, experiment.hardware))
     epoch = ["step"] * 2 * parts.deal().steps_per_epoch
     assert sorted(told) == sorted([*epoch, "drain", "drain", "judge"] * 2)
     first = told.index("judge")

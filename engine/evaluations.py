@@ -1,0 +1,103 @@
+"""What the weights are worth: during training and at its end, on the chief, with the help of all."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..strategies.base import load_state
+from ..tasks.base import Split
+from ..tasks.evaluation import evaluate
+from .dates import Dates
+from .loop import Job
+from .spread import consensus_distance
+from .worker import Worker
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The consensus at some time; of an asynchronous run it is judged once training is over."""
+
+    done: int  # steps
+    seconds: float  # of training, when these weights existed: see dates.py
+    state: dict[str, Tensor]
+
+
+class Evaluations:
+    """All workers call these methods. The results are the chief's."""
+
+    def __init__(self, worker: Worker, dates: Dates, test: Split) -> None:
+        self._worker, self._dates, self._test = worker, dates, test
+        self._snapshots: list[Snapshot] = []
+        self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
+        self.last: dict[str, float] = {}
+        self.last_date = 0.0
+
+    def during(self, done: int, job: Job) -> None:
+        """After step `done`, between two steps."""
+        if self._worker.sync.synchronous:
+            self._evaluate(done, job, self.spread())
+        else:
+            self._take_snapshot(done, job)
+
+    def at_end(self, done: int, job: Job, spread: float | None) -> None:
+        """Of what training made. `spread`: of the replicas, before they took over the consensus."""
+        if self._worker.sync.synchronous:
+            self._evaluate(done, job, spread)
+        elif (state := self._worker.consensus()) is not None:
+            self._judge(Snapshot(done, self._dates.of_end(job.meter), state), job, spread)
+
+    def judge_snapshots(self, job: Job) -> None:
+        """Those taken while others trained on."""
+        for snapshot in self._snapshots:
+            self._judge(snapshot, job, None)
+        self._snapshots.clear()
+
+    def spread(self) -> float | None:
+        """How far replicas are from their mean, on the chief; None elsewhere, and where they are alike."""
+        worker, layout = self._worker, self._worker.layout
+        if worker.sync.weights_agree or layout.replicas == 1 or worker.role.part != layout.loss_part:
+            return None
+        return consensus_distance(list(worker.sync.parameters.values()), worker.role.replica, layout, worker.comm)
+
+    def _evaluate(self, done: int, job: Job, spread: float | None) -> None:
+        state, seconds = self._worker.consensus(), self._dates.of_step(done, job.meter)
+        if state is not None:
+            self._judge(Snapshot(done, seconds, state), job, spread)
+
+    def _take_snapshot(self, done: int, job: Job) -> None:
+        """Others train on meanwhile: only a copy is made now, with its date."""
+        if self._worker.role.replica != 0:
+            return
+        state = self._worker.consensus()
+        copies = {name: tensor.detach().clone() for name, tensor in (state or {}).items()}
+        seconds = self._dates.of_snapshot(done, job.meter, self._worker.comm.now())
+        if state is not None:
+            self._snapshots.append(Snapshot(done, seconds, copies))
+
+    def _judge(self, snapshot: Snapshot, job: Job, spread: float | None) -> None:
+        worker, judged = self._worker, self._worker.judged
+        assert judged is not None, "the chief judges"
+        judged.to(worker.device)
+        load_state(judged, snapshot.state)
+        result = evaluate(worker.parts.task, judged, self._test, self._at_once(), worker.device)
+        judged.to("cpu")  # its place on the device is training's
+        if self.time_to_accuracy is None and result.score >= worker.experiment.target_accuracy:
+            self.time_to_accuracy = snapshot.seconds
+        self.last = {worker.parts.task.metric.name: result.score, "loss": result.loss}
+        self.last_date = snapshot.seconds
+        if spread is not None:
+            self.last["consensus_distance"] = spread
+        worker.directory.append(
+            {
+                "kind": "evaluation",
+                "step": snapshot.done,
+                "epoch": snapshot.done / job.partition.steps_per_epoch,
+                **self.last,
+                "time": snapshot.seconds,
+            }
+        )
+
+    def _at_once(self) -> int:
+        """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""
+        worker = self._worker
+        return min(512, worker.experiment.batch_size) if worker.parts.data.spec.target_shape else 512

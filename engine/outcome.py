@@ -1,0 +1,104 @@
+"""What came of a run: each worker's report, and the summary that the chief makes of all."""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from ..strategies.base import payload
+from . import memory
+from .evaluations import Evaluations
+from .loop import Job
+from .meters import Meter, Report, is_too_short, summarise, without_times
+from .notes import effective_batch
+from .saving import Saving
+from .trace import write_trace
+from .worker import Worker
+
+Status = Literal["completed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a worker that trained has at its end."""
+
+    job: Job
+    done: int  # steps
+    status: Status
+    untimed: int  # steps that are left out of throughput and step times
+    evaluations: Evaluations
+    saving: Saving
+
+
+def report(worker: Worker, trained: Trained | None) -> None:
+    """To the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
+    meter = Meter(worker.comm, 0, worker.device, False) if trained is None else trained.job.meter
+    activations = 0 if trained is None else trained.job.activations
+    own = meter.report(worker.comm.rank, worker.role, _memory(worker, activations), worker.sync.report())
+    board, layout = worker.comm.board, worker.layout
+    board.post(f"report/{worker.comm.rank}", json.dumps(own.as_json()))
+    if worker.is_chief:
+        assert trained is not None, "the chief is a worker"
+        reports = [Report.from_json(plain) for plain in worker.read_of_living("report", range(layout.world_size))]
+        _summarise(worker, trained, reports)
+        if worker.assignment.trace is not None:
+            write_trace(worker.assignment.trace, reports, worker.directory.name, worker.parts.launcher.modelled)
+        board.post("over", "")
+    board.read("over", layout.chief)
+
+
+def _memory(worker: Worker, activations: int) -> dict[str, int]:
+    sync = worker.sync
+    held = {
+        "parameters": memory.held(worker.module.parameters()),
+        "gradients": payload(list(sync.parameters.values())),
+        "optimizer": memory.held(memory.optimizer_state(sync.optimizer)),
+        "activations": activations,
+        "buffers": memory.held([*sync.buffers(), *worker.module.buffers()]),
+    }
+    kinds = dict(worker.strategy.measured(sync.measured(held)))
+    if not worker.parts.launcher.modelled:  # else workers share a process
+        kinds["other"] = memory.other(kinds, worker.device, worker.resident)
+    return {**kinds, "process_peak": memory.process_peak()}
+
+
+def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
+    experiment, layout = worker.experiment, worker.layout
+    evaluations, done = trained.evaluations, trained.done
+    modelled = worker.parts.launcher.modelled
+    measured = summarise(reports, layout)
+    short = not modelled and is_too_short(reports)  # a modelled clock is exact
+    reason = {} if trained.status == "completed" else {"reason": f"was asked to stop, after step {done}"}
+    worker.directory.write_summary(
+        {
+            "name": worker.directory.name,
+            **worker.choices(),
+            "status": trained.status,
+            "workers": layout.workers,
+            "servers": layout.servers * layout.parts,
+            "replicas": layout.replicas,
+            "stages": layout.mesh.axes.get("stage", 1),
+            "mesh": dict(layout.mesh.axes),
+            "device": worker.device.type,
+            "steps": done,
+            "epochs": done / trained.job.partition.steps_per_epoch,
+            "resumed_at": worker.manifest.step if worker.manifest else None,
+            "batch_size": experiment.batch_size,
+            "effective_batch": effective_batch(worker.parts.deal(), layout.replicas),
+            "measured_after": trained.untimed,
+            "seed": experiment.seed,
+            "modelled": modelled,
+            "event_digest": worker.comm.digest(),
+            **(without_times(measured) if short else measured),
+            "accuracy": None,
+            worker.parts.task.metric.name: evaluations.last.get(worker.parts.task.metric.name),
+            "loss": evaluations.last.get("loss"),
+            "consensus_distance": evaluations.last.get("consensus_distance"),
+            "target_accuracy": experiment.target_accuracy,
+            "time_to_accuracy": evaluations.time_to_accuracy,
+            "seconds": max(evaluations.last_date, *(each.seconds for each in reports)),
+            "model_sha256": trained.saving.exported,
+            **reason,
+            "predicted": dict(worker.assignment.predicted),
+        }
+    )
+    worker.directory.append({"kind": "end", "status": trained.status, **reason})

@@ -1,0 +1,55 @@
+"""What a run leaves to go on from, and to use."""
+
+import json
+
+from ..strategies.placements import dims_of
+from . import checkpoint
+from .checkpoint import Manifest
+from .worker import Worker
+
+
+class Saving:
+    """All workers call these methods."""
+
+    def __init__(self, worker: Worker, data_sums: dict[str, str]) -> None:
+        """`data_sums`: see data_sums.py; on the chief."""
+        self._worker, self._data_sums = worker, data_sums
+        self.saved_at: int | None = None  # the step of the newest checkpoint
+        self.exported: str | None = None  # the checksum of model.safetensors
+
+    def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:
+        """A checkpoint after step `done`, at so many seconds of training.
+
+        Replica 0 writes: its parts their files, the chief the manifest once it has all their sums.
+        """
+        worker, sync, role = self._worker, self._worker.sync, self._worker.role
+        alike = sync.weights_agree and sync.state_agrees
+        each = sync.synchronous and not alike  # replicas differ: each writes its own
+        if not (sync.synchronous or role.replica == 0):
+            return
+        own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
+        parameters = own if each else sync.consensus()
+        state = sync.state_dict()
+        self.saved_at = done
+        if role.replica != 0 and not each:
+            return
+        whole = {"parameters": worker.strategy.part_state(parameters), "sync": state}
+        if dims := dims_of([worker.module]):
+            whole["split"] = dims
+        directory = worker.directory
+        name, digest = checkpoint.write_part(directory.checkpoints, done, role.part, role.replica, whole)
+        key = f"checkpoint/{done}"
+        worker.comm.board.post(f"{key}/{worker.comm.rank}", json.dumps([name, digest]))
+        if worker.is_chief:
+            writers = range(worker.layout.workers if each else worker.layout.parts)
+            sums = dict(worker.read_of_living(key, writers))
+            identity = worker.assignment.identity
+            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, self._data_sums)
+            checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep)
+            directory.append({"kind": "checkpoint", "step": done})
+
+    def export(self) -> None:
+        """The trained model as one safetensors file that any of these models loads."""
+        state = self._worker.consensus()
+        if state is not None:
+            self.exported = checkpoint.export(self._worker.directory.path / "model.safetensors", state)

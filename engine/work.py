@@ -1,0 +1,170 @@
+"""What one worker does, from its place in the world to its report. The same under every launcher."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from ..comm import Comm
+from ..tasks.base import Split
+from .assignment import Assignment
+from .build import Parts
+from .data_sums import check_data, sums_of
+from .dates import Dates
+from .evaluations import Evaluations
+from .loop import Job, train
+from .meters import Meter
+from .notes import untimed
+from .outcome import Trained, report
+from .saving import Saving
+from .stop import StopAgreement
+from .worker import Worker, set_up
+
+
+def work(
+    assignment: Assignment,
+    parts: Parts,
+    comm: Comm,
+    device: torch.device,
+    started: Callable[[], None] = lambda: None,
+) -> None:
+    """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
+    with comm.ledger.aside():
+        worker = set_up(assignment, parts, comm, device)
+    dates = Dates(comm.board, comm.rank, parts.layout, parts.sync, worker.read_of_living)
+    if worker.role.kind == "server":
+        started()
+        parts.sync.serve()
+        dates.tell_end(parts.sync.made_at)
+        return report(worker, None)
+    # before the data are loaded: what changes in between would be found to have changed
+    saving = Saving(worker, _checked_sums(worker))
+    train_split, test = parts.load()
+    evaluations = Evaluations(worker, dates, test)
+    job, left_out = _job(worker, train_split, evaluations, saving)
+    if worker.is_chief:
+        _announce(worker, job)
+    started()
+    done = train(job)
+    status = "completed" if done == job.steps else "interrupted"
+    parts.strategy.drain()
+    with comm.ledger.aside():
+        if status == "interrupted" and saving.saved_at != done and worker.saves:
+            saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
+        dates.tell_end(job.meter.ended)
+        if status == "completed":
+            parts.sync.drain()
+        # others may still be in a round that this one left early
+        spread = evaluations.spread() if status == "completed" else None
+        parts.sync.finish()
+        evaluations.judge_snapshots(job)
+        if status == "completed":
+            evaluations.at_end(done, job, spread)
+            saving.export()
+    return report(worker, Trained(job, done, status, left_out, evaluations, saving))
+
+
+def _checked_sums(worker: Worker) -> dict[str, str]:
+    """The checksums of the data's files, which are those that the checkpoint was trained on; on the chief."""
+    sums = sums_of(worker.parts.data) if worker.is_chief and worker.saves else {}
+    if worker.is_chief and worker.manifest:
+        check_data(worker.directory, sums, worker.manifest.data)
+    return sums
+
+
+def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: Saving) -> tuple[Job, int]:
+    """What the loop works with, and how many of its first steps are not timed."""
+    experiment, layout, replica = worker.experiment, worker.layout, worker.role.replica
+    partition, manifest, comm = worker.parts.deal(), worker.manifest, worker.comm
+    steps = experiment.steps_in_all(partition.steps_per_epoch)
+    assert steps is not None
+    start = manifest.step if manifest else 0
+    left_out = untimed(experiment.measure.after, steps - start)
+    together = worker.sync.synchronous
+    job = Job(
+        strategy=worker.strategy,
+        sync=worker.sync,
+        comm=comm,
+        replica=replica,
+        train=train_split,
+        partition=partition,
+        device=worker.device,
+        seed=experiment.seed,
+        draws_as=layout.mesh.drawing(comm.rank),
+        start=start,
+        steps=steps,
+        meter=Meter(comm, left_out, worker.device, not together, manifest.seconds if manifest else 0.0),
+        stop=StopAgreement(
+            comm.board,
+            comm.rank,
+            layout.chief if together else replica * layout.parts + layout.loss_part,
+            "all" if together else f"replica {replica}",
+            start,
+        ),
+        pace=worker.pace,
+        after_step=partial(_after_step, worker, evaluations, saving),
+    )
+    return job, left_out
+
+
+def _announce(worker: Worker, job: Job) -> None:
+    if worker.manifest:
+        worker.directory.append({"kind": "resume", "step": worker.manifest.step})
+    worker.directory.append(
+        {
+            "kind": "start",
+            "name": worker.directory.name,
+            "steps": job.steps,
+            "epochs": job.steps / job.partition.steps_per_epoch,
+            "samples": len(job.train),
+            "workers": worker.layout.workers,
+            "servers": worker.layout.servers * worker.layout.parts,
+            "modelled": worker.parts.launcher.modelled,
+            "target_accuracy": worker.experiment.target_accuracy,
+            **worker.choices(),
+        }
+    )
+
+
+def _after_step(
+    worker: Worker, evaluations: Evaluations, saving: Saving, job: Job, before: int, done: int, loss: float | None
+) -> None:
+    """`before`: the steps done when this one began; a worker may have left some out."""
+    if worker.is_chief and loss is not None:
+        _record_step(worker, job, done, loss)
+    experiment, per_epoch = worker.experiment, job.partition.steps_per_epoch
+
+    def is_due(every: int) -> bool:
+        return every > 0 and done // every > before // every
+
+    evaluates = is_due(per_epoch * experiment.evaluate.every) and done < job.steps
+    saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and worker.saves
+    if not (evaluates or saves):
+        return
+    worker.strategy.drain()
+    with worker.comm.ledger.aside():
+        if evaluates:
+            evaluations.during(done, job)
+        if saves:
+            saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
+        if worker.sync.synchronous and not worker.sync.survives:
+            assert worker.workers is not None
+            worker.workers.barrier()
+
+
+def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
+    partition, step = job.partition, done - 1
+    # asynchronously, others go at paces of their own
+    samples = partition.total(step) if worker.sync.synchronous else partition.size(step, worker.role.replica)
+    samples *= worker.sync.took_step
+    worker.directory.append(
+        {
+            "kind": "step",
+            "step": done,
+            "epoch": done / partition.steps_per_epoch,
+            "loss": loss,
+            "samples_per_second": samples / job.meter.last,
+            "step_time": job.meter.last,
+            "time": job.meter.seconds,
+        }
+    )
