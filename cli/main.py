@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
-from typer._click.exceptions import ClickException
 
+from ..compat.typer import ClickException
 from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .doctor import doctor

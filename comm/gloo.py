@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from ..compat import process_groups
 from .errors import RendezvousError
 from .handshake import LISTENING
 
@@ -84,11 +85,9 @@ def _connect(
     store: dist.Store, rank: int, size: int, timeout: float, device: GlooDevice
 ) -> tuple[dist.ProcessGroupGloo, list[Link]]:
     """The group, and the connections that were made meanwhile."""
-    options = dist.ProcessGroupGloo._Options()  # pyright: ignore[reportAttributeAccessIssue] as torch calls it
-    options._timeout, options._devices = timedelta(seconds=timeout), [device.device]
     before = {inode for inode, _ in _sockets()}
     device.open()
-    group = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, options)
+    group = process_groups.gloo(dist.PrefixStore("cpu", store), rank, size, timedelta(seconds=timeout), device.device)
     return group, [link for inode, fd in _sockets() if inode not in before and (link := _link(fd))]
 
 

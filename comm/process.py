@@ -26,6 +26,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..compat import process_groups
+from ..compat.process_groups import Backend, all_gather_into
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
 from .board import BEAT, StoreBoard
@@ -126,24 +128,16 @@ class _Groups:
         return self.over(dist.PrefixStore(name, self.store), rank, size, name)
 
     def over(self, store: dist.Store, rank: int, size: int, name: str) -> dist.ProcessGroup:
-        patience = timedelta(seconds=self.timeout)
-        group = dist.ProcessGroup(store, rank, size)
-        kinds = dist.ProcessGroup.BackendType
         try:
-            gloo = self.gloo.make(store, rank, size, self.timeout)
-            group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
-            group._set_default_backend(kinds.GLOO)
+            backends: dict[str, Backend] = {"cpu": self.gloo.make(store, rank, size, self.timeout)}
             if self.device.type == "cuda":
-                options = dist.ProcessGroupNCCL.Options()
-                options._timeout = patience
-                nccl = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
-                group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+                patience = timedelta(seconds=self.timeout)
+                backends["cuda"] = process_groups.nccl(dist.PrefixStore("cuda", store), rank, size, patience)
         except RendezvousError:
             raise
         except RuntimeError as error:
             raise PeerLostError(f"{name}: could not connect to the other workers: {error}") from error
-        group._set_group_name(cast(Any, name))  # torch's DDP logs it
-        return group
+        return process_groups.group_of(store, rank, size, name, backends)
 
 
 @dataclass(frozen=True)
@@ -292,7 +286,7 @@ class ProcessComm(Comm):
         mine = tensor[self.rank]
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
         if tensor.is_cuda or self.size == 1:
-            return self._collective("all_gather", lambda group: group._allgather_base(tensor.view(-1), mine.view(-1)))
+            return self._collective("all_gather", lambda group: all_gather_into(group, tensor.view(-1), mine.view(-1)))
         # everyone to everyone, the same bytes, over our own sockets: 3.1 ms where gloo takes 7.5 (2 x 5.8 MB)
         at, what, tag = self.now(), f"in all_gather of {self.name}", _tag(f"{self.name}#all_gather")
         others = [(self.rank + i) % self.size for i in range(1, self.size)]

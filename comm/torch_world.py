@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import AllgatherOptions
 
+from ..compat.process_groups import AllgatherOptions, is_registered
 from . import ledger as wire
 from .base import nbytes
 from .process import ProcessComm
@@ -29,7 +29,7 @@ BACKEND = "paceline"
 
 def torch_world(comm: ProcessComm) -> None:
     """Until `comm` is closed, torch's default process group spans its workers, which all call this."""
-    if BACKEND.upper() not in dist.Backend._plugins:
+    if not is_registered(BACKEND):
         dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=["cpu", "cuda"])
     assert not dist.is_initialized(), "torch has a default process group already"
     _Current.comm = comm

@@ -1,7 +1,10 @@
-"""Typer's script for completion in bash, which cannot be replaced otherwise."""
+"""Typer's script for completion in bash, which cannot be replaced otherwise, and its own copy of Click's errors."""
 
 import typer._completion_classes
 import typer._completion_shared
+from typer._click.exceptions import ClickException
+
+__all__ = ["ClickException", "set_bash_script"]
 
 
 def set_bash_script(script: str) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Sweep
@@ -26,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from ..compat.hydra import apply_overrides
 from ..conf.groups import BY_NAME
 from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
 from ..tracking.redact import HIDDEN
@@ -53,7 +53,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         kept = _kept(choosing, config_dir)
         config = copy.deepcopy(kept.config)
         rest = [override for text, override in zip(overrides, parsed, strict=True) if text not in choosing]
-        ConfigLoaderImpl._apply_overrides_to_config(rest, config)  # as hydra does, after it has composed the choices
+        apply_overrides(rest, config)  # as hydra does, after it has composed the choices
         plain = _plain(config)
     except ConfigError:
         raise

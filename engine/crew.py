@@ -20,11 +20,12 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import forkserver, process, resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from ..compat import fork_server
 from .errors import MachineError, WorkerFailedError
 from .tied import LAUNCHER
 
@@ -254,7 +255,7 @@ LOST = 255  # the status that multiprocessing makes up where the fork server can
 
 def end_of_fork_server() -> str:
     """How the fork server ended, in words; "" while it lives. It stays for multiprocessing to reap."""
-    pid = _server()._forkserver_pid
+    pid = fork_server.pid()
     deadline = time.monotonic() + PROMPT  # its pipes end a moment before it does
     while pid is not None and time.monotonic() < deadline:
         try:
@@ -292,38 +293,20 @@ def _private_socket() -> Iterator[None]:
     directory = tempfile.mkdtemp(prefix="paceline-")
     opened = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     short = f"/proc/self/fd/{opened}"
-    config: dict[str, Any] = process.current_process()._config  # pyright: ignore[reportAttributeAccessIssue]
-    before = config.get("tempdir")
-    config["tempdir"] = short
     try:
-        yield
-        server = _server()
-        if str(server._forkserver_address).startswith(f"{short}/"):  # it was started now
+        with fork_server.sockets_under(short):
+            yield
+        if fork_server.address().startswith(f"{short}/"):  # it was started now
             for earlier in _sockets:
                 os.close(earlier)
-            _sockets[:] = [os.open(server._forkserver_address, os.O_PATH | os.O_CLOEXEC)]
-            server._forkserver_address = f"/proc/self/fd/{_sockets[0]}"
+            _sockets[:] = [os.open(fork_server.address(), os.O_PATH | os.O_CLOEXEC)]
+            fork_server.set_address(f"/proc/self/fd/{_sockets[0]}")
     finally:
-        config["tempdir"] = before
         os.close(opened)
         shutil.rmtree(directory, ignore_errors=True)
 
 
 _sockets: list[int] = []  # that of the fork server, opened
-
-
-def _server() -> Any:
-    return forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def let_go_of_fork_server() -> None:
-    """The fork server goes once nobody holds a certain pipe; multiprocessing hands it to every child too.
-
-    Only the launcher shall hold it: a frozen worker would keep the fork server, and so itself, beyond its death.
-    """
-    server = _server()
-    os.close(server._forkserver_alive_fd)
-    server._forkserver_alive_fd = None
 
 
 @contextmanager

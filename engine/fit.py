@@ -28,12 +28,12 @@ from typing import Any
 
 import torch
 
+from ..compat.dynamo import without_dynamo
 from ..conf.groups import BY_NAME
 from ..strategies import Strategy
 from ..tasks.losses.base import Task
 from ..tasks.models.gpt import GPT
 from .compose import compose, instead
-from .dynamo import without_dynamo
 from .errors import ConfigError
 from .experiment import Choice, Experiment, Machine
 from .failures import exit_code_of

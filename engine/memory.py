@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from ..compat import checkpointing
+from ..compat.attention import fused_on_cpu, fused_on_cuda
 from ..compat.storages import base_of, storage_key
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -203,12 +204,8 @@ class _Attention:
 
     def fused(self, device: torch.device) -> Tensor:
         """On CUDA the memory-efficient kernel's meta version; flash, for half precision, keeps the same."""
-        aten = torch.ops.aten
-        if device.type == "cpu":
-            kernel = aten._scaled_dot_product_flash_attention_for_cpu
-            return kernel(*self.inputs, self.dropout, self.causal, scale=self.scale)[0]
-        kernel = aten._scaled_dot_product_efficient_attention
-        return kernel(*self.inputs, None, True, self.dropout, self.causal, scale=self.scale)[0]
+        kernel = fused_on_cpu if device.type == "cpu" else fused_on_cuda
+        return kernel(self.inputs, self.dropout, self.causal, self.scale)
 
 
 def keep_freed() -> None:

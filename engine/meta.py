@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..compat.dispatch import TorchDispatchMode, results_of, writes
 from ..compat.storages import storage_key
 
 aten = torch.ops.aten
@@ -29,15 +29,15 @@ class Repeats(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in FILLS and args[0].is_meta:
             return args[0]
-        if func.is_view or func._schema.is_mutable or any(t.layout is not torch.strided for t in _tensors(args)):
+        if func.is_view or writes(func) or any(t.layout is not torch.strided for t in _tensors(args)):
             return func(*args, **kwargs)
         key = func, _key(args), _key(tuple(kwargs.items()))
         if known := self._known.get(key):
             results = [look and look.again() for look in known]
-            return results[0] if len(func._schema.returns) == 1 else tuple(results)
+            return results[0] if results_of(func) == 1 else tuple(results)
         results = func(*args, **kwargs)
         if key not in self._known:
-            given = [results] if len(func._schema.returns) == 1 else results
+            given = [results] if results_of(func) == 1 else results
             self._known[key] = _looks(given, [*args, *kwargs.values()])
         return results
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import checkpointing
+from ..compat.dynamo import without_dynamo
 from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.placements import entries
@@ -15,7 +16,6 @@ from . import given, memory
 from .assignment import Predicted
 from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
-from .dynamo import without_dynamo
 from .errors import ConfigError
 from .experiment import Experiment
 from .failures import shortest, speaks_for_itself

@@ -13,11 +13,12 @@ from typing import Any, NoReturn
 
 from ..comm.errors import HangError
 from ..comm.handshake import Endpoint
+from ..compat import fork_server
 from ..tracking.files import open_to_write
 from ..tracking.run_directory import writing
 from .assignment import Assignment
 from .build import assemble
-from .crew import READY, STOP_SIGNALS, WORKER_FAILED, let_go_of_fork_server
+from .crew import READY, STOP_SIGNALS, WORKER_FAILED
 from .experiment import from_yaml, to_yaml
 from .failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, words_of
 from .launchers import launcher_of
@@ -86,7 +87,7 @@ def _leave(channel: Connection, ended: dict[str, Any]) -> NoReturn:
 def tie_to_launcher() -> None:
     """This child of the fork server dies when that does, and that dies with the launcher."""
     tie(signal.SIGKILL)
-    let_go_of_fork_server()
+    fork_server.let_go()  # a frozen worker would keep it, and so itself, beyond its launcher's death
     if os.getppid() == 1:
         os._exit(4)  # the fork server went before we asked the kernel to tell us
 

@@ -316,6 +316,11 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     module.load_state_dict(state, strict=False)
 
 
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Its direct children by name; one that comes twice is there twice, as it is not in `named_children`."""
+    return {name: layer for name, layer in model.named_modules(remove_duplicate=False) if name and "." not in name}
+
+
 def payload(tensors: Sequence[Tensor]) -> int:
     """S: the bytes of these tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

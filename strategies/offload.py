@@ -36,11 +36,11 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, World, payload
+from ..compat.dispatch import FakeTensorMode
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, World, layers_of, payload
 from .errors import LayoutError
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
@@ -138,7 +138,7 @@ class Offload(Strategy):
         most = max(demand)
         if self.cap < most:
             phase = demand.index(most)
-            name = list(layers._modules)[min(phase, 2 * len(layers) - 1 - phase)]
+            name = list(layers_of(layers))[min(phase, 2 * len(layers) - 1 - phase)]
             raise LayoutError(
                 f"strategy.pool_mb={self.pool_mb}: a batch of {len(inputs)} takes more in layer {name}; "
                 f"choose strategy.pool_mb >= {megabytes(most)}, or a smaller batch_size"
@@ -169,8 +169,8 @@ class Layers(nn.Sequential):
 
 def _layers_of(model: nn.Module) -> Layers:
     layers = Layers()
-    for name, layer in model._modules.items():  # not named_children: it leaves out a layer that comes again
-        layers.add_module(name, layer if layer is not None else nn.Identity())
+    for name, layer in layers_of(model).items():
+        layers.add_module(name, layer)
     return layers
 
 

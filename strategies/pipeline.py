@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..comm import Comm, Work
 from .balance import balanced
-from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, payload
+from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, layers_of, payload
 from .errors import LayoutError
 from .placements import gather
 
@@ -59,7 +59,7 @@ class Pipeline(Strategy):
                 f"strategy=pipeline cuts a model between the layers of an nn.Sequential, and {type(model).__name__} "
                 "is none; strategy=data_parallel takes any module"
             )
-        layers = list(model._modules.items())  # not named_children: it leaves out a layer that comes again
+        layers = list(layers_of(model).items())
         if len(layers) < self.parts:
             raise LayoutError(
                 f"strategy.stages={self.parts}: the model has {len(layers)} layers to cut between; "

@@ -28,7 +28,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, World
+from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, World, layers_of
 from .errors import LayoutError
 from .exchange.collectives import Collective, Fabric
 from .exchange.collectives.base import added
@@ -54,7 +54,7 @@ class TensorParallel(Strategy):
                 f"strategy=tensor looks for pairs of linear layers in an nn.Sequential, and {type(model).__name__} is "
                 "none; strategy=data_parallel takes any module"
             )
-        layers, degree = dict(model._modules.items()), self.parts
+        layers, degree = layers_of(model), self.parts
         pairs = paired(layers)
         if not pairs:
             raise LayoutError(

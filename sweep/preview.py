@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..engine.dynamo import without_dynamo
+from ..compat.dynamo import without_dynamo
 from ..engine.experiment import Experiment, VirtualHardware
 from ..engine.failures import exit_code_of
 from ..engine.plan import Plan

@@ -24,7 +24,7 @@ MAY_USE = {
     "sweep": {"engine", "tracking", "compat"},
     "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat"},
     "strategies": {"comm", "compat"},
-    "comm": set(),
+    "comm": {"compat"},
     "tasks": set(),
     "tracking": {"conf", "compat"},
     "conf": set(),
@@ -33,9 +33,15 @@ MAY_USE = {
 OWNERS = {  # what is imported -> the files that may
     "deepspeed": ["strategies/zero.py", "compat/deepspeed.py"],
     "wandb": ["tracking/wandb*.py", "compat/wandb.py"],
-    "hydra": ["engine/compose.py"],
+    "hydra": ["engine/compose.py", "compat/hydra.py"],
     "optuna": ["sweep/study.py", "compat/optuna.py"],
-    "torch.distributed": ["comm/*.py", "strategies/torch_*.py", "strategies/external/fsdp_memory.py", "compat/fsdp.py"],
+    "torch.distributed": [
+        "comm/*.py",
+        "strategies/torch_*.py",
+        "strategies/external/fsdp_memory.py",
+        "compat/fsdp.py",
+        "compat/process_groups.py",
+    ],
 }
 SOURCES = [path for room in MAY_USE for path in sorted((ROOT / room).rglob("*.py"))]
 
@@ -126,6 +132,54 @@ COMPANIONS = {  # what a choice needs beside it
     **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},
     **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},
 }
+
+
+def private_names(source: str) -> set[str]:
+    """Of other libraries: what is imported from a private module or by a private name, and private attributes, but
+    those of `self` and of this project's own classes (which a type checker looks after).
+    """
+    tree, outside, found = ast.parse(source), set[str](), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            for alias in node.names:
+                name = f"{module}.{alias.name}".strip(".")
+                if not getattr(node, "level", 0) and not name.startswith("paceline"):
+                    outside.add(alias.asname or alias.name.split(".")[0])
+                    found |= {name} if any(is_private(each) for each in name.split(".")) else set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            whole = ast.unparse(node)
+            root = whole.replace("(", ".").split(".")[0]
+            found |= {whole} if root not in ("self", "cls") and whole not in PROMISED else set()
+    return found
+
+
+PROMISED = {"os._exit"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_replace"  # a named tuple's, documented
+
+
+def test_private_names_of_others_are_in_compat_alone() -> None:
+    found = {path: private_names(path.read_text()) for path in SOURCES if path.parent.name != "compat"}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from torch._subclasses import FakeTensorMode", {"torch._subclasses.FakeTensorMode"}),
+        ("import hydra._internal", {"hydra._internal"}),
+        ("group._register_backend(gloo)", {"group._register_backend"}),
+        ("x.untyped_storage()._cdata", {"x.untyped_storage()._cdata"}),
+        ("self._own, os._exit(1), op._replace(a=1), type(x).__name__", set()),
+        ("from .a import _b", set()),
+    ],
+)
+def test_the_scan_sees_private_names(source: str, found: set[str]) -> None:
+    assert private_names(source) == found
 
 
 def test_every_algorithm_has_a_choice() -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from paceline.engine.dynamo import _StandIn
+from paceline.compat.dynamo import _StandIn
 
 PLANNED = """
 import sys
@@ -17,7 +17,7 @@ print("torch._dynamo" in sys.modules, file=sys.stderr)
 """
 USED = """
 import sys, torch
-from paceline.engine.dynamo import without_dynamo
+from paceline.compat.dynamo import without_dynamo
 
 with without_dynamo():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])

@@ -1,0 +1,47 @@
+"""The one fork server of Python's multiprocessing in this process: its pid, its socket, and what keeps it alive."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, process
+from typing import Any
+
+
+def pid() -> int | None:
+    """None where none was started from here."""
+    return _server()._forkserver_pid
+
+
+def address() -> str:
+    """Where it listens."""
+    return str(_server()._forkserver_address)
+
+
+def set_address(path: str) -> None:
+    """Where it is reached from now on."""
+    _server()._forkserver_address = path
+
+
+def let_go() -> None:
+    """It goes once nobody holds a certain pipe, which multiprocessing hands to every child too; this process does so
+    no more.
+    """
+    server = _server()
+    os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = None
+
+
+@contextmanager
+def sockets_under(directory: str) -> Iterator[None]:
+    """Sockets that multiprocessing makes meanwhile are in `directory`."""
+    config: dict[str, Any] = process.current_process()._config  # pyright: ignore[reportAttributeAccessIssue]
+    before = config.get("tempdir")
+    config["tempdir"] = directory
+    try:
+        yield
+    finally:
+        config["tempdir"] = before
+
+
+def _server() -> Any:
+    return forkserver._forkserver  # pyright: ignore[reportAttributeAccessIssue]
