@@ -1,152 +1,142 @@
-"""The report's main plots as PNG and PDF files, for papers."""
+"""Draws figures as PNG and PDF files, for papers: the matplotlib side of figures/spec.py."""
 
 import io
 import math
+import re
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .compare import human_bytes
 from .errors import StorageError
-from .report.curves import ACCURACY, R2, Curve, curves_of
-from .report.document import MEMORY_KINDS, STEP_PARTS, by_kind, finite, is_modelled, section, seeds_of, settings_of
-from .report.palette import DASHES, LIGHT, MARKERS, MEMORY_COLOURS, STEP_COLOURS, Look, look
-from .report.text import shown
-from .report.verdict import bytes_of_a_step
+from .figures.built import sheet_of
+from .figures.palette import DASHES, LIGHT, MARKERS, Look
+from .figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, Row, Rows, Series, Sheet, Trace
 from .sources import RunData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
 DOTS_PER_INCH = 200
 NAMED = 24  # runs in a legend
-ROWS = 60  # runs in a picture of bars
+ROWS = 60  # runs in a picture of rows
 NAME_CHARACTERS = 40
 MARKED = 160  # points in a picture that have markers
+TICKED = 12  # values of a parameter that each have a tick
+GRID = "#e6eaee"
 # On/off lengths and markers of matplotlib's for the palette's names.
 _DASHES: dict[str, tuple[float, ...]] = dict(
     zip(DASHES, [(), (5, 2), (1, 1.5), (5, 1.5, 1, 1.5), (9, 3), (9, 2, 1, 2)], strict=True)
 )
 _MARKERS: dict[str, str] = dict(zip(MARKERS, "osD^X*Pphd", strict=True))
 
-Numbered = tuple[int, RunData]  # a run and the number of its setting: its look, as in the report
-Draw = Callable[[list[Numbered]], "Figure | None"]
-
 
 def write_pictures(runs: list[RunData], directory: Path) -> list[Path]:
-    """accuracy-time, accuracy-epochs, accuracy-bytes, throughput, step-time and memory, each as .png and .pdf.
+    """Each figure that is to be pictured, as .png and .pdf. Raises StorageError when one cannot be written.
 
-    Of runs whose metric is R^2: r2-time, r2-epochs and r2-bytes. What no run knows has no picture. Modelled runs have
-    pictures of their own, whose names begin with modelled-.
-    Returns the files. Raises StorageError when one cannot be written.
+    What no run knows has no picture. Modelled runs have pictures of their own, whose names begin with modelled-.
     """
-    settings = settings_of([group["runs"] for group in seeds_of(runs)], len(runs))
-    numbered = list(zip(settings, runs, strict=True))
+    sheet = sheet_of(runs)
+    figures = [figure for section in sheet.sections for figure in section.figures if figure.pictured]
+    return draw(sheet, sorted(figures, key=lambda figure: figure.modelled), directory)
+
+
+def draw(sheet: Sheet, figures: list[Figure], directory: Path) -> list[Path]:
+    """Returns the files. Raises StorageError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         return [
             file
-            for modelled in (False, True)
-            for name, draw in _pictures().items()
-            for file in _write(
-                draw([(i, run) for i, run in numbered if is_modelled(run) == modelled]),
-                directory / (f"modelled-{name}" if modelled else name),
-                modelled,
-            )
+            for figure in figures
+            for name, canvas in _canvases(sheet, figure)
+            for file in _write(canvas, directory / (f"modelled-{name}" if figure.modelled else name), figure.modelled)
         ]
     except OSError as error:
         raise StorageError(f"cannot write pictures to {directory}: {error.strerror or error}") from error
 
 
-def _pictures() -> dict[str, Draw]:
-    return {
-        **{
-            f"{metric}-{against}": partial(_curves, metric, *how)
-            for metric in _SCORES
-            for against, how in _AXES.items()
-        },
-        "throughput": _throughput,
-        "step-time": _step_time,
-        "memory": _memory,
-    }
+def _canvases(sheet: Sheet, figure: Figure) -> "Iterator[tuple[str, Canvas]]":
+    match figure:
+        case Lines():
+            for x in (x for x in figure.x if x.pictured):
+                yield f"{_slug(figure.name)}-{_slug(x.name)}", _lines(sheet.runs, figure, x)
+        case Rows():
+            yield _slug(figure.name), _rows(sheet.runs, figure)
+        case Histogram():
+            yield _slug(figure.name), _histogram(sheet.runs, figure)
+        case Against():
+            yield _slug(figure.name), _against(figure)
+        case _:
+            raise AssertionError(f"there is no picture of {figure.kind}")
 
 
-def _write(figure: "Figure | None", stem: Path, modelled: bool) -> list[Path]:
-    if figure is None:
-        return []
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "figure"
+
+
+def _write(canvas: "Canvas", stem: Path, modelled: bool) -> list[Path]:
     if modelled:
-        figure.suptitle("Modelled (virtual cluster)", fontsize=10)
+        canvas.suptitle("Modelled (virtual cluster)", fontsize=10)
     files = []
     for suffix, unknown in ((".png", {"Software": None}), (".pdf", {"CreationDate": None, "Producer": None})):
         content = io.BytesIO()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # shown as a box
-            figure.savefig(content, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=unknown)
+            canvas.savefig(content, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=unknown)
         file = stem.with_name(stem.name + suffix)
         file.write_bytes(content.getvalue())
         files.append(file)
     return files
 
 
-# -- accuracy
+# -- lines
 
 
-def _bytes(run: RunData, curve: Curve) -> Any:
-    a_step = bytes_of_a_step(run.summary)
-    return None if a_step is None else curve.steps * a_step
-
-
-def _byte_ticks(top: float) -> list[float]:
-    """0, 20 MiB, 40 MiB, ...: about five, of 1, 2 or 5 times a power of ten of a unit."""
-    unit = 1024.0 ** min(int(math.log(max(top, 1.0), 1024)), 4)
-    rough = top / unit / 5 or 1.0
-    power = 10.0 ** math.floor(math.log10(rough))
-    distance = next(times for times in (1, 2, 5, 10) if times * power >= rough) * power * unit
-    return [i * distance for i in range(int(top / distance) + 1)]
-
-
-_AXES: dict[str, tuple[str, Callable[[RunData, Curve], Any]]] = {
-    "time": ("training time, s", lambda run, curve: curve.seconds),
-    "epochs": ("epochs", lambda run, curve: curve.epochs),
-    "bytes": ("bytes sent by all workers", _bytes),
-}
-_SCORES = {ACCURACY: ("accuracy, %", 100.0), R2: ("R^2", 1.0)}  # title of the axis, and its unit in that of the values
-
-
-def _curves(metric: str, title: str, x_of: Callable[[RunData, Curve], Any], runs: list[Numbered]) -> "Figure | None":
-    found = [(i, run, curve) for i, run in runs if (curve := curves_of(run).get(metric)) is not None]
-    name, factor = _SCORES[metric]
-    drawn = [(i, run, curve, x) for i, run, curve in found if (x := x_of(run, curve)) is not None]
-    if not drawn:
-        return None
-    named = len(drawn) <= NAMED
-    figure, axes = _figure(6.4, max(3.6, 0.21 * len(drawn) + 0.9) if named else 3.6)
-    lines = [
-        axes.plot(x, factor * curve.values, **_line(look(i), len(curve), len(drawn)))[0] for i, _, curve, x in drawn
+def _lines(runs: tuple[Drawn, ...], figure: Lines, x: Axis) -> "Canvas":
+    drawn = [(runs[line.run], line, along) for line in figure.lines if (along := line.curve.along(x.key)) is not None]
+    canvas, axes = _canvas(6.4, _height_for(len(drawn)))
+    factor = 100.0 if figure.y.unit == "share" else 1.0
+    marks = [
+        axes.plot(along, factor * line.curve.values, **_style(run.look, len(line.curve), len(drawn)))[0]
+        for run, line, along in drawn
     ]
-    axes.set_xlabel(title)
-    axes.set_ylabel(name)
-    axes.grid(True, color="#e6eaee", linewidth=0.6)
-    if "bytes" in title:
-        ticks = _byte_ticks(max(x.max() for *_, x in drawn))
-        axes.set_xticks(ticks, [human_bytes(tick).replace(".0 ", " ") for tick in ticks])
-    if named:
-        legend = axes.legend(
-            lines, [""] * len(lines), fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0),
-            handlelength=3.2,
-        )  # fmt: skip
-        for text, (_, run, *_) in zip(legend.get_texts(), drawn, strict=True):
-            text.set_parse_math(False)  # a $ begins no formula
-            text.set_text(_label(run))  # not given to legend(), which leaves out names that begin with _
-    else:
-        axes.set_title(f"{len(drawn)} runs", fontsize=9, loc="left")
-    return figure
+    targets = {line.target for _, line, _ in drawn}
+    if figure.aimed and len(targets) == 1 and (target := targets.pop()) is not None:
+        across = axes.get_yaxis_transform()
+        axes.hlines(factor * target, 0, 1, "#55606c", (0, _DASHES["dot"]), linewidths=0.8, transform=across, zorder=0)
+    axes.set_xlabel(x.title)
+    axes.set_ylabel(figure.y.title)
+    axes.grid(True, color=GRID, linewidth=0.6)
+    if x.unit == "bytes":
+        _ticks_of_bytes(axes, max(float(along.max()) for *_, along in drawn))
+    _name_runs(axes, marks, [run for run, *_ in drawn])
+    return canvas
 
 
-def _line(appearance: Look, points: int, runs: int) -> dict[str, Any]:
+def _histogram(runs: tuple[Drawn, ...], figure: Histogram) -> "Canvas":
+    canvas, axes = _canvas(6.4, _height_for(len(figure.runs)))
+    marks: list[Any] = []
+    for place, counts in zip(figure.runs, figure.counts, strict=True):
+        total = sum(times for _, times in counts) or 1.0
+        style: dict[str, Any] = _style(runs[place].look, len(counts), len(figure.runs))
+        style["drawstyle"] = "steps-mid"
+        values, shares = zip(*((value, 100 * times / total) for value, times in counts), strict=True)
+        marks.append(axes.plot(values, shares, **style)[0])
+    axes.set_xlabel(figure.x.title)
+    axes.set_ylabel(f"{figure.y.title}, %")
+    axes.grid(True, color=GRID, linewidth=0.6)
+    _name_runs(axes, marks, [runs[place] for place in figure.runs])
+    return canvas
+
+
+def _height_for(lines: int) -> float:
+    return max(3.6, 0.21 * lines + 0.9) if lines <= NAMED else 3.6
+
+
+def _style(appearance: Look, points: int, runs: int) -> dict[str, Any]:
     dash = _DASHES[appearance.dash]
     return {
         "color": LIGHT[appearance.colour],
@@ -157,116 +147,175 @@ def _line(appearance: Look, points: int, runs: int) -> dict[str, Any]:
     }
 
 
-# -- bars: a row a run
+def _name_runs(axes: "Axes", marks: list[Any], runs: list[Drawn]) -> None:
+    if len(runs) <= NAMED:
+        _legend(axes, marks, [_label(run) for run in runs], 3.2)
+    else:
+        axes.set_title(f"{len(runs)} runs", fontsize=9, loc="left")
 
 
-def _throughput(runs: list[Numbered]) -> "Figure | None":
-    known = [(run, rate) for _, run in runs if (rate := finite(run.summary.get("throughput"))) is not None]
-    if not known:
-        return None
-    figure, axes = _rows([run for run, _ in known], "samples/s of all workers")
-    rates = [rate for _, rate in known[:ROWS]]
-    axes.barh(range(len(rates)), rates, height=0.66, color=LIGHT[0])
-    return figure
+def _legend(axes: "Axes", marks: list[Any], names: list[str], length: float = 2.0) -> None:
+    legend = axes.legend(
+        marks, [""] * len(marks), fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0),
+        handlelength=length,
+    )  # fmt: skip
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)  # a $ begins no formula
+        text.set_text(name)  # not given to legend(), which leaves out names that begin with _
 
 
-def _step_time(runs: list[Numbered]) -> "Figure | None":
-    known = [(run, step) for _, run in runs if (step := _split(run)) is not None]
-    if not known:
-        return None
-    figure, axes = _rows([run for run, _ in known], "median step, ms")
-    _stack(axes, [step for _, step in known[:ROWS]], STEP_PARTS, STEP_COLOURS, 0.66, 0.0)
-    _kinds_legend(axes)
-    return figure
+def _ticks_of_bytes(axes: "Axes", top: float) -> None:
+    """0, 20 MiB, 40 MiB, ...: about five, of 1, 2 or 5 times a power of ten of a unit."""
+    unit = 1024.0 ** min(int(math.log(max(top, 1.0), 1024)), 4)
+    rough = top / unit / 5 or 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    distance = next(times for times in (1, 2, 5, 10) if times * power >= rough) * power * unit
+    ticks = [i * distance for i in range(int(top / distance) + 1)]
+    axes.set_xticks(ticks, [human_bytes(tick).replace(".0 ", " ") for tick in ticks])
 
 
-def _split(run: RunData) -> list[float] | None:
-    step = section(run.summary, "step_time")
-    parts = [finite(step.get(part)) for part in STEP_PARTS]
-    return [1e3 * (part or 0.0) for part in parts] if any(part is not None for part in parts) else None
+# -- rows
 
 
-def _memory(runs: list[Numbered]) -> "Figure | None":
-    """Measured above, predicted below. The runtime's temporaries ("other") would hide small models: left out."""
-    known = [(run, *found) for _, run in runs if any(found := (_held(run, "measured"), _held(run, "predicted")))]
-    if not known:
-        return None
-    figure, axes = _rows([run for run, *_ in known], "MiB of the largest worker (pale: predicted)", 0.34)
-    kinds = [i for i, kind in enumerate(MEMORY_KINDS) if any(row and row[i] for _, *of in known for row in of)]
-    names = [MEMORY_KINDS[i] for i in kinds]
-    for which, offset, alpha in ((0, -0.18, 1.0), (1, 0.18, 0.5)):
-        table = [[row[i] if (row := found[which]) else 0.0 for i in kinds] for _, *found in known[:ROWS]]
-        _stack(axes, table, names, MEMORY_COLOURS, 0.32, offset, alpha)
-    _kinds_legend(axes)
-    return figure
-
-
-def _held(run: RunData, which: str) -> list[float] | None:
-    """MiB of each of MEMORY_KINDS, 0 where unknown and for `other`; None when nothing is known."""
-    memory = run.summary if which == "measured" else section(run.summary, "predicted")
-    held = by_kind(section(memory, "memory"))
-    if held is None:
-        return None
-    return [0.0 if kind == "other" else (count or 0.0) / 2**20 for kind, count in zip(MEMORY_KINDS, held, strict=True)]
-
-
-def _stack(
-    axes: "Axes",
-    table: list[list[float]],
-    names: "tuple[str, ...] | list[str]",
-    colours: dict[str, int],
-    height: float,
-    offset: float,
-    alpha: float = 1.0,
-) -> None:
-    left = [0.0] * len(table)
-    for column, name in enumerate(names):
-        widths = [row[column] for row in table]
-        colour = LIGHT[colours[name.removeprefix("host_")]]
-        hatched = name.startswith("host_")
-        axes.barh(
-            [row + offset for row in range(len(table))], widths, left=left, height=height, alpha=alpha,
-            color="white" if hatched else colour, edgecolor=colour if hatched else "none",
-            hatch="////" if hatched else None, label=name.replace("_", " ") if alpha == 1.0 else None,
-        )  # fmt: skip
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-
-
-def _rows(runs: list[RunData], title: str, each: float = 0.27) -> "tuple[Figure, Axes]":
-    shown_runs = runs[:ROWS]
-    figure, axes = _figure(6.4, 1.3 + each * len(shown_runs))
-    axes.set_yticks(range(len(shown_runs)), [_label(run) for run in shown_runs])
+def _rows(runs: tuple[Drawn, ...], figure: Rows) -> "Canvas":
+    rows = figure.rows[:ROWS]
+    layers = 1 + max(series.layer for series in figure.series)
+    canvas, axes = _canvas(6.4, 1.3 + (0.27 if layers == 1 else 0.34) * len(rows))
+    axes.set_yticks(range(len(rows)), [_label(runs[row.run]) + row.note for row in rows])
     for text in axes.get_yticklabels():
         text.set_parse_math(False)
     axes.tick_params(axis="y", labelsize=8, length=0)
-    axes.set_ylim(len(shown_runs) - 0.4, -0.6)
-    axes.set_xlabel(title)
-    axes.grid(True, axis="x", color="#e6eaee", linewidth=0.6)
-    if len(runs) > ROWS:
-        axes.set_title(f"the first {ROWS} of {len(runs)} runs", fontsize=9, loc="left")
-    return figure, axes
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel(f"{figure.x.title} ({figure.note})" if figure.note else figure.x.title)
+    axes.grid(True, axis="x", color=GRID, linewidth=0.6)
+    if len(figure.rows) > ROWS:
+        axes.set_title(f"the first {ROWS} of {len(figure.rows)} runs", fontsize=9, loc="left")
+    marks = list(_marks(axes, figure, rows, layers))
+    if figure.x.unit == "bytes":
+        _ticks_of_bytes(axes, max((value or 0.0) for row in rows for value in row.values))
+    named = [(series.name, mark) for series, mark in marks if series.legend]
+    if named:
+        _legend(axes, [mark for _, mark in named], [name for name, _ in named])
+    return canvas
 
 
-def _kinds_legend(axes: "Axes") -> None:
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+def _marks(axes: "Axes", figure: Rows, rows: tuple[Row, ...], layers: int) -> "Iterator[tuple[Series, Any]]":
+    ends = [[0.0] * len(rows) for _ in range(layers)]
+    shown = {
+        series.name
+        for i, series in enumerate(figure.series)
+        if not series.asked and any(row.values[i] for row in figure.rows)
+    }
+    for i, series in enumerate(figure.series):
+        if series.name not in shown:
+            continue
+        values = [row.values[i] for row in rows]
+        if series.mark == "bar":
+            widths = [value or 0.0 for value in values]
+            yield series, _bar(axes, series, widths, ends[series.layer], layers)
+            ends[series.layer] = [end + width for end, width in zip(ends[series.layer], widths, strict=True)]
+        else:
+            known = [(value, place) for place, value in enumerate(values) if value is not None]
+            yield series, _dots(axes, series, known)
 
 
-def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
-    from matplotlib.figure import Figure
+def _bar(axes: "Axes", series: Series, widths: list[float], left: list[float], layers: int) -> Any:
+    colour = LIGHT[series.colour]
+    height, offset = (0.66, 0.0) if layers == 1 else (0.32, -0.18 + 0.36 * series.layer)
+    return axes.barh(
+        [place + offset for place in range(len(widths))], widths, left=left, height=height,
+        alpha=0.5 if series.pale else 1.0, color="white" if series.hatched else colour,
+        edgecolor=colour if series.hatched else "none", hatch="////" if series.hatched else None,
+    )  # fmt: skip
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
+
+def _dots(axes: "Axes", series: Series, known: list[tuple[float, int]]) -> Any:
+    symbol, size, face = ("o", 5, LIGHT[series.colour]) if series.mark == "dot" else ("D", 8, "none")
+    colours: dict[str, Any] = {"color": LIGHT[series.colour], "markerfacecolor": face}
+    return axes.plot(
+        [value for value, _ in known], [place for _, place in known],
+        linestyle="", marker=symbol, markersize=size, clip_on=False, **colours,
+    )[0]  # fmt: skip
+
+
+# -- against a parameter
+
+
+def _against(figure: Against) -> "Canvas":
+    from matplotlib.figure import Figure as Canvas
+
+    count = len(figure.panels)
+    canvas = Canvas(figsize=(4.6 * count, 3.6), layout="constrained")
+    for number, (axes, y) in enumerate(zip(canvas.subplots(1, count, squeeze=False)[0], figure.panels, strict=True)):
+        marks = [(trace, _trace(axes, trace, number, figure, y)) for trace in figure.traces]
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.set_xlabel(figure.x.title)
+        axes.set_title(f"{y.title}{', %' if y.unit == 'share' else ''}", fontsize=10)
+        axes.grid(True, color=GRID, linewidth=0.6)
+        _scale(axes, figure, y)
+        named = [(trace.label, mark) for trace, mark in marks if trace.label and mark is not None]
+        if named and number == count - 1:
+            _legend(axes, [mark for _, mark in named], [_short(label) for label, _ in named])
+    return canvas
+
+
+def _trace(axes: "Axes", trace: Trace, panel: int, figure: Against, y: Axis) -> Any:
+    """None: no setting has all of its values."""
+    factor = 100.0 if y.unit == "share" else 1.0
+    points: list[tuple[Any, float, float, float]] = []
+    for point in trace.points:
+        values = [factor * value for value in point.values[panel] if value is not None]
+        if len(values) == len(point.runs):
+            points.append((point.x, fmean(values), min(values), max(values)))
+    if not points:
+        return None
+    xs, means, lows, highs = zip(*points, strict=True)
+    spread = [
+        [mean - low for mean, low in zip(means, lows, strict=True)],
+        [high - mean for mean, high in zip(means, highs, strict=True)],
+    ]
+    return axes.errorbar(
+        xs, means, yerr=spread, color=LIGHT[trace.look.colour], marker=_MARKERS[trace.look.marker], markersize=5,
+        capsize=3, linewidth=1.2, linestyle="-" if figure.joined else "none",
+    )  # fmt: skip
+
+
+def _scale(axes: "Axes", figure: Against, y: Axis) -> None:
+    values = sorted({point.x for trace in figure.traces for point in trace.points}, key=str)
+    numbers = sorted(value for value in values if isinstance(value, float))
+    if y.log:
+        axes.set_yscale("log")
+    if figure.x.log:
+        axes.set_xscale("log", base=2)
+    if len(numbers) < len(values):
+        axes.tick_params(axis="x", labelrotation=90, labelsize=8)
+        for text in axes.get_xticklabels():
+            text.set_parse_math(False)
+    elif figure.x.unit == "bytes":
+        axes.set_xlim(left=0.0)
+        _ticks_of_bytes(axes, numbers[-1])
+    elif figure.x.log and len(numbers) <= TICKED:
+        axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
+        axes.minorticks_off()
+
+
+# -- what all have
+
+
+def _canvas(width: float, height: float) -> "tuple[Canvas, Axes]":
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(width, height), layout="constrained")
+    axes = canvas.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
-    return figure, axes
+    return canvas, axes
 
 
-def _label(run: RunData) -> str:
-    name = shown(run.name)
-    name = name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
-    status = run.summary.get("status")
-    notes = [
-        *(["modelled"] if is_modelled(run) else []),
-        *([shown(status)] if status not in ("completed", None) else []),
-    ]
-    return f"{name} ({', '.join(notes)})" if notes else name
+def _label(run: Drawn) -> str:
+    return _short(run.name) + run.label[len(run.name) :]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"

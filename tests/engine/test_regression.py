@@ -201,12 +201,13 @@ def test_tables_curves_and_reports_say_r2_and_never_accuracy(root: Path, monkeyp
     assert {"R^2", "task"} <= {*titles} and "accuracy" not in titles
     assert "r2" in curves(runs[0].records) and "accuracy" not in curves(runs[0].records)
     page = document(runs)
-    assert "linear on diabetes, task=squared, target R^2 0.1" in page["contests"][0]
+    sections = {section["id"]: section for section in page["sections"]}
+    assert "linear on diabetes, task=squared, target R^2 0.1" in sections["ranking"]["figures"][0]["among"]
     assert page["verdicts"][0].startswith(
         "Modelled (virtual cluster), linear on diabetes, task=squared, target R^2 0.1. "
     )
     assert "reached it" in page["verdicts"][0] and "sent by all workers" in page["verdicts"][0]
-    assert "r2" in page["metrics"] and "accuracy" not in page["metrics"]
+    assert "r2" in sections and "accuracy" not in sections
     json.dumps(page)
 
 

@@ -9,8 +9,8 @@ from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, recorded
 
 from paceline.tracking.report import write_report
-from paceline.tracking.report.text import shown
 from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.text import shown
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 

@@ -17,15 +17,18 @@ from some_runs import failed, many, recorded
 
 from paceline.tracking import compare
 from paceline.tracking.errors import StorageError
+from paceline.tracking.figures.built import sheet_of
+from paceline.tracking.figures.curves import Curve, curves_of, encode, limit_for, lived, thin
+from paceline.tracking.figures.facts import settings_of
+from paceline.tracking.figures.palette import DARK, LIGHT, look
+from paceline.tracking.figures.spec import Ranking
 from paceline.tracking.report import write_report
-from paceline.tracking.report.curves import Curve, curves_of, encode, limit_for, lived, thin
-from paceline.tracking.report.document import document, flat, plain, settings_of
+from paceline.tracking.report.document import document, flat
 from paceline.tracking.report.page import data_block
-from paceline.tracking.report.palette import DARK, LIGHT, look
-from paceline.tracking.report.text import shown
 from paceline.tracking.report.verdict import verdicts
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.sources import RunData, Swept, from_directory
+from paceline.tracking.text import plain, shown
 
 # -- curves
 
@@ -351,8 +354,11 @@ def test_a_recorded_run_directory_is_told(tmp_path: Path) -> None:
     run.write_config("sync:\n  name: bsp\n")
     for record in recorded("mine").records[:-1]:
         run.append(record)
-    told = document([from_directory(run)])["runs"][0]
-    assert (told["name"], told["status"], len(told["curves"])) == ("mine", "unfinished", 3)
+    told = document([from_directory(run)])
+    curves = [
+        line["run"] for section in told["sections"] if section["id"] in ("accuracy", "loss") for line in lines(section)
+    ]
+    assert (told["runs"][0]["name"], told["runs"][0]["status"], curves) == ("mine", "unfinished", [0, 0, 0])
 
 
 def test_the_same_runs_give_the_same_file(tmp_path: Path) -> None:
@@ -411,22 +417,31 @@ def test_a_report_is_written_through_a_symbolic_link(tmp_path: Path) -> None:
     assert (tmp_path / "link.html").is_symlink() and "<!doctype html>" in (tmp_path / "there.html").read_text()
 
 
+def lines(section: dict[str, Any]) -> list[dict[str, Any]]:
+    return [line for figure in section["figures"] for line in figure["lines"]]
+
+
+def ranking(runs: list[RunData], metric: str | None = None) -> list[Ranking]:
+    section = next(section for section in sheet_of(runs, metric).sections if section.id == "ranking")
+    return [figure for figure in section.figures if isinstance(figure, Ranking)]
+
+
 def test_runs_are_judged_by_what_the_sweep_asked_and_the_table_is_sorted_by_it() -> None:
     told = document(many(4))
-    assert told["measures"][told["judged"]] == {"name": "time to accuracy, s", "larger": False}
+    first = ranking(many(4))[0]
+    assert (first.name, first.larger) == ("time to accuracy, s", False)
     assert told["columns"][told["sorted"]]["title"] == "to acc. s"
-    by_step = document(many(4), metric="step")
-    assert by_step["measures"][by_step["judged"]]["name"] == "step ms"
-    assert [run["results"][by_step["judged"]] for run in by_step["runs"]] == pytest.approx(
-        [run.summary["step_time"]["median"] * 1e3 for run in many(4)]
-    )
+    by_step = ranking(many(4), "step")[0]
+    assert by_step.name == "step ms"
+    assert by_step.values == pytest.approx([run.summary["step_time"]["median"] * 1e3 for run in many(4)])
     never = [recorded("never", summary={"time_to_accuracy": None})]
-    assert document(never)["measures"][document(never)["judged"]]["name"] == "accuracy"
-    assert document(many(2), metric="nosuch")["judged"] == told["judged"]
+    assert ranking(never)[0].name == "accuracy"
+    assert ranking(many(2), "nosuch")[0].name == first.name
 
 
 def test_only_runs_of_one_model_data_set_and_target_are_ranked_together() -> None:
     runs = [failed("lost"), recorded("a"), recorded("b", summary={"model": "cnn"}), recorded("c", modelled=True)]
-    told = document(runs)
-    assert told["contests"] == ["mlp on digits, target 90.00%", "cnn on digits, target 90.00%", "? on ?"]
-    assert [run["contest"] for run in told["runs"]] == [2, 0, 1, 0]
+    contests = dict.fromkeys(figure.among for figure in ranking(runs))
+    assert list(contests) == ["mlp on digits, target 90.00%", "cnn on digits, target 90.00%", "? on ?"]
+    together = {(figure.among, figure.modelled): figure.runs for figure in ranking(runs)}
+    assert sorted(together.values()) == [(0,), (1,), (2,), (3,)]

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from some_runs import failed, many, recorded
 
 from paceline.tracking.errors import StorageError
+from paceline.tracking.figures.palette import LIGHT, look
 from paceline.tracking.pictures import write_pictures
 from paceline.tracking.report.document import document
-from paceline.tracking.report.palette import LIGHT, look
 from paceline.tracking.sources import RunData, Swept
 
-NAMES = ["accuracy-time", "accuracy-epochs", "accuracy-bytes", "throughput", "step-time", "memory"]
+NAMES = ["accuracy-time", "accuracy-epochs", "accuracy-bytes", "throughput", "step-time", "memory", "bytes"]
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
 def test_each_picture_is_a_png_and_a_pdf_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [*many(3), failed()]
     one, two = (write_pictures(runs, tmp_path / name) for name in ("one", "two/deep"))
-    assert [file.name for file in one] == [f"{name}{suffix}" for name in NAMES for suffix in (".png", ".pdf")]
+    assert [file.name for file in one] == [
+        f"{name}{suffix}" for name in [*NAMES, "staleness"] for suffix in (".png", ".pdf")
+    ]
     assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
     assert one[0].read_bytes().startswith(b"\x89PNG")
     assert one[1].read_bytes().startswith(b"%PDF")
@@ -41,8 +43,8 @@ def test_each_picture_is_a_png_and_a_pdf_and_the_same_runs_give_the_same_bytes(t
 
 def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path, figures: dict[str, Figure]) -> None:
     files = write_pictures([recorded("real"), recorded("virtual", modelled=True)], tmp_path)
-    assert len(files) == 24
-    assert {file.name for file in files[12:]} == {f"modelled-{file.name}" for file in files[:12]}
+    assert len(files) == 28
+    assert {file.name for file in files[14:]} == {f"modelled-{file.name}" for file in files[:14]}
     figure = figures["samples/s of all workers"]  # the last one drawn: of the modelled ones
     assert figure.get_suptitle() == "Modelled (virtual cluster)"
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["virtual (modelled)"]

@@ -50,14 +50,6 @@ function recolourSwatches() {
   }
 }
 
-// A name with what must be known of its run, for labels.
-function labelled(run) {
-  const notes = [];
-  if (run.modelled) notes.push('modelled');
-  if (run.status !== 'completed') notes.push(run.status);
-  return notes.length ? `${run.name} (${notes.join(', ')})` : run.name;
-}
-
 function shorten(text, length) {
   const letters = Array.from(text);
   if (letters.length <= length) return text;
@@ -71,7 +63,7 @@ function forPlotly(text) {
 }
 
 function shortLabel(run, length = 34) {
-  const note = labelled(run).slice(run.name.length);
+  const note = run.label.slice(run.name.length);
   return shorten(run.name, Math.max(length - note.length, 12)) + note;
 }
 
@@ -80,10 +72,11 @@ function floats(text) {
   return new Float32Array(bytes.buffer);
 }
 
-// The axis of an encoded curve ('step', 'epoch', 'time'), or null where it is not known.
+// The axis of an encoded curve ('step', 'epoch', 'time', 'bytes'), or null where it is not known.
 function axisOf(curve, axis) {
   const coded = curve[axis];
   if (coded === null) return null;
+  if (axis === 'bytes') return axisOf(curve, 'step').map((step) => step * coded);
   if (typeof coded === 'string') return floats(coded);
   if (axis === 'epoch') return axisOf(curve, 'step').map((step) => step * coded);
   return Float32Array.from({ length: curve.n }, (_, i) => coded[0] + i * coded[1]);

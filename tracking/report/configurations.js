@@ -12,7 +12,7 @@ function valueOf(pairs, key) {
 function buildConfigurations() {
   const parent = document.getElementById('folded');
   for (const run of runs) {
-    const folded = make('details', null, make('summary', null, bdi(labelled(run))));
+    const folded = make('details', null, make('summary', null, bdi(run.label)));
     folded.addEventListener('toggle', () => {
       if (folded.open && folded.children.length === 1) folded.append(configTable(run));
     });
@@ -34,7 +34,7 @@ function valueLine(key, ...values) {
 function buildDifference() {
   const selects = ['one', 'other'].map((id) => document.getElementById(id));
   for (const select of selects) {
-    for (const run of runs) select.append(make('option', [['value', String(run.place)]], shorten(labelled(run), 70)));
+    for (const run of runs) select.append(make('option', [['value', String(run.place)]], shorten(run.label, 70)));
     select.addEventListener('change', () => showDifference(selects));
   }
   selects[1].value = String(Math.min(1, runs.length - 1));

@@ -10,7 +10,27 @@ const watcher = new IntersectionObserver((entries) => {
 }, { rootMargin: '200px' });
 const PLOT_CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, plotlyServerURL: '', topojsonURL: '' };
 
-// `describe(runs)` gives { traces, layout, summary, legend }, or { summary } alone where there is nothing to draw.
+// A section of figures of one kind: measured ones and modelled ones each have a plot; of several of a plot's, one is
+// chosen by `pick`. `describe(figure, runs)` gives { traces, layout, summary, legend }, or { summary } alone where there
+// is nothing to draw; the figure is undefined where none of this kind has what was chosen.
+function addPlots(section, body, controls, describe, pick = () => true) {
+  const own = [];
+  addButtons(controls, () => own);
+  for (const kind of KINDS) {
+    const some = section.figures.filter((figure) => figure.modelled === kind.modelled);
+    if (some.length) own.push(addFigure(body, section.title, kind, (shown) => describe(some.find(pick), shown)));
+  }
+  return own;
+}
+
+// A choice among what a section's figures differ in; null where they do not.
+function choiceOf(section, field, title, controls, changed) {
+  const names = [...new Set(section.figures.map((figure) => figure[field]))];
+  const select = names.length > 1
+    ? choice(controls, `${section.id}-${title.split(' ').at(-1).toLowerCase()}`, title, names.map((name, i) => [String(i), shorten(name, 60)]), changed) : null;
+  return () => names[Number(select === null ? 0 : select.value)];
+}
+
 function addFigure(parent, title, kind, describe) {
   const plotArea = make('div', [['class', 'plot'], ['role', 'img']]);
   const holder = make('div', [['class', 'holder']], plotArea);
@@ -106,7 +126,7 @@ function baseLayout(x, y, height) {
 function legendOfRuns(some) {
   if (some.length > FEW) return [make('li', [['class', 'note']], `Colours and dashes: see the table (${some.length} runs).`)];
   return some.map((run) =>
-    make('li', null, swatch(run), make('span', [['class', 'name'], ['title', labelled(run)]], bdi(labelled(run)))));
+    make('li', null, swatch(run), make('span', [['class', 'name'], ['title', run.label]], bdi(run.label))));
 }
 
 function legendOfKinds(kinds) { // [[name, colour, hatched]]
@@ -131,4 +151,19 @@ function tick(controls, title, changed) {
   box.addEventListener('change', changed);
   controls.append(make('label', null, box, title));
   return box;
+}
+
+// How the numbers of an axis are written.
+function ticksOf({ unit }, top = 0) {
+  if (unit === 'share') return { tickformat: '.0~%' };
+  return unit === 'bytes' ? byteTicks(top) : {};
+}
+
+function byteTicks(top) { // 0, 20 MiB, 40 MiB, ...
+  const unit = 1024 ** Math.max(Math.min(Math.floor(Math.log(Math.max(top, 1)) / Math.log(1024)), 4), 0);
+  const rough = top / unit / (isNarrow() ? 3 : 5) || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const distance = [1, 2, 5, 10].find((times) => times * power >= rough) * power * unit;
+  const values = Array.from({ length: Math.floor(top / distance) + 1 }, (_, i) => i * distance);
+  return { tickvals: values, ticktext: values.map((value) => humanBytes(value).replace('.0 ', ' ')), rangemode: 'tozero' };
 }

@@ -1,7 +1,7 @@
 // Puts the page together.
-const BUILDERS = {
-  ranking: rankingSection, curves: curvesSection, step: stepSection, memory: memorySection, bytes: bytesSection,
-  staleness: stalenessSection, sweep: sweepSection,
+const BUILDERS = { // by a figure's kind
+  lines: linesSection, rows: rowsSection, histogram: histogramSection, ranking: rankingSection, coordinates: coordinatesSection,
+  against: againstSection,
 };
 
 function buildVerdict() {
@@ -17,12 +17,12 @@ function buildVerdict() {
 }
 
 function buildSection(section) {
-  const title = make('h2', [['id', `${section.id}-title`]], section.dataset.title);
+  const title = make('h2', [['id', `${section.id}-title`]], section.title);
   const controls = make('div', [['class', 'controls']]);
   const body = make('div', null);
-  section.setAttribute('aria-labelledby', title.id);
-  section.append(title, controls, body);
-  section.hidden = !BUILDERS[section.dataset.kind](section, body, controls);
+  const element = make('section', [['id', section.id], ['aria-labelledby', title.id]], title, controls, body);
+  document.getElementById('difference').before(element);
+  BUILDERS[section.figures[0].kind](section, body, controls);
 }
 
 function buildContents() {
@@ -44,7 +44,7 @@ document.documentElement.dataset.theme = system.matches ? 'dark' : 'light';
 buildVerdict();
 buildCompared();
 buildTable(() => redraw());
-document.querySelectorAll('main section[data-kind]').forEach(buildSection);
+report.sections.forEach(buildSection);
 buildDifference();
 buildConfigurations();
 buildContents();

@@ -1,41 +1,35 @@
 // Settings ranked by one number: a bar for the mean of the seeds, a whisker for its 95 % interval.
-const BROKEN = ['failed', 'diverged', 'damaged', 'pruned'];
-
 // Where a line has a dash, because the colours are used up, a bar has stripes.
 const HATCHES = { solid: '', dash: '/', dot: '.', dashdot: 'x', longdash: '\\', longdashdot: '+' };
 
 function rankingSection(section, body, controls) {
-  const known = report.measures.map((measure, i) => [String(i), measure.name]).filter(([i]) => runs.some((run) => run.results[i] !== null));
-  if (!known.length) return false;
-  const own = [];
+  let own = [];
   const again = () => redraw(own);
-  const among = report.contests.length > 1
-    ? choice(controls, 'ranking-among', 'Among', report.contests.map((name, i) => [String(i), shorten(name, 60)]), again) : { value: '0' };
-  const measure = choice(controls, 'ranking-measure', 'Ranked by', known, again);
-  if (known.some(([i]) => i === String(report.judged))) measure.value = String(report.judged);
-  addButtons(controls, () => own);
-  for (const kind of KINDS) {
-    own.push(addFigure(body, section.dataset.title, kind, (shown) =>
-      describeRanking(shown.filter((run) => run.contest === Number(among.value)), Number(measure.value))));
-  }
-  return true;
+  const among = choiceOf(section, 'among', 'Among', controls, again);
+  const measure = choiceOf(section, 'name', 'Ranked by', controls, again);
+  own = addPlots(section, body, controls, (figure, shown) => (figure
+    ? describeRanking(figure, shown) : { summary: `No run that is plotted has ${measure()}.` }),
+  (figure) => figure.name === measure() && figure.among === among());
 }
 
-function describeRanking(shown, place) {
-  const { name, larger } = report.measures[place];
-  const ended = shown.filter((run) => !BROKEN.includes(run.status));
-  const every = bySetting(ended).map(([label, members]) => ({ label, members, ...spread(members.map((run) => run.results[place])) }));
-  const ranked = every.filter(({ known, members }) => known === members.length);
+function describeRanking(figure, every) {
+  const { name, larger } = figure;
+  const valueOfRun = new Map(figure.runs.map((place, i) => [place, figure.values[i]]));
+  const takesPart = new Map(figure.runs.map((place, i) => [place, figure.ranked[i]]));
+  const shown = every.filter((run) => valueOfRun.has(run.place));
+  const ended = shown.filter((run) => takesPart.get(run.place));
+  const settings = bySetting(ended).map(([label, members]) => ({ label, members, ...spread(members.map((run) => valueOfRun.get(run.place))) }));
+  const ranked = settings.filter(({ known, members }) => known === members.length);
   ranked.sort((a, b) => (larger ? b.mean - a.mean : a.mean - b.mean));
-  const partly = every.filter(({ known, members }) => known && known < members.length);
+  const partly = settings.filter(({ known, members }) => known && known < members.length);
   const said = [
     ...partly.map(({ label, known, members }) => `Not ranked, as only ${known} of ${members.length} seeds have it: ${label}.`),
-    lacking(every.filter(({ known }) => !known).flatMap(({ members }) => members), /samples\/s|step|speed/.test(name)).trim(),
-    ended.length < shown.length ? `Not ranked: ${countsOf(shown.filter((run) => !ended.includes(run)))}.` : '',
+    lacking(settings.filter(({ known }) => !known).flatMap(({ members }) => members), figure.timed).trim(),
+    ended.length < shown.length ? `Not ranked: ${countsOf(shown.filter((run) => !takesPart.get(run.place)))}.` : '',
   ].filter(Boolean).join(' ');
   if (!ranked.length) return { summary: `No run that is plotted has ${name}. ${said}`.trim() };
   const single = ranked.every(({ members }) => members.length === 1);
-  const text = ({ mean, half }) => measured(name, mean) + (half ? ` \u00b1 ${measured(name, half)}` : '');
+  const text = ({ mean, half }) => measured(figure.y, mean) + (half ? ` \u00b1 ${measured(figure.y, half)}` : '');
   const y = ranked.map((_, i) => i);
   const ends = ranked.map(({ mean, half }) => mean + half);
   const looks = ranked.map(({ members }) => members[0].look);
@@ -53,7 +47,7 @@ function describeRanking(shown, place) {
     hoverinfo: 'skip', cliponaxis: false,
   };
   const top = Math.max(...ends) * (isNarrow() ? 1.6 : 1.25);
-  const axis = { ...(top > 0 ? { range: [0, top] } : {}), ...(name === 'accuracy' ? { tickformat: '.0~%' } : {}) };
+  const axis = { ...(top > 0 ? { range: [0, top] } : {}), ...ticksOf(figure.y) };
   return {
     traces: [bars, values], layout: rowsLayout(ranked.map(({ label }) => label), name, axis),
     summary: `${plural(ranked.length, 'setting')} by ${name}, the ${larger ? 'largest' : 'smallest'} first. ${single
@@ -70,7 +64,7 @@ function spread(values) { // of the values that are known
   return { known: n, mean, half: n > 1 ? report.t975[n] * Math.sqrt(squares / (n - 1) / n) : 0 };
 }
 
-function measured(name, value) {
-  if (name === 'accuracy') return `${(100 * value).toFixed(2)} %`;
+function measured(axis, value) {
+  if (axis.unit === 'share') return `${(100 * value).toFixed(2)} %`;
   return Math.abs(value) >= 100 && Math.abs(value) < 1e9 ? Math.round(value).toLocaleString('en') : String(Number(value.toPrecision(3)));
 }

@@ -1,19 +1,13 @@
 // Runs that differ in their seed alone, as one line: the mean of their curves, and its 95 % interval as a band.
 const GRID = 300; // points of a mean's curve
 
-// [[label, runs]] of those that are shown, in their order; a run of no group, or that was not completed, by itself.
+// [[label, runs]] of the settings of some runs, as far as these are of it.
 function bySetting(some) {
-  const groupOf = new Map();
-  for (const group of report.seeds) for (const place of group.runs) groupOf.set(place, group);
-  const settings = new Map();
-  for (const run of some) {
-    const group = run.status === 'completed' ? groupOf.get(run.place) : null;
-    const key = group || run;
-    if (!settings.has(key)) settings.set(key, [group ? group.label : null, []]);
-    settings.get(key)[1].push(run);
-  }
-  return [...settings.values()].map(([label, members]) =>
-    [members.length > 1 ? `${label} (mean of ${members.length} seeds)` : labelled(members[0]), members]);
+  const wanted = new Map(some.map((run) => [run.place, run]));
+  return report.settings
+    .map(({ label, runs: places }) => [label, places.map((place) => wanted.get(place)).filter(Boolean)])
+    .filter(([, members]) => members.length)
+    .map(([label, members]) => [members.length > 1 ? `${label} (mean of ${members.length} seeds)` : members[0].label, members]);
 }
 
 // The value of a curve at x by straight lines between its points; x within its bounds, growing from call to call.
@@ -29,8 +23,8 @@ function reader(xs, ys) {
 }
 
 // { x, mean, half } where all the runs have been.
-function meanCurve(members, metric, axis) {
-  const curves = members.map((run) => decoded(run, curveOf(run, metric)));
+function meanCurve(lines, axis) {
+  const curves = lines.map(decoded);
   const from = Math.max(...curves.map((curve) => curve[axis][0]));
   const to = Math.min(...curves.map((curve) => curve[axis].at(-1)));
   const all = [...new Set(curves.flatMap((curve) => [...curve[axis]]))].filter((x) => from <= x && x <= to).sort((a, b) => a - b);
@@ -48,23 +42,26 @@ function meanCurve(members, metric, axis) {
   return { x, mean, half };
 }
 
-// [{ label, members, curve }] to draw: where seeds have nothing of the axis in common, each by itself.
-function settingsOf(some, metric, axis) {
-  return bySetting(some).flatMap(([label, members]) => {
-    const curve = members.length > 1 ? meanCurve(members, metric, axis) : null;
-    if (curve && curve.x.length > 1) return [{ label, members, curve }];
-    return members.map((run) => ({ label: labelled(run), members: [run], curve: null, split: members.length > 1 }));
+// [{ label, members (runs), lines, curve }] to draw: where seeds have nothing of the axis in common, each by itself.
+function settingsOf(some, axis) {
+  const lineOf = new Map(some.map((line) => [line.run, line]));
+  return bySetting(some.map(({ run }) => runs[run])).flatMap(([label, members]) => {
+    const lines = members.map((run) => lineOf.get(run.place));
+    const curve = members.length > 1 ? meanCurve(lines, axis) : null;
+    if (curve && curve.x.length > 1) return [{ label, members, lines, curve }];
+    return lines.map((line) => ({ label: runs[line.run].label, members: [runs[line.run]], lines: [line], curve: null, split: members.length > 1 }));
   });
 }
 
-function seedTraces(settings, metric, axis, percent) {
+function seedTraces(settings, axis, yAxis) {
   const traces = [];
+  const percent = yAxis.unit === 'share';
   const count = settings.length;
   const marked = count * 10 <= MARKED;
-  for (const { label, members, curve } of settings) {
+  for (const { label, members, lines, curve } of settings) {
     const style = lineStyle(members[0], count, marked);
     if (!curve) {
-      traces.push({ ...curveTraces(members, metric, axis, percent)[0], ...style });
+      traces.push({ ...curveTraces(lines, axis, yAxis)[0], ...style });
       continue;
     }
     const { x, mean, half } = curve;
@@ -86,7 +83,7 @@ function seedTraces(settings, metric, axis, percent) {
 }
 
 function legendOfSettings(settings, some) {
-  if (settings.length > FEW) return legendOfRuns(some);
+  if (settings.length > FEW) return legendOfRuns(some.map(({ run }) => runs[run]));
   return settings.map(({ label, members }) =>
     make('li', null, swatch(members[0]), make('span', [['class', 'name'], ['title', label]], bdi(label))));
 }

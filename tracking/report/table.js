@@ -26,7 +26,7 @@ function buildTable(changed) {
   press('all', () => plot(runs, true));
   press('none', () => plot(runs, false));
   filter();
-  if (report.sorted !== null) sortBy(head.children[report.sorted + 1], { ...report.columns[report.sorted], down: report.measures[report.judged].larger }, report.sorted);
+  if (report.sorted !== null) sortBy(head.children[report.sorted + 1], { ...report.columns[report.sorted], down: report.larger }, report.sorted);
 }
 
 // The rows as the terminal shows them.

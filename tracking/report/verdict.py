@@ -5,17 +5,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ...conf.groups import BY_NAME
 from ..columns import METRICS
 from ..compare import human_bytes
+from ..figures.curves import lived, number
+from ..figures.facts import BROKEN, aim, bytes_of_a_step, name_of, trained
 from ..groups import Entry, grouped
 from ..ranking import RULE, Setting, first, order
 from ..run_directory import Record
 from ..sources import RunData
-from .curves import lived, number
-from .text import shown
+from ..text import shown
 
-BROKEN = ("failed", "diverged", "damaged")
 SENTENCES = 4  # of a folder with runs of many models, data sets and targets
 NAMED = 4  # settings in a list
 MORE_SEEDS = "paceline sweep ... --seeds 3"
@@ -44,34 +43,6 @@ def verdicts(runs: list[RunData]) -> list[str]:
     return [*said, f"{left} more combinations of model, data set and target: see the table."] if left else said
 
 
-def trained(run: RunData) -> str:
-    """Its model and data set, and a task other than the usual one: runs that differ in it are not compared."""
-    task = run.summary.get("task")
-    learns = "" if task in (None, BY_NAME["task"].usual) else f", task={shown(task)}"
-    return f"{_name(run, 'model')} on {_name(run, 'data')}{learns}"
-
-
-def aim(run: RunData) -> str:
-    """The target in words, "" for none; of a run whose metric is no accuracy, in that."""
-    target = number(run.summary.get("target_accuracy"))
-    if target is None:
-        return ""
-    is_r2 = "r2" in run.summary and run.summary.get("accuracy") is None
-    return f"target R^2 {target:g}" if is_r2 else f"target {target:.2%}"
-
-
-def bytes_of_a_step(summary: dict[str, Any]) -> float | None:
-    """Of all workers together."""
-    wire = summary.get("wire")
-    sent = number(wire.get("bytes_per_step")) if isinstance(wire, dict) else None
-    workers = number(summary.get("workers"))
-    return None if sent is None or workers is None else sent * workers
-
-
-def _name(run: RunData, key: str) -> str:
-    return shown(run.summary.get(key) or "?")
-
-
 def _settings(runs: list[RunData]) -> list[Reached]:
     groups: dict[str, list[RunData]] = {}
     alone = [run for run in runs if run.swept is None]
@@ -94,7 +65,7 @@ def _without_seed(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def _reached(group: list[RunData]) -> Reached:
     run = group[0]
-    label = f"{shown(run.name, 64)} ({_name(run, 'strategy')}, sync={_name(run, 'sync')})"
+    label = f"{shown(run.name, 64)} ({name_of(run, 'strategy')}, sync={name_of(run, 'sync')})"
     if len(group) > 1 and run.swept is not None:
         chosen = _without_seed(run.swept.parameters)
         label = ", ".join(f"{shown(key, 64)}={shown(value, 64)}" for key, value in chosen.items()) or label

@@ -24,12 +24,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """`values` at each of `steps`; `epochs` and `seconds` (of training): the same moments, None where unknown."""
+    """`values` at each of `steps`; `epochs` and `seconds` (of training): the same moments, None where unknown.
+
+    `bytes_per_step`: what all workers send in a step, on average.
+    """
 
     values: Floats
     steps: Floats
     epochs: Floats | None
     seconds: Floats | None
+    bytes_per_step: float | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -38,7 +42,20 @@ class Curve:
         def some(axis: Floats | None) -> Floats | None:
             return None if axis is None else axis[places]
 
-        return Curve(self.values[places], self.steps[places], some(self.epochs), some(self.seconds))
+        return Curve(
+            self.values[places], self.steps[places], some(self.epochs), some(self.seconds), self.bytes_per_step
+        )
+
+    def along(self, axis: str) -> Floats | None:
+        """Its places on one of AXES; None where they are not known."""
+        match axis:
+            case "bytes":
+                return None if self.bytes_per_step is None else self.steps * self.bytes_per_step
+            case "epoch":
+                return self.epochs
+            case "time":
+                return self.seconds
+        return self.steps
 
 
 def number(value: Any) -> float | None:
@@ -129,7 +146,8 @@ def encode(curve: Curve) -> dict[str, Any]:
         even = np.allclose(curve.epochs, curve.steps * rate, rtol=1e-5, atol=1e-9)
         epochs = rate if even else _base64(curve.epochs)
     seconds = None if curve.seconds is None else _base64(curve.seconds)
-    return {"n": len(curve), "y": _base64(curve.values), "step": steps, "epoch": epochs, "time": seconds}
+    along = {"step": steps, "epoch": epochs, "time": seconds, "bytes": curve.bytes_per_step}
+    return {"n": len(curve), "y": _base64(curve.values), **along}
 
 
 def _base64(values: Floats) -> str:

@@ -1,6 +1,8 @@
 """Names and values from anywhere, as text that a reader sees as it is."""
 
+import json
 import unicodedata
+from itertools import islice
 from typing import Any
 
 NAME_CHARACTERS = 200
@@ -25,3 +27,14 @@ def _visible(character: str) -> str:
         code = ord(character)
         return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     return character
+
+
+def plain(value: Any) -> str:
+    """A value as a person would write it; of a nested one no more than is shown, however far it goes on."""
+    if isinstance(value, str):
+        return value
+    try:
+        parts = json.JSONEncoder(default=str, ensure_ascii=False).iterencode(value)
+        return "".join(islice(parts, VALUE_CHARACTERS))
+    except (ValueError, TypeError, RecursionError) as error:  # a YAML that contains itself
+        return f"({type(error).__name__}: {error})"

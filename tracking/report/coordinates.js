@@ -4,34 +4,23 @@ const SCALES = { // cividis, which the colour-blind read as well; its dark end i
   dark: [[0, '#5b7fd1'], [0.35, '#8a9bb5'], [0.65, '#c9b869'], [1, '#ffea46']],
 };
 
-function sweepSection(section, body, controls) {
-  const swept = runs.filter((run) => run.swept !== null);
-  const varied = report.axes.filter((_, i) => {
-    const values = new Set(swept.map((run) => run.swept[i]).filter((value) => value !== null));
-    return values.size > 1 && [...values].every((value) => typeof value === 'number');
-  });
-  const metrics = report.measures.map(({ name }, i) => [String(i), name]).filter(([i]) => swept.some((run) => run.results[i] !== null));
-  if (varied.length < 2 || !metrics.length) return false; // the ranking says as much
-  const own = [];
-  const metric = choice(controls, 'sweep-metric', 'Judged by', metrics, () => redraw(own));
-  if (metrics.some(([i]) => i === String(report.judged))) metric.value = String(report.judged);
-  addButtons(controls, () => own);
-  for (const kind of KINDS) {
-    if (!swept.some((run) => run.modelled === kind.modelled)) continue;
-    own.push(addFigure(body, section.dataset.title, kind, (shown) => describeSweep(shown, Number(metric.value))));
-  }
-  return true;
+function coordinatesSection(section, body, controls) {
+  let own = [];
+  const metric = choiceOf(section, 'name', 'Judged by', controls, () => redraw(own));
+  own = addPlots(section, body, controls, describeCoordinates, (figure) => figure.name === metric());
 }
 
-function describeSweep(shown, place) {
-  const metric = report.measures[place].name;
-  const of = shown.filter((run) => run.swept !== null);
-  const some = of.filter((run) => run.results[place] !== null && run.status !== 'failed');
+function describeCoordinates(figure, shown) {
+  const metric = figure.name;
+  const placeOf = new Map(figure.runs.map((place, i) => [place, i]));
+  const of = shown.filter((run) => placeOf.has(run.place));
+  const valueOfRun = (run) => figure.values[placeOf.get(run.place)];
+  const some = of.filter((run) => valueOfRun(run) !== null && run.status !== 'failed');
   const left = of.length - some.length;
   const counted = left ? ` ${plural(left, 'run')} without a line: ${countsOf(of.filter((run) => !some.includes(run)))}.` : '';
   if (!some.length) return { summary: `No run that is plotted has ${metric}.${counted}` };
-  const results = some.map((run) => run.results[place]);
-  const axes = [...report.axes.map((name, i) => scaleOf(name, some.map((run) => run.swept[i]))), scaleOf(metric, results)];
+  const results = some.map(valueOfRun);
+  const axes = [...figure.axes.map((name, i) => scaleOf(name, some.map((run) => figure.chosen[placeOf.get(run.place)][i]))), scaleOf(metric, results)];
   const [low, high] = [Math.min(...results), Math.max(...results)];
   const traces = some.map((run, i) => ({
     type: 'scatter', mode: 'lines+markers', x: axes.map((_, at) => at), y: axes.map((axis) => axis.places[i]),
@@ -42,7 +31,7 @@ function describeSweep(shown, place) {
   }));
   return {
     traces: [...traces, colourBar(low, high, metric)], layout: sweepLayout(axes),
-    summary: `${plural(some.length, 'run')} over ${plural(report.axes.length, 'swept parameter')}, coloured by ${metric}, `
+    summary: `${plural(some.length, 'run')} over ${plural(figure.axes.length, 'swept parameter')}, coloured by ${metric}, `
       + `from ${compact(low)} to ${compact(high)}.${counted}`,
   };
 }

@@ -1,0 +1,53 @@
+"""What figures show is said once, and both renderers draw that."""
+
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Canvas
+from some_runs import failed, many, recorded
+
+from paceline.tracking.figures.built import sheet_of
+from paceline.tracking.figures.spec import Figure, Lines, Rows
+from paceline.tracking.pictures import write_pictures
+from paceline.tracking.report.document import sections_of
+
+
+def test_the_report_has_a_renderer_for_each_kind_of_figure() -> None:
+    script = resources.files("paceline.tracking.report").joinpath("main.js").read_text()
+    builders = script.partition("const BUILDERS")[2].partition("};")[0]
+    kinds = {kind.__dataclass_fields__["kind"].default for kind in get_args(Figure)}
+    assert set(re.findall(r"(\w+): \w+Section", builders)) == kinds
+
+
+def test_each_kind_that_has_pictures_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Canvas, "savefig", lambda *_, **__: None)
+    runs = [recorded("bsp"), recorded("asp", number=1, sync="asp"), failed()]
+    sheet = sheet_of(runs)
+    figures = [figure for section in sheet.sections for figure in section.figures if figure.pictured]
+    written = {file.stem for file in write_pictures(runs, tmp_path)}
+    assert {figure.kind for figure in figures} == {"lines", "rows", "histogram"}
+    assert all(any(name.startswith(figure.name) for name in written) for figure in figures)
+
+
+def test_bars_of_the_picture_are_as_long_as_the_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Canvas] = {}
+    monkeypatch.setattr(Canvas, "savefig", lambda self, *_, **__: seen.update({self.axes[0].get_xlabel(): self}))
+    runs = many(3)
+    write_pictures(runs, tmp_path)
+    step = next(section for section in sections_of(sheet_of(runs)) if section["id"] == "step")["figures"][0]
+    drawn: list[Any] = seen["median step, ms"].axes[0].containers
+    widths = [[bar.get_width() for bar in series] for series in drawn]
+    assert np.array(widths) == pytest.approx(np.array([row["values"] for row in step["rows"]]).T)
+
+
+def test_measured_and_modelled_runs_are_in_no_figure_together() -> None:
+    sheet = sheet_of([recorded("real", sync="asp"), recorded("virtual", sync="asp", modelled=True)])
+    for section in sheet.sections:
+        for figure in section.figures:
+            of = figure.lines if isinstance(figure, Lines) else figure.rows if isinstance(figure, Rows) else None
+            places = {each.run for each in of} if of is not None else {*getattr(figure, "runs", ())}
+            assert places == {int(figure.modelled)}
