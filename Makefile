@@ -71,7 +71,10 @@ newest:  ## Run the contract tests of compat/ with the newest versions of everyt
 	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
 	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade pip
 	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade torch  # alone first, as above
-	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable . --group dev
+	.venv-newest/bin/python tests/unbounded.py > .venv-newest/requirements.txt
+	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager \
+	    --requirement .venv-newest/requirements.txt --group dev
+	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --no-deps --editable .
 	.venv-newest/bin/python -m pip list | grep -iE '^(torch|deepspeed|optuna|typer|hydra-core|wandb) '
 	.venv-newest/bin/python -m pytest tests/compat $(ARGS)
 
