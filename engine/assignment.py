@@ -2,16 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
+from ..tracking.records import Predicted
 from .experiment import Experiment
-
-
-class Predicted(TypedDict):
-    """What the plan said, for the summary: payload bytes a worker and step, and the largest worker's bytes by kind."""
-
-    bytes_per_step: float | None  # None: it took the data to know
-    memory: dict[str, int]
 
 
 @dataclass(frozen=True)

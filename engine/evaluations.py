@@ -7,6 +7,7 @@ from torch import Tensor
 from ..strategies.base import load_state
 from ..tasks.base import Split
 from ..tasks.evaluation import evaluate
+from ..tracking.records import Evaluation, Score
 from .dates import Dates
 from .loop import Job
 from .spread import consensus_distance
@@ -29,7 +30,7 @@ class Evaluations:
         self._worker, self._dates, self._test = worker, dates, test
         self._snapshots: list[Snapshot] = []
         self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
-        self.last: dict[str, float] = {}
+        self.last = Score(worker.parts.task.metric.name, None, None)
         self.last_date = 0.0
 
     def during(self, done: int, job: Job) -> None:
@@ -83,19 +84,10 @@ class Evaluations:
         judged.to("cpu")  # its place on the device is training's
         if self.time_to_accuracy is None and result.score >= worker.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
-        self.last = {worker.parts.task.metric.name: result.score, "loss": result.loss}
+        self.last = Score(worker.parts.task.metric.name, result.score, result.loss, spread)
         self.last_date = snapshot.seconds
-        if spread is not None:
-            self.last["consensus_distance"] = spread
-        worker.directory.append(
-            {
-                "kind": "evaluation",
-                "step": snapshot.done,
-                "epoch": snapshot.done / job.partition.steps_per_epoch,
-                **self.last,
-                "time": snapshot.seconds,
-            }
-        )
+        epoch = snapshot.done / job.partition.steps_per_epoch
+        worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds))
 
     def _at_once(self) -> int:
         """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""

@@ -10,7 +10,7 @@ said in comm/timeline.py.
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 
 from ..comm import Comm
 from ..comm.timeline import Operation, StepSplit, last_launches, split
+from ..tracking.records import Measured, Staleness, StepTime, Wire, WorkerTime
 from .layout import Layout, Role
 
 KEPT_STEPS = 10_000  # the most recent ones that a worker reports one by one; fewer where the timeline keeps less
@@ -132,22 +133,24 @@ class Meter:
         )
 
 
-def summarise(reports: list[Report], layout: Layout) -> dict[str, Any]:
+def summarise(reports: list[Report], layout: Layout) -> Measured:
     """The measured half of a run's summary."""
     workers = [report for report in reports if report.kind == "worker"]
     servers = [report for report in reports if report.kind == "server"]
     of_loss = [report for report in workers if report.part == layout.loss_part]
-    return {
-        "throughput": _throughput(of_loss),
-        **_step_times(reports, workers),
-        "memory": _peaks(workers),
-        "server_memory": _peaks(servers) if servers else None,
-        "wire": _wire(reports, workers),
-        "staleness": _staleness(reports),
-        "dropped": sum(report.sync.get("dropped", 0) for report in reports),
-        "lost": sorted(set(range(layout.world_size)) - {report.rank for report in reports}),
-        "too_short": False,
-    }
+    step_time, per_worker = _step_times(reports, workers)
+    return Measured(
+        throughput=_throughput(of_loss),
+        step_time=step_time,
+        per_worker=per_worker,
+        memory=_peaks(workers),
+        server_memory=_peaks(servers) if servers else None,
+        wire=_wire(reports, workers),
+        staleness=_staleness(reports),
+        dropped=sum(report.sync.get("dropped", 0) for report in reports),
+        lost=sorted(set(range(layout.world_size)) - {report.rank for report in reports}),
+        too_short=False,
+    )
 
 
 def is_too_short(reports: list[Report]) -> bool:
@@ -160,15 +163,9 @@ def is_too_short(reports: list[Report]) -> bool:
     return steps < LEAST_STEPS or seconds < LEAST_SECONDS
 
 
-def without_times(measured: dict[str, Any]) -> dict[str, Any]:
-    """What `summarise` gave, with no figure where there is none to rely on."""
-    return {
-        **measured,
-        "throughput": None,
-        "step_time": dict.fromkeys(measured["step_time"]),
-        "per_worker": [],
-        "too_short": True,
-    }
+def without_times(measured: Measured) -> Measured:
+    """With no figure where there is none to rely on."""
+    return replace(measured, throughput=None, step_time=StepTime(None), per_worker=[], too_short=True)
 
 
 def _throughput(replicas: list[Report]) -> float:
@@ -180,9 +177,9 @@ def _throughput(replicas: list[Report]) -> float:
     return sum(samples for report in replicas for *_, samples in report.measured) / slowest if slowest else 0.0
 
 
-def _step_times(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
+def _step_times(reports: list[Report], workers: list[Report]) -> tuple[StepTime, list[WorkerTime]]:
     launches = last_launches([report.operations for report in reports])
-    rows: list[dict[str, float]] = []
+    rows: list[WorkerTime] = []
     durations: list[float] = []
     splits: list[StepSplit] = []
     for report in workers:
@@ -191,13 +188,12 @@ def _step_times(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
         durations += steps
         splits += own
         if own:
-            rows.append({"rank": report.rank, **_divided(median(steps), own)})
+            rows.append(WorkerTime(report.rank, _divided(median(steps), own)))
     step = median(durations) if durations else None
-    undivided = {"median": step, **dict.fromkeys(("compute", "communication", "waiting"))}
-    return {"step_time": _divided(step, splits) if step is not None and splits else undivided, "per_worker": rows}
+    return _divided(step, splits) if step is not None and splits else StepTime(step), rows
 
 
-def _divided(step: float, splits: list[StepSplit]) -> dict[str, float]:
+def _divided(step: float, splits: list[StepSplit]) -> StepTime:
     """The median step, divided as all of the time was: what happens in few steps only is not lost, and it adds up."""
     shares = {
         "compute": sum(part.compute for part in splits),
@@ -205,14 +201,14 @@ def _divided(step: float, splits: list[StepSplit]) -> dict[str, float]:
         "waiting": sum(part.waiting for part in splits),
     }
     total = sum(shares.values()) or 1.0
-    return {"median": step, **{name: step * share / total for name, share in shares.items()}}
+    return StepTime(step, **{name: step * share / total for name, share in shares.items()})
 
 
 def _peaks(workers: list[Report]) -> dict[str, int]:
     return {kind: max(report.memory[kind] for report in workers) for kind in workers[0].memory}
 
 
-def _wire(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
+def _wire(reports: list[Report], workers: list[Report]) -> Wire:
     """Payload bytes of training; a worker's step is charged its share of what servers sent."""
     total: Counter[str] = Counter()
     messages: Counter[str] = Counter()
@@ -220,15 +216,15 @@ def _wire(reports: list[Report], workers: list[Report]) -> dict[str, Any]:
         total.update(report.bytes)
         messages.update(report.messages)
     steps = sum(report.trained_steps for report in workers)
-    return {
-        "bytes_per_step": sum(total.values()) / steps if steps else 0.0,
-        "by_primitive": {primitive: count / steps for primitive, count in total.items()} if steps else {},
-        "total": sum(total.values()),
-        "messages": sum(messages.values()),
-    }
+    return Wire(
+        bytes_per_step=sum(total.values()) / steps if steps else 0.0,
+        by_primitive={primitive: count / steps for primitive, count in total.items()} if steps else {},
+        total=sum(total.values()),
+        messages=sum(messages.values()),
+    )
 
 
-def _staleness(reports: list[Report]) -> dict[str, Any] | None:
+def _staleness(reports: list[Report]) -> Staleness | None:
     histogram: Counter[int] = Counter()
     for report in reports:
         histogram.update({int(k): v for k, v in report.sync.get("staleness", {}).items()})
@@ -236,4 +232,4 @@ def _staleness(reports: list[Report]) -> dict[str, Any] | None:
         return None
     count = sum(histogram.values())
     mean = sum(staleness * times for staleness, times in histogram.items()) / count
-    return {"mean": mean, "max": max(histogram), "histogram": {str(k): histogram[k] for k in sorted(histogram)}}
+    return Staleness(mean, max(histogram), {str(k): histogram[k] for k in sorted(histogram)})

@@ -2,9 +2,9 @@
 
 import json
 from dataclasses import dataclass
-from typing import Literal
 
 from ..strategies.base import payload
+from ..tracking.records import End, Status, Summary
 from . import memory
 from .evaluations import Evaluations
 from .loop import Job
@@ -13,8 +13,6 @@ from .notes import effective_batch
 from .saving import Saving
 from .trace import write_trace
 from .worker import Worker
-
-Status = Literal["completed", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -67,38 +65,35 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
     modelled = worker.parts.launcher.modelled
     measured = summarise(reports, layout)
     short = not modelled and is_too_short(reports)  # a modelled clock is exact
-    reason = {} if trained.status == "completed" else {"reason": f"was asked to stop, after step {done}"}
+    reason = None if trained.status == "completed" else f"was asked to stop, after step {done}"
     worker.directory.write_summary(
-        {
-            "name": worker.directory.name,
-            **worker.choices(),
-            "status": trained.status,
-            "workers": layout.workers,
-            "servers": layout.servers * layout.parts,
-            "replicas": layout.replicas,
-            "stages": layout.mesh.axes.get("stage", 1),
-            "mesh": dict(layout.mesh.axes),
-            "device": worker.device.type,
-            "steps": done,
-            "epochs": done / trained.job.partition.steps_per_epoch,
-            "resumed_at": worker.manifest.step if worker.manifest else None,
-            "batch_size": experiment.batch_size,
-            "effective_batch": effective_batch(worker.parts.deal(), layout.replicas),
-            "measured_after": trained.untimed,
-            "seed": experiment.seed,
-            "modelled": modelled,
-            "event_digest": worker.comm.digest(),
-            **(without_times(measured) if short else measured),
-            "accuracy": None,
-            worker.parts.task.metric.name: evaluations.last.get(worker.parts.task.metric.name),
-            "loss": evaluations.last.get("loss"),
-            "consensus_distance": evaluations.last.get("consensus_distance"),
-            "target_accuracy": experiment.target_accuracy,
-            "time_to_accuracy": evaluations.time_to_accuracy,
-            "seconds": max(evaluations.last_date, *(each.seconds for each in reports)),
-            "model_sha256": trained.saving.exported,
-            **reason,
-            "predicted": dict(worker.assignment.predicted),
-        }
+        Summary(
+            name=worker.directory.name,
+            choices=worker.choices(),
+            status=trained.status,
+            workers=layout.workers,
+            servers=layout.servers * layout.parts,
+            replicas=layout.replicas,
+            stages=layout.mesh.axes.get("stage", 1),
+            mesh=dict(layout.mesh.axes),
+            device=worker.device.type,
+            steps=done,
+            epochs=done / trained.job.partition.steps_per_epoch,
+            resumed_at=worker.manifest.step if worker.manifest else None,
+            batch_size=experiment.batch_size,
+            effective_batch=effective_batch(worker.parts.deal(), layout.replicas),
+            measured_after=trained.untimed,
+            seed=experiment.seed,
+            modelled=modelled,
+            event_digest=worker.comm.digest(),
+            measured=without_times(measured) if short else measured,
+            score=evaluations.last,
+            target_accuracy=experiment.target_accuracy,
+            time_to_accuracy=evaluations.time_to_accuracy,
+            seconds=max(evaluations.last_date, *(each.seconds for each in reports)),
+            model_sha256=trained.saving.exported,
+            reason=reason,
+            predicted=worker.assignment.predicted,
+        ).plain()
     )
-    worker.directory.append({"kind": "end", "status": trained.status, **reason})
+    worker.directory.add(End(trained.status, reason))

@@ -1,7 +1,7 @@
 """What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from ..compat.dynamo import without_dynamo
 from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.placements import entries
+from ..tracking.records import Predicted
 from . import given, memory
-from .assignment import Predicted
 from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
@@ -68,7 +68,7 @@ class Plan:
         return {kind: max(part.memory.get(kind, 0) for part in self.parts) for kind in kinds}
 
     def predicted(self) -> Predicted:
-        return {"bytes_per_step": self.bytes_per_step(), "memory": self.peak_memory()}
+        return Predicted(self.bytes_per_step(), self.peak_memory())
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -79,7 +79,7 @@ class Plan:
             "servers": self.layout.servers * self.layout.parts,
             "device": self.device.type,
             "steps": self.steps,
-            **self.predicted(),
+            **asdict(self.predicted()),
             "notes": self.notes,
         }
 

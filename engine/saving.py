@@ -3,6 +3,7 @@
 import json
 
 from ..strategies.placements import dims_of
+from ..tracking.records import Checkpoint
 from . import checkpoint
 from .checkpoint import Manifest
 from .worker import Worker
@@ -46,7 +47,7 @@ class Saving:
             identity = worker.assignment.identity
             manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, self._data_sums)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep)
-            directory.append({"kind": "checkpoint", "step": done})
+            directory.add(Checkpoint(done))
 
     def export(self) -> None:
         """The trained model as one safetensors file that any of these models loads."""

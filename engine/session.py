@@ -18,6 +18,7 @@ import yaml
 from ..tracking.environment import environment
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.mirror import Mirror, Sink
+from ..tracking.records import End
 from ..tracking.redact import redact
 from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ..tracking.sinks import check as check_tracking
@@ -336,7 +337,7 @@ def _note_the_end(directory: RunDirectory, error: Exception) -> None:
         return
     status = "diverged" if exit_code_of(error) == DivergedError.exit_code else "failed"
     with suppress(StorageError):
-        directory.append({"kind": "end", "status": status, "reason": str(error)})
+        directory.add(End(status, str(error)))
 
 
 def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory:

@@ -7,6 +7,7 @@ import torch
 
 from ..comm import Comm
 from ..tasks.base import Split
+from ..tracking.records import Resume, Start, Step
 from .assignment import Assignment
 from .build import Parts
 from .data_sums import check_data, sums_of
@@ -109,20 +110,19 @@ def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: S
 
 def _announce(worker: Worker, job: Job) -> None:
     if worker.manifest:
-        worker.directory.append({"kind": "resume", "step": worker.manifest.step})
-    worker.directory.append(
-        {
-            "kind": "start",
-            "name": worker.directory.name,
-            "steps": job.steps,
-            "epochs": job.steps / job.partition.steps_per_epoch,
-            "samples": len(job.train),
-            "workers": worker.layout.workers,
-            "servers": worker.layout.servers * worker.layout.parts,
-            "modelled": worker.parts.launcher.modelled,
-            "target_accuracy": worker.experiment.target_accuracy,
-            **worker.choices(),
-        }
+        worker.directory.add(Resume(worker.manifest.step))
+    worker.directory.add(
+        Start(
+            name=worker.directory.name,
+            steps=job.steps,
+            epochs=job.steps / job.partition.steps_per_epoch,
+            samples=len(job.train),
+            workers=worker.layout.workers,
+            servers=worker.layout.servers * worker.layout.parts,
+            modelled=worker.parts.launcher.modelled,
+            target_accuracy=worker.experiment.target_accuracy,
+            choices=worker.choices(),
+        )
     )
 
 
@@ -157,14 +157,7 @@ def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     # asynchronously, others go at paces of their own
     samples = partition.total(step) if worker.sync.synchronous else partition.size(step, worker.role.replica)
     samples *= worker.sync.took_step
-    worker.directory.append(
-        {
-            "kind": "step",
-            "step": done,
-            "epoch": done / partition.steps_per_epoch,
-            "loss": loss,
-            "samples_per_second": samples / job.meter.last,
-            "step_time": job.meter.last,
-            "time": job.meter.seconds,
-        }
+    took = job.meter.last
+    worker.directory.add(
+        Step(done, done / partition.steps_per_epoch, loss, samples / took, step_time=took, time=job.meter.seconds)
     )

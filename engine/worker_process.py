@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from ..comm.errors import HangError
 from ..comm.handshake import Endpoint
 from ..compat import fork_server
 from ..tracking.files import open_to_write
+from ..tracking.records import Predicted
 from ..tracking.run_directory import writing
 from .assignment import Assignment
 from .build import assemble
@@ -34,7 +36,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
         "run": str(assignment.run),
         "allowed": list(assignment.allowed),
         "identity": assignment.identity,
-        "predicted": assignment.predicted,
+        "predicted": asdict(assignment.predicted),
         "resume": str(assignment.resume) if assignment.resume else None,
         "trace": str(assignment.trace) if assignment.trace else None,
         "world_size": world_size,
@@ -59,7 +61,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
             Path(told["run"]),
             tuple(told["allowed"]),
             told["identity"],
-            told["predicted"],
+            Predicted(**told["predicted"]),
             Path(told["resume"]) if told["resume"] else None,
             Path(told["trace"]) if told["trace"] else None,
         )

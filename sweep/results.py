@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..tracking.compare import COLUMNS, rows
+from ..tracking.records import End
 from ..tracking.run_directory import RunDirectory
 
 
@@ -35,9 +36,9 @@ def _flat(section: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 def as_pruned(run: RunDirectory) -> dict[str, Any]:
     """Its summary, with the reason why it ended in it."""
-    end = {"status": "pruned", "reason": "given up: not among the best at this many evaluations"}
-    run.append({"kind": "end", **end})
+    end = End("pruned", "given up: not among the best at this many evaluations")
+    run.add(end)
     run.close()
-    summary = {**(run.read_summary() or {"name": run.name}), **end}
+    summary = {**(run.read_summary() or {"name": run.name}), "status": end.status, "reason": end.reason}
     run.write_summary(summary)
     return summary

@@ -31,6 +31,7 @@ from ..engine.session import Prepared, carry_out, prepare
 from ..tracking.columns import known
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.mirror import Mirror
+from ..tracking.records import End
 from ..tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
 from ..tracking.sources import Swept
 from .directory import GONE
@@ -306,7 +307,7 @@ class Sweeper:
         if not (directory.path / SWEEP_NOTE).exists():
             self._note(directory, trial, seed or 0)
         if not any(record.get("kind") == "end" for record in directory.records()):
-            directory.append({"kind": "end", "status": "failed", "reason": reason})
+            directory.add(End("failed", reason))
         directory.close()
         names, summaries = [*(run for run, _ in finished), name], [summary for _, summary in finished]
         self._end(trial, "failed", None, names, summaries, reason, code)

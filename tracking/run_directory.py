@@ -24,6 +24,7 @@ from typing import Any
 from .checksums import marked
 from .errors import CorruptRunError, RunNameError, StorageError
 from .files import NotRegularError, UnusableFileError, open_regular, open_to_write, parse_json, read_json
+from .records import Written
 
 SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see sources.Swept
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -31,7 +32,7 @@ POLL_SECONDS = 0.1
 CHUNK_BYTES = 1 << 20
 LONGEST_LINE = 1 << 20  # bytes of a record
 
-Record = dict[str, Any]
+Record = dict[str, Any]  # as read: see records.py
 
 
 class RunDirectory:
@@ -96,6 +97,10 @@ class RunDirectory:
         close = difflib.get_close_matches(Path(text).name, names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else _first_names(names)
         raise RunNameError(f"no run {text!r} under {root}: {hint}")
+
+    def add(self, record: Written) -> None:
+        """Adds one record of this run to metrics.jsonl. Raises StorageError."""
+        self.append(record.plain())
 
     def append(self, record: Record) -> None:
         """Adds one record to metrics.jsonl, in the file before this returns.

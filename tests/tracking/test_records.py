@@ -1,0 +1,94 @@
+"""What a run writes is what its readers look for."""
+
+from dataclasses import replace
+
+from paceline.conf.groups import SHOWN
+from paceline.tracking.records import (
+    End,
+    Evaluation,
+    Measured,
+    Predicted,
+    Score,
+    Staleness,
+    Start,
+    StepTime,
+    Summary,
+    Wire,
+    WorkerTime,
+)
+from paceline.tracking.summaries import FIELDS, from_records, row_of
+
+CHOICES = {group.name: f"some_{group.name}" for group in SHOWN}
+TIME = StepTime(0.5, 0.25, 0.125, 0.125)
+MEMORY = {kind: 2**20 for kind in (*(field.name for field in FIELDS.values() if field.section == "memory"),)}
+MEASURED = Measured(
+    throughput=8.0,
+    step_time=TIME,
+    per_worker=[WorkerTime(0, TIME)],
+    memory=MEMORY,
+    server_memory=None,
+    wire=Wire(3.0, {"send": 3.0}, 30, 4),
+    staleness=Staleness(1.0, 2, {"0": 1, "2": 1}),
+    dropped=1,
+    lost=[3],
+    too_short=False,
+)
+SUMMARY = Summary(
+    name="one",
+    choices=CHOICES,
+    status="interrupted",
+    workers=2,
+    servers=1,
+    replicas=2,
+    stages=1,
+    mesh={"replica": 2},
+    device="cpu",
+    steps=10,
+    epochs=2.0,
+    resumed_at=None,
+    batch_size=8,
+    effective_batch=6,
+    measured_after=1,
+    seed=0,
+    modelled=False,
+    event_digest=None,
+    measured=MEASURED,
+    score=Score("r2", 0.5, 0.25, 0.125),
+    target_accuracy=0.95,
+    time_to_accuracy=3.0,
+    seconds=5.0,
+    model_sha256=None,
+    reason="was asked to stop",
+    predicted=Predicted(3.0, {"parameters": 4}),
+)
+
+
+def test_a_comparison_finds_in_a_summary_all_that_it_looks_for() -> None:
+    row = row_of(SUMMARY.plain())
+    assert {key for key in FIELDS if row[key] is None} == {"accuracy"}, "of two metrics, it is the other one's"
+    assert row_of(replace(SUMMARY, score=Score("accuracy", 0.75, 0.1)).plain())["accuracy"] == 0.75
+    assert row["step_ms"] == 500 and row["lost_workers"] == 1 and row["strategy"] == "some_strategy"
+    assert SUMMARY.plain()["per_worker"] == [
+        {"rank": 0, "median": 0.5, "compute": 0.25, "communication": 0.125, "waiting": 0.125}
+    ]
+
+
+def test_what_is_not_there_has_no_key() -> None:
+    assert "reason" not in replace(SUMMARY, reason=None).plain() and "reason" not in End("completed").plain()
+    assert Evaluation(3, 1.5, Score("accuracy", 0.5, 1.0), 2.0).plain() == {
+        "kind": "evaluation",
+        "step": 3,
+        "epoch": 1.5,
+        "accuracy": 0.5,
+        "loss": 1.0,
+        "time": 2.0,
+    }
+
+
+def test_records_tell_of_a_run_without_a_summary() -> None:
+    start = Start("one", 10, 2.0, 64, 2, 0, True, 0.9, CHOICES)
+    evaluation = Evaluation(5, 1.0, Score("accuracy", 0.5, 1.0, 0.25), 2.0)
+    told = from_records("one", [record.plain() for record in (start, evaluation, End("failed", "worker 1 died"))])
+    row = row_of(told)
+    assert (row["workers"], row["modelled"], row["sync"], row["accuracy"]) == (2, True, "some_sync", 0.5)
+    assert (row["consensus_distance"], row["status"], row["why"]) == (0.25, "failed", "worker 1 died")

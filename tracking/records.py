@@ -1,0 +1,218 @@
+"""What a run writes: the records of metrics.jsonl and the summary, with their units.
+
+What is read of a run is plain JSON, which another version may have written and anybody may have changed: readers take
+each value for what it turns out to be (summaries.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Status = Literal["completed", "interrupted", "failed", "diverged", "pruned"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run, or an earlier one that goes on, begins to train."""
+
+    name: str
+    steps: int  # that it will have made at its end
+    epochs: float
+    samples: int  # of the training split
+    workers: int
+    servers: int
+    modelled: bool  # times are those of a virtual cluster
+    target_accuracy: float
+    choices: Mapping[str, str]  # by group, by name
+
+    def plain(self) -> dict[str, Any]:
+        return {"kind": "start", **_spread(asdict(self), "choices")}
+
+
+@dataclass(frozen=True)
+class Resume:
+    """It goes on from the checkpoint of this step."""
+
+    step: int
+
+    def plain(self) -> dict[str, Any]:
+        return {"kind": "resume", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Step:
+    step: int  # steps made, with this one
+    epoch: float
+    loss: float  # of replica 0's batch
+    samples_per_second: float
+    step_time: float  # s
+    time: float  # s of training
+
+    def plain(self) -> dict[str, Any]:
+        return {"kind": "step", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Score:
+    """What some weights are worth on the test split. `metric`: accuracy (from 0 to 1), or r2 (at most 1)."""
+
+    metric: str
+    value: float | None
+    loss: float | None
+    consensus_distance: float | None = None  # sqrt(mean_i |w_i - mean|^2) of the replicas before
+
+    def plain(self) -> dict[str, Any]:
+        return {self.metric: self.value, "loss": self.loss, "consensus_distance": self.consensus_distance}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    step: int
+    epoch: float
+    score: Score
+    time: float  # s of training when these weights existed
+
+    def plain(self) -> dict[str, Any]:
+        told = {"kind": "evaluation", "step": self.step, "epoch": self.epoch, **self.score.plain(), "time": self.time}
+        return told if self.score.consensus_distance is not None else _without(told, "consensus_distance")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    step: int
+
+    def plain(self) -> dict[str, Any]:
+        return {"kind": "checkpoint", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class End:
+    status: Status
+    reason: str | None = None  # of all but completed runs
+
+    def plain(self) -> dict[str, Any]:
+        return {"kind": "end", **(asdict(self) if self.reason is not None else {"status": self.status})}
+
+
+Written = Start | Resume | Step | Evaluation | Checkpoint | End
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The median step of all workers, in seconds, and how it divides; None: not known."""
+
+    median: float | None
+    compute: float | None = None
+    communication: float | None = None
+    waiting: float | None = None
+
+
+@dataclass(frozen=True)
+class WorkerTime:
+    rank: int
+    time: StepTime
+
+    def plain(self) -> dict[str, Any]:
+        return {"rank": self.rank, **asdict(self.time)}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Payload of training, of all workers and servers. Bytes."""
+
+    bytes_per_step: float  # of a worker, with its share of what servers sent
+    by_primitive: Mapping[str, float]  # the same
+    total: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Of pushes, in versions."""
+
+    mean: float
+    max: int
+    histogram: Mapping[str, int]  # pushes by their staleness
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What all workers' reports come to."""
+
+    throughput: float | None  # samples/s of all replicas; None: too short to measure
+    step_time: StepTime
+    per_worker: list[WorkerTime]
+    memory: Mapping[str, int]  # the largest worker's peak bytes, by kind
+    server_memory: Mapping[str, int] | None  # None: there are no servers
+    wire: Wire
+    staleness: Staleness | None
+    dropped: int  # gradients that came too late
+    lost: list[int]  # ranks that died
+    too_short: bool  # for figures of time
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "per_worker": [each.plain() for each in self.per_worker]}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the plan said: payload bytes a worker and step (None: it took the data to know), and bytes by kind."""
+
+    bytes_per_step: float | None
+    memory: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run that came to its end, or was asked to stop."""
+
+    name: str
+    choices: Mapping[str, str]
+    status: Status
+    workers: int
+    servers: int
+    replicas: int
+    stages: int
+    mesh: Mapping[str, int]  # workers by axis
+    device: str
+    steps: int
+    epochs: float
+    resumed_at: int | None
+    batch_size: int
+    effective_batch: int  # that was trained with, at most
+    measured_after: int  # steps that are left out of times
+    seed: int
+    modelled: bool
+    event_digest: str | None  # of the virtual cluster
+    measured: Measured
+    score: Score
+    target_accuracy: float
+    time_to_accuracy: float | None  # s of training
+    seconds: float  # of training, until the last evaluated weights existed
+    model_sha256: str | None  # of model.safetensors
+    reason: str | None  # of runs that were asked to stop
+    predicted: Predicted
+
+    def plain(self) -> dict[str, Any]:
+        """As summary.json has it."""
+        told = {
+            **asdict(self),
+            "measured": self.measured.plain(),
+            "score": {"accuracy": None, **self.score.plain()},
+            "predicted": asdict(self.predicted),
+        }
+        told = _spread(_spread(_spread(told, "choices"), "measured"), "score")
+        return told if self.reason is not None else _without(told, "reason")
+
+
+def _spread(told: dict[str, Any], section: str) -> dict[str, Any]:
+    """With the section's keys in its place."""
+    return {
+        inner: value
+        for key, outer in told.items()
+        for inner, value in (outer.items() if key == section else [(key, outer)])
+    }
+
+
+def _without(told: dict[str, Any], left_out: str) -> dict[str, Any]:
+    return {key: value for key, value in told.items() if key != left_out}
