@@ -1,5 +1,6 @@
 """`paceline compare`: runs side by side."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,6 +10,7 @@ from .completion import complete_column, complete_source
 from .output import note, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
+    from ..tracking.figures.request import Request
     from ..tracking.sources import RunData
     from ..tracking.summaries import Row
 
@@ -80,6 +82,15 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False, parser=_directory),
     ] = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="'x=A y=B line=C'",
+            help="With --html or --png: draw B against A, a line for each C; or FILE.yaml, a sweep's own figures. "
+            "May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Set runs side by side.
 
@@ -95,24 +106,61 @@ def compare(
     paceline compare --where 'accuracy>0.9' --pareto accuracy,bytes
     paceline compare --columns sync,optimizer.lr,accuracy
     paceline compare --memory                       where the memory went
+    paceline compare my-sweep --png pictures --figure 'x=hardware.workers y=time_to_accuracy line=sync'
     paceline compare --format markdown >> README.md
     """
     from ..tracking import compare as tables
 
     check_outputs(html, png)
+    figures = _figures(figure, html, png)
     picked, front = _listed("--columns", columns), _listed("--pareto", pareto)
-    found = _gathered(runs, bool(html or png))
+    records = bool(html or png) or _of_records([*picked, *front, *(where or []), sort or ""])
+    found = _gathered(runs, records)
     reference = None
     if baseline is not None:
-        found, reference = _with_baseline(found, baseline, not no_group, bool(html or png))
+        found, reference = _with_baseline(found, baseline, not no_group, records)
     note_damage(found)
     request = tables.Request(reference, not no_group, tuple(where or ()), front, picked, sort, reverse)
     table, shown = tables.table(found, request)
     keys = tables.column_keys(request, found, table)
+    _check_figures(shown, figures)
     show(tables.render(table, format, terminal_width(), memory, keys))
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
-    _write(shown, table, keys, html, png, is_sorted=sort is not None)
+    _write(shown, table, keys, Outputs(html, png, figures), is_sorted=sort is not None)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    html: Path | None
+    png: Path | None
+    figures: "list[Request]"  # that are asked for; those of the sweeps come on top
+
+
+def _figures(texts: list[str] | None, html: Path | None, png: Path | None) -> "list[Request]":
+    """Raises TableError."""
+    from ..tracking.errors import TableError
+    from ..tracking.figures.request import asked
+
+    if texts and html is None and png is None:
+        raise TableError(f"--figure {texts[0]}: goes with --html FILE or --png DIR, which say where it is drawn")
+    return asked(texts or [])
+
+
+def _check_figures(runs: "list[RunData]", figures: "list[Request]") -> None:
+    """Before anything is shown. Raises TableError."""
+    if figures:
+        from ..tracking.figures.built import check
+
+        for request in figures:
+            check(runs, request)
+
+
+def _of_records(words: list[str]) -> bool:
+    """Whether a column is named that takes the runs' records, which a table does without."""
+    from ..tracking.derived import OF_RECORDS
+
+    return any(key in word for word in words for key in OF_RECORDS)
 
 
 def check_outputs(html: Path | None, png: Path | None) -> None:
@@ -199,22 +247,28 @@ def _elsewhere(name: str, records: bool) -> "tuple[tuple[RunData, ...], bool]":
         return seeds, True
 
 
-def _write(
-    runs: "list[RunData]", table: "list[Row]", keys: list[str], html: Path | None, png: Path | None, is_sorted: bool
-) -> None:
-    if html is not None:
+def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], outputs: Outputs, is_sorted: bool) -> None:
+    from ..tracking.figures.built import usable
+    from ..tracking.figures.request import of_sweeps
+
+    if not (outputs.html or outputs.png):
+        return
+    own = [request for request in of_sweeps(runs) if request not in outputs.figures]
+    requests = [*outputs.figures, *usable(runs, own)]
+    if outputs.html is not None:
         from ..tracking.judged import best_first, metric_of
         from ..tracking.report import write_report
 
         metric = metric_of(runs)
         ranked = table if metric is None or is_sorted else best_first(table, metric)
-        write_report(runs, html, ranked, keys, metric)
-        note(f"report: {shortest(html)}")
-    if png is not None:
+        write_report(runs, outputs.html, ranked, keys, metric, requests)
+        note(f"report: {shortest(outputs.html)}")
+    if outputs.png is not None:
         from ..tracking.pictures import write_pictures
 
-        pictures = write_pictures(runs, png)
-        note(f"{len(pictures)} pictures: {shortest(png)}")
+        alone = bool(outputs.figures)
+        pictures = write_pictures(runs, outputs.png, outputs.figures if alone else requests, alone)
+        note(f"{len(pictures)} pictures: {shortest(outputs.png)}")
 
 
 def _listed(option: str, words: str | None) -> tuple[str, ...]:

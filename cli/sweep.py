@@ -172,6 +172,8 @@ def conclude(
     name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str], format: str
 ) -> None:
     from ..tracking.compare import Request, render, table
+    from ..tracking.figures.built import usable
+    from ..tracking.figures.request import asked
     from ..tracking.judged import best_first
     from ..tracking.report import write_report
 
@@ -183,7 +185,8 @@ def conclude(
     else:
         show(render(rows, width=terminal_width()))
     report = directory / "report.html"
-    write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric)
+    figures = usable(runs, asked(definition.figures))
+    write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric, requests=figures)
     failed = [done for done in trials if done.state == "failed"]
     if found:
         note(f"\n{found}")

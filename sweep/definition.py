@@ -101,6 +101,7 @@ class Definition:
     seeds: int | None = None  # each point is run with so many; None: with that of the configuration
     config_dir: str | None = None
     allow_modules: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()  # that compare draws of it, as figures/request.py reads them
 
     @property
     def finite(self) -> bool:
@@ -147,6 +148,7 @@ class Definition:
             "seeds": self.seeds,
             "config_dir": self.config_dir,
             "allow_modules": list(self.allow_modules),
+            **({"figures": list(self.figures)} if self.figures else {}),
         }
 
 
@@ -171,6 +173,7 @@ def from_dict(plain: dict[str, Any]) -> Definition:
             plain["seeds"],
             plain["config_dir"],
             tuple(plain["allow_modules"]),
+            tuple(plain.get("figures", ())),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the sweep's sweep.yaml is not one of ours: {error!r}") from None

@@ -14,6 +14,8 @@ from typing import Any
 
 from ..engine.errors import ConfigError
 from ..engine.grammar import as_override
+from ..tracking.errors import TableError
+from ..tracking.figures.request import Request, in_description
 from ..tracking.files import UnusableFileError, read_yaml
 from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, ranged
 
@@ -66,7 +68,19 @@ def from_schema(plain: Any) -> Definition:
         None,
         command.config_dir,
         command.allow_modules,
+        _figures(plain.get("description")),
     )
+
+
+def _figures(description: Any) -> tuple[str, ...]:
+    """W&B's schema has no place for figures: they are lines of the description that begin with --figure."""
+    texts = in_description(description)
+    try:
+        for text in texts:
+            Request.parse(text)
+    except TableError as error:
+        raise ConfigError(f"description: {error}") from None
+    return tuple(texts)
 
 
 def _check_program(program: Any) -> None:

@@ -1,29 +1,10 @@
-"""Rows against a baseline's, and what a run would cost to rent."""
+"""Rows against a baseline's."""
 
-import math
 from typing import Any
 
 from .columns import TRAINED
 from .groups import Entry
-from .sources import RunData
 from .summaries import Row
-
-
-def dollars(run: RunData) -> float | None:
-    """hours of training x hosts x hardware.machine.price_per_hour; hosts = ceil(workers / devices of a machine).
-
-    A machine without devices is one host. None where the run's configuration tells no price.
-    """
-    hardware = run.config.get("hardware")
-    machine = hardware.get("machine") if isinstance(hardware, dict) else None
-    if not isinstance(machine, dict):
-        return None
-    price, devices = _number(machine.get("price_per_hour")), machine.get("devices")
-    seconds, workers = _number(run.summary.get("seconds")), _number(run.summary.get("workers"))
-    if price is None or seconds is None or workers is None:
-        return None
-    hosts = math.ceil(workers / devices) if isinstance(devices, int) and devices > 0 else 1
-    return seconds / 3600 * hosts * price
 
 
 def ratios(entry: Entry, reference: Entry) -> Row:
@@ -59,7 +40,3 @@ def target(entry: Entry) -> Any:
     """The accuracy, or R^2, that it was to reach; a run that failed before it trained knows none."""
     known = (run.summary.get("target_accuracy") for run in entry.runs)
     return next((each for each in known if each is not None), None)
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -118,6 +118,7 @@ COLUMNS = (
     Column("others", "not counted", listed),  # of a group, those that did not complete
     Column("too_short", "too short to measure"),  # no throughput and step times for that reason
     Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput", rank=5),
+    Column("updates_per_second", "updates/s", _fixed(0), True),
     Column("step_ms", "step ms", _milliseconds, short="step"),
     Column("compute_ms", "compute ms", _milliseconds, short="compute"),
     Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
@@ -125,6 +126,7 @@ COLUMNS = (
     Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
     *(Column(f"{kind}_mib", f"{kind.replace('_', ' ')} MiB", _mebibytes, short=kind) for kind in MEMORY_KINDS),
     Column("bytes_per_step", "sent/step", human_bytes, short="bytes", rank=6),
+    Column("megabytes", "MB sent", _significant),
     Column("messages", "messages", _fixed(0)),
     Column("staleness_mean", "staleness", _fixed(2), short="staleness"),
     Column("staleness_max", "max staleness", _fixed(0)),
@@ -135,6 +137,8 @@ COLUMNS = (
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
     Column("r2", "R^2", _fixed(4), True, rank=3),
     Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy", rank=4),
+    Column("epochs_to_accuracy", "epochs to acc.", _significant),
+    Column("rounds_to_accuracy", "rounds to acc.", _fixed(0)),
     Column("dollars", "dollars", _dollars),
     Column("speedup_throughput", "speed-up", _times, True, "speedup"),
     Column("speedup_time_to_accuracy", "speed-up to acc.", _times, True),

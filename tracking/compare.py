@@ -7,7 +7,7 @@ from typing import Any
 
 from ..conf.groups import SHOWN
 from . import summaries
-from .baseline import dollars, ratios, target
+from .baseline import ratios, target
 from .columns import (
     BY_KEY,
     COLUMNS,
@@ -20,6 +20,7 @@ from .columns import (
     no_column,
     unknown,
 )
+from .derived import DERIVED, derived
 from .errors import TableError
 from .groups import INTERVAL, Entry, grouped, mean, uniform
 from .labels import labels
@@ -172,16 +173,16 @@ def _data(run: Run) -> RunData:
 
 
 def _row(run: RunData) -> Row:
-    row = summaries.row_of(run.summary) | {"dollars": dollars(run)}
+    row = summaries.row_of(run.summary) | derived(run)
     if run.path is None and isinstance(run.extra.get("run"), str):  # of an exported table
         row |= _exported(run.extra)
     return {key: row[key] for key in [*BY_KEY, *(key for key in row if key not in BY_KEY)] if key in row}
 
 
 def _exported(extra: Row) -> Row:
-    """What a row of an exported table has and no summary: its dollars, and that it was a group."""
+    """What a row of an exported table has and no summary: what was derived, and that it was a group."""
     numbers = {key: value for key, value in extra.items() if isinstance(value, int | float) and value == value}
-    told: Row = {"dollars": numbers["dollars"]} if "dollars" in numbers else {}
+    told: Row = {key: numbers[key] for key in DERIVED if key in numbers}
     if "n" in numbers:
         told |= {
             "n": numbers["n"],

@@ -4,7 +4,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from .compare import human_bytes
 from .errors import StorageError
 from .figures.built import sheet_of
 from .figures.palette import DASHES, LIGHT, MARKERS, Look
+from .figures.request import Request
 from .figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, Row, Rows, Series, Sheet, Trace
 from .sources import RunData
 
@@ -34,13 +35,19 @@ _DASHES: dict[str, tuple[float, ...]] = dict(
 _MARKERS: dict[str, str] = dict(zip(MARKERS, "osD^X*Pphd", strict=True))
 
 
-def write_pictures(runs: list[RunData], directory: Path) -> list[Path]:
+def write_pictures(
+    runs: list[RunData], directory: Path, requests: Sequence[Request] = (), alone: bool = False
+) -> list[Path]:
     """Each figure that is to be pictured, as .png and .pdf. Raises StorageError when one cannot be written.
 
     What no run knows has no picture. Modelled runs have pictures of their own, whose names begin with modelled-.
+    `requests`: figures over parameters, of which TableError is raised where the runs lack what is asked for; `alone`:
+    these and no other.
     """
-    sheet = sheet_of(runs)
+    sheet = sheet_of(runs, requests=requests)
     figures = [figure for section in sheet.sections for figure in section.figures if figure.pictured]
+    if alone:
+        figures = [figure for figure in figures if isinstance(figure, Against)]
     return draw(sheet, sorted(figures, key=lambda figure: figure.modelled), directory)
 
 

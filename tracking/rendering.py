@@ -20,8 +20,11 @@ FORMATS = ("table", "markdown", "csv", "json")
 GAP = 2  # blanks between columns
 LONGEST_CELL = 10_000  # characters, of a configuration's value or of many seeds, that a person is shown
 SHORTEST_WHY = 20  # characters of a reason in a narrow table
-# Told by the run's label, by other columns, or shown where runs differ in it only.
-_NOT_FOR_PEOPLE = ("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs")
+# Told by the run's label, by other columns, or shown where runs differ in it only; --columns shows each.
+_NOT_FOR_PEOPLE = (
+    *("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs"),
+    *("megabytes", "updates_per_second", "epochs_to_accuracy", "rounds_to_accuracy"),
+)
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
 _SHARED = 6.5  # the rank of a choice that all rows share

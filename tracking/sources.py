@@ -31,7 +31,7 @@ class Swept:
     @classmethod
     def of_overrides(cls, sweep: str, trial: int, seed: int, parameters: dict[str, Any]) -> "Swept":
         """Of parameters that are texts as overrides write them: `1e-3` is a number, `'3'` in quotes is text."""
-        return cls(sweep, trial, seed, {name: _read(value) for name, value in parameters.items()})
+        return cls(sweep, trial, seed, {name: read_value(value) for name, value in parameters.items()})
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,14 @@ def gather(names: list[str], root: Path, records: bool = True, whole: bool = Fal
     """The runs that `names` stand for, in that order, each once.
 
     A name is a run's under `root`, a sweep's there (all its runs, by trial and seed), SWEEP/RUN, the path of either, a
-    `.wandb` file or a folder with some, or a JSON file: what `compare --format json` prints, or a list of objects with
-    `name`, `summary`, `config`, `history` as W&B's API gives them. `records=False` leaves out the records of run
-    directories with a summary, which a table does not need.
+    `.wandb` file or a folder with some, a CSV file (imported_tables.py), or a JSON file: what `compare --format json`
+    prints, or a list of objects with `name`, `summary`, `config`, `history` as W&B's API gives them. `records=False`
+    leaves out the records of run directories with a summary, which a table does not need.
     Raises RunNameError, naming close matches, for any other name, CorruptRunError for a file that holds no runs. A
     damaged run directory has status `damaged`; `whole`: CorruptRunError, if it is one of the names itself.
     """
     from .imported_runs import from_json, from_wandb
+    from .imported_tables import from_csv
 
     found: dict[Any, RunData] = {}
     for name in names:
@@ -87,7 +88,8 @@ def gather(names: list[str], root: Path, records: bool = True, whole: bool = Fal
             case "wandb":
                 runs = from_wandb(path)
             case _:
-                runs = {(path, i): run for i, run in enumerate(from_json(path))}
+                read = from_csv if kind == "csv" else from_json
+                runs = {(path, i): run for i, run in enumerate(read(path))}
         if not runs:
             raise RunNameError(f"{name}: has no runs yet")
         for key, run in runs.items():
@@ -166,9 +168,11 @@ def sweep_names(root: Path) -> list[str]:
 
 
 def _locate(name: str, root: Path) -> tuple[str, Path]:
-    """What `name` is (run, sweep, wandb, json), and where. Raises RunNameError."""
+    """What `name` is (run, sweep, wandb, csv, json), and where. Raises RunNameError."""
     if not name.strip():
-        raise RunNameError(f"run {name!r}: must be the name or path of a run, a sweep, a W&B folder or a JSON file")
+        raise RunNameError(
+            f"run {name!r}: must be the name or path of a run, a sweep, a W&B folder, a JSON or a CSV file"
+        )
     parts = name.split("/")
     inside = len(parts) <= 2 and all(NAME.fullmatch(part) and part.strip(".") for part in parts)
     for path in [root / name, Path(name)] if inside else [Path(name)]:
@@ -183,7 +187,7 @@ def _locate(name: str, root: Path) -> tuple[str, Path]:
     hint = f"there are {', '.join(known[:5])}{' and more' if len(known) > 5 else ''}" if known else "there are none yet"
     if close:
         hint = f"did you mean {' or '.join(close)}?"
-    raise RunNameError(f"no run {name!r} under {root}, nor a sweep, W&B folder or JSON file of that name: {hint}")
+    raise RunNameError(f"no run {name!r} under {root}, nor a sweep, W&B folder, JSON or CSV file of that name: {hint}")
 
 
 def _last_change(run: Path) -> float:
@@ -196,7 +200,7 @@ def _last_change(run: Path) -> float:
 def _kind(path: Path) -> str | None:
     try:
         if path.is_file():
-            return "wandb" if path.suffix == ".wandb" else "json"
+            return {".wandb": "wandb", ".csv": "csv"}.get(path.suffix, "json")
         if not path.is_dir():
             return None
         if is_run(path):
@@ -232,7 +236,7 @@ _NUMBER = re.compile(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)(e[+-
 _WORDS = {"true": True, "false": False, "null": None}
 
 
-def _read(value: Any) -> Any:
+def read_value(value: Any) -> Any:
     """What an override's value means; a list, a mapping and what is no text stay as they are."""
     if not isinstance(value, str):
         return value

@@ -43,6 +43,7 @@ FIELDS: dict[str, Field] = {
     "peak_memory_mib": Field("process_peak", "memory", 1 / 2**20),
     **{f"{kind}_mib": Field(kind, "memory", 1 / 2**20) for kind in MEMORY_KINDS},
     "bytes_per_step": Field("bytes_per_step", "wire"),
+    "megabytes": Field("total", "wire", 1e-6),
     "messages": Field("messages", "wire"),
     "staleness_mean": Field("mean", "staleness"),
     "staleness_max": Field("max", "staleness"),

@@ -282,10 +282,10 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Path]
     """Stands for the writers of reports and pictures: what they were given."""
     given: list[tuple[str, list[str], Path]] = []
 
-    def write_report(runs, file: Path, rows, columns, metric) -> None:
+    def write_report(runs, file: Path, rows, columns, metric, requests) -> None:
         given.append(("html", [run.name for run in runs if run.records is not None], file))
 
-    def write_pictures(runs, directory: Path) -> list[Path]:
+    def write_pictures(runs, directory: Path, requests, alone: bool) -> list[Path]:
         given.append(("png", [run.name for run in runs], directory))
         return [directory / "a.png", directory / "a.pdf"]
 
@@ -311,7 +311,7 @@ def test_the_report_of_a_sweep_ranks_by_the_sweeps_own_metric(
     )
     monkeypatch.setattr(
         "paceline.tracking.report.write_report",
-        lambda runs, file, rows, columns, metric: given.append((metric, rows[0]["run"])),
+        lambda runs, file, rows, columns, metric, requests: given.append((metric, rows[0]["run"])),
     )
     assert paceline("compare", "rates", *more, "--html", "r.html").status == 0
     assert given == [(metric, first)]
@@ -363,3 +363,49 @@ def test_an_encoding_without_the_signs_is_given_others(sweep: Path, here: Path) 
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "90.50% +/-6.35" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("figure", "rule"),
+    [
+        ("x=optimizer.lr y=acuracy", "did you mean accuracy"),
+        ("x=optimizer.lr", "y= is missing"),
+        ("no.yaml", "--figure no.yaml: cannot be read"),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_refused_before_anything_is_shown(
+    figure: str, rule: str, paceline, sweep: Path
+) -> None:
+    ended = paceline("compare", "rates", "--png", "pictures", "--figure", figure)
+    assert (ended.status, ended.out) == (2, "") and rule in ended.last and not Path("pictures").exists()
+
+
+def test_a_figure_without_a_place_to_draw_it_is_refused(paceline, sweep: Path) -> None:
+    ended = paceline("compare", "rates", "--figure", "x=optimizer.lr y=accuracy")
+    assert ended.status == 2 and "--html FILE or --png DIR" in ended.last
+
+
+def test_a_figure_is_drawn_alone_and_those_of_the_sweep_come_with_the_others(
+    paceline, sweep: Path, here: Path, writers: list[tuple[str, list[str], Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(
+        sys.modules["paceline.tracking.pictures"],
+        "write_pictures",
+        lambda runs, directory, requests, alone: given.append(([r.text for r in requests], alone)) or [],
+    )
+    own, other = "x=optimizer.lr y=accuracy", "x=optimizer.lr y=throughput"
+    (sweep / "sweep.yaml").write_text(f"figures: ['{own}', 'x=no.such y=accuracy', 'nonsense']\n")
+    (here / "file.yaml").write_text(f"description: |\n  What for?\n  --figure {other}\n")
+    for more in ([], ["--figure", other], ["--figure", "file.yaml"]):
+        assert paceline("compare", "rates", "--png", "pictures", *more).status == 0
+    assert given == [([own], False), ([other], True), ([other], True)]
+
+
+def test_columns_that_take_the_records_are_shown_when_they_are_asked_for(paceline, runs: Path) -> None:
+    run = RunDirectory.create(runs, "evaluated")
+    for step, accuracy in ((10, 0.5), (20, 0.95), (30, 0.97)):
+        run.append({"kind": "evaluation", "step": step, "epoch": step / 10, "accuracy": accuracy})
+    run.write_summary({"name": run.name, "status": "completed", "target_accuracy": 0.9})
+    told = paceline("compare", "evaluated", "--columns", "epochs_to_accuracy", "--format", "json").out
+    assert json.loads(told) == [{"run": "evaluated", "epochs_to_accuracy": 2.0}]

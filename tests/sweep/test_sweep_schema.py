@@ -8,7 +8,8 @@ import pytest
 from sweep_files import COMMAND, SWEPT, parameter, schema, written
 
 from paceline.engine.errors import ConfigError
-from paceline.sweep.definition import EarlyTermination, Range, Values, define
+from paceline.sweep.definition import EarlyTermination, Range, Values, define, from_dict
+from paceline.sweep.directory import _check_same
 from paceline.sweep.schema import from_schema
 
 
@@ -223,3 +224,13 @@ def test_a_directory_is_no_sweep(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").mkdir()
     with pytest.raises(ConfigError, match="is a directory, and only regular files are read"):
         define([str(tmp_path / "sweep.yaml")])
+
+
+def test_figures_stand_in_the_description_and_are_no_part_of_what_is_searched() -> None:
+    text = "x=sync y=accuracy"
+    found = from_schema(schema(description=f"Which one?\n--figure {text}\n"))
+    assert found.figures == (text,) and from_dict(found.as_dict()) == found
+    assert "figures" not in from_schema(schema()).as_dict()
+    _check_same(found, from_schema(schema()), "any")
+    with pytest.raises(ConfigError, match="description: --figure x=sync: y= is missing"):
+        from_schema(schema(description="--figure x=sync"))

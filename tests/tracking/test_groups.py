@@ -7,8 +7,8 @@ import pytest
 from recorded import config, data, failed
 from scipy import stats
 
-from paceline.tracking.baseline import dollars
 from paceline.tracking.compare import Request, find, render, rows, table
+from paceline.tracking.derived import dollars
 from paceline.tracking.errors import TableError
 from paceline.tracking.groups import Entry, grouped, mean
 from paceline.tracking.sources import RunData, Swept

@@ -9,7 +9,9 @@ from needs import needs_chromium
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, many, recorded
 
-from paceline.tracking.compare import Request, table
+from paceline.tracking.compare import Request as Table
+from paceline.tracking.compare import table
+from paceline.tracking.figures.request import Request
 from paceline.tracking.groups import mean
 from paceline.tracking.report import write_report
 from paceline.tracking.sources import RunData, Swept
@@ -404,7 +406,7 @@ def test_seeds_without_a_common_time_are_drawn_one_by_one_and_it_is_said(window:
 
 def test_the_means_of_seeds_are_shown_as_in_the_terminal(window: Browser, tmp_path: Path) -> None:
     runs = [*seeds_of(0, "bsp", 3), *seeds_of(1, "asp", 3)]
-    rows, _ = table(runs, Request(pareto=("accuracy", "bytes")))
+    rows, _ = table(runs, Table(pareto=("accuracy", "bytes")))
     write_report(runs, tmp_path / "means.html", rows)
     window.open(tmp_path / "means.html")
     of_line = "(line) => [...line.children].map((cell) => cell.textContent)"
@@ -495,3 +497,24 @@ def test_many_curves_are_shown_where_they_reach_the_target_and_whole_at_a_click(
     assert ticked(window, "accuracy", "around the target")
     (_, right), (low, _) = window.run(axes, "accuracy")
     assert right >= max(ends) and low < 0.6
+
+
+def test_a_figure_over_parameters_is_of_the_runs_that_are_plotted(window: Browser, tmp_path: Path) -> None:
+    runs = [*seeds_of(0, "bsp", 2), *seeds_of(1, "asp", 2), *seeds_of(2, "ssp", 2)]
+    for run, time in zip(runs, [4.0, 6.0, 1.0, 1.5, 0.1, None], strict=True):
+        run.summary["time_to_accuracy"] = time
+    write_report(
+        runs, tmp_path / "against.html", requests=[Request.parse("x=sync y=time_to_accuracy,accuracy line=sync")]
+    )
+    window.open(tmp_path / "against.html")
+    show(window, "parameters")
+    points = (
+        PLOT + "return plot.data.map((one) => [one.x[0], one.y[0], one.error_y.array[0], one.error_y.arrayminus[0]])"
+    )
+    assert window.run(points, "parameters") == [["bsp", 5.0, 1.0, 1.0], ["asp", 1.25, 0.25, 0.25]]
+    caption = "return document.querySelector('#parameters figcaption').textContent"
+    assert "1 setting without a point: not every seed has it." in window.run(caption)
+    assert window.run("return document.querySelectorAll('#parameters .plot').length") == 2
+    window.run("document.querySelector(arguments[0]).click()", "#table input[aria-label='plot 0000-bsp-s1']")
+    assert window.run(points, "parameters")[0] == ["bsp", 4.0, 0.0, 0.0]
+    assert window.complaints() == []

@@ -17,8 +17,9 @@ from some_runs import failed, many, recorded
 
 from paceline.tracking import compare
 from paceline.tracking.errors import StorageError
+from paceline.tracking.evaluations import lived
 from paceline.tracking.figures.built import sheet_of
-from paceline.tracking.figures.curves import Curve, curves_of, encode, limit_for, lived, thin
+from paceline.tracking.figures.curves import Curve, curves_of, encode, limit_for, thin
 from paceline.tracking.figures.facts import settings_of
 from paceline.tracking.figures.palette import DARK, LIGHT, look
 from paceline.tracking.figures.spec import Ranking

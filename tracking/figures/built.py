@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..columns import BY_KEY, MEMORY_KINDS, TIMED, known
+from ..errors import TableError
 from ..sources import RunData
 from ..text import plain, shown
+from .against import against
 from .curves import ACCURACY, R2, TEST_LOSS, TRAINING_LOSS, Curve, curves_of
 from .facts import (
     BROKEN,
@@ -27,6 +30,7 @@ from .facts import (
     trained,
 )
 from .palette import MEMORY_COLOURS, STEP_COLOURS, look
+from .request import OPTION, Request
 from .spec import (
     Axis,
     Coordinates,
@@ -74,8 +78,11 @@ class Read:
     judged: str  # the key of a column
 
 
-def sheet_of(runs: Sequence[RunData], metric: str | None = None) -> Sheet:
-    """Every figure of these runs. `metric`: the column, or its short name, that they are judged by."""
+def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Sequence[Request] = ()) -> Sheet:
+    """Every figure of these runs, and those that are asked for. Raises TableError where they lack what is asked for.
+
+    `metric`: the column, or its short name, that they are judged by.
+    """
     every = list(runs)
     rows = [row_of(run) for run in every]
     read = Read(every, rows, [curves_of(run) for run in every], judged_by(rows, metric))
@@ -85,7 +92,11 @@ def sheet_of(runs: Sequence[RunData], metric: str | None = None) -> Sheet:
         Drawn(shown(run.name), label_of(run), look(number), is_modelled(run))
         for run, number in zip(every, numbers, strict=True)
     ]
-    sections = [_ranking(read), *_curves(read), *_bars(every), _staleness(every), _swept(read), _others(read)]
+    alone = [[place] for place in range(len(every)) if not any(place in places for _, places in groups)]
+    settings = sorted([*(places for _, places in groups), *alone])
+    asked = [figure for request in requests for figure in against(every, rows, settings, request)]
+    wanted = Section("parameters", "Against what was chosen", tuple(asked))
+    sections = [_ranking(read), wanted, *_curves(read), *_bars(every), _staleness(every), _swept(read), _others(read)]
     return Sheet(tuple(drawn), tuple(_settings(every, drawn, groups)), tuple(s for s in sections if s.figures))
 
 
@@ -337,3 +348,21 @@ def _chosen(run: RunData, axes: list[str]) -> tuple[float | str | None, ...]:
         None if value is None else known if (known := finite(value)) is not None else shown(plain(value), 60)
         for value in values
     )
+
+
+def check(runs: Sequence[RunData], request: Request) -> None:
+    """Raises TableError where these runs lack what is asked for."""
+    every = list(runs)
+    rows, alone = [row_of(run) for run in every], [[place] for place in range(len(every))]
+    if not against(every, rows, alone, request):
+        raise TableError(f"{OPTION} {request.text}: no run was completed and has both x and y")
+
+
+def usable(runs: Sequence[RunData], requests: Sequence[Request]) -> list[Request]:
+    """Those that these runs have what is asked for: a sweep may have ended before any has."""
+    found: list[Request] = []
+    for request in requests:
+        with suppress(TableError):
+            check(runs, request)
+            found.append(request)
+    return found

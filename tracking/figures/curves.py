@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..run_directory import Record
+from ..evaluations import lived, number
 from ..sources import RunData
 
 TRAINING_LOSS, TEST_LOSS, ACCURACY, R2 = "training loss", "test loss", "accuracy", "r2"
@@ -56,29 +56,6 @@ class Curve:
             case "time":
                 return self.seconds
         return self.steps
-
-
-def number(value: Any) -> float | None:
-    """A record's number; NaN and infinities are strings in JSON. None: it is none."""
-    if isinstance(value, str) and value in ("nan", "inf", "-inf", "NaN", "Infinity", "-Infinity"):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
-
-
-def lived(records: Sequence[Record]) -> list[Record]:
-    """Without the steps that a resumed run made again, from an earlier checkpoint."""
-    kept: list[Record] = []
-    for record in records:
-        since = number(record.get("step")) if record.get("kind") == "resume" else None
-        if since is not None:
-            kept = [old for old in kept if (number(old.get("step")) or 0.0) <= since]
-        kept.append(record)
-    return kept
 
 
 def curves_of(run: RunData) -> dict[str, Curve]:

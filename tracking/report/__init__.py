@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..figures.request import Request
 from ..run_directory import write_atomically
 from ..sources import RunData
 
@@ -16,13 +17,17 @@ def write_report(
     compared: Sequence[dict[str, Any]] = (),
     columns: Sequence[str] = (),
     metric: str | None = None,
+    requests: Sequence[Request] = (),
 ) -> None:
     """Runs side by side, in the order given, as one HTML file. Raises StorageError when it cannot be written.
 
     `compared`: rows of `compare.table` to show before the runs, with the means of seeds, ratios to a baseline, the
-    front; `columns`: the keys of it to show, instead of those that say something. `metric`: what a sweep was judged by.
+    front; `columns`: the keys of it to show, instead of those that say something. `metric`: what a sweep was judged by;
+    `requests`: figures over parameters, of which TableError is raised where the runs lack what is asked for.
     """
     from .document import document
     from .page import page
 
-    write_atomically(file.resolve(), page(document(runs, list(compared), columns, metric)))  # through a symbolic link
+    write_atomically(
+        file.resolve(), page(document(runs, list(compared), columns, metric, requests))
+    )  # through a symbolic link

@@ -11,6 +11,7 @@ from ..figures.built import judged_by, sheet_of
 from ..figures.curves import Curve, encode, limit_for, thin
 from ..figures.facts import finite, is_modelled, parameters, row_of, swept_keys
 from ..figures.palette import DARK, LIGHT, Look
+from ..figures.request import Request
 from ..figures.spec import Lines, Sheet
 from ..groups import t975
 from ..rendering import for_people, is_too_short
@@ -25,12 +26,16 @@ Plain = dict[str, Any]
 
 
 def document(
-    runs: list[RunData], compared: list[Plain] | None = None, picked: Sequence[str] = (), metric: str | None = None
+    runs: list[RunData],
+    compared: list[Plain] | None = None,
+    picked: Sequence[str] = (),
+    metric: str | None = None,
+    requests: Sequence[Request] = (),
 ) -> Plain:
     """`metric`: the column, or its short name, that the runs are judged by; None for the time to accuracy, if known."""
     rows = [row_of(run) for run in runs]
     judged = judged_by(rows, metric)
-    sheet = sheet_of(runs, metric)
+    sheet = sheet_of(runs, metric, requests)
     columns, cells = _table(runs, rows)
     keys, values, configurations = _configurations(runs)
     title = BY_KEY[judged].title

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..columns import METRICS
 from ..compare import human_bytes
-from ..figures.curves import lived, number
+from ..evaluations import at_target, number
 from ..figures.facts import BROKEN, aim, bytes_of_a_step, name_of, trained
 from ..groups import Entry, grouped
 from ..ranking import RULE, Setting, first, order
-from ..run_directory import Record
 from ..sources import RunData
 from ..text import shown
 
@@ -80,24 +78,14 @@ def _time_to_target(run: RunData) -> float | None:
         return None
     if "time_to_accuracy" in run.summary:
         return number(run.summary["time_to_accuracy"])
-    reached = _evaluation_at_target(run)  # it has no summary: it was killed later, or goes on
+    reached = at_target(run.summary, run.records)  # it has no summary: it was killed later, or goes on
     return number(reached.get("time")) if reached else None
 
 
 def _bytes_to_target(run: RunData) -> float | None:
-    a_step, reached = bytes_of_a_step(run.summary), _evaluation_at_target(run)
+    a_step, reached = bytes_of_a_step(run.summary), at_target(run.summary, run.records)
     step = number(reached.get("step")) if reached and run.summary.get("status") not in BROKEN else None
     return None if step is None or a_step is None else step * a_step
-
-
-def _evaluation_at_target(run: RunData) -> Record | None:
-    target = number(run.summary.get("target_accuracy"))
-    for record in lived(run.records):
-        if record.get("kind") == "evaluation" and target is not None:
-            scores = [score for metric in METRICS if (score := number(record.get(metric))) is not None]
-            if scores and scores[0] >= target:
-                return record
-    return None
 
 
 # -- the sentences

@@ -1,0 +1,49 @@
+"""Columns of a comparison that follow from others, from a run's records or from its configuration."""
+
+import math
+from typing import Any
+
+from .evaluations import at_target, number
+from .sources import RunData
+from .summaries import Row
+
+DERIVED = ("dollars", "epochs_to_accuracy", "rounds_to_accuracy", "updates_per_second")
+OF_RECORDS = ("epochs_to_accuracy", "rounds_to_accuracy")  # None where a run's records were not read
+
+
+def derived(run: RunData) -> Row:
+    """The value of each of DERIVED; None where it is not known."""
+    reached = at_target(run.summary, run.records)
+    step = None if reached is None else number(reached.get("step"))
+    period = number(_section(_section(run.config, "sync"), "knobs").get("period"))
+    rate, batch = number(run.summary.get("throughput")), number(run.summary.get("batch_size"))
+    return {
+        "dollars": dollars(run),
+        "epochs_to_accuracy": None if reached is None else number(reached.get("epoch")),
+        "rounds_to_accuracy": math.ceil(step / period) if step and period else None,
+        "updates_per_second": rate / batch if rate is not None and batch else None,
+    }
+
+
+def dollars(run: RunData) -> float | None:
+    """hours of training x hosts x hardware.machine.price_per_hour; hosts = ceil(workers / devices of a machine).
+
+    A machine without devices is one host. None where the run's configuration tells no price.
+    """
+    machine = _section(_section(run.config, "hardware"), "machine")
+    price, devices = _plain(machine.get("price_per_hour")), machine.get("devices")
+    seconds, workers = _plain(run.summary.get("seconds")), _plain(run.summary.get("workers"))
+    if price is None or seconds is None or workers is None:
+        return None
+    hosts = math.ceil(workers / devices) if isinstance(devices, int) and devices > 0 else 1
+    return seconds / 3600 * hosts * price
+
+
+def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
+    found = config.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(value: Any) -> float | None:
+    """A configuration's number: text in it stays text."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,42 @@
+"""What a run's records tell that its summary does not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .columns import METRICS
+from .run_directory import Record
+
+
+def number(value: Any) -> float | None:
+    """A record's number; NaN and infinities are strings in JSON. None: it is none."""
+    if isinstance(value, str) and value in ("nan", "inf", "-inf", "NaN", "Infinity", "-Infinity"):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def lived(records: Sequence[Record]) -> list[Record]:
+    """Without the steps that a resumed run made again, from an earlier checkpoint."""
+    kept: list[Record] = []
+    for record in records:
+        since = number(record.get("step")) if record.get("kind") == "resume" else None
+        if since is not None:
+            kept = [old for old in kept if (number(old.get("step")) or 0.0) <= since]
+        kept.append(record)
+    return kept
+
+
+def at_target(summary: dict[str, Any], records: Sequence[Record]) -> Record | None:
+    """The first evaluation that reached the target."""
+    target = number(summary.get("target_accuracy"))
+    if target is None:
+        return None
+    for record in lived([record for record in records if record.get("kind") in ("evaluation", "resume")]):
+        scores = [score for metric in METRICS if (score := number(record.get(metric))) is not None]
+        if record.get("kind") == "evaluation" and scores and scores[0] >= target:
+            return record
+    return None
