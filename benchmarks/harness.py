@@ -9,9 +9,9 @@ from torch import nn
 
 from paceline.comm.process import ProcessComm, connect
 from paceline.comm.rendezvous import serve_store
+from paceline.engine.compute import RealCompute
 from paceline.engine.loop import Job, train
 from paceline.engine.meters import Meter
-from paceline.engine.pace import RealPace
 from paceline.engine.stop import StopAgreement
 from paceline.engine.stragglers import NoStragglers
 from paceline.strategies.single import Single
@@ -83,7 +83,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
         steps=steps,
         meter=meter,
         stop=StopAgreement(comm.board, 0, 0, f"bench {time.perf_counter()}", 0),
-        pace=RealPace(comm, NoStragglers()),
+        compute=RealCompute(comm, NoStragglers()),
         after_step=record,
     )
     start = time.perf_counter()

@@ -17,12 +17,12 @@ from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
 from . import given
 from .blame import blaming
+from .compute import ComputeModel
 from .errors import ConfigError
 from .experiment import Experiment
 from .launchers import launcher_of
 from .launchers.base import Launcher
 from .layout import Layout, check_samples, lay_out
-from .pace import ComputeModel
 from .pairs import check_pair
 from .stragglers import Stragglers
 from .targets import build

@@ -27,7 +27,7 @@ from typing import Any
 
 from ..compat import fork_server
 from .errors import MachineError, WorkerFailedError
-from .tied import LAUNCHER
+from .parent_death import LAUNCHER
 
 GRACE = 2.0  # seconds after the first failure in which others may say what they know, or end by themselves
 ONE_PRESS = 0.3  # seconds within which two signals are one
@@ -272,7 +272,7 @@ def end_of_fork_server() -> str:
 
 def start_fork_server(*preload: str) -> None:
     """Unless it runs. Ctrl-C, and SIGTERM to a group, reach us all: it blocks them, a worker until it can save."""
-    multiprocessing.set_forkserver_preload(["paceline.engine.tied", *preload, "paceline.engine.fork_server"])
+    multiprocessing.set_forkserver_preload(["paceline.engine.parent_death", *preload, "paceline.engine.fork_server"])
     resource_tracker.ensure_running()  # first: it unblocks what it blocks
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     os.environ[LAUNCHER] = str(os.getpid())

@@ -13,9 +13,9 @@ from ..strategies import Batch, Strategy, Sync
 from ..tasks.base import Split
 from ..tasks.partition import Partition
 from . import memory
+from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
 from .meters import Meter
-from .pace import ModelledPace, RealPace
 from .stop import StopAgreement
 
 
@@ -36,7 +36,7 @@ class Job:
     steps: int  # the step to end before
     meter: Meter
     stop: StopAgreement
-    pace: ModelledPace | RealPace
+    compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     activations: int = field(default=0)  # measured in the first step
 
@@ -52,7 +52,7 @@ def train(job: Job) -> int:
         with job.meter.step(job.partition.size(step, job.replica)), account as activations:
             batch = take(job, step)
             job.sync.begin(batch)
-            with job.pace.step(step), _in(step, job.comm.board):
+            with job.compute.step(step), _in(step, job.comm.board):
                 loss = job.strategy.forward_backward(batch)
             job.sync.update()
             if not job.sync.took_step:

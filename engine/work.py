@@ -102,7 +102,7 @@ def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: S
             "all" if together else f"replica {replica}",
             start,
         ),
-        pace=worker.pace,
+        compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
     )
     return job, left_out

@@ -18,9 +18,9 @@ from . import checkpoint, memory, weights
 from .assignment import Assignment
 from .build import Parts
 from .checkpoint import Manifest
+from .compute import ModelledCompute, RealCompute
 from .experiment import Experiment
 from .layout import Layout, Role
-from .pace import ModelledPace, RealPace
 from .plan import share_of_cores
 
 
@@ -47,7 +47,7 @@ class Worker:
     role: Role
     module: nn.Module  # its part of the model
     judged: nn.Module | None  # on the chief, a whole model to evaluate what was gathered in; on the host until then
-    pace: ModelledPace | RealPace
+    compute: ModelledCompute | RealCompute
     manifest: Manifest | None  # of the checkpoint that it goes on from
     resident: int  # bytes that its process held before anything of the run was there
 
@@ -114,29 +114,29 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     workers = comm.split(0 if role.kind == "worker" else None)
     assert of_part is not None
     if parts.compute is not None:
-        pace = ModelledPace(comm, parts.compute, role.part, parts.stragglers)
+        compute = ModelledCompute(comm, parts.compute, role.part, parts.stragglers)
     else:
-        pace = RealPace(comm, parts.stragglers)
+        compute = RealCompute(comm, parts.stragglers)
     torch.manual_seed(experiment.seed)
     model = parts.make_model()
     if experiment.weights is not None and assignment.resume is None:
         load_state(model, weights.load(experiment.weights, assignment.run))
     judged = parts.make_model() if comm.rank == parts.layout.chief else None
     if of_replica is not None:
-        model = model if parts.strategy.places else model.to(device)
-        parts.strategy.prepare(model, parts.task.loss, of_replica, _before_backward(pace, parts.sync))
+        model = model if parts.strategy.moves_model else model.to(device)
+        parts.strategy.prepare(model, parts.task.loss, of_replica, _before_backward(compute, parts.sync))
         module = parts.strategy.module
-        pace.attach(module)
+        compute.attach(module)
     else:
         module = parts.strategy.split(model)[role.part].to(device)
     module.train()
     manifest = _begin(assignment, parts, role, module, of_part)
-    return Worker(assignment, parts, comm, workers, device, role, module, judged, pace, manifest, resident)
+    return Worker(assignment, parts, comm, workers, device, role, module, judged, compute, manifest, resident)
 
 
-def _before_backward(pace: ModelledPace | RealPace, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:
+def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:
     def tell(roots: Sequence[Tensor], last: bool) -> None:
-        pace.backward_begins()
+        compute.backward_begins()
         sync.before_backward(roots, last)
 
     return tell

@@ -25,7 +25,7 @@ from .experiment import from_yaml, to_yaml
 from .failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, words_of
 from .launchers import launcher_of
 from .launchers.base import Launcher
-from .tied import tie
+from .parent_death import die_with_parent
 from .worker import prepare_process
 
 
@@ -88,7 +88,7 @@ def _leave(channel: Connection, ended: dict[str, Any]) -> NoReturn:
 
 def tie_to_launcher() -> None:
     """This child of the fork server dies when that does, and that dies with the launcher."""
-    tie(signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
     fork_server.let_go()  # a frozen worker would keep it, and so itself, beyond its launcher's death
     if os.getppid() == 1:
         os._exit(4)  # the fork server went before we asked the kernel to tell us

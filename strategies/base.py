@@ -89,7 +89,7 @@ class Strategy(ABC):
     shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
-    places: bool = False  # moves the model to the device itself; the engine must not
+    moves_model: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
     module: nn.Module

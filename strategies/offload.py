@@ -50,7 +50,7 @@ from .sync.bsp import BSP
 class Offload(Strategy):
     """A replica is one worker. A model is an `nn.Sequential`; its layers are what is fetched and let go of."""
 
-    places = True
+    moves_model = True
 
     def __init__(
         self,

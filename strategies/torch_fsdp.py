@@ -38,7 +38,7 @@ class TorchFSDP(Strategy):
 
     trial = Trial(slow=True)
     needs_processes = True
-    places = True
+    moves_model = True
 
     def __init__(self, reshard: bool = True) -> None:
         """`reshard`: a block is cut up again after its forward pass; else it stays whole until its backward pass."""

@@ -60,7 +60,7 @@ class Zero(Strategy):
 
     trial = Trial(rounding=1e-6, slow=True)  # it steps in float32 whatever the weights are
     needs_processes = True
-    places = True
+    moves_model = True
 
     def __init__(
         self,

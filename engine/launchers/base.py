@@ -11,10 +11,10 @@ import torch
 
 from ...comm.handshake import Endpoint
 from ...tracking.run_directory import RunDirectory
+from ..compute import ComputeModel
 from ..crew import Ended
 from ..errors import ConfigError
 from ..experiment import Experiment, Hardware
-from ..pace import ComputeModel
 
 if TYPE_CHECKING:  # they ask for the launcher
     from ..assignment import Assignment

@@ -11,10 +11,10 @@ from ...comm.network import Link, Network
 from ...comm.virtual import Cluster
 from ..assignment import Assignment
 from ..build import Parts
+from ..compute import ComputeModel
 from ..errors import ConfigError
 from ..experiment import Experiment, Hardware, VirtualHardware
 from ..layout import Layout
-from ..pace import ComputeModel
 from ..work import work
 from ..worker_process import stop_on_sigterm
 from . import was_started

@@ -89,7 +89,7 @@ def kind(strategy: str, sync: str) -> tuple[bool, ...]:
 
 def first_of_each_kind(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Plain strategies before those that own their update, or move the model about."""
-    plain = [both for both in pairs if (both[0], "asp") in ACCEPTED and not STRATEGIES[both[0]].places]
+    plain = [both for both in pairs if (both[0], "asp") in ACCEPTED and not STRATEGIES[both[0]].moves_model]
     return list({kind(*both): both for both in reversed(plain)}.values())
 
 

@@ -160,7 +160,7 @@ def _time(module: nn.Module, inputs: Tensor) -> float:
     return statistics.median(seconds[2:])
 
 
-class ModelledPace:
+class ModelledCompute:
     """Lets modelled time pass on one worker of the virtual cluster, inside its passes."""
 
     def __init__(self, comm: Comm, model: ComputeModel, part: int, stragglers: Stragglers) -> None:
@@ -205,7 +205,7 @@ class ModelledPace:
         return elapse
 
 
-class RealPace:
+class RealCompute:
     """Slows a real worker: before it computes it waits for (factor - 1) times what it has been taking."""
 
     def __init__(self, comm: Comm, stragglers: Stragglers) -> None:

@@ -19,9 +19,9 @@ from paceline.comm.base import Comm
 from paceline.comm.network import Link, Network
 from paceline.comm.timeline import Operation
 from paceline.comm.virtual import Cluster, VirtualComm
-from paceline.engine import pace
+from paceline.engine import compute
+from paceline.engine.compute import ComputeModel, ModelledCompute, RealCompute, count_flops
 from paceline.engine.memory import activations
-from paceline.engine.pace import ComputeModel, ModelledPace, RealPace, count_flops
 from paceline.engine.stragglers import NoStragglers, OneSlow, Stragglers
 from paceline.strategies import Batch
 from paceline.strategies.data_parallel import DataParallel
@@ -141,10 +141,10 @@ def test_a_tensor_that_is_a_plain_attribute_is_no_obstacle() -> None:
 
 def costs(
     flops: float = 1e6, overhead: float = 0.0, measured: bool = False
-) -> Callable[[nn.Module, Tensor], pace.PassCost]:
+) -> Callable[[nn.Module, Tensor], compute.PassCost]:
     model = ComputeModel(flops, overhead, measured)
 
-    def of(module: nn.Module, inputs: Tensor) -> pace.PassCost:
+    def of(module: nn.Module, inputs: Tensor) -> compute.PassCost:
         model.keep(0, module)
         return model.of(0, inputs)
 
@@ -161,7 +161,7 @@ def test_a_pass_costs_its_flops_over_the_rate_and_its_part_of_the_overhead() -> 
 
 def test_a_smaller_batch_costs_less_and_no_shape_is_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr(pace, "count_flops", lambda module, x: (looked.append(len(x)), count_flops(module, x))[1])
+    monkeypatch.setattr(compute, "count_flops", lambda module, x: (looked.append(len(x)), count_flops(module, x))[1])
     model = ComputeModel(1e6, 0.0, False)
     model.keep(0, mlp(32))
     full, last = model.of(0, images(8)), model.of(0, images(3))
@@ -222,7 +222,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         made.append(1.0 + len(made))
         return made[-1]
 
-    monkeypatch.setattr(pace, "_time", take)
+    monkeypatch.setattr(compute, "_time", take)
     return made
 
 
@@ -283,7 +283,7 @@ def steps_of(
 ) -> list[float]:
     """Seconds that each batch takes one worker under plain data parallelism, forward and backward."""
     model = make()
-    of_worker = ModelledPace(comm, ComputeModel(1e6, overhead, False), 0, stragglers or NoStragglers())
+    of_worker = ModelledCompute(comm, ComputeModel(1e6, overhead, False), 0, stragglers or NoStragglers())
     strategy = DataParallel()
     strategy.prepare(model, cross_entropy, comm, lambda roots, last: of_worker.backward_begins())
     of_worker.attach(model)
@@ -314,7 +314,7 @@ def test_a_step_takes_what_its_passes_cost_and_uneven_batches_what_they_cost() -
 def test_a_strategy_that_does_not_announce_its_only_backward_pass_takes_as_long() -> None:
     def act(comm: VirtualComm) -> list[float]:
         model = mlp(32)
-        of_worker = ModelledPace(comm, ComputeModel(1e6, 0.3, False), 0, NoStragglers())
+        of_worker = ModelledCompute(comm, ComputeModel(1e6, 0.3, False), 0, NoStragglers())
         of_worker.attach(model)
         moments = []
         for step, size in enumerate((4, 3)):
@@ -340,7 +340,7 @@ def test_a_straggler_takes_its_factor_longer() -> None:
 def test_evaluation_takes_no_time() -> None:
     def act(comm: VirtualComm) -> float:
         model = mlp(32)
-        of_worker = ModelledPace(comm, ComputeModel(1e6, 0.3, False), 0, NoStragglers())
+        of_worker = ModelledCompute(comm, ComputeModel(1e6, 0.3, False), 0, NoStragglers())
         of_worker.attach(model)
         model.eval()
         with torch.no_grad():
@@ -353,7 +353,7 @@ def test_evaluation_takes_no_time() -> None:
 def test_backward_takes_its_time_layer_by_layer_before_the_gradient_is_ready() -> None:
     def act(comm: VirtualComm) -> dict[str, float]:
         model, ready = mlp(32, 16), dict[str, float]()
-        of_worker = ModelledPace(comm, ComputeModel(1e6, 0.0, False), 0, NoStragglers())
+        of_worker = ModelledCompute(comm, ComputeModel(1e6, 0.0, False), 0, NoStragglers())
         of_worker.attach(model)
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(lambda _, name=name: ready.update({name: comm.now()}))
@@ -383,7 +383,7 @@ def test_a_pipeline_costs_the_passes_of_its_micro_batches_and_another_forward_wh
 
     def act(comm: VirtualComm) -> tuple[list[float], list[float]]:
         strategy = Pipeline(stages=2, schedule="gpipe", micro_batches=4, cuts=[3], recompute=recompute)
-        of_worker = ModelledPace(comm, ComputeModel(1e6, 0.3, False), comm.rank, NoStragglers())
+        of_worker = ModelledCompute(comm, ComputeModel(1e6, 0.3, False), comm.rank, NoStragglers())
         strategy.prepare(mlp(32), cross_entropy, comm, lambda roots, last: of_worker.backward_begins())
         of_worker.attach(strategy.module)
         computed, elapse = [], comm.elapse
@@ -410,7 +410,7 @@ def test_overlapping_buckets_are_worth_something_on_the_virtual_clock() -> None:
     def act(comm: VirtualComm, bucket_mb: float) -> float:
         model = mlp(64, 64, 64)
         of_worker, sync = (
-            ModelledPace(comm, ComputeModel(3e6, 0.0, False), 0, NoStragglers()),
+            ModelledCompute(comm, ComputeModel(3e6, 0.0, False), 0, NoStragglers()),
             BSP(bucket_mb, bucket_mb),
         )
         strategy = DataParallel()
@@ -444,7 +444,7 @@ def test_overlapping_buckets_are_worth_something_on_the_virtual_clock() -> None:
 
 def compute_for(comm: Comm, factor: float, steps: int) -> list[float]:
     """Seconds of each step; worker 1 is slowed. Each computes for some milliseconds and then meets the other."""
-    of_worker = RealPace(comm, OneSlow(worker=1, factor=factor) if factor > 1 else NoStragglers())
+    of_worker = RealCompute(comm, OneSlow(worker=1, factor=factor) if factor > 1 else NoStragglers())
     of_worker.attach(nn.Linear(2, 2))
     seconds = []
     for step in range(steps):
@@ -486,7 +486,7 @@ class Clock:
 def test_a_worker_is_slowed_by_what_it_computes_itself() -> None:
     """Of 3 s in a pass 1 was spent blocked: the next step waits for (4 - 1) times 2 s."""
     clock = Clock()
-    of_worker = RealPace(clock, OneSlow(worker=1, factor=4.0))
+    of_worker = RealCompute(clock, OneSlow(worker=1, factor=4.0))
     of_worker.attach(nn.Linear(2, 2))
     clock.operations.append(Operation("before", 1, 0.0, -5.0, -1.0))
     with of_worker.step(0):
@@ -507,7 +507,7 @@ def test_on_a_gpu_a_pass_is_over_when_its_kernels_are(monkeypatch: pytest.Monkey
         clock.time += kernels.pop() if kernels else 0.0
 
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    of_worker = RealPace(clock, OneSlow(worker=1, factor=2.0))
+    of_worker = RealCompute(clock, OneSlow(worker=1, factor=2.0))
     of_worker.attach(OnGpu())
     with of_worker.step(0):
         clock.time += 1.0

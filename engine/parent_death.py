@@ -12,12 +12,12 @@ LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts 
 PR_SET_PDEATHSIG = 1
 
 
-def tie(number: int) -> None:
+def die_with_parent(number: int) -> None:
     """Have the kernel send the signal `number` when the thread that started this process ends; 0: none."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
 
 
 if (launcher := os.environ.pop(LAUNCHER, None)) is not None:
-    tie(signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != int(launcher):
         os._exit(0)  # it went before we asked
