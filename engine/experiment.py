@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ..conf.groups import BY_NAME, GROUPS
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
+from .moved import renewed
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
@@ -211,7 +212,11 @@ def from_plain(plain: Any) -> Experiment:
 
 
 def completed(plain: dict[str, Any]) -> dict[str, Any]:
-    """What a stored config.yaml holds, with the usual choices of groups that did not exist when it was written."""
+    """What a stored config.yaml holds, as it would be written now.
+
+    With the usual choices of groups that did not exist then, and by the names that classes have now.
+    """
+    plain = plain | {"sync": renewed(plain["sync"])} if "sync" in plain else plain
     missing = [group for group in GROUPS if group.usual and group.name not in plain]
     return plain | {group.name: shipped(group.name, str(group.usual)).model_dump() for group in missing}
 

@@ -8,6 +8,9 @@ from typing import Any
 import yaml
 
 _CONF = Path(str(files("paceline.conf")))
+_GONE = {  # keys that no choice has any more -> what there is in their place
+    "sync.mode": "sync=parameter_server is the synchronous server, sync=asp and sync=ssp are the asynchronous ones"
+}
 _MOST = 3  # choices that are named of those that have a key
 
 
@@ -30,6 +33,8 @@ def elsewhere(key: str, value: str = "", config_dir: Path | None = None) -> str:
     holders = _holders(leaf, config_dir)
     if key in holders:  # another choice of the same group
         return _who_has(holders[key], key)
+    if key in _GONE:
+        return _GONE[key]
     found = [path for path in _flat(primary) if path.rpartition(".")[2] == leaf]
     found += [path for path, choices in holders.items() if usual & {*choices}]
     if found:

@@ -23,6 +23,8 @@ from .blame import place, said
 from .errors import ConfigError
 from .experiment import Choice, explain
 from .failures import first_line_of, speaks_for_itself
+from .hints import elsewhere
+from .moved import MOVED
 
 T = TypeVar("T")
 
@@ -54,6 +56,8 @@ def check_target(group: str, target: str, allowed: tuple[str, ...]) -> None:
 def load_class(group: str, target: str, base: type[T], allowed: tuple[str, ...]) -> type[T]:
     """The class that `target` names. Raises `ConfigError` unless it is a `base`."""
     check_target(group, target, allowed)
+    if target in MOVED:
+        raise ConfigError(f"{group}._target_={target}: is called {MOVED[target]} now")
     module_name, _, class_name = target.rpartition(".")
     try:
         module = importlib.import_module(module_name)
@@ -133,7 +137,8 @@ def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspec
     for name, value in knobs.items():
         if name in given or name not in names:
             close = difflib.get_close_matches(name, names, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names) or 'none'}"
+            hint = f"did you mean {' or '.join(close)}?" if close else elsewhere(f"{group}.{name}")
+            hint = hint or f"valid: {', '.join(names) or 'none'}"
             if name in given and name in BY_NAME:
                 hint = f"{name}=... chooses it"
             raise ConfigError(f"{group}.{name}: {cls.__name__} has no such parameter; {hint}")

@@ -7,6 +7,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from ..comm import Comm
 from .base import State
 
 _TENSOR = "__tensor__"
@@ -55,10 +56,16 @@ def _unpack(node: Any, tensors: dict[str, Tensor]) -> Any:
     return node
 
 
-def to_tensor(state: State) -> Tensor:
-    """[n] uint8: the state as a message."""
-    return torch.frombuffer(bytearray(to_bytes(state)), dtype=torch.uint8)
+def to_messages(state: State) -> tuple[Tensor, Tensor]:
+    """The state as two messages: its length, int64 [1], and its bytes, uint8 [length]."""
+    data = torch.frombuffer(bytearray(to_bytes(state)), dtype=torch.uint8)
+    return torch.tensor([len(data)]), data
 
 
-def from_tensor(message: Tensor) -> State:
-    return from_bytes(message.cpu().numpy().tobytes())
+def recv_state(src: int, comm: Comm) -> State:
+    """The state that `src` sends as `to_messages`."""
+    length = torch.zeros(1, dtype=torch.int64)
+    comm.recv(length, src)
+    data = torch.empty(int(length), dtype=torch.uint8)
+    comm.recv(data, src)
+    return from_bytes(data.numpy().tobytes())

@@ -1,4 +1,4 @@
-"""`make mutations`: 40 guarded lines, each broken once in a copy of the tree, and whether the tests that guard it fail.
+"""`make mutations`: 42 guarded lines, each broken once in a copy of the tree, and whether the tests that guard it fail.
 
 `python tests/mutations.py local_sgd ledger` breaks those alone whose file or whose tests have one of the words. The
 copy is of the working tree; nothing outside of it is changed. First the tests must pass there, unbroken. Exit status 1:
@@ -136,7 +136,7 @@ MUTATIONS = [
         "strategies/exchange/clocks.py",
         "self.going.remove(worker)\n            self._standing_at[self._clock[worker]] -= 1",
         "self.going.remove(worker)",
-        "tests/strategies/test_parameter_server.py -k 'not process and not digits'",
+        "tests/strategies/test_ssp.py -k 'not process'",
     ),
     Mutation(
         "strategies/exchange/buckets.py",
@@ -187,16 +187,28 @@ MUTATIONS = [
         "tests/strategies/test_easgd.py -k 'virtual and not digits'",
     ),
     Mutation(
-        "strategies/sync/parameter_server.py",
-        "self.bound = 0 if self.synchronous else inf if staleness is None else staleness  # s",
-        "self.bound = 0 if self.synchronous else inf  # s",
-        "tests/strategies/test_parameter_server.py -k 'not process and not digits'",
+        "strategies/sync/ssp.py",
+        "self.bound = inf if staleness is None else staleness  # s",
+        "self.bound = inf  # s",
+        "tests/strategies/test_ssp.py -k 'not process'",
+    ),
+    Mutation(
+        "strategies/exchange/pushing.py",
+        "self.accrued.zero_()\n        self.owes = False",
+        "self.owes = False",
+        "tests/strategies/test_downpour.py -k 'not process'",
+    ),
+    Mutation(
+        "strategies/exchange/serving.py",
+        "self.going.discard(error.rank)",
+        "pass",
+        "tests/strategies/test_serving.py",
     ),
     Mutation(
         "strategies/sync/parameter_server.py",
-        "self._accrued.zero_()\n        self._owes = False",
-        "self._owes = False",
-        "tests/strategies/test_parameter_server.py -k 'not process and not digits'",
+        "len(self._waiting) == len(serving.going)",
+        "len(self._waiting) == serving.workers - 1",
+        "tests/strategies/test_servers.py -k 'virtual and not digits'",
     ),
     Mutation(
         "strategies/sync/fedavg.py",

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ..errors import LayoutError
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest
 from .compress import Compressor
+from .rank_order import RankOrderedSum
 
 
 class Joining:
@@ -63,6 +65,26 @@ class Joining:
                 stacked[i] = self.attack.forge(stacked[i], honest)
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=stacked.device)
         return _checked(self.aggregate.aggregate(stacked, weighed), stacked, self.aggregate)
+
+    def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
+        """What takes one row after another and makes `total`, [d] and zero, of them."""
+        return RankOrderedSum(total) if self.streaming else Rows(total, self, replicas)
+
+    def check_one_at_a_time(self) -> None:
+        """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
+        if not self.streaming:
+            raise LayoutError(
+                "aggregate: this server applies each push as it comes, and never has several gradients to choose from; "
+                "choose sync=parameter_server (or sync=ssp with sync.staleness=0), or aggregate=mean"
+            )
+
+    def check_pieces(self, servers: int) -> None:
+        """Refuse to cut rows into pieces for several servers where a rule looks at whole rows. Raises `LayoutError`."""
+        if servers > 1 and not self.aggregate.coordinatewise:
+            raise LayoutError(
+                f"sync.servers={servers}: this aggregate looks at whole gradients, and a server has a piece of each; "
+                "choose sync.servers=1"
+            )
 
 
 def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:

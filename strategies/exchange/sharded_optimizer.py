@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import State
-from ..state import from_tensor, to_tensor
+from ..state import recv_state, to_messages
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,11 @@ class ShardedOptimizer:
             if p.weight in self._optimizer.state
         ]
         if self._comm.rank != 0:
-            message = to_tensor({"kept": kept})
-            self._comm.send(torch.tensor([len(message)]), 0)
-            self._comm.send(message, 0)
+            for message in to_messages({"kept": kept}):
+                self._comm.send(message, 0)
             return {}
         for replica in range(1, self._comm.size):
-            length = torch.zeros(1, dtype=torch.int64)
-            self._comm.recv(length, replica)
-            message = torch.empty(int(length), dtype=torch.uint8)
-            self._comm.recv(message, replica)
-            kept += from_tensor(message)["kept"]
+            kept += recv_state(replica, self._comm)["kept"]
         state: dict[int, dict[str, Any]] = defaultdict(dict)
         for piece in sorted(kept, key=lambda piece: piece["number"]):
             self._join(state[piece["number"]], piece)

@@ -43,8 +43,9 @@ from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.rank_order import RankOrderedSum
+from ..exchange.serving import Serving
 from ..exchange.start_alike import start_alike
-from ..state import from_tensor, to_tensor
+from ..state import recv_state
 
 HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
 ANSWER = 8  # bytes: a version, before its weights; its complement ~v to a worker whose gradient was dropped
@@ -138,19 +139,16 @@ class BackupWorkers(Sync):
     def serve(self) -> None:
         for parameter, gradient in zip(self._params, self._gradients, strict=True):
             parameter.grad = gradient
-        self._going = set(range(self._replicas))
+        self._serving = serving = Serving(self.comm, self._replicas, self.survives)
         self._without: set[int] = set()  # who have none for this version
         self._sum = RankOrderedSum(self._gradient)
         self._waiting: list[int] = []  # for the next version
-        while self._going:
-            try:
-                self._listen()
-            except PeerLostError as error:
-                self._go_on_without(error)
+        while serving.going:
+            if (dead := serving.hear(self._listen)) is not None:
+                self._check_left(dead)
             self._close_version()
-        with self.comm.ledger.aside():
-            for worker in set(range(self._replicas)) - self.comm.lost():
-                self._give_version(worker)
+        with self.comm.timeline.named("fetch"):
+            serving.send_last(self._answer.fill_(self._version), self._weights)
 
     def _listen(self) -> None:
         worker = self.comm.recv_any(self._header)
@@ -164,10 +162,9 @@ class BackupWorkers(Sync):
             case Message.SKIP:
                 self._give_version(worker)
             case Message.SAVE:
-                with self.comm.ledger.aside():
-                    self._send_state(worker)
+                self._serving.send_state(self._state(), worker)
             case Message.DONE:
-                self._going.discard(worker)
+                self._serving.going.discard(worker)
 
     def _receive_gradient(self, worker: int, share: float, is_late: bool) -> None:
         assert self._received is not None
@@ -182,7 +179,7 @@ class BackupWorkers(Sync):
     def _close_version(self) -> None:
         """If the version has its N gradients, or all that it can have."""
         given = self._sum.ranks
-        possible = given | (self._going - self._without)
+        possible = given | (self._serving.going - self._without)
         if not self._waiting or len(given) < min(self._needed, len(possible)):
             return
         self._used += len(given)
@@ -200,45 +197,29 @@ class BackupWorkers(Sync):
     def _give_version(self, worker: int, dropped: bool = False) -> None:
         self._answer.fill_(~self._version if dropped else self._version)
         with self.comm.timeline.named("fetch"):
-            self._send(self._answer, worker)
-            self._send(self._weights, worker)
+            self._serving.send(self._answer, worker)
+            self._serving.send(self._weights, worker)
 
-    def _send(self, tensor: Tensor, worker: int) -> None:
-        try:
-            self.comm.send(tensor, worker)
-        except PeerLostError:  # the next receive tells of it too
-            if not self.survives:
-                raise
-
-    def _go_on_without(self, error: PeerLostError) -> None:
-        """Raises `error` unless it tells of a worker that the others can do without."""
-        if not self.survives or error.rank is None or not 0 < error.rank < self._replicas:
-            raise error
-        self._going.discard(error.rank)
-        lost = sorted(self.comm.lost() | {error.rank})
+    def _check_left(self, dead: int) -> None:
+        """Raises `PeerLostError` where too few are left to step."""
+        lost = sorted(self.comm.lost() | {dead})
         left = self._replicas - len(lost)
         if left < self._needed:
             raise PeerLostError(
                 f"replicas {', '.join(map(str, lost))} died: {left} of {self._replicas} are left, and a step takes "
                 f"{self._needed} gradients (sync.backups={self.backups})",
-                error.rank,
-            ) from error
+                dead,
+            )
 
     # -- state and measures
 
     def state_dict(self) -> State:
         """The server's."""
         self._tell(Message.SAVE)
-        self.comm.recv(self._answer, self._server)
-        message = torch.empty(int(self._answer), dtype=torch.uint8)
-        self.comm.recv(message, self._server)
-        return from_tensor(message)
+        return recv_state(self._server, self.comm)
 
-    def _send_state(self, worker: int) -> None:
-        state = {"version": self._version, "weights": self._weights, "optimizer": self.optimizer.state_dict()}
-        message = to_tensor(state)
-        self._send(torch.tensor([len(message)]), worker)
-        self._send(message, worker)
+    def _state(self) -> State:
+        return {"version": self._version, "weights": self._weights, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         self._version = state["version"]

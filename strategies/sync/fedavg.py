@@ -43,7 +43,6 @@ takes away bytes and trained steps alike. The server holds m deliveries, m S byt
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import IntEnum
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -54,7 +53,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...comm import Comm, PeerLostError
+from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
@@ -63,6 +62,7 @@ from ..exchange.channel import Channel, left_out
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
+from ..exchange.serving import Serving
 from ..exchange.survivors import isend_to, wait_for
 
 HEADER = 24  # bytes: a message, a round, a number of samples
@@ -197,16 +197,14 @@ class FedAvg(Sync):
 
     def serve(self) -> None:
         self._rows = self._weights.new_empty(self._per_round, len(self._weights))
-        self._going = set(range(self._clients))
+        self._serving = serving = Serving(self.comm, self._clients, self.survives)
         self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
         self._delivered: dict[int, tuple[int, Tensor]] = {}  # k -> n_k, w_k
-        self._missing = self._going & self._sampled(self._round)  # those of the open round that have yet to deliver
-        while self._going:
-            with suppress(PeerLostError):
-                self._listen()
+        self._missing = serving.going & self._sampled(self._round)  # those of the open round that have yet to deliver
+        while serving.going:
+            serving.hear(self._listen)
             self._advance()
-        with self.comm.ledger.aside():
-            wait_for(isend_to(self._weights, range(self._clients), self.comm))
+        serving.send_last(self._weights)
 
     def _listen(self) -> None:
         client = self.comm.recv_any(self._header)
@@ -221,22 +219,23 @@ class FedAvg(Sync):
                 self._delivered[client] = samples, weights
                 self._missing.discard(client)
             case Message.DONE:
-                self._going.discard(client)
+                self._serving.going.discard(client)
                 self._missing.discard(client)
             case _:
                 self._waiting[client] = Message(message), asked
 
     def _advance(self) -> None:
         """Close the rounds that miss nobody and answer those who waited for it, until there is no more to do."""
+        going = self._serving.going
         while True:
-            self._going -= self.comm.lost()
+            going -= self.comm.lost()
             self._missing -= self.comm.lost()
             while not self._missing:
                 self._average()
-                if not self._going:
+                if not going:
                     return
                 self._round += 1
-                self._missing = self._going & self._sampled(self._round)
+                self._missing = going & self._sampled(self._round)
             ready = {client: what for client, (what, asked) in self._waiting.items() if asked <= self._round}
             if not ready:
                 return

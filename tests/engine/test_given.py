@@ -96,7 +96,7 @@ def test_where_the_strategy_owns_its_update_what_the_sync_mode_takes_does_not_co
 def test_a_refusal_names_our_own_choices_that_take_it(assembled, monkeypatch) -> None:
     def takes(self: DataParallel, zeal: object) -> None: ...
 
-    monkeypatch.setattr("paceline.strategies.sync.easgd.AsyncEASGD.__init__", takes)
+    monkeypatch.setattr("paceline.strategies.sync.easgd_async.AsyncEASGD.__init__", takes)
     with pytest.raises(ConfigError, match="these take it: sync=easgd_async, sync=easgd_momentum; zeal=calm goes"):
         assembled("eager", "bsp")
 

@@ -1,6 +1,7 @@
 """Each sync mode that compresses, against the same computed in plain torch, on both fabrics."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -15,9 +16,11 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
 from paceline.strategies.exchange.compress import BFloat16, Compressor, TopK
 from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.parameter_server import ParameterServer
+from paceline.strategies.sync.ssp import SSP
 
 pytestmark = pytest.mark.dist
 SIZES = [[4, 3, 2], [3, 3, 3], [1, 4, 2], [2, 2, 2], [4, 1, 3]]
@@ -140,10 +143,10 @@ def through_a_server(case: Case, compress: Compressor) -> Tensor:
     return server.vector
 
 
-@pytest.mark.parametrize("knobs", [{"mode": "synchronous"}, {"staleness": 0}], ids=["synchronous", "ssp 0"])
-def test_a_server_steps_with_the_sum_of_what_is_decoded(fabric, knobs):
+@pytest.mark.parametrize("of", [ParameterServer, partial(SSP, 0)], ids=["synchronous", "ssp 0"])
+def test_a_server_steps_with_the_sum_of_what_is_decoded(fabric, of):
     compress, replicas = TopK(0.1), len(SIZES[0])
-    sync = ParameterServer(**knobs, compress=compress)
+    sync = of(compress=compress)
     results = fabric(replicas + 1, train, Plan(DataParallel(), sync, CASE))
     expected = through_a_server(CASE, compress)
     for worker in results[:replicas]:
@@ -152,7 +155,7 @@ def test_a_server_steps_with_the_sum_of_what_is_decoded(fabric, knobs):
 
 def test_asynchronous_pushes_to_several_servers_are_compressed_each_by_itself(virtual_workers):
     compress = TopK(0.1)
-    sync = ParameterServer(servers=2, compress=compress)
+    sync = Downpour(servers=2, compress=compress)
     results = virtual_workers(3, train, Plan(DataParallel(), sync, Case([[4]] * 6, model=mlp)))
     stated = sync.cost(list(mlp().parameters()), World(1))
     assert results[0]["ledger"] == {"send": pytest.approx(6 * stated.worker["send"])}

@@ -33,7 +33,9 @@ from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.state import from_bytes, to_bytes
-from paceline.strategies.sync.easgd import EASGD, REQUEST, AsyncEASGD, RoundRobinEASGD
+from paceline.strategies.sync.easgd import EASGD
+from paceline.strategies.sync.easgd_async import REQUEST, AsyncEASGD
+from paceline.strategies.sync.easgd_round_robin import RoundRobinEASGD
 
 pytestmark = pytest.mark.dist
 APART = [0, 1, 2, 3]  # replicas start apart: replica 0's start counts

@@ -1,6 +1,7 @@
 """Rules that join rows, and attacks: by their definitions, and under each sync mode against plain torch."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.parameter_server import ParameterServer
+from paceline.strategies.sync.ssp import SSP
 
 pytestmark = pytest.mark.dist
 
@@ -172,10 +174,10 @@ def test_bsp_steps_with_what_the_rule_makes_of_all_gradients(fabric, how):
 
 
 @every_way
-@pytest.mark.parametrize("knobs", [{"mode": "synchronous"}, {"staleness": 0}], ids=["synchronous", "ssp 0"])
-def test_a_server_steps_with_what_the_rule_makes_of_a_clocks_gradients(fabric, knobs, how):
+@pytest.mark.parametrize("of", [ParameterServer, partial(SSP, 0)], ids=["synchronous", "ssp 0"])
+def test_a_server_steps_with_what_the_rule_makes_of_a_clocks_gradients(fabric, of, how):
     aggregate, attack = HOW[how]
-    sync = ParameterServer(**knobs, aggregate=aggregate, attack=attack)
+    sync = of(aggregate=aggregate, attack=attack)
     results = fabric(5, train, Plan(DataParallel(), sync, CASE))
     for worker in results[:4]:
         assert torch.allclose(flat(worker["weights"]), joined(how, CASE)[-1], rtol=0, atol=1e-12)
@@ -184,7 +186,7 @@ def test_a_server_steps_with_what_the_rule_makes_of_a_clocks_gradients(fabric, k
 @pytest.mark.parametrize("how", ["median", "median, one lies"])
 def test_several_servers_join_their_pieces(virtual_workers, how):
     aggregate, attack = HOW[how]
-    sync = ParameterServer(mode="synchronous", servers=2, aggregate=aggregate, attack=attack)
+    sync = ParameterServer(servers=2, aggregate=aggregate, attack=attack)
     for worker in virtual_workers(6, train, Plan(DataParallel(), sync, CASE))[:4]:
         assert torch.allclose(flat(worker["weights"]), joined(how, CASE)[-1], rtol=0, atol=1e-12)
 
@@ -301,8 +303,11 @@ class Whole(Median):
 
 def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
     with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
-        ParameterServer(mode="synchronous", servers=2, aggregate=Whole())
-    for sync in (BSP(aggregate=Whole()), FedAvg(aggregate=Whole())):
+        ParameterServer(servers=2, aggregate=Whole())
+    with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
+        SSP(0, servers=2, aggregate=Whole())
+    of = [BSP, FedAvg, ParameterServer, partial(SSP, 0)]
+    for sync in (one(aggregate=Whole()) for one in of):
         assert sync.max_parts == 1
     with pytest.raises(LayoutError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
         BSP(aggregate=Median()).cost(list(TwoDtypes().parameters()), World(2))

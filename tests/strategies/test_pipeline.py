@@ -29,7 +29,7 @@ from paceline.strategies.balance import balanced
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
-from paceline.strategies.sync.parameter_server import ParameterServer
+from paceline.strategies.sync.downpour import Downpour
 
 SIZES = [[8], [7], [5], [2], [1]]  # one replica: even, uneven, fewer samples than micro-batches
 
@@ -165,7 +165,7 @@ def test_two_replicas_of_two_stages_equal_serial_training(workers, sync, sizes):
 def test_one_replica_behind_parameter_servers_is_gradient_accumulation_bit_for_bit(workers):
     """A server for each stage."""
     case = Case([[4], [3], [1]], model=mlp)
-    results, whole = run(workers, gpipe(2, 3), case, ParameterServer())
+    results, whole = run(workers, gpipe(2, 3), case, Downpour())
     assert len(results) == 4
     assert identical(whole, serial(case, pieces=lambda n: min(n, 3)))
 

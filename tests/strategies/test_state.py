@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.strategies.state import from_bytes, from_tensor, to_bytes, to_tensor
+from paceline.strategies.state import from_bytes, recv_state, to_bytes, to_messages
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 
@@ -41,7 +41,19 @@ def same(a, b) -> bool:
 @given(st.dictionaries(names | st.integers(), trees, max_size=4))
 def test_a_tree_comes_back_as_it_was(tree):
     assert same(from_bytes(to_bytes(tree)), tree)
-    assert same(from_tensor(to_tensor(tree)), tree)
+    assert same(recv_state(7, Arrived(to_messages(tree))), tree)
+
+
+class Arrived:
+    """A worker's end of a fabric, with messages of worker 7 in it."""
+
+    def __init__(self, messages) -> None:
+        self._messages = list(messages)
+
+    def recv(self, tensor, src) -> None:
+        message = self._messages.pop(0)
+        assert (src, tensor.dtype, tensor.shape) == (7, message.dtype, message.shape)
+        tensor.copy_(message)
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)])

@@ -156,7 +156,7 @@ def test_what_would_let_shared_parameters_drift_apart_is_refused(overrides, says
 
 @pytest.mark.parametrize(
     "sync",
-    [BSP(compress=BFloat16()), LocalSGD(2), Gossip(), ParameterServer("synchronous"), EASGD()],
+    [BSP(compress=BFloat16()), LocalSGD(2), Gossip(), ParameterServer(), EASGD()],
     ids=lambda sync: type(sync).__name__,
 )
 def test_what_is_whole_stays_alike_under_modes_that_are_taken(virtual_workers, sync):

@@ -1,0 +1,30 @@
+"""Classes that have been moved, and choices as runs from before that have stored them."""
+
+from typing import Any
+
+MOVED = {
+    "paceline.strategies.sync.easgd.AsyncEASGD": "paceline.strategies.sync.easgd_async.AsyncEASGD",
+    "paceline.strategies.sync.easgd.RoundRobinEASGD": "paceline.strategies.sync.easgd_round_robin.RoundRobinEASGD",
+}
+_SERVER = "paceline.strategies.sync.parameter_server.ParameterServer"  # by its knob `mode`, and `staleness`, was ...
+_NOW = {  # choice -> its class now, and those of the knobs that it has kept
+    "parameter_server": (_SERVER, ("servers",)),
+    "asp": ("paceline.strategies.sync.downpour.Downpour", ("push", "fetch", "rate", "servers", "lock")),
+    "ssp": ("paceline.strategies.sync.ssp.SSP", ("staleness", "rate", "servers")),
+}
+
+
+def renewed(sync: Any) -> Any:
+    """A stored choice of a sync mode, {name, target, knobs}, as the same choice is stored now."""
+    match sync:
+        case {"target": str(target)} if target in MOVED:
+            return sync | {"target": MOVED[target]}
+        case {"name": name, "target": str(target), "knobs": {"mode": mode, **knobs}} if target == _SERVER:
+            if mode == "synchronous":
+                now = "parameter_server"
+            else:
+                now = "asp" if name != "ssp" and knobs.get("staleness") is None else "ssp"
+            target, kept = _NOW[now]
+            knobs = {knob: value for knob, value in knobs.items() if knob in kept}
+            return {"name": now if name in _NOW else name, "target": target, "knobs": knobs}
+    return sync

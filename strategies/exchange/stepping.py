@@ -1,0 +1,131 @@
+"""A parameter server's side: the weights that it holds, and the optimizer that steps them with what workers push.
+
+Its version is the number of its steps. The staleness of a push is the number of versions that came between its worker's
+last fetch and the push.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import State
+from ..errors import LayoutError
+from .buckets import views_of
+from .channel import Channel
+from .flat import flatten
+from .joining import Joining
+from .serving import Serving
+
+
+class Stepping:
+    """One server's weights w, and the gradient that it steps them with.
+
+    `gradient` is to be filled before `step`. With `joining` a server may also gather the gradients of a clock, all of
+    one version, and step once with what the rule makes of them, whoever was first.
+    """
+
+    def __init__(
+        self,
+        shard: Sequence[nn.Parameter],
+        optimizer: Optimizer,
+        serving: Serving,
+        channel: Channel,
+        joining: Joining | None,
+        mode: str,
+    ) -> None:
+        """`shard`: its parameters. `mode`: as `flatten` has it."""
+        self.weights = flatten(shard, mode)
+        self.gradient = torch.zeros_like(self.weights)
+        for parameter, gradient in zip(shard, views_of(self.gradient, shard), strict=True):
+            parameter.grad = gradient  # those of other servers' parameters stay None
+        self.serving, self._params, self._optimizer, self._channel = serving, shard, optimizer, channel
+        self._header = torch.zeros(1, dtype=torch.float64)
+        self._version, self._fetched = 0, [0] * serving.workers
+        self._staleness: Counter[int] = Counter()
+        self._received = None if joining is None else torch.empty_like(self.weights)
+        self._clock = None if joining is None else joining.onto(self.gradient, serving.workers)
+
+    def share(self, servers: Comm) -> None:
+        """From here on all of these servers have the weights of the first of them, in shared memory."""
+        if self.weights.device.type != "cpu":
+            raise LayoutError(
+                "sync.lock=false: servers share the weights in the host's memory; choose hardware.device=cpu"
+            )
+        self.weights = servers.shared(self.weights)
+        for parameter, view in zip(self._params, views_of(self.weights, self._params), strict=True):
+            parameter.data = view
+
+    def first(self) -> tuple[int, float]:
+        """The worker whose message is first, and its header: see pushing.py."""
+        worker = self.serving.comm.recv_any(self._header)
+        return worker, float(self._header)
+
+    # -- pushes
+
+    def receive(self, gradient: Tensor, worker: int) -> None:
+        """The gradient that this worker pushes."""
+        self._channel.recv(gradient, worker)
+
+    def count(self, worker: int) -> None:
+        """Its push is about to be applied."""
+        self._staleness[self._version - self._fetched[worker]] += 1
+
+    def step(self, share: float) -> None:
+        """w <- step(w, gradient), at this share of the rate."""
+        groups = self._optimizer.param_groups
+        rates = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] = group["lr"] * share
+        self._optimizer.step()
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+        self._version += 1
+
+    def gather(self, worker: int, share: float) -> None:
+        """Receive one of the clock's gradients."""
+        assert self._received is not None and self._clock is not None
+        self.receive(self._received, worker)
+        self._clock.add(worker, share, self._received)
+        self.count(worker)
+
+    def step_with_gathered(self) -> bool:
+        """w <- step(w, g), g = sum_j share_j g_j / sum_j share_j, or what the rule makes of all g_j, if any came."""
+        if self._clock is None or not self._clock.ranks:
+            return False
+        self._clock.close()  # the mean is over the sum of shares: less than 1 where a worker has died
+        self.step(1.0)
+        self._clock.clear()
+        return True
+
+    # -- answers
+
+    def answer(self, worker: int) -> None:
+        """With the weights."""
+        self._fetched[worker] = self._version
+        with self.serving.comm.timeline.named("fetch"):
+            self.serving.send(self.weights, worker)
+
+    def answer_save(self, worker: int, keeps_weights: bool) -> None:
+        """With its state. `keeps_weights`: they are to be saved here; else replica 0, or another server, does."""
+        weights = self.weights if keeps_weights else None
+        self.serving.send_state({"optimizer": self._optimizer.state_dict(), "weights": weights}, worker)
+
+    # -- state and measures
+
+    def load_state_dict(self, own: State) -> None:
+        """What this server answered to save."""
+        self._optimizer.load_state_dict(own["optimizer"])
+        if own["weights"] is not None:
+            self.weights.copy_(own["weights"])
+
+    def buffers(self) -> list[Tensor]:
+        received = [] if self._received is None else [self._received]
+        return [self.gradient, *received, *self._channel.buffers()]
+
+    def report(self) -> dict[str, Any]:
+        return {"staleness": dict(self._staleness), "lost": sorted(self.serving.comm.lost())}

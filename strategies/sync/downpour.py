@@ -1,0 +1,208 @@
+"""Asynchronous SGD through parameter servers (ASP; Downpour SGD: Dean et al. 2012, "Large Scale Distributed Deep
+Networks", NeurIPS).
+
+Workers go at their own pace; the server has the optimizer. In step t a worker
+
+    fetches the weights if n_fetch divides t,
+    computes the gradient g of its mini-batch and accrues it: a <- a + g,
+    steps its own copy if it will not fetch next: w <- step(w, g),
+    pushes a, and sets a <- 0, if n_push divides t + 1;
+
+the server applies each push at once: w <- step(w, a), with rate eta p where p is the share of the worker's batch in all
+samples of a step (`rate=share`), so that P workers move the weights as far a step as one with the batch of all, or with
+rate eta (`rate=full`, as Dean et al. have it), so that they move them P times as far. Its version is the number of its
+steps; the staleness of a push is the number of versions that came between its worker's last fetch and the push. One
+worker with n_push = n_fetch = 1 is serial SGD, bit for bit. P equal workers in turn have staleness P - 1.
+
+*Several servers*: each has a contiguous run of whole parameters, balanced by bytes, with version and staleness of its
+own; workers talk to all of them. Without the *lock* (You, Buluc, Demmel 2017, "Scaling Deep Learning on GPU and Knights
+Landing Clusters": the master handles requests at once) all servers have the same weights in shared memory and step them
+as pushes come, with optimizer state of their own; worker r talks to server r mod servers. Updates may be lost where two
+servers write at once. Versions, and so staleness, are each server's own.
+
+Deviations from the paper: a is pushed when it holds n_push gradients, where Dean's first push holds one; replicas start
+alike; a batch without samples is neither fetched for nor pushed.
+
+With `attack` some workers push other gradients than theirs. With `compress` a worker pushes the message of a
+(exchange/channel.py), to each server its own, and adds what was left out to its next push; servers answer with whole
+weights.
+
+`consensus` is replica 0's own copy: as last fetched, with its own steps since. A checkpoint holds the servers' weights
+and optimizers when replica 0 saved, and how far replica 0 is between two pushes; what the others had not pushed is
+lost.
+
+Cost per step, S bytes of gradient, n servers that a worker talks to (1 without the lock): a worker sends
+(S + 8 n) / n_push + 8 n / n_fetch, and all servers S / n_fetch to each worker. With `compress` the S of a push is that
+of its messages.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import Batch, Cost, State, Sync, World, payload
+from ..exchange.aggregate import Aggregator
+from ..exchange.attack import Attack
+from ..exchange.channel import Channel
+from ..exchange.compress import Compressor, Dense
+from ..exchange.flat import check_one_dtype
+from ..exchange.joining import Joining
+from ..exchange.pushing import HEADER, Pushing, Request, stated
+from ..exchange.server_shards import shards_of
+from ..exchange.serving import Serving
+from ..exchange.start_alike import start_alike
+from ..exchange.stepping import Stepping
+
+
+class Downpour(Sync):
+    """Workers and, for each part of the model, one or several servers."""
+
+    synchronous = False
+    weights_agree = False
+    survives = True
+
+    def __init__(
+        self,
+        push: Annotated[int, Ge(1)] = 1,
+        fetch: Annotated[int, Ge(1)] = 1,
+        rate: Literal["share", "full"] = "share",
+        servers: Annotated[int, Ge(1)] = 1,
+        lock: bool = True,
+        compress: Compressor | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
+    ) -> None:
+        """`push`, `fetch`: n_push and n_fetch, in steps. `rate`: of a push.
+
+        `lock`: each server has weights of its own; else all have the same. `compress`: of pushes; None for no
+        compression. `aggregate`, `attack`: None for the mean, and for nobody. Raises `LayoutError`.
+        """
+        self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
+        self.takes_share = rate == "share"
+        self.steps_on_workers = fetch > 1
+        self.compress = compress or Dense()
+        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
+        self.joining = Joining(aggregate, attack)
+        self.joining.check_one_at_a_time()
+        self.exact = self.compress.lossless and self.joining.plain
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        start_alike(parameters, comm)
+        self._workers = comm.size - self.servers
+        self._among_servers = None if self.lock else comm.split(0 if self._serves else None)
+        shards, channel = self._shards_of(list(parameters.values())), Channel(self.compress, comm)
+        if self._serves:
+            serving = Serving(comm, self._workers, self.survives)
+            shard = shards[self._number] if self.lock else shards[0]
+            self._server = Stepping(shard, optimizer, serving, channel, None, "asp")
+            if self._among_servers is not None:
+                self._server.share(self._among_servers)
+        else:
+            mine = self._workers + comm.rank % self.servers
+            servers = range(self._workers, comm.size) if self.lock else [mine]
+            self._worker = Pushing(shards, servers, self._workers, channel, self.joining, "asp")
+
+    def _shards_of(self, parameters: Sequence[Any]) -> list[list[Any]]:
+        """Of the servers that a worker talks to."""
+        return shards_of(parameters, self.servers) if self.lock else [[*parameters]]
+
+    @property
+    def _serves(self) -> bool:
+        return self.comm.rank >= self._workers
+
+    @property
+    def _number(self) -> int:
+        """This server's."""
+        return self.comm.rank - self._workers
+
+    # -- a worker
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._share = batch.share
+        if self._share > 0 and self._worker.steps % self.n_fetch == 0:
+            self._worker.fetch()
+
+    def update(self) -> None:
+        if self._share == 0:
+            return
+        self._worker.accrue(self._share)  # a <- a + g
+        t = self._worker.steps
+        if t % self.n_fetch != 0:
+            self.optimizer.step()
+        if t % self.n_push == 0:
+            self._worker.push()
+
+    def drain(self) -> None:
+        if self._worker.owes:
+            self._worker.push()
+
+    def finish(self) -> None:
+        self.drain()
+        self._worker.finish()
+
+    # -- a server
+
+    def serve(self) -> None:
+        serving = self._server.serving
+        while serving.going:
+            serving.hear(self._listen)
+        if self._among_servers is not None:
+            self._among_servers.barrier()  # the others have applied their last pushes too
+        whose = range(self._workers) if self.lock else range(self._number, self._workers, self.servers)
+        serving.send_last(self._server.weights, to=whose)
+
+    def _listen(self) -> None:
+        worker, header = self._server.first()
+        match header:
+            case Request.FETCH:
+                self._server.answer(worker)
+            case Request.SAVE:
+                self._server.answer_save(worker, keeps_weights=self.lock or self._number == 0)
+            case Request.DONE:
+                self._server.serving.going.discard(worker)
+            case share:
+                self._server.receive(self._server.gradient, worker)
+                self._server.count(worker)
+                self._server.step(share if self.takes_share else 1.0)  # w <- step(w, a)
+                self.made_at = self.comm.now()
+
+    # -- state and measures
+
+    def state_dict(self) -> State:
+        """On replica 0: the servers' state, and its own between two pushes or fetches."""
+        return self._worker.state_dict(self.optimizer)
+
+    def load_state_dict(self, state: State) -> None:
+        if not self._serves:
+            self._worker.load_state_dict(state, self.optimizer, own=False)
+            return
+        self._server.load_state_dict(state["servers"][self._number])
+        if self._among_servers is not None:
+            self._among_servers.barrier()  # nobody serves weights before server 0 has loaded them
+
+    def buffers(self) -> list[Tensor]:
+        return self._server.buffers() if self._serves else self._worker.buffers()
+
+    def report(self) -> dict[str, Any]:
+        return self._server.report() if self._serves else {}
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        return self.joining.notes(self.compress, world.replicas)
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        check_one_dtype(parameters, "asp")
+        self.joining.check(world.replicas)
+        shards, size = self._shards_of(parameters), payload(parameters)
+        pushed, left_out = stated(shards, self.compress)
+        header = HEADER * len(shards)
+        return Cost(
+            worker={"send": (pushed + header) / self.n_push + header / self.n_fetch},
+            server={"send": world.replicas * size / self.n_fetch / self.servers},
+            buffers=size + left_out,
+        )

@@ -1,0 +1,144 @@
+from collections import Counter
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import Cost, State, Sync, World, payload
+from ..exchange.buckets import views_of
+from ..exchange.flat import check_one_dtype
+from ..exchange.serving import Serving
+from ..exchange.springs import Replica
+from ..exchange.start_alike import start_alike
+
+REQUEST = 8  # bytes
+
+
+class Request(IntEnum):
+    """What a replica asks of the server: a message of one int64."""
+
+    EXCHANGE = 0  # my x follows; send me the centre as it was, and move it towards x
+    DONE = 1  # I will ask no more; send me the centre once all are done
+
+
+class AsyncEASGD(Sync):
+    """Each replica exchanges at its own pace with a server that has the centre."""
+
+    servers = 1
+    synchronous = False
+    weights_agree = False
+    serial_alone = False  # the centre pulls a lone replica, too
+    survives = True
+
+    def __init__(
+        self,
+        rho: Annotated[float, Gt(0)] | None = None,
+        period: Annotated[int, Ge(1)] = 4,
+        nesterov: bool = False,
+    ) -> None:
+        self.rho, self.period, self.nesterov = rho, period, nesterov
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._params = list(parameters.values())
+        self._server = comm.size - 1
+        self._replica = Replica(self._params, optimizer, self.rho, self.nesterov, comm.size - 1)
+        start_alike(parameters, comm)
+        self._centre = self._replica.weights.clone()  # Wc; on a replica, as it last saw it
+        self._request = torch.zeros(1, dtype=torch.int64)
+        self._t = 0
+        self._staleness: Counter[int] = Counter()
+
+    # -- a replica
+
+    def update(self) -> None:
+        self._t += 1
+        if self._t % self.period == 0:
+            x = self._replica.position()
+            with self.comm.timeline.named("push"):
+                self._ask(Request.EXCHANGE)
+                self.comm.send(x, self._server)
+            self.comm.recv(self._centre, self._server)
+            self._replica.stretch(x, self._centre)
+            self._replica.step()
+            self._centre.add_(self._replica.pull)
+        else:
+            self.optimizer.step()
+
+    def finish(self) -> None:
+        self._ask(Request.DONE)
+        self.comm.recv(self._centre, self._server)
+        self._replica.weights.copy_(self._centre)
+
+    def consensus(self) -> dict[str, Tensor]:
+        """The centre as this replica last saw it."""
+        return dict(zip(self.parameters, views_of(self._centre, self._params), strict=True))
+
+    def _ask(self, request: Request) -> None:
+        self._request.fill_(request)
+        self.comm.send(self._request, self._server)
+
+    # -- the server
+
+    def serve(self) -> None:
+        self._serving = serving = Serving(self.comm, self._server, self.survives)
+        self._version, self._seen = 0, [0] * self._server  # exchanges so far; and when a replica had its last one
+        while serving.going:
+            serving.hear(self._listen)
+        self._replica.weights.copy_(self._centre)
+        serving.send_last(self._centre)
+
+    def _listen(self) -> None:
+        replica = self.comm.recv_any(self._request)
+        match Request(int(self._request)):
+            case Request.EXCHANGE:
+                self._exchange(replica)
+            case Request.DONE:
+                self._serving.going.discard(replica)
+
+    def _exchange(self, replica: int) -> None:
+        x = self._replica.weights  # the server trains none of its own
+        self.comm.recv(x, replica)
+        self._replica.stretch(x, self._centre)
+        with self.comm.timeline.named("fetch"):
+            self.comm.send(self._centre, replica)
+        self._centre.add_(self._replica.pull)
+        self.made_at = self.comm.now()
+        self._staleness[self._version - self._seen[replica]] += 1
+        self._version += 1
+        self._seen[replica] = self._version
+
+    # -- state and measures
+
+    def state_dict(self) -> State:
+        """Of replica 0; its weights too, as those saved are the centre."""
+        return {**super().state_dict(), "t": self._t, "weights": self._replica.weights.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._t = state["t"]
+        if self.comm.rank == 0:
+            super().load_state_dict(state)
+            self._replica.weights.copy_(state["weights"])
+
+    def buffers(self) -> list[Tensor]:
+        return [self._replica.pull, self._centre]
+
+    def report(self) -> dict[str, Any]:
+        """`staleness`: of an exchange, how many of others there were since the replica's last one."""
+        if self.comm.rank != self._server:
+            return {}
+        return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        check_one_dtype(parameters, "easgd")
+        size = payload(parameters)
+        return Cost(
+            worker={"send": (size + REQUEST) / self.period},
+            server={"send": world.replicas * size / self.period},
+            buffers=2 * size,
+        )

@@ -1,0 +1,122 @@
+"""Elastic averaging SGD, round-robin (You, Buluc, Demmel 2017, "Scaling Deep Learning on GPU and Knights Landing
+Clusters", Algorithm 1, Original EASGD; the springs are those of Zhang, Choromanska, LeCun 2015, exchange/springs.py).
+
+In step t only the spring of replica j = t mod P pulls:
+
+    W_j <- W_j - eta (g_j + rho (W_j - Wc))
+    Wc  <- Wc  + eta rho (W_j - Wc)
+
+Wc goes round with the turn: the replica that had it last sends it to j (at first the last one has it), which is half of
+what goes to and from a server. All replicas compute in every step, where Algorithm 1 as printed waits for replica j
+alone. With a period, t counts exchanges.
+
+The consensus is Wc.
+
+Cost per step, S bytes of weights: a replica sends S / (P period), none if P = 1.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm, Work
+from ..base import Batch, Cost, State, Sync, Trial, World, payload
+from ..exchange.buckets import views_of
+from ..exchange.flat import check_one_dtype
+from ..exchange.springs import Replica
+from ..exchange.start_alike import start_alike
+
+
+class RoundRobinEASGD(Sync):
+    """One replica exchanges with the centre at a time; the centre goes round with the turn."""
+
+    trial = Trial(of_64={"optimizer.lr": 0.01})  # who meets the centre once in 64 steps goes far
+    weights_agree = False
+    serial_alone = False  # the centre pulls a lone replica, too
+
+    def __init__(
+        self,
+        rho: Annotated[float, Gt(0)] | None = None,
+        period: Annotated[int, Ge(1)] = 1,
+        nesterov: bool = False,
+    ) -> None:
+        self.rho, self.period, self.nesterov = rho, period, nesterov
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._params = list(parameters.values())
+        self._replica = Replica(self._params, optimizer, self.rho, self.nesterov, comm.size)
+        start_alike(parameters, comm)
+        self._centre = self._replica.weights.clone()  # Wc, on the replica whose turn was last
+        self._t = 0
+        self._finished = False
+
+    @property
+    def _is_due(self) -> bool:
+        return (self._t + 1) % self.period == 0
+
+    @property
+    def _turn(self) -> int:
+        """Whose turn this exchange is, or the next one."""
+        return self._t // self.period % self.comm.size
+
+    @property
+    def _holder(self) -> int:
+        """Who has the centre until then."""
+        return (self._turn - 1) % self.comm.size
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._work: Work | None = None
+        if self._is_due and self._holder != self._turn:
+            if self.comm.rank == self._holder:
+                with self.comm.timeline.named("centre"):
+                    self._work = self.comm.isend(self._centre, self._turn)
+            elif self.comm.rank == self._turn:
+                self._work = self.comm.irecv(self._centre, self._holder)
+
+    def update(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+        if self._is_due and self.comm.rank == self._turn:
+            self._replica.stretch(self._replica.position(), self._centre)
+            self._replica.step()
+            self._centre.add_(self._replica.pull)
+        else:
+            self.optimizer.step()
+        self._t += 1
+
+    def finish(self) -> None:
+        self._replica.weights.copy_(self._current_centre())
+        self._finished = True
+
+    def consensus(self) -> dict[str, Tensor]:
+        if self._finished:
+            return super().consensus()
+        return dict(zip(self.parameters, views_of(self._current_centre(), self._params), strict=True))
+
+    def _current_centre(self) -> Tensor:
+        """A copy, on every replica."""
+        centre = self._centre.clone()
+        self.comm.broadcast(centre, src=self._holder).wait()
+        return centre
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "t": self._t, "centre": self._centre}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._t = state["t"]
+        self._centre.copy_(state["centre"])
+
+    def buffers(self) -> list[Tensor]:
+        return [self._replica.pull, self._centre]
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        check_one_dtype(parameters, "easgd")
+        size = payload(parameters)
+        sent = size / (world.replicas * self.period) if world.replicas > 1 else 0
+        return Cost(worker={"send": sent}, buffers=2 * size)

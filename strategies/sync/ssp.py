@@ -1,0 +1,236 @@
+"""Stale synchronous SGD through parameter servers (SSP: Ho et al. 2013, "More Effective Distributed ML via a Stale
+Synchronous Parallel Parameter Server", NeurIPS).
+
+In each step a worker fetches the weights, computes the gradient of its mini-batch and pushes it; the server has the
+optimizer. A worker's clock is the number of its steps. At clock c it may go on only while the slowest is at c - s or
+later. So the weights that worker i computes its gradient g_i,t with are, for plain SGD and G_i,t = p_i,t g_i,t (or
+g_i,t, `rate=full`), where p_i,t is the share of the batch in all samples of the step,
+
+    w_i,t = w_0 - eta ( sum_{k=0}^{t-s-1} sum_j G_j,k  +  sum_{k=t-s}^{t-1} G_i,k  +  sum_{(j,k) in S_i,t} G_j,k )
+
+with S_i,t some updates of others, of clocks t-s to t+s-1. (Where this is printed with a first sum to t, clocks from t -
+s on count twice: it must end at t-s-1.) Here the server withholds the answer to a fetch until the worker may go on, and
+what a worker pushed that may not go on is applied at that moment: the clocks of what has been applied never lie more
+than s apart. A batch without samples moves the clock and nothing else. Workers that are done, or dead, hold nobody
+back. s = infinity (`staleness=null`) is ASP. At s = 0 all gradients of a clock are of one version: the server steps
+once, with their mean over samples, added in the order of ranks, which is BSP whatever the optimizer. For s > 0 each
+push is a step of its own, as in ASP, so that what an optimizer remembers (momentum, Adam) decays P times a clock, where
+in BSP it does once.
+
+The version is the number of the server's steps; the staleness of a push is the number of versions that came between its
+worker's last fetch and the push.
+
+*Several servers*: each has a contiguous run of whole parameters, balanced by bytes, with version, clocks and staleness
+of its own; workers talk to all of them.
+
+Deviations from the paper: Ho's clock ticks where the worker says, here at every step; replicas start alike. The server
+keeps what the workers pushed that wait: P - 1 gradients at the most.
+
+At s = 0 `aggregate` may say how a clock's gradients become one (exchange/joining.py); with `attack` some workers push
+others than theirs. With `compress` a worker pushes the message of its gradient (exchange/channel.py), to each server
+its own, and adds what was left out to its next push; servers answer with whole weights.
+
+`consensus` is replica 0's own copy, as last fetched. A checkpoint holds the servers' weights and optimizers when
+replica 0 saved, once it may go on.
+
+Cost per step, S bytes of gradient, n servers: a worker sends S + 16 n, and all servers S to each worker. With
+`compress` the S of a push is that of its messages."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import Batch, Cost, State, Sync, World, payload
+from ..exchange.aggregate import Aggregator
+from ..exchange.attack import Attack
+from ..exchange.channel import Channel
+from ..exchange.clocks import Clocks
+from ..exchange.compress import Compressor, Dense
+from ..exchange.flat import check_one_dtype
+from ..exchange.joining import Joining
+from ..exchange.pushing import HEADER, Pushing, Request, stated
+from ..exchange.server_shards import shards_of
+from ..exchange.serving import Serving
+from ..exchange.start_alike import start_alike
+from ..exchange.stepping import Stepping
+
+
+@dataclass(frozen=True)
+class Push:
+    """What a server has received and not applied."""
+
+    worker: int
+    share: float
+    gradient: Tensor
+
+
+class SSP(Sync):
+    """Workers and, for each part of the model, one or several servers."""
+
+    synchronous = False
+    weights_agree = False
+    steps_on_workers = False
+    survives = True
+
+    def __init__(
+        self,
+        staleness: Annotated[int, Ge(0)] | None = 3,
+        rate: Literal["share", "full"] = "share",
+        servers: Annotated[int, Ge(1)] = 1,
+        compress: Compressor | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
+    ) -> None:
+        """`staleness`: s, in steps; None for no bound. `rate`: of a push, where each is a step of its own.
+
+        `compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
+        Raises `LayoutError`.
+        """
+        self.bound = inf if staleness is None else staleness  # s
+        self.takes_share, self.servers = rate == "share", servers
+        self.compress = compress or Dense()
+        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
+        self.joining = Joining(aggregate, attack)
+        if self.bound > 0:
+            self.joining.check_one_at_a_time()
+        self.joining.check_pieces(servers)
+        self.max_parts = None if self.joining.aggregate.coordinatewise else 1
+        self.exact = self.compress.lossless and self.joining.plain
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        start_alike(parameters, comm)
+        self._workers = comm.size - self.servers
+        shards = shards_of(list(parameters.values()), self.servers)
+        channel, servers = Channel(self.compress, comm), range(self._workers, comm.size)
+        if self._serves:
+            serving = Serving(comm, self._workers, self.survives)
+            shard, joining = shards[comm.rank - self._workers], self.joining if self.bound == 0 else None
+            self._server = Stepping(shard, optimizer, serving, channel, joining, "ssp")
+        else:
+            self._worker = Pushing(shards, servers, self._workers, channel, self.joining, "ssp")
+
+    @property
+    def _serves(self) -> bool:
+        return self.comm.rank >= self._workers
+
+    # -- a worker
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._share = batch.share
+        if self._share > 0:
+            self._worker.fetch()
+
+    def update(self) -> None:
+        if self._share > 0:
+            self._worker.accrue(self._share)
+            self._worker.push()
+        elif self.bound < inf:
+            self._worker.skip()
+
+    def finish(self) -> None:
+        self._worker.finish()
+
+    # -- a server
+
+    def serve(self) -> None:
+        serving, self._clocks = self._server.serving, Clocks(self._workers)
+        self._held: dict[int, list[Push]] = defaultdict(list)  # clock -> those that may not be read yet
+        self._asking: dict[int, list[tuple[int, Request]]] = defaultdict(list)  # clock -> workers that wait there
+        while serving.going:
+            before = self._clocks.slowest
+            if (dead := serving.hear(self._listen)) is not None:
+                self._clocks.leave(dead)
+            if self._clocks.slowest > before:
+                self._apply_what_may_be_read()
+            self._answer_those_who_may_go_on()
+        serving.send_last(self._server.weights)
+
+    def _listen(self) -> None:
+        worker, header = self._server.first()
+        match header:
+            case Request.FETCH | Request.SAVE:
+                self._asking[self._clocks.of(worker)].append((worker, Request(int(header))))
+            case Request.DONE:
+                self._server.serving.going.discard(worker)
+                self._clocks.leave(worker)
+            case share:
+                if share > 0:
+                    self._receive_push(worker, share)
+                self._clocks.tick(worker)
+
+    def _receive_push(self, worker: int, share: float) -> None:
+        clock = self._clocks.of(worker)
+        if self.bound == 0:
+            self._server.gather(worker, share)
+        elif clock < self._clocks.slowest + self.bound:
+            self._server.receive(self._server.gradient, worker)
+            self._step(worker, share)
+        else:
+            gradient = torch.empty_like(self._server.gradient)
+            self._server.receive(gradient, worker)
+            self._held[clock].append(Push(worker, share, gradient))
+
+    def _apply_what_may_be_read(self) -> None:
+        """The slowest has gone on: pushes of clocks below slowest + s."""
+        if self._server.step_with_gathered():
+            self.made_at = self.comm.now()
+        for clock in sorted(clock for clock in self._held if clock < self._clocks.slowest + self.bound):
+            for push in self._held.pop(clock):
+                self._server.gradient.copy_(push.gradient)
+                self._step(push.worker, push.share)
+
+    def _step(self, worker: int, share: float) -> None:
+        self._server.count(worker)
+        self._server.step(share if self.takes_share else 1.0)
+        self.made_at = self.comm.now()
+
+    def _answer_those_who_may_go_on(self) -> None:
+        """At clock c: if the slowest is at c - s or later."""
+        for clock in sorted(clock for clock in self._asking if clock <= self._clocks.slowest + self.bound):
+            for worker, request in self._asking.pop(clock):
+                if request == Request.SAVE:
+                    self._server.answer_save(worker, keeps_weights=True)
+                else:
+                    self._server.answer(worker)
+
+    # -- state and measures
+
+    def state_dict(self) -> State:
+        """On replica 0: the servers' state."""
+        return self._worker.state_dict(self.optimizer)
+
+    def load_state_dict(self, state: State) -> None:
+        if self._serves:
+            self._server.load_state_dict(state["servers"][self.comm.rank - self._workers])
+        else:
+            self._worker.load_state_dict(state, self.optimizer, own=False)
+
+    def buffers(self) -> list[Tensor]:
+        return self._server.buffers() if self._serves else self._worker.buffers()
+
+    def report(self) -> dict[str, Any]:
+        return self._server.report() if self._serves else {}
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        return self.joining.notes(self.compress, world.replicas)
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        check_one_dtype(parameters, "ssp")
+        self.joining.check(world.replicas)
+        size = payload(parameters)
+        pushed, left_out = stated(shards_of(parameters, self.servers), self.compress)
+        return Cost(
+            worker={"send": pushed + 2 * HEADER * self.servers},
+            server={"send": world.replicas * size / self.servers},
+            buffers=size + left_out,
+        )

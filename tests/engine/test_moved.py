@@ -1,0 +1,72 @@
+"""Runs from before a class was moved: read, shown and resumed as what they are."""
+
+from typing import Any
+
+import pytest
+
+from paceline.engine.compose import compose
+from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import from_plain
+from paceline.engine.moved import MOVED
+from paceline.engine.overrides import overrides_of
+from paceline.engine.targets import base_of, load_class
+
+SERVER = "paceline.strategies.sync.parameter_server.ParameterServer"
+ASP = {"mode": "asynchronous", "staleness": None, "push": 1, "fetch": 1, "rate": "share", "servers": 1, "lock": True}
+SSP = {"mode": "asynchronous", "staleness": 3, "rate": "share", "servers": 1}
+EASGD = {"rho": None, "period": 4, "nesterov": False}
+STORED = {  # as it was written -> as it would be typed now
+    "asp": (("asp", SERVER, ASP), ["sync=asp"]),
+    "asp, other knobs": (
+        ("asp", SERVER, ASP | {"push": 4, "fetch": 2, "servers": 2, "lock": False, "rate": "full"}),
+        ["sync=asp", "sync.push=4", "sync.fetch=2", "sync.rate=full", "sync.servers=2", "sync.lock=false"],
+    ),
+    "asp with a bound": (("asp", SERVER, ASP | {"staleness": 2}), ["sync=ssp", "sync.staleness=2"]),
+    "asp, synchronous": (("asp", SERVER, ASP | {"mode": "synchronous"}), ["sync=parameter_server"]),
+    "ssp": (("ssp", SERVER, SSP), ["sync=ssp"]),
+    "ssp 0": (("ssp", SERVER, SSP | {"staleness": 0}), ["sync=ssp", "sync.staleness=0"]),
+    "ssp without a bound": (("ssp", SERVER, SSP | {"staleness": None}), ["sync=ssp", "sync.staleness=null"]),
+    "synchronous": (
+        ("parameter_server", SERVER, {"mode": "synchronous", "servers": 2}),
+        ["sync=parameter_server", "sync.servers=2"],
+    ),
+    "easgd_async": (("easgd_async", "paceline.strategies.sync.easgd.AsyncEASGD", EASGD), ["sync=easgd_async"]),
+    "easgd_round_robin": (
+        ("easgd_round_robin", "paceline.strategies.sync.easgd.RoundRobinEASGD", EASGD | {"period": 1}),
+        ["sync=easgd_round_robin"],
+    ),
+    "untouched": (("easgd", "paceline.strategies.sync.easgd.EASGD", EASGD), ["sync=easgd"]),
+}
+
+
+def stored(name: str, target: str, knobs: dict[str, Any]) -> dict[str, Any]:
+    """What config.yaml held."""
+    return compose([]).model_dump() | {"sync": {"name": name, "target": target, "knobs": knobs}}
+
+
+@pytest.mark.parametrize(("then", "now"), STORED.values(), ids=list(STORED))
+def test_what_was_stored_is_what_would_be_typed_now(then, now):
+    plain = stored(*then)
+    assert from_plain(plain) == compose(now)
+    assert overrides_of(plain) == now
+    assert plain == stored(*then), "the file's own content is what makes the run what it is"
+
+
+def test_a_users_own_choice_of_a_class_that_was_moved_keeps_its_name():
+    assert from_plain(stored("mine", SERVER, ASP)).sync.name == "mine"
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [None, 7, "asp", {}, {"target": [SERVER]}, {"target": SERVER}, {"target": SERVER, "knobs": 3, "name": "asp"}],
+)
+def test_what_is_no_choice_is_refused_as_ever(sync):
+    with pytest.raises(ConfigError, match=r"the run's config\.yaml is not one of ours: sync"):
+        from_plain(compose([]).model_dump() | {"sync": sync})
+
+
+@pytest.mark.parametrize(("then", "now"), MOVED.items())
+def test_a_class_that_was_moved_is_refused_with_where_it_is(then, now):
+    with pytest.raises(ConfigError, match=f"^sync._target_={then}: is called {now} now$"):
+        load_class("sync", then, base_of("sync"), ())
+    assert load_class("sync", now, base_of("sync"), ()).__name__ == now.rpartition(".")[2]
