@@ -9,6 +9,20 @@ WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp
   pipeline,strategy=pipeline,strategy.schedule=gpipe,hardware.workers=4
 PYTEST := $(BIN)/python -m pytest --dist loadgroup
 SEED := 0
+SEEDS := 3
+STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse
+# The columns of docs/experiments/NAME.csv: what is chosen, then what is measured.
+CHOSEN_digits_64 := sync
+CHOSEN_stragglers_scaling := sync,hardware.workers
+CHOSEN_backup_workers := sync.backups
+CHOSEN_local_sgd_period := partition,sync.period,batch_size
+CHOSEN_easgd_downpour := sync,sync.period,sync.push
+CHOSEN_gossip_topologies := sync
+CHOSEN_hogwild_sparse := hardware.workers,sync
+MEASURED := accuracy,time_to_accuracy_s,epochs_to_accuracy,step_ms,bytes_per_step,megabytes,staleness_mean,consensus_distance,dropped_gradients
+MEASURED_local_sgd_period := $(MEASURED),rounds_to_accuracy
+MEASURED_hogwild_sparse := updates_per_second,accuracy
+JOBS_hogwild_sparse := 1  # it is timed
 NONE_IS_FINE := || test $$? -eq 5  # pytest's status when ARGS leaves no test to run
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
@@ -97,8 +111,19 @@ compare: $(READY)  ## Train Fashion-MNIST five ways and compare (the README's ta
 bench: $(READY)  ## Time paceline against what a user would pick instead
 	$(BIN)/python -m benchmarks $(ARGS)
 
-experiments: $(READY)  ## Run the studies of sync modes and draw them (ARGS="local_sgd_period --seeds 1")
-	$(BIN)/python -m benchmarks.experiments $(ARGS)
+experiments: $(addprefix study-,$(or $(ARGS),$(STUDIES)))  ## Run the studies of sync modes and draw them (ARGS=local_sgd_period SEEDS=1)
+
+# Each file sweeps/studies/NAME*.yaml is a sweep; together they are the table and the picture of NAME.
+study-%: $(READY)
+	@for file in sweeps/studies/$**.yaml; do \
+	  name=$$(basename $$file .yaml); test -d runs/$$name && again=--resume || again=; \
+	  $(BIN)/paceline sweep $$file tracking=none --seeds $(SEEDS) --jobs $(or $(JOBS_$*),2) $$again || exit $$?; \
+	done
+	$(BIN)/paceline compare $(notdir $(basename $(wildcard sweeps/studies/$**.yaml))) --no-group --format csv \
+	  --columns $(CHOSEN_$*),seed,modelled,$(or $(MEASURED_$*),$(MEASURED)) > docs/experiments/$*.new
+	mv docs/experiments/$*.new docs/experiments/$*.csv
+	$(BIN)/paceline compare docs/experiments/$*.csv --figure sweeps/studies/$*.yaml --png docs/experiments > /dev/null
+	rm docs/experiments/*$*.pdf
 
 lock: $(READY)  ## Write the installed versions to constraints.txt
 	@{ echo "# Every version that the tests ran with. Renew: make lock"; \

@@ -19,6 +19,7 @@ from .sources import RunData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure as Canvas
 
 DOTS_PER_INCH = 200
@@ -118,7 +119,7 @@ def _lines(runs: tuple[Drawn, ...], figure: Lines, x: Axis) -> "Canvas":
     axes.set_ylabel(figure.y.title)
     axes.grid(True, color=GRID, linewidth=0.6)
     if x.unit == "bytes":
-        _ticks_of_bytes(axes, max(float(along.max()) for *_, along in drawn))
+        _ticks_of_bytes(axes.xaxis, max(float(along.max()) for *_, along in drawn))
     _name_runs(axes, marks, [run for run, *_ in drawn])
     return canvas
 
@@ -171,14 +172,14 @@ def _legend(axes: "Axes", marks: list[Any], names: list[str], length: float = 2.
         text.set_text(name)  # not given to legend(), which leaves out names that begin with _
 
 
-def _ticks_of_bytes(axes: "Axes", top: float) -> None:
+def _ticks_of_bytes(axis: "XAxis | YAxis", top: float) -> None:
     """0, 20 MiB, 40 MiB, ...: about five, of 1, 2 or 5 times a power of ten of a unit."""
     unit = 1024.0 ** min(int(math.log(max(top, 1.0), 1024)), 4)
     rough = top / unit / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     distance = next(times for times in (1, 2, 5, 10) if times * power >= rough) * power * unit
     ticks = [i * distance for i in range(int(top / distance) + 1)]
-    axes.set_xticks(ticks, [human_bytes(tick).replace(".0 ", " ") for tick in ticks])
+    axis.set_ticks(ticks, [human_bytes(tick).replace(".0 ", " ") for tick in ticks])
 
 
 # -- rows
@@ -199,7 +200,7 @@ def _rows(runs: tuple[Drawn, ...], figure: Rows) -> "Canvas":
         axes.set_title(f"the first {ROWS} of {len(figure.rows)} runs", fontsize=9, loc="left")
     marks = list(_marks(axes, figure, rows, layers))
     if figure.x.unit == "bytes":
-        _ticks_of_bytes(axes, max((value or 0.0) for row in rows for value in row.values))
+        _ticks_of_bytes(axes.xaxis, max((value or 0.0) for row in rows for value in row.values))
     named = [(series.name, mark) for series, mark in marks if series.legend]
     if named:
         _legend(axes, [mark for _, mark in named], [name for name, _ in named])
@@ -289,10 +290,12 @@ def _trace(axes: "Axes", trace: Trace, panel: int, figure: Against, y: Axis) -> 
 
 
 def _scale(axes: "Axes", figure: Against, y: Axis) -> None:
-    values = sorted({point.x for trace in figure.traces for point in trace.points}, key=str)
+    values = {point.x for trace in figure.traces for point in trace.points}
     numbers = sorted(value for value in values if isinstance(value, float))
     if y.log:
         axes.set_yscale("log")
+    elif y.unit == "bytes":
+        _ticks_of_bytes(axes.yaxis, axes.get_ylim()[1])
     if figure.x.log:
         axes.set_xscale("log", base=2)
     if len(numbers) < len(values):
@@ -300,9 +303,10 @@ def _scale(axes: "Axes", figure: Against, y: Axis) -> None:
         for text in axes.get_xticklabels():
             text.set_parse_math(False)
     elif figure.x.unit == "bytes":
-        axes.set_xlim(left=0.0)
-        _ticks_of_bytes(axes, numbers[-1])
-    elif figure.x.log and len(numbers) <= TICKED:
+        _ticks_of_bytes(axes.xaxis, numbers[-1])
+    elif not figure.x.log:
+        axes.locator_params(axis="x", integer=all(number.is_integer() for number in numbers))
+    elif len(numbers) <= TICKED:
         axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
         axes.minorticks_off()
 

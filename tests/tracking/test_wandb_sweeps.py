@@ -18,7 +18,8 @@ from paceline.tracking.compare import rows
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory, run_names
 
-SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
+READY = Path(__file__).parents[2] / "sweeps"
+SWEEPS = [*sorted(READY.glob("*.yaml")), READY / "studies" / "easgd_downpour_asp.yaml"]
 GRID = next(path for path in SWEEPS if path.stem == "sync_and_rate")
 SHORT = ["steps=3", "measure.after=1", "checkpoint.every=0"]
 

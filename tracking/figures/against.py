@@ -11,7 +11,7 @@ from ..selection import Names
 from ..sources import RunData
 from ..text import plain, shown
 from .facts import Plain, finite, is_modelled
-from .palette import look
+from .palette import look_of_points
 from .request import OPTION, Name, Request
 from .spec import Against, Axis, Point, Trace, Unit
 
@@ -99,7 +99,7 @@ def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Again
             traces.setdefault(label, []).append(Point(x, tuple(places), values))
     in_numbers = all(isinstance(point.x, float) for points in traces.values() for point in points)
     drawn = tuple(
-        Trace(label, look(number), tuple(_ordered(points, in_numbers)))
+        Trace(label, look_of_points(number), tuple(_ordered(points, in_numbers)))
         for number, (label, points) in enumerate(traces.items())
     )
     joined = in_numbers and not read.is_measured(request.x)

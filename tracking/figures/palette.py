@@ -29,3 +29,8 @@ def look(number: int) -> Look:
     turn = number // len(LIGHT)
     marker = MARKERS[(turn + turn // len(DASHES)) % len(MARKERS)]
     return Look(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)
+
+
+def look_of_points(number: int) -> Look:
+    """Of a trace of points, which may lie over each other: colour and marker change together."""
+    return Look(number % len(LIGHT), DASHES[number // len(LIGHT) % len(DASHES)], MARKERS[number % len(MARKERS)])
