@@ -1,4 +1,4 @@
-"""`make mutations`: 42 guarded lines, each broken once in a copy of the tree, and whether the tests that guard it fail.
+"""`make mutations`: guarded lines of all rooms, each broken once in a copy of the tree, and whether the tests that guard it fail.
 
 `python tests/mutations.py local_sgd ledger` breaks those alone whose file or whose tests have one of the words. The
 copy is of the working tree; nothing outside of it is changed. First the tests must pass there, unbroken. Exit status 1:
@@ -221,6 +221,79 @@ MUTATIONS = [
         'worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(*vector) / self.period},',
         'worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(*vector)},',
         "tests/strategies/test_gossip.py -k 'virtual or bytes or cost'",
+    ),
+    # -- what travels, how sums are made and rows are joined, and how a replica lies over workers
+    Mutation(
+        "strategies/exchange/collectives/ring.py",
+        "mine = chunks[(rank - step - 1) % workers]",
+        "mine = chunks[(rank - step) % workers]",
+        "tests/strategies/test_collectives.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/ring.py",
+        "if flat.data_ptr() != self._tensor.data_ptr():",
+        "if flat.data_ptr() == 0:",
+        "tests/strategies/test_collectives.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/median.py",
+        "return ranked[n // 2].clone() if n % 2 else",
+        "return ranked[n // 2].clone() if n else",
+        "tests/strategies/test_joining.py",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "given = [replica for replica in sorted(rows) if weights[replica] > 0]",
+        "given = sorted(rows)",
+        "tests/strategies/test_joining.py",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "self._rows[rank], self._weights[rank] = row.clone(), weight",
+        "self._rows[rank], self._weights[rank] = row, weight",
+        "tests/strategies/test_joining.py",
+    ),
+    Mutation(
+        "strategies/exchange/channel.py",
+        "self._left_out = {key: e.clone() for key, e in state.items()}",
+        "self._left_out = {}",
+        "tests/strategies/test_channel.py tests/strategies/test_compressed_runs.py",
+    ),
+    Mutation(
+        "strategies/exchange/compress/topk.py",
+        "if bool((places[1:] <= places[:-1]).any()) or int(places[0]) < 0 or int(places[-1]) >= n:",
+        "if int(places[0]) < 0 or int(places[-1]) >= n:",
+        "tests/strategies/test_compress.py",
+    ),
+    Mutation(
+        "strategies/mesh.py",
+        "0 if axis in ALIKE else i for axis, i",
+        "i for axis, i",
+        "tests/strategies/test_mesh.py",
+    ),
+    Mutation(
+        "strategies/placements.py",
+        "whole[name] = torch.cat(pieces, dim=dims[name]) if pieces else tensor",
+        "whole[name] = torch.cat(pieces, dim=0) if pieces else tensor",
+        "tests/strategies/test_tensor.py",
+    ),
+    Mutation(
+        "engine/work.py",
+        "    worker.strategy.drain()\n    with worker.comm.ledger.aside():",
+        "    with worker.comm.ledger.aside():",
+        "tests/strategies/test_tensor.py -k drains",
+    ),
+    Mutation(
+        "engine/worker.py",
+        'load_state(module, state["parameters"])  # `prepare` may have made all replicas alike',
+        "pass",
+        "tests/strategies/test_conformance.py -k checkpoint",
+    ),
+    Mutation(
+        "engine/spread.py",
+        "total += float((stacked - stacked.mean(0)).square().sum(1).mean())",
+        "total += float((stacked - stacked.mean(0)).square().sum())",
+        "tests/engine/test_dates.py",
     ),
     # -- what is trained
     Mutation(
