@@ -18,6 +18,7 @@ import torch
 
 from ..comm import Comm
 from ..comm.timeline import Operation, StepSplit, last_launches, split
+from ..strategies.base import Measures
 from ..tracking.records import Measured, Staleness, StepTime, Wire, WorkerTime
 from .layout import Layout, Role
 
@@ -40,7 +41,7 @@ class Report:
     bytes: dict[str, int]
     messages: dict[str, int]
     memory: dict[str, int]
-    sync: dict[str, Any] = field(default_factory=dict)
+    sync: Measures = field(default_factory=Measures)
     left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
 
@@ -111,7 +112,7 @@ class Meter:
             torch.cuda.synchronize(self._device)
         return self._comm.now()
 
-    def report(self, rank: int, role: Role, memory: dict[str, int], sync: dict[str, Any]) -> Report:
+    def report(self, rank: int, role: Role, memory: dict[str, int], sync: Measures) -> Report:
         steps, timeline = self.steps[-self._kept :], self._comm.timeline
         since = steps[0][0] if steps else float("inf")
         some_are_gone = len(timeline.operations) == timeline.kept

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -168,6 +168,16 @@ class Strategy(ABC):
         return held
 
 
+class Measures(TypedDict, total=False):
+    """What a sync mode measures beside the engine, as JSON: of one worker or server."""
+
+    staleness: dict[int, int]  # pushes, by the versions that came between their fetch and them
+    dropped: int  # gradients that were computed and not used
+    lost: list[int]  # ranks whose death it has seen
+    rounds: int  # FedAvg's, of the server
+    buckets: int  # bsp's, that gradients are summed in
+
+
 class Sync(ABC):
     """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
@@ -280,12 +290,8 @@ class Sync(ABC):
         """
         return held
 
-    def report(self) -> dict[str, Any]:
-        """What else this worker measured (JSON).
-
-        Keys that the summary joins over workers: `staleness` {versions: pushes}, `dropped` (gradients that were
-        computed and not used), `lost` (ranks whose death this worker has seen).
-        """
+    def report(self) -> Measures:
+        """What else this worker measured."""
         return {}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:

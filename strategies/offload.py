@@ -40,7 +40,21 @@ from torch.optim import Optimizer
 
 from ..comm import Comm
 from ..compat.dispatch import FakeTensorMode
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, World, layers_of, payload
+from .base import (
+    Batch,
+    BeforeBackward,
+    Cost,
+    Loss,
+    Measures,
+    Memory,
+    Pass,
+    State,
+    Strategy,
+    Sync,
+    World,
+    layers_of,
+    payload,
+)
 from .errors import LayoutError
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
@@ -270,7 +284,7 @@ class DelayedUpdate(Sync):
     def buffers(self) -> list[Tensor]:
         return self._bsp.buffers()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return self._bsp.report()
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

@@ -1,4 +1,4 @@
-"""`make mutations`: guarded lines of all rooms, each broken once in a copy of the tree, and whether the tests that guard it fail.
+"""`make mutations`: guarded lines, each broken once in a copy of the tree, and whether the tests that guard it fail.
 
 `python tests/mutations.py local_sgd ledger` breaks those alone whose file or whose tests have one of the words. The
 copy is of the working tree; nothing outside of it is changed. First the tests must pass there, unbroken. Exit status 1:

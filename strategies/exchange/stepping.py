@@ -6,14 +6,13 @@ last fetch and the push.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import State
+from ..base import Measures, State
 from ..errors import LayoutError
 from .buckets import views_of
 from .channel import Channel
@@ -127,5 +126,5 @@ class Stepping:
         received = [] if self._received is None else [self._received]
         return [self.gradient, *received, *self._channel.buffers()]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.serving.comm.lost())}

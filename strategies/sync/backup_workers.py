@@ -30,7 +30,7 @@ sends it S + 8.
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Batch, Cost, State, Sync, Trial, World, payload
+from ..base import Batch, Cost, Measures, State, Sync, Trial, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
@@ -230,7 +230,7 @@ class BackupWorkers(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._gradient] if self._received is None else [self._gradient, self._received]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         if self.comm.rank != self._server:
             return {}
         return {"staleness": {0: self._used}, "dropped": self._dropped, "lost": sorted(self.comm.lost())}

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, Memory, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
@@ -248,7 +248,7 @@ class BSP(Sync):
             return held
         return {**held, "gradients": self._shards.gradient_bytes() + self._reducer.peak}
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return {"buckets": len(self._buckets) if self._shards is None else len(self._shards.buckets)}
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.channel import Channel
@@ -189,7 +189,7 @@ class Downpour(Sync):
     def buffers(self) -> list[Tensor]:
         return self._server.buffers() if self._serves else self._worker.buffers()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return self._server.report() if self._serves else {}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:

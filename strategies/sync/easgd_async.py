@@ -1,7 +1,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from annotated_types import Ge, Gt
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Cost, State, Sync, World, payload
+from ..base import Cost, Measures, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype
 from ..exchange.serving import Serving
@@ -128,7 +128,7 @@ class AsyncEASGD(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         """`staleness`: of an exchange, how many of others there were since the replica's last one."""
         if self.comm.rank != self._server:
             return {}

@@ -45,7 +45,7 @@ takes away bytes and trained steps alike. The server holds m deliveries, m S byt
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
@@ -306,9 +306,11 @@ class FedAvg(Sync):
         own = (self._evaluated, self._rows, self._began)
         return [*(buffer for buffer in own if buffer is not None), *self._channel.buffers()]
 
-    def report(self) -> dict[str, Any]:
-        lost = {"lost": sorted(self.comm.lost())}
-        return {**lost, "rounds": self._rounds} if self.comm.rank == self._server else lost
+    def report(self) -> Measures:
+        measured: Measures = {"lost": sorted(self.comm.lost())}
+        if self.comm.rank == self._server:
+            measured["rounds"] = self._rounds
+        return measured
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)

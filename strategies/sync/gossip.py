@@ -37,7 +37,7 @@ mean over workers).
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Cost, State, Sync, World, payload
+from ..base import Cost, Measures, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, as_bytes
@@ -167,7 +167,7 @@ class Gossip(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._mixed, self._received, *(self._known or {}).values()]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

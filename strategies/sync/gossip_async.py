@@ -38,7 +38,7 @@ Cost per step, S bytes of weights: a worker sends (S + 24) / period, the weights
 from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
-from ..base import Batch, Cost, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 
@@ -209,7 +209,7 @@ class AsyncGossip(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._received, self._leaving]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

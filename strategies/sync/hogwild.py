@@ -44,7 +44,7 @@ from torch.optim import SGD, Optimizer
 
 from ...comm import Comm
 from ...comm.errors import FabricError
-from ..base import Batch, Cost, Sync, Trial, World
+from ..base import Batch, Cost, Measures, Sync, Trial, World
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
@@ -140,7 +140,7 @@ class Hogwild(Sync):
     def consensus(self) -> dict[str, Tensor]:
         return {name: w.detach().clone() for name, w in self.parameters.items()}
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

@@ -19,13 +19,12 @@ Cost per step: nothing. The average at the end is no part of training: every oth
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, Trial, World
+from ..base import Batch, Cost, Measures, State, Sync, Trial, World
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.start_alike import start_alike
 from ..exchange.survivors import mean_of_living
@@ -64,7 +63,7 @@ class Independent(Sync):
         if self.comm.rank == 0:
             super().load_state_dict(state)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

@@ -29,7 +29,7 @@ graph, 2 on one_peer_and_random (1 for n = 2), ceil(log2 n) on the exponential o
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Cost, State, Sync, World, payload
+from ..base import Cost, Measures, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
@@ -129,7 +129,7 @@ class PushSum(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._x, self._received]
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

@@ -40,7 +40,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -48,7 +48,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.channel import Channel
@@ -218,7 +218,7 @@ class SSP(Sync):
     def buffers(self) -> list[Tensor]:
         return self._server.buffers() if self._serves else self._worker.buffers()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Measures:
         return self._server.report() if self._serves else {}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
