@@ -64,6 +64,9 @@ def call(to: Endpoint, rank: int, timeout: float) -> socket.socket:
     deadline, refused = time.monotonic() + timeout, 0
     while True:
         sock = socket.create_connection((to.host, to.port), max(deadline - time.monotonic(), 0.001))
+        if sock.getsockname() == sock.getpeername():  # nobody listens, and the kernel took that port for our end
+            sock.close()
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"{to.name} no longer listens")
         proved = False
         try:
             callees = _read(sock, NONCE, deadline)

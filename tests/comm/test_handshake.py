@@ -202,6 +202,19 @@ def test_nobody_there_is_said_at_once_and_silence_after_the_timeout() -> None:
         call(there, 1, SECONDS)
 
 
+def test_a_connection_to_oneself_is_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who calls a port of its own host that nobody listens to any more may be given that port for its own end."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    own = sock.getsockname()
+    sock.connect(own)
+    assert sock.getpeername() == own
+    monkeypatch.setattr(socket, "create_connection", lambda address, timeout: sock)
+    with pytest.raises(ConnectionRefusedError):
+        call(Endpoint("worker 1", *own, KEY), 0, 0.2)
+    assert sock.fileno() == -1
+
+
 def test_closing_ends_the_thread_and_leaves_no_descriptor() -> None:
     before, open_before = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
     listener = listen("127.0.0.1")
