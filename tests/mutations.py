@@ -287,13 +287,13 @@ MUTATIONS = [
         "engine/worker.py",
         'load_state(module, state["parameters"])  # `prepare` may have made all replicas alike',
         "pass",
-        "tests/strategies/test_conformance.py -k checkpoint",
+        "tests/strategies/test_conformance.py -k uninterrupted",
     ),
     Mutation(
         "engine/spread.py",
         "total += float((stacked - stacked.mean(0)).square().sum(1).mean())",
         "total += float((stacked - stacked.mean(0)).square().sum())",
-        "tests/engine/test_dates.py",
+        "tests/engine/test_spread.py",
     ),
     # -- what is trained
     Mutation(

@@ -14,12 +14,11 @@ import pytest
 import torch
 from short_runs import Train, weights
 
-from paceline.engine import prepare, spread
+from paceline.engine import prepare
 from paceline.engine.build import assemble
 from paceline.engine.launchers.virtual import cluster_of
 from paceline.engine.launchers.virtual import run as run_virtual
 from paceline.engine.meters import Meter
-from paceline.engine.spread import pieces
 from paceline.tracking.run_directory import RunDirectory
 
 ALPHA = 0.125
@@ -206,22 +205,3 @@ def test_on_processes_too_a_servers_sums_have_the_same_bits_whichever_worker_is_
         slow = ("stragglers=one_slow", f"stragglers.worker={slowest}", "stragglers.factor=100.0")
         ends.add(weights(train(f"sync={sync}", *knobs, "hardware.workers=3", *slow).path))
     assert len(ends) == 1
-
-
-def test_pieces_are_the_entries_in_their_order() -> None:
-    tensors = [torch.arange(5.0).reshape(5, 1), torch.arange(5.0, 6.0), torch.arange(6.0, 17.0)]
-    for entries in (1, 3, 4, 16, 17, 100):
-        found = list(pieces(tensors, entries))
-        assert torch.equal(torch.cat(found), torch.arange(17.0, dtype=torch.float64))
-        assert all(len(piece) == entries for piece in found[:-1])
-
-
-def test_the_distance_of_replicas_in_pieces_is_that_of_whole_models(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local = ("sync=local_sgd", "sync.period=100", "model.hidden=[64,64]", "hardware.workers=2", "steps=2")
-    whole, _ = here("evaluate.every=100", *local)
-    monkeypatch.setattr(spread, "_AT_ONCE", 0)  # 4096 entries, of 8,970
-    in_pieces, _ = here("evaluate.every=100", *local)
-    assert in_pieces[-1]["consensus_distance"] == pytest.approx(whole[-1]["consensus_distance"], rel=1e-12)
-    assert whole[-1]["consensus_distance"] > 0
