@@ -93,7 +93,7 @@ def take(job: Job, step: int) -> Batch:
     partition = job.partition
     indices = partition.indices(step, job.replica)
     inputs, targets = job.train.inputs[indices].to(job.device), job.train.targets[indices].to(job.device)
-    return Batch(inputs, targets, partition.total(step), (step + 1) % partition.steps_per_epoch == 0)
+    return Batch(inputs, targets, partition.total(step))
 
 
 def seed_step(job: Job, step: int) -> None:

@@ -51,6 +51,7 @@ class Plan:
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
     survives: bool  # the others go on when a worker dies
+    period: int  # steps from one exchange of replicas to the next; the last one may be missing
     notes: list[str]  # what is other than one may think
 
     def bytes_per_step(self) -> float | None:
@@ -113,6 +114,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         parts.strategy,
         shapes,
         parts.sync.survives,
+        parts.sync.period,
         [
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *(given.named(text, experiment) for text in surprises),

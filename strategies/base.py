@@ -25,7 +25,6 @@ class Batch:
     inputs: Tensor  # [size, ...]
     targets: Tensor  # [size, ...]
     total: int  # samples of this step over all replicas
-    ends_epoch: bool = False  # the last step of an epoch
 
     @property
     def size(self) -> int:
@@ -191,6 +190,7 @@ class Sync(ABC):
     """
 
     servers: int = 0
+    period: int = 1  # steps from one exchange of replicas to the next; the last one may be missing
     max_parts: int | None = None  # that a replica may have; None for any number
     over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
     synchronous: bool = True

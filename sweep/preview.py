@@ -112,8 +112,7 @@ def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float
     alone = hardware.workers_per_host == 1  # otherwise some of it may stay within the host
     bandwidth = hardware.network.bandwidth if alone else max(hardware.network.bandwidth, hardware.inside.bandwidth)
     sent = [sum(costs.values()) for part in plan.parts for costs in (part.worker, part.server) if costs is not None]
-    period = experiment.sync.knobs.get("period") or 1  # a period that is not whole ends without its exchange
-    return steps // period * period * max(sent, default=0.0) / bandwidth
+    return steps // plan.period * plan.period * max(sent, default=0.0) / bandwidth
 
 
 @without_dynamo()

@@ -101,7 +101,6 @@ class Case:
     model: Callable[[], nn.Module] = mlp64
     optimizer: Callable[..., torch.optim.Optimizer] = momentum
     branches: list[list[bool]] | None = None
-    steps_per_epoch: int | None = None
 
     def step(self, step: int) -> tuple[Tensor, Tensor]:
         """All replicas' samples of `step`, in the order of replicas, in the model's dtype."""
@@ -232,8 +231,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
 def replica_batch(case: Case, step: int, replica: int) -> Batch:
     inputs, targets = case.step(step)
     sizes = case.sizes[step]
-    ends_epoch = case.steps_per_epoch is not None and (step + 1) % case.steps_per_epoch == 0
-    return Batch(inputs.split(sizes)[replica], targets.split(sizes)[replica], sum(sizes), ends_epoch)
+    return Batch(inputs.split(sizes)[replica], targets.split(sizes)[replica], sum(sizes))
 
 
 class _Launches:
