@@ -503,6 +503,13 @@ def test_a_client_that_dies_is_left_out_and_the_others_go_on(workers, federation
     assert all(identical(client["weights"], server["weights"]) for client in living)
 
 
+@pytest.mark.fault
+def test_the_death_of_client_0_ends_it(workers):
+    """Which judges and saves: nobody would know what the others trained."""
+    with pytest.raises(AssertionError, match="lost a peer in recv_any: worker 0"):
+        run(workers, Federation((4, 6, 3), steps=9, deaths={0: 4}))
+
+
 # -- cost
 
 
