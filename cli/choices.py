@@ -1,6 +1,5 @@
 """What can be chosen, read from the YAML files alone: no Hydra, no torch."""
 
-import difflib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -57,8 +56,9 @@ def group_of(name: str, config_dir: Path | None = None) -> list[Choice]:
     """The choices of one group. Raises ConfigError, naming the nearest groups."""
     known = groups(config_dir)
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+        from ..tracking.text import did_you_mean
+
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise ConfigError(f"{name}: there is no such group; {hint}")
     return known[name]
 

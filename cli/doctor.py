@@ -187,27 +187,15 @@ def _wandb() -> Finding:
     """Whether a key is there; never which."""
     from importlib.metadata import version
 
+    from ..tracking.wandb import key_in_netrc
+
     installed = version("wandb")
     asked = os.environ.get("WANDB_MODE")
     if asked in ("offline", "disabled"):
         return Finding(True, f"{installed}, {asked}: as WANDB_MODE says")
-    if os.environ.get("WANDB_API_KEY") or _key_in_netrc():
+    if os.environ.get("WANDB_API_KEY") or key_in_netrc(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"):
         return Finding(True, f"{installed}, online: an API key is there")
     return Finding(True, f"{installed}, offline: no API key; for online: wandb login")
-
-
-def _key_in_netrc() -> bool:
-    import netrc
-    from urllib.parse import urlsplit
-
-    from ..tracking.files import UnusableFileError, check_regular
-
-    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").netloc
-    try:
-        check_regular(os.environ.get("NETRC") or Path.home() / ".netrc")
-        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    except (OSError, UnusableFileError, netrc.NetrcParseError):
-        return False
 
 
 def _data_checks() -> list[Check]:

@@ -73,7 +73,7 @@ def show(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print it as one JSON document."""
-    from ..tracking.rendering import finite
+    from ..tracking.values import finite
 
     show(json.dumps(finite(value), indent=2, default=str))
 

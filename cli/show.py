@@ -159,12 +159,17 @@ def _predicted(run: "RunData") -> str:
 
 def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
     """What was predicted and what was measured, in bytes."""
+    from ..tracking.values import plain_number
+
     predicted, memory, wire = (_section(run.summary, key) for key in ("predicted", "memory", "wire"))
     if not predicted:
         return {}
     foreseen = _section(predicted, "memory")
-    pairs = {kind: (_number(foreseen.get(kind)), _number(memory.get(kind))) for kind in foreseen}
-    return {"sent/step": (_number(predicted.get("bytes_per_step")), _number(wire.get("bytes_per_step"))), **pairs}
+    pairs = {kind: (plain_number(foreseen.get(kind)), plain_number(memory.get(kind))) for kind in foreseen}
+    return {
+        "sent/step": (plain_number(predicted.get("bytes_per_step")), plain_number(wire.get("bytes_per_step"))),
+        **pairs,
+    }
 
 
 def _files(run: "RunData", overrides: list[str] | None) -> str:
@@ -204,8 +209,8 @@ def _checkpoints(path: Path) -> list[str]:
 
 def _as_json(run: "RunData") -> dict[str, Any]:
     from ..tracking.compare import rows
-    from ..tracking.rendering import finite
     from ..tracking.sparkline import curves
+    from ..tracking.values import finite
 
     overrides = _overrides(run)
     how = _go_on(run, overrides)
@@ -225,7 +230,3 @@ def _as_json(run: "RunData") -> dict[str, Any]:
 def _section(summary: dict[str, Any], key: str) -> dict[str, Any]:
     section = summary.get(key)
     return section if isinstance(section, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

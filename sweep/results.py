@@ -5,6 +5,7 @@ from typing import Any
 from ..tracking.compare import COLUMNS, rows
 from ..tracking.records import End
 from ..tracking.run_directory import RunDirectory
+from ..tracking.values import flat
 
 
 def measures_of(summary: dict[str, Any]) -> dict[str, float | None]:
@@ -19,19 +20,12 @@ def measures_of(summary: dict[str, Any]) -> dict[str, float | None]:
         for name in (column.key, column.short)
         if name
     }
-    found = {**_flat(summary, ""), **columns}
+    found = {**flat(summary), **columns}
     return {
         key: None if value is None or value != value else value
         for key, value in found.items()
         if (value is None and key in columns) or (isinstance(value, int | float) and not isinstance(value, bool))
     }
-
-
-def _flat(section: dict[str, Any], prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        found |= _flat(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
 
 
 def as_pruned(run: RunDirectory) -> dict[str, Any]:

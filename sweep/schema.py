@@ -8,7 +8,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..engine.grammar import as_override
 from ..tracking.errors import TableError
 from ..tracking.figures.request import Request, in_description
 from ..tracking.files import UnusableFileError, read_yaml
+from ..tracking.text import did_you_mean
 from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, ranged
 
 _KEYS = ("program", "method", "parameters", "metric", "early_terminate", "run_cap", "command", "name", "description")
@@ -294,5 +294,4 @@ def _check_keys(key: str, parameter: dict[str, Any], valid: set[str]) -> None:
 
 
 def _nearest(name: str, valid: Sequence[str]) -> str:
-    close = get_close_matches(name, valid, n=2)
-    return f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(valid)}"
+    return did_you_mean(name, valid, 0.6) or f"valid: {', '.join(valid)}"

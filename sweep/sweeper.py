@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -34,6 +33,7 @@ from ..tracking.mirror import Mirror
 from ..tracking.records import End
 from ..tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
 from ..tracking.sources import Swept
+from ..tracking.text import did_you_mean
 from .directory import GONE
 from .results import as_pruned, measures_of
 from .study import Done, Study, Trial
@@ -284,10 +284,9 @@ class Sweeper:
         every = [measures_of(summary) for summary in summaries]
         if any(metric not in measures for measures in every):
             if "/" not in metric and known(metric) is None:  # some runs have no section/name, every run has the rest
-                near = get_close_matches(metric, every[0], n=3)
-                hint = f"; did you mean {' or '.join(near)}?" if near else f"; there are {', '.join(every[0])}."
+                hint = did_you_mean(metric, every[0], 0.6) or f"there are {', '.join(every[0])}."
                 raise ConfigError(
-                    f"metric {metric}: the results have no such number{hint} Begin anew, under another --name"
+                    f"metric {metric}: the results have no such number; {hint} Begin anew, under another --name"
                 )
             there = ", ".join(key for key, value in every[0].items() if value is not None)
             reason = f"metric {metric}: the results have no such number; there are {there}"

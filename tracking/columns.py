@@ -1,6 +1,5 @@
 """The columns of a comparison: what each is called, how it is shown, and which way it is better."""
 
-import difflib
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -9,6 +8,7 @@ from typing import Any
 
 from ..conf.groups import SHOWN
 from .errors import TableError
+from .text import did_you_mean
 
 SWEPT = 2
 TRAINED = ("model", "data", "task")  # runs that differ in one of them are not compared
@@ -169,5 +169,4 @@ def no_column(name: str, keys: Iterable[str]) -> TableError:
 
 
 def nearest(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    return did_you_mean(name, names, 0.4) or f"there are {', '.join(names)}"

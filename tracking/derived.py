@@ -3,9 +3,10 @@
 import math
 from typing import Any
 
-from .evaluations import at_target, number
+from .evaluations import at_target
 from .sources import RunData
 from .summaries import Row
+from .values import number, plain_number
 
 DERIVED = ("dollars", "epochs_to_accuracy", "rounds_to_accuracy", "updates_per_second")
 OF_RECORDS = ("epochs_to_accuracy", "rounds_to_accuracy")  # None where a run's records were not read
@@ -31,8 +32,8 @@ def dollars(run: RunData) -> float | None:
     A machine without devices is one host. None where the run's configuration tells no price.
     """
     machine = _section(_section(run.config, "hardware"), "machine")
-    price, devices = _plain(machine.get("price_per_hour")), machine.get("devices")
-    seconds, workers = _plain(run.summary.get("seconds")), _plain(run.summary.get("workers"))
+    price, devices = plain_number(machine.get("price_per_hour")), machine.get("devices")
+    seconds, workers = plain_number(run.summary.get("seconds")), plain_number(run.summary.get("workers"))
     if price is None or seconds is None or workers is None:
         return None
     hosts = math.ceil(workers / devices) if isinstance(devices, int) and devices > 0 else 1
@@ -42,8 +43,3 @@ def dollars(run: RunData) -> float | None:
 def _section(config: dict[str, Any], key: str) -> dict[str, Any]:
     found = config.get(key)
     return found if isinstance(found, dict) else {}
-
-
-def _plain(value: Any) -> float | None:
-    """A configuration's number: text in it stays text."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -5,18 +5,7 @@ from typing import Any
 
 from .columns import METRICS
 from .run_directory import Record
-
-
-def number(value: Any) -> float | None:
-    """A record's number; NaN and infinities are strings in JSON. None: it is none."""
-    if isinstance(value, str) and value in ("nan", "inf", "-inf", "NaN", "Infinity", "-Infinity"):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
+from .values import number
 
 
 def lived(records: Sequence[Record]) -> list[Record]:

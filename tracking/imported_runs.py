@@ -14,6 +14,7 @@ from .errors import CorruptRunError
 from .files import UnusableFileError, read_text
 from .run_directory import Record
 from .sources import RunData
+from .values import flat, plain_number
 from .wandb_datastore import Stored, read, read_json
 
 # Names that others give to what our table calls accuracy and loss; the first that is there is taken.
@@ -142,7 +143,7 @@ def _run(
 ) -> RunData:
     """A run that W&B tells of. Its values of other names than ours stay reachable as `extra`."""
     config = {key: value for key, value in config.items() if key != "_wandb"}
-    extra = {key: value for key, value in _flat(raw).items() if value is not None and key[:1] != "_"}
+    extra = {key: value for key, value in flat(raw, whole="_type").items() if value is not None and key[:1] != "_"}
     if _is_ours(config):
         records = [record for row in history for record in _mirrored(row)]
         summary = _configured(config) | summaries.from_records(name, records)
@@ -191,8 +192,8 @@ def _is_value(key: str, value: Any) -> bool:
 
 def _number(value: Any) -> float | None:
     """NaN is none: another name may have more to tell."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-    return value if known else None
+    known = plain_number(value)
+    return None if known is None or math.isnan(known) else known
 
 
 def _mirrored(row: dict[str, Any]) -> list[Record]:
@@ -208,7 +209,7 @@ def _mirrored(row: dict[str, Any]) -> list[Record]:
 
 def _logged(row: dict[str, Any], first: dict[str, Any]) -> list[Record]:
     """Steps and evaluations by well-known names; time as W&B saw it."""
-    row = _flat(row)
+    row = flat(row, whole="_type")
     time, now, began = (
         _number(of.get(key)) for of, key in ((row, "_runtime"), (row, "_timestamp"), (first, "_timestamp"))
     )
@@ -226,17 +227,6 @@ def _logged(row: dict[str, Any], first: dict[str, Any]) -> list[Record]:
 
 def _first(values: dict[str, Any], names: tuple[str, ...]) -> float | None:
     return next((values[name] for name in names if _number(values.get(name)) is not None), None)
-
-
-def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"step_time": {"median": 1}} -> {"step_time/median": 1}."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict) and "_type" not in value:
-            flat |= _flat(value, f"{prefix}{key}/")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:

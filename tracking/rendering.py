@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, SWEPT, TIMED, TOO_SHORT, Col
 from .errors import TableError
 from .groups import INTERVAL
 from .summaries import Row
+from .values import finite
 from .visible import visible
 
 FORMATS = ("table", "markdown", "csv", "json")
@@ -246,12 +246,3 @@ def _neutral(text: str) -> str:
     """
     shown = visible(text)
     return f"'{shown}" if shown[:1] in ("=", "+", "-", "@") else shown
-
-
-def finite(value: Any) -> Any:
-    """JSON has no NaN or infinity: strings, as in metrics.jsonl."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list) else value

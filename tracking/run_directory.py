@@ -9,9 +9,7 @@ runs/<name>/
     checkpoints/
 """
 
-import difflib
 import json
-import math
 import os
 import re
 import threading
@@ -25,6 +23,8 @@ from .checksums import marked
 from .errors import CorruptRunError, RunNameError, StorageError
 from .files import NotRegularError, UnusableFileError, open_regular, open_to_write, parse_json, read_json
 from .records import Written
+from .text import did_you_mean
+from .values import finite
 
 SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see sources.Swept
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -94,8 +94,7 @@ class RunDirectory:
                     raise CorruptRunError(f"{candidate / 'metrics.jsonl'} is gone, or is no file")
                 return cls(candidate.resolve())
         names = run_names(root)
-        close = difflib.get_close_matches(Path(text).name, names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else _first_names(names)
+        hint = did_you_mean(Path(text).name, names) or _first_names(names)
         raise RunNameError(f"no run {text!r} under {root}: {hint}")
 
     def add(self, record: Written) -> None:
@@ -134,10 +133,10 @@ class RunDirectory:
         write_atomically(self.config, marked(text))
 
     def write_environment(self, environment: dict[str, Any]) -> None:
-        write_atomically(self.environment, json.dumps(_finite(environment), indent=2) + "\n")
+        write_atomically(self.environment, json.dumps(finite(environment), indent=2) + "\n")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        write_atomically(self.summary, json.dumps(_finite(summary), indent=2) + "\n")
+        write_atomically(self.summary, json.dumps(finite(summary), indent=2) + "\n")
 
     def forget_summary(self) -> None:
         """That of an earlier life of the run. Raises StorageError."""
@@ -277,18 +276,7 @@ def _first_names(names: list[str]) -> str:
 
 
 def _line(record: Record) -> bytes:
-    return json.dumps(_finite(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN or infinity: they become the strings "nan", "inf" and "-inf"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(float(value))
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    return json.dumps(finite(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _open_for_append(path: Path) -> int:

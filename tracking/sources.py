@@ -1,6 +1,5 @@
 """What is compared: runs, wherever they were recorded."""
 
-import difflib
 import gc
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from .configurations import parse_configuration
 from .errors import CorruptRunError, RunNameError
 from .files import UnusableFileError, read_json, read_text
 from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, is_run, run_names
+from .text import did_you_mean
 
 SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
 
@@ -181,12 +181,10 @@ def _locate(name: str, root: Path) -> tuple[str, Path]:
     sweeps = sweep_names(root)
     nested = [f"{sweep}/{run}" for sweep in sweeps for run in run_names(root / sweep)]
     known = [*run_names(root), *sweeps, *(nested if "/" in name else [])]
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if not close:
-        close = difflib.get_close_matches(parts[-1], known, n=3, cutoff=0.5)
-    hint = f"there are {', '.join(known[:5])}{' and more' if len(known) > 5 else ''}" if known else "there are none yet"
-    if close:
-        hint = f"did you mean {' or '.join(close)}?"
+    there = (
+        f"there are {', '.join(known[:5])}{' and more' if len(known) > 5 else ''}" if known else "there are none yet"
+    )
+    hint = did_you_mean(name, known) or did_you_mean(parts[-1], known) or there
     raise RunNameError(f"no run {name!r} under {root}, nor a sweep, W&B folder, JSON or CSV file of that name: {hint}")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from .columns import METRICS
 from .run_directory import Record
+from .values import number
 
 BLOCKS, ASCII = "▁▂▃▄▅▆▇█", "_.:-=+*#"
 Curve = list[tuple[float, float]]  # seconds of training, value
@@ -25,8 +26,8 @@ def curves(records: Sequence[Record]) -> dict[str, Curve]:
     found: dict[str, Curve] = {}
     for name, (kind, key) in _CURVES.items():
         told = [record for record in records if record.get("kind") == kind]
-        timed = all(_number(record.get("time")) is not None for record in told)
-        points = [(_number(record.get("time" if timed else "step")), _number(record.get(key))) for record in told]
+        timed = all(number(record.get("time")) is not None for record in told)
+        points = [(number(record.get("time" if timed else "step")), number(record.get(key))) for record in told]
         curve = [(x, y) for x, y in points if x is not None and y is not None]
         if curve:
             found[name] = sorted(curve, key=lambda point: point[0])
@@ -59,10 +60,3 @@ def sparkline(curve: Curve, width: int, levels: str = BLOCKS) -> str:
 def _finite_or_marked(parts: list[list[float]]) -> list[list[float]]:
     """fsum raises for inf - inf: one such value is enough to mark its part."""
     return [next(([y] for y in part if not math.isfinite(y)), part) for part in parts]
-
-
-def _number(value: object) -> float | None:
-    """Records hold NaN and infinities as text."""
-    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
-        return float(value)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

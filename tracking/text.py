@@ -1,7 +1,9 @@
 """Names and values from anywhere, as text that a reader sees as it is."""
 
+import difflib
 import json
 import unicodedata
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
@@ -38,3 +40,9 @@ def plain(value: Any) -> str:
         return "".join(islice(parts, VALUE_CHARACTERS))
     except (ValueError, TypeError, RecursionError) as error:  # a YAML that contains itself
         return f"({type(error).__name__}: {error})"
+
+
+def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
+    """`did you mean bsp or asp?`, or "" where no name is near."""
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=cutoff)
+    return f"did you mean {' or '.join(close)}?" if close else ""

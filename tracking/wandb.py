@@ -28,6 +28,7 @@ from .errors import CorruptRunError
 from .files import UnusableFileError, check_regular, open_to_write, read_text
 from .redact import redact
 from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically, writing
+from .values import flat
 from .visible import visible
 
 Mode = Literal["online", "offline", "disabled"]
@@ -266,7 +267,7 @@ def _keep_choices(run: Any, config: dict[str, Any]) -> None:
         for key, value in config.items()
         if isinstance(value, dict) and not isinstance(run.config.get(key), dict)
     }
-    run.config.update(_flat(replaced, "."))
+    run.config.update(flat(replaced, "."))
 
 
 def _mode(asked: str, known: Any) -> tuple[Mode, str]:
@@ -275,12 +276,13 @@ def _mode(asked: str, known: Any) -> tuple[Mode, str]:
         return "offline", "as configured"
     if asked == "auto" and known.mode in ("offline", "disabled"):
         return known.mode, "as W&B's own settings say"
-    if known.api_key or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or _key_in_netrc(known.base_url):
+    if known.api_key or os.environ.get("WANDB_IDENTITY_TOKEN_FILE") or key_in_netrc(known.base_url):
         return "online", ""
     return "offline", "no API key"
 
 
-def _key_in_netrc(url: str) -> bool:
+def key_in_netrc(url: str) -> bool:
+    """Whether there is a login for the server at that URL."""
     try:
         check_regular(os.environ.get("NETRC") or Path.home() / ".netrc")
         login = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).netloc)
@@ -324,7 +326,7 @@ def _shown(directory: RunDirectory, summary: dict[str, Any]) -> dict[str, Any]:
     from .compare import rows
 
     (row,) = rows([directory])
-    return _flat(_with_histogram(summary)) | {key: value for key, value in row.items() if value is not None}
+    return flat(_with_histogram(summary)) | {key: value for key, value in row.items() if value is not None}
 
 
 def _with_histogram(summary: dict[str, Any]) -> dict[str, Any]:
@@ -340,17 +342,6 @@ def _with_histogram(summary: dict[str, Any]) -> dict[str, Any]:
     edges = np.arange(max(values) // width + 2) * width
     binned = np.histogram(values, bins=edges, weights=list(staleness["histogram"].values()))
     return summary | {"staleness": staleness | {"histogram": wandb.Histogram(np_histogram=binned)}}
-
-
-def _flat(nested: dict[str, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
-    """{"step_time": {"median": 1}} -> {"step_time/median": 1}."""
-    flat = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, separator, f"{prefix}{key}{separator}")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _tell(line: str) -> None:

@@ -67,6 +67,9 @@ def test_a_key_is_noticed_and_never_printed(place: str, paceline, here: Path, mo
     file = here / "netrc"
     monkeypatch.setenv("NETRC", str(file))
     assert "offline: no API key" in paceline("doctor").out
+    file.write_text('machine api.wandb.ai login user password ""\n')  # a run takes it for none
+    assert "offline: no API key" in paceline("doctor").out
+    file.unlink()
     key = "0123456789abcdef" * 2
     if place == "NETRC":
         file.write_text(f"machine api.wandb.ai login user password {key}\n")

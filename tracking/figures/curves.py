@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..evaluations import lived, number
+from ..evaluations import lived
 from ..sources import RunData
+from ..values import number
 
 TRAINING_LOSS, TEST_LOSS, ACCURACY, R2 = "training loss", "test loss", "accuracy", "r2"
 POINTS_OF_ALL = 150_000  # in one report

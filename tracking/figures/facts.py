@@ -5,10 +5,10 @@ from typing import Any
 from ...conf.groups import BY_NAME
 from .. import compare
 from ..columns import MEMORY_KINDS
-from ..evaluations import number
 from ..groups import Entry, grouped
 from ..sources import RunData
 from ..text import shown
+from ..values import number
 
 Plain = dict[str, Any]
 BROKEN = ("failed", "diverged", "damaged")

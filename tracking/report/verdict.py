@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compare import human_bytes
-from ..evaluations import at_target, number
+from ..evaluations import at_target
 from ..figures.facts import BROKEN, aim, bytes_of_a_step, name_of, trained
 from ..groups import Entry, grouped
 from ..ranking import RULE, Setting, first, order
 from ..sources import RunData
 from ..text import shown
+from ..values import number
 
 SENTENCES = 4  # of a folder with runs of many models, data sets and targets
 NAMED = 4  # settings in a list
