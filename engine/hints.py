@@ -1,4 +1,4 @@
-"""Where else a key is that there is not where it was looked for. Reads the YAML files, and is asked in errors alone."""
+"""Where a key belongs that was looked for in the wrong place. It reads the YAML files, for errors alone."""
 
 from collections.abc import Iterator
 from importlib.resources import files

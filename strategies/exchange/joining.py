@@ -1,4 +1,4 @@
-"""How the rows of workers become one vector, and what those among them send that lie.
+"""How the rows of workers become one vector, and what the workers that lie send.
 
 Rows of the weighted mean can be added up on their way (`streaming`); any other rule, and an attack by workers that know
 the honest rows, needs all rows in one place: on a server, or under bsp on every worker, which all compute the same.
