@@ -1,6 +1,8 @@
 """Downpour against its pseudocode, simulated in plain torch, its staleness, and servers without a lock."""
 
 from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from paceline.comm import Comm
 from paceline.strategies.base import Batch
 from paceline.strategies.exchange.pushing import HEADER
+from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.downpour import Downpour
 
 pytestmark = pytest.mark.dist
@@ -239,7 +242,41 @@ def test_what_servers_without_a_lock_lose_to_each_other_is_all_that_is_lost(work
     assert torch.equal(results[1]["final"], final)
 
 
-# -- what it looks at
+@dataclass(frozen=True)
+class Resumed:
+    """Two workers and two servers without a lock go on from `state`; the first server is late with loading it."""
+
+    state: bytes
+    sync: Downpour = field(default_factory=lambda: Downpour(servers=2, lock=False))
+
+
+def go_on(comm: Comm, job: Resumed) -> dict[str, Any]:
+    model, sync = mlp(), job.sync
+    sync.prepare(dict(model.named_parameters()), momentum(model.parameters()), comm)
+    if comm.rank == 2:
+        comm.elapse(1.0)
+    sync.load_state_dict(from_bytes(job.state))
+    if comm.rank >= 2:
+        sync.serve()
+        return {}
+    sync.begin(Batch(torch.empty(1), torch.empty(1), 2))
+    fetched = weights_of(model)
+    sync.finish()
+    comm.elapse(1.0)
+    rest = comm.try_recv_any(torch.empty(sum(parameter.numel() for parameter in model.parameters())))
+    return {"fetched": fetched, "rest": rest}
+
+
+def test_servers_without_a_lock_serve_none_but_the_saved_weights_and_each_worker_by_one(virtual_workers):
+    trained, _ = run(virtual_workers, Downpour(servers=2, lock=False), Case([[2, 2]] * 3, model=mlp))
+    state = trained[0]["state"]
+    saved = state["servers"][0]["weights"]
+    for worker in virtual_workers(4, go_on, Resumed(to_bytes(state)))[:2]:
+        assert torch.equal(torch.cat([w.flatten() for w in worker["fetched"].values()]), saved)
+        assert worker["rest"] is None, "nobody is sent the last weights twice"
+
+
+# -- what it looks at, and keeps
 
 
 def peek(comm, case):
@@ -264,3 +301,12 @@ def peek(comm, case):
 
 def test_the_consensus_is_replica_0s_own_copy_and_asks_nobody(fabric):
     assert fabric(2, peek, Case([[4]] * 6, model=mlp))[0] == [0] * 6
+
+
+def test_what_was_accrued_when_it_was_saved_is_pushed_at_the_end_if_no_step_follows(virtual_workers):
+    case, sync = Case([[4]] * 3, model=mlp), Downpour(4)
+    trained, _ = run(virtual_workers, sync, case)
+    state = to_bytes({"weights": trained[0]["trajectory"][-1], "sync": trained[0]["state"]})
+    resumed, _ = run(virtual_workers, sync, case, [state], start=3)
+    assert identical(resumed[0]["weights"], trained[0]["weights"])
+    assert not identical(resumed[0]["weights"], trained[0]["trajectory"][-1])

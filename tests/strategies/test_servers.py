@@ -17,9 +17,10 @@ from paceline.comm import PeerLostError
 from paceline.engine.errors import ConfigError
 from paceline.strategies.base import World
 from paceline.strategies.errors import LayoutError
+from paceline.strategies.exchange.compress import TopK
 from paceline.strategies.exchange.pushing import HEADER
 from paceline.strategies.exchange.server_shards import shards_of
-from paceline.strategies.state import to_bytes
+from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.sync.ssp import SSP
@@ -221,10 +222,41 @@ def test_stated_cost_is_what_a_step_sends(fabric, sync):
     assert cost.server["send"] * sync.servers * steps == pytest.approx(answers)
 
 
-@pytest.mark.parametrize("sync", ALL.values(), ids=list(ALL))
+@pytest.mark.parametrize("sync", [*ALL.values(), SSP(0)], ids=[*ALL, "ssp 0"])
 def test_stated_buffers_are_those_that_a_worker_holds(virtual_workers, sync):
+    """A server has room for one more gradient where it gathers those of a clock."""
     stated = sync.cost(list(mlp().parameters()), World(1)).buffers
-    assert virtual_workers(2, buffers_of, sync)[0] == stated
+    gathers = sync.synchronous or getattr(sync, "bound", 1) == 0
+    assert virtual_workers(2, buffers_of, sync) == [stated, stated * (2 if gathers else 1)]
+
+
+LEFT_OUT = {  # mode -> of which workers what was left out is back in a resumed run, where replica 0 saved or each did
+    "asp": (Downpour(compress=TopK(0.1)), [True, False]),
+    "ssp": (SSP(2, compress=TopK(0.1)), [True, False]),
+    "synchronous": (ParameterServer(compress=TopK(0.1)), [True, True]),
+}
+
+
+@pytest.mark.parametrize(("sync", "back"), LEFT_OUT.values(), ids=list(LEFT_OUT))
+def test_what_was_left_out_goes_on_with_the_replica_that_saved_it(virtual_workers, sync, back):
+    trained, _ = run(virtual_workers, sync, Case([[2, 2]] * 3, model=mlp))
+    kept = virtual_workers(3, left_out_of, sync, [to_bytes(worker["state"]) for worker in trained])
+    assert [len(left_out) > 0 for left_out in kept[:2]] == back
+    for worker, left_out in zip(trained, kept, strict=False):
+        assert all(torch.equal(left_out[key], worker["state"]["channel"][key]) for key in left_out)
+
+
+def left_out_of(comm, sync, states):
+    model = mlp()
+    sync.prepare(dict(model.named_parameters()), momentum(model.parameters()), comm)
+    if comm.rank == 2:
+        sync.load_state_dict(from_bytes(states[0]))
+        sync.serve()
+        return {}
+    sync.load_state_dict(from_bytes(states[comm.rank if sync.synchronous else 0]))
+    left_out = sync._worker._channel.state_dict()
+    sync.finish()
+    return left_out
 
 
 def buffers_of(comm, sync):
