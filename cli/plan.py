@@ -111,11 +111,12 @@ def _for_people(plan: "Plan") -> str:
     from ..tracking.compare import human_bytes
 
     largest = max(sum(part.memory.values()) for part in plan.parts)
+    shared = " (its share of what servers send included)" if plan.layout.servers else ""
     paragraphs = [
         _title(plan),
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
-        f"predicted: {_sent(plan)} sent for each worker and step, "
+        f"predicted: {_sent(plan)} sent for each worker and step{shared}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
     ]
     return "\n\n".join(paragraphs)

@@ -198,7 +198,8 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         return "its sweep", visible(f"paceline sweep --resume --name {shlex.quote(run.swept.sweep)}")
     if _checkpoints(run.path):
         name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
-        more = " epochs=MORE" if run.summary.get("status") == "completed" else ""
+        counted = "epochs" if run.config.get("steps") is None else "steps"
+        more = f" {counted}=MORE" if run.summary.get("status") == "completed" else ""
         return "go on", visible(f"paceline train --resume {shlex.quote(name)}{more}")
     return None if overrides is None else ("repeat", visible(_command(overrides)))
 

@@ -99,13 +99,15 @@ class Crew:
     """The worker processes of one run."""
 
     def __init__(
-        self, may_go_on: Callable[[Ended], bool], saves: bool, afterwards: Callable[[], object] = lambda: None
+        self,
+        may_go_on: Callable[[Ended], bool],
+        saved: Callable[[], str] | None,
+        afterwards: Callable[[], object] = lambda: None,
     ) -> None:
-        """`may_go_on`: asked about each worker that failed, whether the others go on without it. `saves`: checkpoints.
-
-        `afterwards`: what to do once all are gone.
+        """`may_go_on`: asked about each worker that failed, whether the others go on without it. `saved`: what there
+        is to go on from, in words; None where nothing is ever saved. `afterwards`: what to do once all are gone.
         """
-        self._saves, self._afterwards = saves, afterwards
+        self._saved, self._afterwards = saved, afterwards
         self.stop_signal, self._stopped_at = 0, 0.0
         self._may_go_on = may_go_on
         self._members: list[_Member] = []
@@ -208,10 +210,10 @@ class Crew:
             return  # `timeout` and some shells signal the process and then its group
         if self.stop_signal:
             self.kill()
-            print("killed" + ("; the last checkpoint is kept" if self._saves else ""), file=sys.stderr, flush=True)
+            print("killed" + (f"; {self._saved()}" if self._saved else ""), file=sys.stderr, flush=True)
             os._exit(128 + number)
         if self._trains:
-            saving = ", saving" if self._saves else ""
+            saving = ", saving" if self._saved else ""
             print(f"\nstopping after this step{saving}; once more to leave at once", file=sys.stderr, flush=True)
         self.ask_to_stop(number)
 

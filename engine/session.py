@@ -217,20 +217,24 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
 
 def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan", data: "Data") -> None:
     """Before any process starts. Raises `CorruptCheckpointError` or `ConfigError`."""
-    from .checkpoint import read_manifest
+    from .checkpoint import read_manifest, steps_of
     from .data_sums import check_data, sums_of
 
     assert prepared.directory is not None and prepared.stored is not None
     manifest = read_manifest(checkpoint)
     check_identity(prepared.directory, prepared.stored, checkpoint, manifest.run)
-    completed = False
+    made = None  # steps, where it came to its end
     with suppress(CorruptRunError):  # a damaged summary is written anew
-        completed = (prepared.directory.read_summary() or {}).get("status") == "completed"
+        summary = prepared.directory.read_summary() or {}
+        made = summary.get("steps") if summary.get("status") == "completed" else None
     done, experiment = manifest.step, plan.experiment
     given = f"epochs={experiment.epochs}" if experiment.steps is None else f"steps={experiment.steps}"
     more = "" if experiment.steps is None else ", or steps=null for as many as `epochs` says"
-    if plan.steps == done and completed:
-        raise ConfigError(f"{given}: makes {done} steps, and the run has made them; give more to go on with it{more}")
+    newest = (
+        checkpoint == steps_of(prepared.directory.checkpoints)[-1]
+    )  # from an older one steps are made again, as asked
+    if plan.steps is not None and plan.steps == made and newest:
+        raise ConfigError(f"{given}: makes {made} steps, and the run has made them; give more to go on with it{more}")
     if plan.steps is not None and plan.steps < done:
         raise ConfigError(
             f"{given}: makes {plan.steps} steps, and {checkpoint.name} has {done} behind it already{more}"

@@ -120,6 +120,7 @@ def _announce(worker: Worker, job: Job) -> None:
             workers=worker.layout.workers,
             servers=worker.layout.servers * worker.layout.parts,
             modelled=worker.parts.launcher.modelled,
+            together=worker.sync.synchronous,
             target_accuracy=worker.experiment.target_accuracy,
             choices=worker.choices(),
         )

@@ -26,12 +26,13 @@ class Lines:
         self._stream = stream
         self._seconds_between = seconds_between
         self._total = self._step = 0
+        self._whose = ""
         self._last_line = float("-inf")
 
     def record(self, record: Record) -> None:
         match record["kind"]:
             case "start":
-                self._total = record["steps"]
+                self._total, self._whose = record["steps"], _whose(record)
                 self._last_line = time.monotonic()
                 self._print(_title(record) + f", {record['steps']} steps")
             case "step":
@@ -39,7 +40,7 @@ class Lines:
                 if time.monotonic() - self._last_line >= self._seconds_between:
                     self._last_line = time.monotonic()
                     total = f"/{self._total}" if self._total else ""
-                    self._print(f"step {record['step']}{total}  {_step(record)}")
+                    self._print(f"step {record['step']}{total}  {_step(record)}{self._whose}")
             case "evaluation":
                 afterwards = " (judged afterwards)" if record["step"] < self._step else ""
                 self._print(f"step {record['step']}  {_evaluation(record)}{afterwards}")
@@ -75,17 +76,18 @@ class Bar:
             expand=True,
         )
         self._task = self._bar.add_task("starting", total=None, step="", evaluation="")
-        self._step = 0
+        self._step, self._whose = 0, ""
 
     def record(self, record: Record) -> None:
         match record["kind"]:
             case "start":
+                self._whose = _whose(record)
                 self._bar.update(self._task, description=record["name"], total=record["steps"])
                 self._bar.start()
                 self._bar.console.print(_title(record), markup=False, highlight=False)
             case "step":
                 self._step = record["step"]
-                self._bar.update(self._task, completed=record["step"], step=_step(record))
+                self._bar.update(self._task, completed=record["step"], step=_step(record) + self._whose)
             case "evaluation":
                 of_step = f" at step {record['step']}" if record["step"] < self._step else ""
                 self._bar.update(self._task, evaluation=_evaluation(record) + of_step)
@@ -100,6 +102,8 @@ class Bar:
 
 def _title(start: Record) -> str:
     workers = f"{start['workers']} worker{'' if start['workers'] == 1 else 's'}"
+    if servers := start.get("servers"):
+        workers += f", {servers} server{'' if servers == 1 else 's'}"
     if start.get("modelled"):
         workers += " (modelled)"
     return f"{start['name']}: {start['model']} on {start['data']}, {start['strategy']} + {start['sync']}, {workers}"
@@ -109,14 +113,21 @@ def _step(step: Record) -> str:
     return f"loss {_number(step['loss'], '.4f')}  {_number(step['samples_per_second'], ',.0f')} samples/s"
 
 
+def _whose(start: Record) -> str:
+    """Of whom the samples of a step are, where not of all."""
+    alone = start.get("together", True) or start["workers"] == 1
+    return "" if alone else " of replica 0"
+
+
 def _evaluation(evaluation: Record) -> str:
     return score_of(evaluation) or f"loss {_number(evaluation['loss'], '.4f')}"
 
 
 def score_of(evaluation: Record) -> str:
     """Its accuracy, or R^2, for people; "" where it has neither."""
-    forms = dict(zip(METRICS, (".2%", ".4f"), strict=True))
-    return next((f"{name} {_number(evaluation[name], forms[name])}" for name in METRICS if name in evaluation), "")
+    forms = dict(zip(METRICS, (("accuracy", ".2%"), ("R^2", ".4f")), strict=True))
+    found = ((*forms[key], evaluation[key]) for key in METRICS if key in evaluation)
+    return next((f"{name} {_number(value, form)}" for name, form, value in found), "")
 
 
 def _number(value: float | str | None, form: str) -> str:

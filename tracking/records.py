@@ -22,6 +22,7 @@ class Start:
     workers: int
     servers: int
     modelled: bool  # times are those of a virtual cluster
+    together: bool  # replicas step together, so that a step is one of all of them
     target_accuracy: float
     choices: Mapping[str, str]  # by group, by name
 
@@ -44,7 +45,7 @@ class Step:
     step: int  # steps made, with this one
     epoch: float
     loss: float  # of replica 0's batch
-    samples_per_second: float
+    samples_per_second: float  # of all replicas where they step together, else of replica 0
     step_time: float  # s
     time: float  # s of training
 

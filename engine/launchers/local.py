@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -14,6 +15,7 @@ from ..assignment import Assignment
 from ..build import Parts
 from ..crew import WORKER_FAILED, Crew, Ended
 from ..failures import how_it_ended
+from ..launch import what_is_saved
 from ..layout import Layout
 from ..work import work
 from ..worker_process import stop_on_sigterm, told_of, worker_main
@@ -64,7 +66,8 @@ def start_processes(
     `may_go_on`: asked about each that failed, whether the others go on without it.
     """
     store = serve_store(assignment.experiment.hardware.port)
-    crew = Crew(lambda ended: may_go_on(ended, store), saves, store.close)
+    saved = partial(what_is_saved, assignment) if saves else None
+    crew = Crew(lambda ended: may_go_on(ended, store), saved, store.close)
     try:
         crew.start(number, worker_main, told_of(assignment, layout.world_size, store.endpoint), preload)
     except BaseException:

@@ -109,8 +109,8 @@ def check_adds_up(compress: Compressor, collective: Collective) -> None:
     """Refuse a collective that would have nothing to do. Raises `LayoutError`."""
     if not compress.linear and not isinstance(collective, Fabric):
         raise LayoutError(
-            f"collective: the messages of {type(compress).__name__} cannot be added up on their way, they go from "
-            "everyone to everyone; choose collective=fabric, or compress=none or bf16 with a collective"
+            "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
+            "choose collective=fabric, or compress=none or bf16"
         )
 
 

@@ -120,9 +120,10 @@ class BSP(Sync):
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         if not self.joining.streaming and not isinstance(self.collective, Fabric):
+            by = "attack" if self.joining.aggregate.streaming else "aggregate"
             raise LayoutError(
-                "collective: with this aggregate, or attack, each worker gets the gradients of all; they are not added "
-                "up on their way; choose collective=fabric, or aggregate=mean"
+                f"collective, {by}: each worker gets the gradients of all to join them; they are not "
+                "added up on their way; choose collective=fabric, or aggregate=mean and attack=none"
             )
         if shard != "none" and not self.joining.plain:
             raise LayoutError(

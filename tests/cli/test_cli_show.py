@@ -66,6 +66,19 @@ def test_a_run_is_its_result_overrides_curves_prediction_and_files(paceline, don
     assert loss[1][0] == "█" and loss[1][-1] == "▁" and loss[2:5] == ["8", "to", "1"]
 
 
+def test_a_run_of_so_many_steps_goes_on_for_more_of_them(paceline, done: RunDirectory) -> None:
+    done.write_config(to_yaml(compose(["sync=ssp", "steps=8"])))
+    assert words(paceline("show", "done").out)[-1] == [
+        "go",
+        "on",
+        "paceline",
+        "train",
+        "--resume",
+        "done",
+        "steps=MORE",
+    ]
+
+
 def test_a_failed_run_says_why_and_how_to_repeat_it(paceline, failed: RunDirectory) -> None:
     out = paceline("show", "failed").out
     assert "why: worker 1 failed at step 8\n     MemoryError: \\x1b[31mno" in out and "\x1b" not in out

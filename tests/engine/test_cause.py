@@ -29,7 +29,7 @@ def test_of_those_that_wait_for_one_another_it_is_the_first() -> None:
 
 
 def test_nobody_is_waited_for_once_a_worker_is_known_to_be_frozen() -> None:
-    crew = Crew(lambda _: False, saves=True)
+    crew = Crew(lambda _: False, lambda: "nothing was saved yet")
     frozen, elsewhere = (Ended(0, "HangError", "", 5, [1], frozen) for frozen in (True, False))
     assert crew._grace_after(frozen) == 0
     assert crew._grace_after(elsewhere) == crew._grace_after(LOST) == crew._grace_after(OWN) == GRACE

@@ -325,7 +325,7 @@ def test_a_second_ctrl_c_leaves_at_once(start: Start) -> None:
     time.sleep(2 * ONE_PRESS)  # sooner it would be the same press
     os.killpg(launcher.process.pid, signal.SIGINT)
     assert launcher.wait(GONE) == 130
-    assert launcher.last_line() == "killed; the last checkpoint is kept"
+    assert launcher.last_line() == "killed; nothing was saved yet"
     nothing_is_left(launcher)
 
 

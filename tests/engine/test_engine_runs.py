@@ -177,6 +177,16 @@ def test_a_finished_run_goes_on_for_more_epochs_to_the_bits_of_a_longer_run(trai
     assert (longer.path / "summary.json").read_bytes() == summary
 
 
+def test_a_finished_run_whose_last_checkpoint_lies_before_its_end_is_not_made_again_unasked(train: Train) -> None:
+    done = train("steps=6", "checkpoint.every_steps=4", name="mine")
+    summary = (done.path / "summary.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"steps=6: makes 6 steps, and the run has made them; .* steps=null"):
+        train("epochs=9", resume="mine")
+    assert (done.path / "summary.json").read_bytes() == summary
+    assert weights(train("steps=8", resume="mine").path) == weights(train("steps=8").path)
+    assert train("steps=8", resume="mine@step-00000004").summary["resumed_at"] == 4
+
+
 def test_training_seconds_add_up_over_a_runs_lives(train: Train) -> None:
     first = train("strategy=sabotage", "strategy.pause=0.1", "checkpoint.every_steps=6", name="mine")
     second = train("steps=12", resume="mine")

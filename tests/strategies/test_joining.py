@@ -278,7 +278,10 @@ def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(her
         ),
         (("sync=ssp", "aggregate=median"), "aggregate=median: this server applies each push as it comes"),
         (("sync.shard=optimizer", "attack=sign_flip"), "sync.shard=optimizer: .*choose aggregate=mean and attack=none"),
-        (("aggregate=median", "collective=ring"), "collective=ring: .*choose collective=fabric, or aggregate=mean"),
+        (
+            ("aggregate=median", "collective=ring"),
+            "collective=ring, aggregate=median: .*choose collective=fabric, or aggregate=mean",
+        ),
         (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas; choose fewer"),
         (("attack=sign_flip", "attack.workers=[2]"), r"attack.workers=\[2\]: there are 2 replicas, 0 to 1"),
         (("attack=sign_flip", "attack.workers=-1"), "attack.workers=-1: must be at least 0"),

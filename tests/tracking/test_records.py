@@ -86,7 +86,7 @@ def test_what_is_not_there_has_no_key() -> None:
 
 
 def test_records_tell_of_a_run_without_a_summary() -> None:
-    start = Start("one", 10, 2.0, 64, 2, 0, True, 0.9, CHOICES)
+    start = Start("one", 10, 2.0, 64, 2, 0, True, False, 0.9, CHOICES)
     evaluation = Evaluation(5, 1.0, Score("accuracy", 0.5, 1.0, 0.25), 2.0)
     told = from_records("one", [record.plain() for record in (start, evaluation, End("failed", "worker 1 died"))])
     row = row_of(told)
