@@ -253,12 +253,14 @@ def _against(figure: Against) -> "Canvas":
     from matplotlib.figure import Figure as Canvas
 
     count = len(figure.panels)
+    several = any(len(point.runs) > 1 for trace in figure.traces for point in trace.points)
+    title = f"{figure.x.title}\n(mean of the seeds, and from the lowest to the highest)" if several else figure.x.title
     canvas = Canvas(figsize=(4.6 * count, 3.6), layout="constrained")
     for number, (axes, y) in enumerate(zip(canvas.subplots(1, count, squeeze=False)[0], figure.panels, strict=True)):
         marks = [(trace, _trace(axes, trace, number, figure, y)) for trace in figure.traces]
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
-        axes.set_xlabel(figure.x.title)
+        axes.set_xlabel(title, fontsize=9)
         axes.set_title(f"{y.title}{', %' if y.unit == 'share' else ''}", fontsize=10)
         axes.grid(True, color=GRID, linewidth=0.6)
         _scale(axes, figure, y)
