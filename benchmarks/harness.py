@@ -66,7 +66,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
     sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.01), comm)
     meter = Meter(comm, 0, torch.device("cpu"), False)
 
-    def record(_: int, done: int, loss: float | None) -> None:
+    def record(_: Job, before: int, done: int, loss: float | None) -> None:
         run.append({"kind": "step", "step": done, "loss": loss, "step_time": meter.last, "time": meter.seconds})
 
     job = Job(

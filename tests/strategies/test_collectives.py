@@ -170,8 +170,11 @@ def test_on_processes_a_ring_sends_what_its_plan_states(here, mode):
         (("sync=asp",), r"collective=ring: sync=asp has no use for it; these take it: .*sync=bsp"),
         (("strategy=torch_ddp",), "collective=ring: strategy=torch_ddp owns its update and has no use for it"),
         (("sync.shard=gradients",), "sync.shard=gradients: .*choose collective=fabric or sync.shard=none"),
-        (("compress=topk",), "collective=ring: .*choose collective=fabric, or compress=none or bf16"),
-        (("sync=local_sgd", "compress=topk"), "collective=ring: .*choose collective=fabric, or compress=none or bf16"),
+        (("compress=topk",), "collective=ring, compress=topk: .*choose collective=fabric, or compress=none or bf16"),
+        (
+            ("sync=local_sgd", "compress=topk"),
+            "collective=ring, compress=topk: .*choose collective=fabric, or compress=none or bf16",
+        ),
         (("collective=rign",), "collective=rign"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
