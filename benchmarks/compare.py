@@ -24,7 +24,7 @@ from .zero import run_in
 SIZES = (1_000, 5_000)
 SEEDS = 5
 ORIGINALS = ("bsp", "asp")
-TINY = ("epochs=2", "hardware.threads=1", "checkpoint.every=0", "tracking=none")
+TINY = ("epochs=4", "hardware.threads=1", "checkpoint.every=0", "tracking=none")
 FORMS = {"compare": [], "compare --format json": ["--format", "json"], "compare --html": ["--html", "report.html"]}
 TARGET = "<= 3000 ms"
 PACELINE = str(Path(sys.executable).with_name("paceline"))
