@@ -255,14 +255,14 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/channel.py",
-        "self._left_out = {key: e.clone() for key, e in state.items()}",
-        "self._left_out = {}",
+        'self._slots[key].memory = {name: tensor.clone() for name, tensor in saved["memory"].items()}',
+        "self._slots[key].memory = {}",
         "tests/strategies/test_channel.py tests/strategies/test_compressed_runs.py",
     ),
     Mutation(
         "strategies/exchange/compress/topk.py",
-        "if bool((places[1:] <= places[:-1]).any()) or int(places[0]) < 0 or int(places[-1]) >= n:",
-        "if int(places[0]) < 0 or int(places[-1]) >= n:",
+        "if bool((places[1:] <= places[:-1]).any()) or int(places[0]) < 0 or int(places[-1]) >= vector.n:",
+        "if int(places[0]) < 0 or int(places[-1]) >= vector.n:",
         "tests/strategies/test_compress.py",
     ),
     Mutation(

@@ -1,55 +1,59 @@
 """What leaves a worker in place of its gradients, weights or differences, and what it reads from the others.
 
 A sync mode hands over vectors, each under a key, and gets vectors; which messages travel is the compressor's affair
-(exchange/compress/). With error feedback (Seide et al. 2014, "1-Bit Stochastic Gradient Descent", Interspeech;
-Karimireddy et al. 2019, "Error Feedback Fixes SignSGD", ICML, Algorithm 2) the channel keeps, for each key, what has
-not been sent yet:
+(exchange/compress/). The channel keeps a slot for each key: with error feedback (compress/feedback.py) it holds what
+has not been sent yet.
 
-    p = e + x,      C(p) is sent,      e <- p - C(p).
+Rules that are `Summed` are followed by sums that a collective makes (exchange/collectives/). Messages of others go from
+everyone to everyone and are added in the order of ranks, so that all have the same bits.
 
-Linear messages are added up by a collective (exchange/collectives/). Others go from everyone to everyone and are added
-in the order of ranks, so that all have the same bits.
-
-Cost of a sum of vectors among K workers, with m bytes a message: the collective's for m bytes where messages are
-linear, (K-1) m by send where they are not. Error feedback holds one vector for each key.
+Cost of a sum of vectors among K workers, with m bytes a message: the collective's for what a `Summed` rule adds up,
+(K-1) m by send for others. Slots hold what the compressor states.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from ...comm import Comm, MessageError, Work
 from ..base import State, Traffic, World
 from ..errors import LayoutError
 from .collectives import Collective, Fabric
-from .compress import Compressor, Dense, UnreadableError
+from .collectives.base import added
+from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
+from .flat import as_bytes
 
 
 class Channel:
-    """One worker's."""
+    """One worker's. `vectors`: what travels under each key."""
 
-    def __init__(self, compress: Compressor, comm: Comm, collective: Collective | None = None) -> None:
-        """`collective`: None for the fabric's."""
+    def __init__(
+        self,
+        compress: Compressor,
+        comm: Comm,
+        vectors: Mapping[str, Vector],
+        collective: Collective | None = None,
+        feedback: bool = True,
+    ) -> None:
+        """`collective`: None for the fabric's. `feedback`: False where what is left out is known by other means."""
         self.compress, self.comm, self.collective = compress, comm, collective or Fabric()
-        self.lossless = compress.lossless
-        self._left_out: dict[str, Tensor] = {}  # e, by key
+        self.feedback = compress.feedback if feedback else None
+        self._slots = {key: Slot(key, vector, comm.rank, comm.size) for key, vector in vectors.items()}
 
     def encode(self, key: str, x: Tensor) -> Tensor:
         """[n] -> the message that is sent for it; `x` stays as it is."""
-        if not self.compress.error_feedback:
-            return self.compress.encode(x)
-        if (e := self._left_out.get(key)) is None:
-            e = self._left_out[key] = torch.zeros_like(x)
-        e += x  # p
-        message = self.compress.encode(e)
-        e -= self.compress.decode(message, len(e), e.dtype)
+        slot = self._slots[key]
+        p = x if self.feedback is None else self.feedback.add(x, slot)
+        message = self.compress.encode(p, slot)
+        if self.feedback is not None:
+            self.feedback.keep(p, self.compress.decode(message, slot.vector), slot)
+        slot.count += 1
         return message
 
-    def decode(self, message: Tensor, like: Tensor, sender: int) -> Tensor:
-        """The vector that worker `sender` sent, of the size, dtype and device of `like`. Raises `MessageError`."""
+    def decode(self, key: str, message: Tensor, like: Tensor, sender: int) -> Tensor:
+        """The vector that worker `sender` sent, on the device of `like`. Raises `MessageError`."""
         try:
-            return self.compress.decode(message, len(like), like.dtype).to(like.device)
+            return self.compress.decode(message, self._slots[key].vector).to(like.device)
         except UnreadableError as error:
             raise MessageError(
                 f"worker {self.comm.rank} cannot read what worker {sender} of {self.comm.name} sent: {error}"
@@ -61,27 +65,30 @@ class Channel:
         message = self.encode(key, x)
         return self.comm.isend(message if message is x else as_bytes(message), dst)
 
-    def recv(self, out: Tensor, src: int) -> None:
+    def recv(self, key: str, out: Tensor, src: int) -> None:
         """Fill `out` with the vector that comes next from `src`. Raises `MessageError`."""
         if isinstance(self.compress, Dense):
             self.comm.recv(out, src)
             return
-        out.copy_(self.receive(out, src))
+        out.copy_(self.receive(key, out, src))
 
-    def receive(self, like: Tensor, src: int) -> Tensor:
-        """The vector that comes next from `src`, of the size, dtype and device of `like`. Raises `MessageError`."""
-        return self.decode(self.comm.recv_message(src, self.compress.nbytes(len(like), like.dtype)), like, src)
+    def receive(self, key: str, like: Tensor, src: int) -> Tensor:
+        """The vector that comes next from `src`, on the device of `like`. Raises `MessageError`."""
+        most = self.compress.nbytes(self._slots[key].vector)
+        return self.decode(key, self.comm.recv_message(src, most), like, src)
 
     # -- all together
 
     def all_reduce(self, key: str, x: Tensor) -> Work:
-        """x <- sum over workers of what is decoded, in place, once waited for; alike on all, bit for bit."""
-        message = self.encode(key, x)
-        if self.compress.linear:
-            return _Reducing(self, message, x)
-        message = message.cpu()
+        """x <- what the rule makes of the sum over workers of what is decoded, in place, once waited for.
+
+        It is alike on all, bit for bit.
+        """
+        if isinstance(self.compress, Summed):
+            return _Totalling(self, self.compress, self._slots[key], x)
+        message = self.encode(key, x).cpu()
         others = [(self.comm.rank + i) % self.comm.size for i in range(1, self.comm.size)]
-        return _Gathering(self, message, x, [self.comm.isend(message, other) for other in others])
+        return _Gathering(self, key, message, x, [self.comm.isend(message, other) for other in others])
 
     def all_gather(self, key: str, x: Tensor, rows: Tensor) -> None:
         """[n] on each worker -> `rows`, [size, n], on all: what is decoded of each. Raises `MessageError`."""
@@ -89,42 +96,61 @@ class Channel:
         others = [(rank + i) % self.comm.size for i in range(1, self.comm.size)]
         sends = [self.comm.isend(message, other) for other in others]
         for other in range(self.comm.size):
-            rows[other] = self.decode(message, x, rank) if other == rank else self.receive(x, other)
+            rows[other] = self.decode(key, message, x, rank) if other == rank else self.receive(key, x, other)
         for send in sends:
             send.wait()
+
+    def finish(self, key: str, total: Tensor) -> Tensor:
+        """[n], a sum of what was decoded -> what is made of it; see `Compressor.finish`."""
+        return self.compress.finish(total, self._slots[key].vector)
 
     # -- state and cost
 
     def state_dict(self) -> State:
-        return dict(self._left_out)
+        """Nothing where nothing is remembered."""
+        if isinstance(self.compress, Dense):
+            return {}
+        return {key: {"count": slot.count, "memory": dict(slot.memory)} for key, slot in self._slots.items()}
 
     def load_state_dict(self, state: State) -> None:
-        self._left_out = {key: e.clone() for key, e in state.items()}
+        for key, saved in state.items():
+            if isinstance(saved, Tensor):  # as it was saved when slots held what was left out alone
+                saved = {"count": 1, "memory": {"e": saved}}
+            self._slots[key].count = saved["count"]
+            self._slots[key].memory = {name: tensor.clone() for name, tensor in saved["memory"].items()}
 
     def buffers(self) -> list[Tensor]:
-        return list(self._left_out.values())
+        return [tensor for slot in self._slots.values() for tensor in slot.memory.values()]
 
 
 def check_adds_up(compress: Compressor, collective: Collective) -> None:
     """Refuse a collective that would have nothing to do. Raises `LayoutError`."""
-    if not compress.linear and not isinstance(collective, Fabric):
+    if not isinstance(compress, Summed) and not isinstance(collective, Fabric):
         raise LayoutError(
             "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
             "choose collective=fabric, or compress=none or bf16"
         )
 
 
-def of_sums(
-    compress: Compressor, collective: Collective, vectors: Iterable[tuple[int, torch.dtype]], world: World
-) -> Traffic:
-    """Stated traffic of a worker for one sum of these vectors."""
-    size = sum(compress.nbytes(n, dtype) for n, dtype in vectors)
-    return collective.traffic(size, world) if compress.linear else {"send": (world.replicas - 1) * size}
+def check_differences(compress: Compressor, mode: str) -> None:
+    """Refuse a rule that is for gradients, where differences of weights travel. Raises `LayoutError`."""
+    if compress.of_gradients:
+        raise LayoutError(
+            f"compress: sync={mode} sends differences of weights, and this rule is one for gradients; choose sync=bsp, "
+            "or another compress"
+        )
 
 
-def notes_on_sums(
-    compress: Compressor, collective: Collective, vectors: Iterable[tuple[int, torch.dtype]], world: World
-) -> list[str]:
+def of_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> Traffic:
+    """Stated traffic of a worker for one sum of these vectors. Raises `LayoutError`."""
+    for vector in vectors:
+        compress.check(vector)
+    if not isinstance(compress, Summed):
+        return {"send": (world.replicas - 1) * sum(compress.nbytes(vector) for vector in vectors)}
+    return added(*(collective.traffic(size, world) for vector in vectors for size in compress.of_total(vector)))
+
+
+def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[str]:
     """Where one sends nothing, or more than without compression; see `Sync.notes`."""
     named = [
         word
@@ -133,7 +159,6 @@ def notes_on_sums(
     ]
     if world.replicas == 1:
         return [f"{', '.join(named)}: one replica alone sends nothing"] if named else []
-    vectors = list(vectors)
     sent, plain = (sum(of_sums(rule, Fabric(), vectors, world).values()) for rule in (compress, Dense()))
     if sent < plain or isinstance(compress, Dense):
         return []
@@ -143,40 +168,51 @@ def notes_on_sums(
     ]
 
 
-def left_out(compress: Compressor, vectors: Iterable[tuple[int, torch.dtype]]) -> int:
-    """Stated bytes that error feedback holds for these vectors."""
-    return sum(n * dtype.itemsize for n, dtype in vectors) if compress.error_feedback else 0
+def held(compress: Compressor, vectors: Iterable[Vector]) -> int:
+    """Stated bytes that slots hold for these vectors."""
+    return sum(compress.held(vector) for vector in vectors)
 
 
-def as_bytes(message: Tensor) -> Tensor:
-    """[m] of any dtype -> its bytes, on the CPU."""
-    return message.detach().cpu().contiguous().view(torch.uint8)
+class _Totalling(Work):
+    """The sums of a `Summed` rule, one under way."""
 
-
-class _Reducing(Work):
-    """Linear messages under way."""
-
-    def __init__(self, channel: Channel, message: Tensor, x: Tensor) -> None:
-        self._channel, self._message, self._x = channel, message, x
-        self._work = channel.collective.all_reduce(message, channel.comm)
+    def __init__(self, channel: Channel, compress: Summed, slot: Slot, x: Tensor) -> None:
+        self._channel, self._slot, self._x = channel, slot, x
+        self._p = x if channel.feedback is None else channel.feedback.add(x, slot)
+        self._rule = compress.total(self._p, slot)
+        self._work = self._sum(next(self._rule))
 
     def wait(self) -> None:
-        self._work.wait()
-        if self._message is not self._x:
-            compress = self._channel.compress
-            self._x.copy_(compress.decode(self._message, len(self._x), self._x.dtype))
+        channel, x, slot = self._channel, self._x, self._slot
+        while True:
+            self._work.wait()
+            try:
+                self._work = self._sum(next(self._rule))
+            except StopIteration as stop:
+                total, own = stop.value
+                break
+        if channel.feedback is not None:
+            channel.feedback.keep(self._p, own, slot)
+        slot.count += 1
+        if (made := channel.finish(slot.key, total)) is not x:
+            x.copy_(made)
+
+    def _sum(self, tensor: Tensor) -> Work:
+        return self._channel.collective.all_reduce(tensor, self._channel.comm)
 
 
 class _Gathering(Work):
     """Messages of everyone to everyone under way."""
 
-    def __init__(self, channel: Channel, message: Tensor, x: Tensor, sends: list[Work]) -> None:
-        self._channel, self._message, self._x, self._sends = channel, message, x, sends
+    def __init__(self, channel: Channel, key: str, message: Tensor, x: Tensor, sends: list[Work]) -> None:
+        self._channel, self._key, self._message, self._x, self._sends = channel, key, message, x, sends
 
     def wait(self) -> None:
-        channel, x, rank = self._channel, self._x, self._channel.comm.rank
+        channel, key, x, rank = self._channel, self._key, self._x, self._channel.comm.rank
         x.zero_()
         for other in range(channel.comm.size):
-            x += channel.decode(self._message, x, rank) if other == rank else channel.receive(x, other)
+            x += channel.decode(key, self._message, x, rank) if other == rank else channel.receive(key, x, other)
         for send in self._sends:
             send.wait()
+        if (made := channel.finish(key, x)) is not x:
+            x.copy_(made)

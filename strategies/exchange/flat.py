@@ -31,3 +31,8 @@ def check_one_dtype(parameters: Sequence[Tensor], mode: str) -> None:
             f"sync={mode} sends all weights as one vector of one dtype, and the model has {len(dtypes)} "
             f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several"
         )
+
+
+def as_bytes(message: Tensor) -> Tensor:
+    """[m] of any dtype -> its bytes, on the CPU."""
+    return message.detach().cpu().contiguous().view(torch.uint8)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...comm import Work
+from ...comm import Comm, Work
 from ..base import State
 from ..state import recv_state
 from .buckets import views_of
-from .channel import Channel, left_out
-from .compress import Compressor
+from .channel import Channel, held
+from .compress import Compressor, vector_of
 from .flat import flatten
 from .joining import Joining
 
@@ -51,7 +51,8 @@ class Pushing:
         shards: Sequence[Sequence[nn.Parameter]],
         servers: Sequence[int],
         workers: int,
-        channel: Channel,
+        comm: Comm,
+        compress: Compressor,
         joining: Joining,
         mode: str,
     ) -> None:
@@ -66,7 +67,9 @@ class Pushing:
         sizes = [sum(parameter.numel() for parameter in shard) for shard in shards]
         pieces = zip(servers, self._weights.split(sizes), self.accrued.split(sizes), strict=True)
         self.places = [Place(*piece) for piece in pieces]
-        self._comm, self._channel, self._joining, self._workers = channel.comm, channel, joining, workers
+        self._comm, self._joining, self._workers = comm, joining, workers
+        vectors = {str(server): vector_of(shard) for server, shard in zip(servers, shards, strict=True)}
+        self._channel = Channel(compress, comm, vectors)
         self._header = torch.zeros(1, dtype=torch.float64)
         self.steps = 0  # with samples
         self._share = 1.0  # of the last of them
@@ -134,12 +137,13 @@ class Pushing:
 
     def state_dict(self, optimizer: Optimizer) -> State:
         """On replica 0: the servers' state, and its own between two pushes or fetches; what was left out, on all."""
-        left_out = {"channel": self._channel.state_dict()} if self._channel.compress.error_feedback else {}
+        slots = self._channel.state_dict()
+        own = {"channel": slots} if slots else {}
         if self._comm.rank != 0:
-            return left_out
+            return own
         _wait(self._tell(Request.SAVE, self._all_servers))
         return {
-            **left_out,
+            **own,
             "servers": [recv_state(server, self._comm) for server in self._all_servers],
             "t": self.steps,
             "share": self._share,
@@ -163,9 +167,11 @@ class Pushing:
 
 
 def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor) -> tuple[int, int]:
-    """Bytes of the messages of a push without their headers, and those that error feedback holds."""
-    vectors = [(sum(parameter.numel() for parameter in shard), shard[0].dtype) for shard in shards]
-    return sum(compress.nbytes(*vector) for vector in vectors), left_out(compress, vectors)
+    """Bytes of the messages of a push without their headers, and those that slots hold. Raises `LayoutError`."""
+    vectors = [vector_of(shard) for shard in shards]
+    for vector in vectors:
+        compress.check(vector)
+    return sum(compress.nbytes(vector) for vector in vectors), held(compress, vectors)
 
 
 def _wait(works: Iterable[Work]) -> None:

@@ -16,6 +16,7 @@ from ..base import Measures, State
 from ..errors import LayoutError
 from .buckets import views_of
 from .channel import Channel
+from .compress import Compressor, vector_of
 from .flat import flatten
 from .joining import Joining
 from .serving import Serving
@@ -33,7 +34,7 @@ class Stepping:
         shard: Sequence[nn.Parameter],
         optimizer: Optimizer,
         serving: Serving,
-        channel: Channel,
+        compress: Compressor,
         joining: Joining | None,
         mode: str,
     ) -> None:
@@ -42,7 +43,9 @@ class Stepping:
         self.gradient = torch.zeros_like(self.weights)
         for parameter, gradient in zip(shard, views_of(self.gradient, shard), strict=True):
             parameter.grad = gradient  # those of other servers' parameters stay None
-        self.serving, self._params, self._optimizer, self._channel = serving, shard, optimizer, channel
+        self.serving, self._params, self._optimizer = serving, shard, optimizer
+        self._key = str(serving.comm.rank)  # under which workers push to this server
+        self._channel = Channel(compress, serving.comm, {self._key: vector_of(shard)})
         self._header = torch.zeros(1, dtype=torch.float64)
         self._version, self._fetched = 0, [0] * serving.workers
         self._staleness: Counter[int] = Counter()
@@ -68,7 +71,7 @@ class Stepping:
 
     def receive(self, gradient: Tensor, worker: int) -> None:
         """The gradient that this worker pushes."""
-        self._channel.recv(gradient, worker)
+        self._channel.recv(self._key, gradient, worker)
 
     def count(self, worker: int) -> None:
         """Its push is about to be applied."""
@@ -76,6 +79,8 @@ class Stepping:
 
     def step(self, share: float) -> None:
         """w <- step(w, gradient), at this share of the rate."""
+        if (made := self._channel.finish(self._key, self.gradient)) is not self.gradient:
+            self.gradient.copy_(made)
         groups = self._optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group in groups:

@@ -45,10 +45,10 @@ from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import Bucket, allocate, grouped
-from ..exchange.channel import Channel, check_adds_up, left_out, notes_on_sums, of_sums
+from ..exchange.channel import Channel, check_adds_up, held, notes_on_sums, of_sums
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
-from ..exchange.compress import Compressor, Dense
+from ..exchange.compress import Compressor, Dense, Vector, vector_of
 from ..exchange.elementwise import check_elementwise
 from ..exchange.joining import Joining
 from ..exchange.reducer import Reducer
@@ -112,7 +112,8 @@ class BSP(Sync):
         self.find_unused, self.shard = find_unused, shard
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         check_adds_up(self.compress, self.collective)
-        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
+        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
+        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.exact = self.compress.lossless and self.joining.plain
         if not self.joining.plain:
@@ -149,7 +150,9 @@ class BSP(Sync):
         super().prepare(parameters, optimizer, comm)
         start_alike(parameters, comm)
         self._params = list(parameters.values())
-        self._channel = Channel(self.compress, comm, self.collective)
+        members = grouped(self._params, self.capacity, self.first)
+        vectors = {key_of(indices): vector_of(self._params[i] for i in indices) for indices in members}
+        self._channel = Channel(self.compress, comm, vectors, self.collective)
         self._buckets: list[Bucket] = []
         self._works: list[Work] = []
         self._shards: ShardedGradients | None = None
@@ -184,21 +187,23 @@ class BSP(Sync):
 
     def _all_reduce(self, bucket: Bucket) -> None:
         with self.comm.timeline.named("gradients"):
-            self._works.append(self._channel.all_reduce(str(bucket.parameters[0]), bucket.flat))
+            self._works.append(self._channel.all_reduce(key_of(bucket.parameters), bucket.flat))
 
     def _leave_to_update(self, bucket: Bucket) -> None:
         """It is joined once backward is over."""
 
     def _join(self, gradient: Tensor) -> None:
         """[n], of this replica -> what the rule makes of those of all, in place."""
+        key = key_of(self._buckets[0].parameters)
         sent = self.joining.sent(gradient, self.comm.rank, self.comm.size)
         if self._rows is None:
             gradient.copy_(sent).mul_(self._share)
-            self._channel.all_reduce("gradient", gradient).wait()
+            self._channel.all_reduce(key, gradient).wait()
             return
-        self._channel.all_gather("gradient", sent, self._rows)
+        self._channel.all_gather(key, sent, self._rows)
         shares = self.comm.all_gather(torch.tensor([self._share], dtype=torch.float64)).flatten().tolist()
-        gradient.copy_(self.joining.join(dict(enumerate(self._rows)), dict(enumerate(shares)), self.comm.size))
+        joined = self.joining.join(dict(enumerate(self._rows)), dict(enumerate(shares)), self.comm.size)
+        gradient.copy_(self._channel.finish(key, joined))
 
     def update(self) -> None:
         if self._reducer is not None:
@@ -224,7 +229,8 @@ class BSP(Sync):
     def state_dict(self) -> State:
         if self._shards is not None:
             return self._shards.optimizer.state_dict()
-        return super().state_dict() | ({} if self.state_agrees else {"channel": self._channel.state_dict()})
+        slots = self._channel.state_dict()
+        return super().state_dict() | ({"channel": slots} if slots else {})
 
     def load_state_dict(self, state: State) -> None:
         if self._shards is not None:
@@ -264,14 +270,15 @@ class BSP(Sync):
         if self.shard == "none" or replicas == 1:
             buckets = self._vectors(parameters)
             if len(buckets) > 1 and not self.joining.plain:
+                dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
                 raise LayoutError(
                     "aggregate, attack: they see a gradient as one vector of one dtype, and the model has "
-                    f"{', '.join(sorted(str(dtype) for _, dtype in buckets))}; choose aggregate=mean and attack=none"
+                    f"{dtypes}; choose aggregate=mean and attack=none"
                 )
-            own = (size + left_out(self.compress, buckets)) if replicas > 1 else 0
+            own = (size + held(self.compress, buckets)) if replicas > 1 else 0
             if self.joining.streaming:
                 return Cost(worker=added(of_sums(self.compress, self.collective, buckets, world), found), buffers=own)
-            traffic = {"send": (replicas - 1) * self.compress.nbytes(*buckets[0]), "all_gather": (replicas - 1) * SHARE}
+            traffic = {"send": (replicas - 1) * self.compress.nbytes(buckets[0]), "all_gather": (replicas - 1) * SHARE}
             return Cost(worker=added(traffic, found), buffers=own + replicas * size if replicas > 1 else 0)
         layout = self._layout(parameters, replicas)
         return Cost(worker={**layout.traffic(), **found}, buffers=layout.buffers())
@@ -282,12 +289,14 @@ class BSP(Sync):
             return own
         return [*own, *notes_on_sums(self.compress, self.collective, self._vectors(parameters), world)]
 
-    def _vectors(self, parameters: Sequence[Tensor]) -> list[tuple[int, torch.dtype]]:
-        """(entries, dtype) of each bucket."""
-        return [
-            (sum(parameters[i].numel() for i in members), parameters[members[0]].dtype)
-            for members in grouped(parameters, self.capacity, self.first)
-        ]
+    def _vectors(self, parameters: Sequence[Tensor]) -> list[Vector]:
+        """That of each bucket."""
+        return [vector_of(parameters[i] for i in members) for members in grouped(parameters, self.capacity, self.first)]
 
     def _layout(self, parameters: Sequence[Tensor], replicas: int) -> Layout:
         return lay_out(parameters, replicas, self.capacity, self.first, frees=self.shard == "gradients")
+
+
+def key_of(members: Sequence[int]) -> str:
+    """Under which a bucket of these parameters travels."""
+    return str(members[0])

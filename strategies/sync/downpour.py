@@ -47,7 +47,6 @@ from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
-from ..exchange.channel import Channel
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
@@ -85,7 +84,8 @@ class Downpour(Sync):
         self.takes_share = rate == "share"
         self.steps_on_workers = fetch > 1
         self.compress = compress or Dense()
-        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
+        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
+        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.joining.check_one_at_a_time()
         self.exact = self.compress.lossless and self.joining.plain
@@ -95,17 +95,17 @@ class Downpour(Sync):
         start_alike(parameters, comm)
         self._workers = comm.size - self.servers
         self._among_servers = None if self.lock else comm.split(0 if self._serves else None)
-        shards, channel = self._shards_of(list(parameters.values())), Channel(self.compress, comm)
+        shards = self._shards_of(list(parameters.values()))
         if self._serves:
             serving = Serving(comm, self._workers, self.survives)
             shard = shards[self._number] if self.lock else shards[0]
-            self._server = Stepping(shard, optimizer, serving, channel, None, "asp")
+            self._server = Stepping(shard, optimizer, serving, self.compress, None, "asp")
             if self._among_servers is not None:
                 self._server.share(self._among_servers)
         else:
             mine = self._workers + comm.rank % self.servers
             servers = range(self._workers, comm.size) if self.lock else [mine]
-            self._worker = Pushing(shards, servers, self._workers, channel, self.joining, "asp")
+            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, "asp")
 
     def _shards_of(self, parameters: Sequence[Any]) -> list[list[Any]]:
         """Of the servers that a worker talks to."""
@@ -199,10 +199,10 @@ class Downpour(Sync):
         check_one_dtype(parameters, "asp")
         self.joining.check(world.replicas)
         shards, size = self._shards_of(parameters), payload(parameters)
-        pushed, left_out = stated(shards, self.compress)
+        pushed, kept = stated(shards, self.compress)
         header = HEADER * len(shards)
         return Cost(
             worker={"send": (pushed + header) / self.n_push + header / self.n_fetch},
             server={"send": world.replicas * size / self.n_fetch / self.servers},
-            buffers=size + left_out,
+            buffers=size + kept,
         )

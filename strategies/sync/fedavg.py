@@ -58,8 +58,8 @@ from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, left_out
-from ..exchange.compress import Compressor, Dense
+from ..exchange.channel import Channel, check_differences, held
+from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
 from ..exchange.serving import Serving
@@ -103,12 +103,14 @@ class FedAvg(Sync):
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         self.compress = compress or Dense()
+        check_differences(self.compress, "fedavg")
+        self.states_cost = self.compress.steady
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
-        self._channel = Channel(self.compress, comm)
+        self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
         whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
@@ -213,7 +215,7 @@ class FedAvg(Sync):
             case Message.DELIVER:
                 assert self._rows is not None
                 weights = self._rows[len(self._delivered)]
-                self._channel.recv(weights, client)
+                self._channel.recv("way", weights, client)
                 if self._began is not None:
                     weights += self._weights
                 self._delivered[client] = samples, weights
@@ -321,12 +323,13 @@ class FedAvg(Sync):
         if world.steps_per_epoch is None:
             return None
         size, length = payload(parameters), self.epochs * world.steps_per_epoch
-        vector = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
+        vector = vector_of(parameters)
+        self.compress.check(vector)
         began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
         return Cost(
-            worker={"send": (self.compress.nbytes(*vector) + 2 * HEADER) / length},
+            worker={"send": (self.compress.nbytes(vector) + 2 * HEADER) / length},
             server={"send": world.replicas * size / length},
-            buffers=size + began + left_out(self.compress, [vector]),
+            buffers=size + began + held(self.compress, [vector]),
         )
 
 

@@ -48,9 +48,9 @@ from ...comm import Comm, PeerLostError
 from ..base import Cost, Measures, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, as_bytes
-from ..exchange.compress import Compressor, Dense
-from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.channel import Channel, check_differences
+from ..exchange.compress import Compressor, Dense, vector_of
+from ..exchange.flat import as_bytes, check_one_dtype, flatten
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ..exchange.topology import Topology, neighbours, out_degree
 
@@ -77,7 +77,8 @@ class Gossip(Sync):
         self.topology: Topology = topology
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
         self.compress = compress or Dense()
-        self.entrywise = self.compress.entrywise
+        check_differences(self.compress, "gossip")
+        self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
         if not isinstance(self.compress, Dense) and topology not in STAYS:
             raise LayoutError(
                 f"sync.topology={topology}: neighbours change from round to round, and with compress a worker must "
@@ -98,7 +99,8 @@ class Gossip(Sync):
             alike = self._weights.clone()
             comm.broadcast(alike, src=0).wait()
             self._known = {j: alike.clone() for j in (comm.rank, *near.of)}
-            self._channel = Channel(self.compress, comm)
+            vectors = {"difference": vector_of(parameters.values())}
+            self._channel = Channel(self.compress, comm, vectors, feedback=False)
         self._t = 0
         self._finished = False
 
@@ -115,14 +117,14 @@ class Gossip(Sync):
         """CHOCO-SGD."""
         near = neighbours(self.topology, self.comm.rank, self.comm.size, 0, self.seed)
         own, a = known[self.comm.rank], 1 / (1 + len(near.of))
-        message = self.compress.encode(self._weights - own)
+        message = self._channel.encode("difference", self._weights - own)
         with self.comm.timeline.named("differences"):
             sending = isend_to(as_bytes(message), near.to, self.comm)
-        own += self._channel.decode(message, own, self.comm.rank)
+        own += self._channel.decode("difference", message, own, self.comm.rank)
         living = []
         for j in near.of:
             with suppress(PeerLostError):
-                known[j] += self._channel.receive(known[j], j)
+                known[j] += self._channel.receive("difference", known[j], j)
                 living.append(j)
         wait_for(sending)
         # W_i <- W_i + gamma sum_j a_ij (X_j - X_i)
@@ -156,16 +158,20 @@ class Gossip(Sync):
         self._finished = True
 
     def state_dict(self) -> State:
-        return {**super().state_dict(), "t": self._t, "known": {str(j): x for j, x in (self._known or {}).items()}}
+        known = {} if self._known is None else {"channel": self._channel.state_dict()}
+        known["known"] = {str(j): x for j, x in (self._known or {}).items()}
+        return {**super().state_dict(), **known, "t": self._t}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]
         if self._known is not None:
             self._known = {int(j): x.clone() for j, x in state["known"].items()}
+            self._channel.load_state_dict(state.get("channel", {}))
 
     def buffers(self) -> list[Tensor]:
-        return [self._mixed, self._received, *(self._known or {}).values()]
+        known = [] if self._known is None else [*self._known.values(), *self._channel.buffers()]
+        return [self._mixed, self._received, *known]
 
     def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
@@ -173,10 +179,11 @@ class Gossip(Sync):
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "gossip")
         size, known, replicas = payload(parameters), 0, world.replicas
-        vector = sum(parameter.numel() for parameter in parameters), parameters[0].dtype
+        vector = vector_of(parameters)
+        self.compress.check(vector)
         if not isinstance(self.compress, Dense) and replicas > 1:
             known = 1 + len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
         return Cost(
-            worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(*vector) / self.period},
+            worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(vector) / self.period},
             buffers=(2 + known) * size if replicas > 1 else 0,
         )

@@ -49,10 +49,10 @@ from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, check_adds_up, left_out, notes_on_sums, of_sums
+from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
-from ..exchange.compress import Compressor, Dense
+from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.start_alike import start_alike
 from .bsp import BSP
@@ -79,6 +79,7 @@ class LocalSGD(Sync):
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         self.entrywise = self.compress.entrywise
         check_adds_up(self.compress, self.collective)
+        check_differences(self.compress, "local_sgd")
         if switch_step > 0 and not isinstance(self.compress, Dense):
             raise LayoutError(
                 f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "
@@ -92,7 +93,7 @@ class LocalSGD(Sync):
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
         self.serial_alone = outer_lr is None  # the outer optimizer steps on a lone replica, too
-        self.states_cost = switch_step == 0
+        self.states_cost = switch_step == 0 and self.compress.steady
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -102,7 +103,7 @@ class LocalSGD(Sync):
         self._before_switch = BSP(collective=self.collective) if self.switch_step > 0 else None
         if self._before_switch is not None:
             self._before_switch.prepare(parameters, optimizer, comm)
-        self._channel = Channel(self.compress, comm, self.collective)
+        self._channel = Channel(self.compress, comm, {"way": vector_of(self._params)}, self.collective)
         whole = self.compress.lossless or comm.size == 1
         self._began = None if whole else self._weights.clone()  # w
         self._state = torch.empty_like(self._weights) if self.average_state else None
@@ -246,20 +247,19 @@ class LocalSGD(Sync):
         return [*state, *began, *(self._outer or ()), *self._channel.buffers(), *switch]
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        vector = [(sum(parameter.numel() for parameter in parameters), parameters[0].dtype)]
-        return notes_on_sums(self.compress, self.collective, vector, world)
+        return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
         check_one_dtype(parameters, "local_sgd")
         if self.switch_step > 0:
             return None
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
-        vector = [(sum(parameter.numel() for parameter in parameters), parameters[0].dtype)]
+        vectors = [vector_of(parameters)]
         of_state = self.collective.traffic(names * size, world) if names else {}
-        traffic = added(of_sums(self.compress, self.collective, vector, world), of_state)
+        traffic = added(of_sums(self.compress, self.collective, vectors, world), of_state)
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
-            own += (0 if self.compress.lossless else size) + left_out(self.compress, vector)
+            own += (0 if self.compress.lossless else size) + held(self.compress, vectors)
         return Cost(worker=times(1 / self.period, traffic), buffers=own)
 
 

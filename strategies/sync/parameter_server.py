@@ -34,7 +34,6 @@ from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
-from ..exchange.channel import Channel
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
@@ -63,7 +62,8 @@ class ParameterServer(Sync):
         """
         self.servers = servers
         self.compress = compress or Dense()
-        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
+        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
+        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.joining.check_pieces(servers)
         self.max_parts = None if self.joining.aggregate.coordinatewise else 1
@@ -74,13 +74,15 @@ class ParameterServer(Sync):
         start_alike(parameters, comm)
         self._workers = comm.size - self.servers
         shards = shards_of(list(parameters.values()), self.servers)
-        channel, servers = Channel(self.compress, comm), range(self._workers, comm.size)
+        servers = range(self._workers, comm.size)
         if self._serves:
             serving = Serving(comm, self._workers, self.survives)
             shard = shards[comm.rank - self._workers]
-            self._server = Stepping(shard, optimizer, serving, channel, self.joining, "parameter_server")
+            self._server = Stepping(shard, optimizer, serving, self.compress, self.joining, "parameter_server")
         else:
-            self._worker = Pushing(shards, servers, self._workers, channel, self.joining, "parameter_server")
+            self._worker = Pushing(
+                shards, servers, self._workers, comm, self.compress, self.joining, "parameter_server"
+            )
 
     @property
     def _serves(self) -> bool:
@@ -159,9 +161,9 @@ class ParameterServer(Sync):
         check_one_dtype(parameters, "parameter_server")
         self.joining.check(world.replicas)
         size = payload(parameters)
-        pushed, left_out = stated(shards_of(parameters, self.servers), self.compress)
+        pushed, kept = stated(shards_of(parameters, self.servers), self.compress)
         return Cost(
             worker={"send": pushed + HEADER * self.servers},
             server={"send": world.replicas * size / self.servers},
-            buffers=size + left_out,
+            buffers=size + kept,
         )

@@ -51,7 +51,6 @@ from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
-from ..exchange.channel import Channel
 from ..exchange.clocks import Clocks
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
@@ -97,7 +96,8 @@ class SSP(Sync):
         self.bound = inf if staleness is None else staleness  # s
         self.takes_share, self.servers = rate == "share", servers
         self.compress = compress or Dense()
-        self.state_agrees, self.entrywise = not self.compress.error_feedback, self.compress.entrywise
+        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
+        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         if self.bound > 0:
             self.joining.check_one_at_a_time()
@@ -110,13 +110,13 @@ class SSP(Sync):
         start_alike(parameters, comm)
         self._workers = comm.size - self.servers
         shards = shards_of(list(parameters.values()), self.servers)
-        channel, servers = Channel(self.compress, comm), range(self._workers, comm.size)
+        servers = range(self._workers, comm.size)
         if self._serves:
             serving = Serving(comm, self._workers, self.survives)
             shard, joining = shards[comm.rank - self._workers], self.joining if self.bound == 0 else None
-            self._server = Stepping(shard, optimizer, serving, channel, joining, "ssp")
+            self._server = Stepping(shard, optimizer, serving, self.compress, joining, "ssp")
         else:
-            self._worker = Pushing(shards, servers, self._workers, channel, self.joining, "ssp")
+            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, "ssp")
 
     @property
     def _serves(self) -> bool:
@@ -228,9 +228,9 @@ class SSP(Sync):
         check_one_dtype(parameters, "ssp")
         self.joining.check(world.replicas)
         size = payload(parameters)
-        pushed, left_out = stated(shards_of(parameters, self.servers), self.compress)
+        pushed, kept = stated(shards_of(parameters, self.servers), self.compress)
         return Cost(
             worker={"send": pushed + 2 * HEADER * self.servers},
             server={"send": world.replicas * size / self.servers},
-            buffers=size + left_out,
+            buffers=size + kept,
         )

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from coding import flat_vector, slot_of
 from oracles import Case, Plan, distance, identical, mlp, mlp64, momentum, train
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from paceline.strategies import LayoutError
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import BFloat16, Compressor, TopK
+from paceline.strategies.exchange.compress import BFloat16, Compressor, TopK, Vector
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.gossip import Gossip
@@ -35,8 +36,8 @@ class Kept:
         self.compress, self.left = compress, {}
 
     def sent(self, key: object, x: Tensor) -> Tensor:
-        p = x + self.left.get(key, torch.zeros_like(x)) if self.compress.error_feedback else x
-        sent = self.compress.decode(self.compress.encode(p), len(p), p.dtype)
+        p = x + self.left.get(key, torch.zeros_like(x)) if self.compress.feedback else x
+        sent = self.compress.decode(self.compress.encode(p, slot_of(p)), flat_vector(p))
         self.left[key] = p - sent
         return sent
 
@@ -180,7 +181,10 @@ def choco(case: Case, compress: Compressor, gamma: float) -> list[Tensor]:
             replica.gradient(t)
             replica.step()
         rows = torch.stack([replica.vector for replica in replicas])
-        q = [compress.decode(compress.encode(row - x), len(x), x.dtype) for row, x in zip(rows, known, strict=True)]
+        q = [
+            compress.decode(compress.encode(row - x, slot_of(x)), flat_vector(x))
+            for row, x in zip(rows, known, strict=True)
+        ]
         known = known + torch.stack(q)
         rows = rows + gamma * (a @ known - known)
         for replica, row in zip(replicas, rows, strict=True):
@@ -195,7 +199,7 @@ def test_gossip_with_compression_is_choco_sgd_and_conserves_the_mean(fabric, com
     results = fabric(4, live, Life(Gossip(consensus_step=gamma, compress=compress), case))
     for t, expected in enumerate(choco(case, compress, gamma)):
         assert torch.allclose(stacked(results, t), expected, rtol=0, atol=1e-12)
-    sent = 2 * compress.nbytes(ENTRIES, torch.float64) * len(case.sizes)
+    sent = 2 * compress.nbytes(Vector(((ENTRIES,),), torch.float64)) * len(case.sizes)
     assert [result["ledger"] for result in results] == [{"send": sent}] * 4
 
 
@@ -238,12 +242,12 @@ def test_what_was_left_out_makes_a_difference():
 
 
 def send_nonsense(comm):
-    channel = Channel(TopK(0.5), comm)
+    channel = Channel(TopK(0.5), comm, {"x": Vector(((6,),), torch.float32)})
     if comm.rank == 1:
         comm.send(torch.full((24,), 255, dtype=torch.uint8), 0)
         return None
     with pytest.raises(MessageError, match=r"cannot read what worker 1 of world sent. its places are not") as error:
-        channel.recv(torch.zeros(6), 1)
+        channel.recv("x", torch.zeros(6), 1)
     return error.value.exit_code
 
 

@@ -2,22 +2,17 @@
 
 import pytest
 import torch
+from coding import flat_vector, round_trip, slot_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, TopK, UnreadableError
+from paceline.strategies.exchange.compress import BFloat16, Dense, TopK, UnreadableError, Vector
 
 FLOATS = st.floats(-4, 4, width=32)
 VECTORS = st.lists(st.one_of(FLOATS, st.sampled_from([0.0, -0.0, 1.0, -1.0])), min_size=1, max_size=40)
 RATIOS = st.sampled_from([0.01, 0.1, 0.3, 0.5, 0.99, 1.0])
-
-
-def round_trip(compress: Compressor, x: Tensor) -> Tensor:
-    message = compress.encode(x)
-    assert message.nbytes == compress.nbytes(len(x), x.dtype)
-    return compress.decode(message, len(x), x.dtype)
 
 
 def by_sorting(x: Tensor, k: int) -> Tensor:
@@ -33,7 +28,7 @@ def test_topk_keeps_exactly_the_k_largest_and_of_equal_ones_the_first(values, ra
     k = compress.count(len(x))
     assert 1 <= k <= len(x) and k >= ratio * len(x) > k - 1
     assert torch.equal(round_trip(compress, x), by_sorting(x, k))
-    assert compress.nbytes(len(x), x.dtype) == k * (4 + 4)
+    assert compress.nbytes(flat_vector(x)) == k * (4 + 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -55,23 +50,23 @@ def test_topk_sends_what_is_not_a_number():
 
 def test_topk_refuses_messages_that_it_does_not_make():
     compress, x = TopK(0.5), torch.arange(6.0)
-    message = compress.encode(x)
+    message = compress.encode(x, slot_of(x))
     places = message[:12].view(torch.int32)
     for damaged in ([5, 4, 3], [3, 3, 4], [-1, 4, 5], [3, 4, 6]):
         places.copy_(torch.tensor(damaged))
         with pytest.raises(UnreadableError, match="not 3 rising numbers below 6"):
-            compress.decode(message, 6, x.dtype)
+            compress.decode(message, flat_vector(x))
     with pytest.raises(UnreadableError, match="23 bytes where 24 were expected"):
-        compress.decode(message[1:], 6, x.dtype)
+        compress.decode(message[1:], flat_vector(x))
     with pytest.raises(UnreadableError, match="3 bytes where 12 were expected"):
-        BFloat16().decode(message[:3], 6, x.dtype)
+        BFloat16().decode(message[:3], flat_vector(x))
 
 
 @given(VECTORS)
 def test_bf16_rounds_to_nearest(values):
     x = torch.tensor(values)
     assert torch.equal(round_trip(BFloat16(), x), x.to(torch.bfloat16).float())
-    assert BFloat16().nbytes(len(x), x.dtype) == 2 * len(x)
+    assert BFloat16().nbytes(flat_vector(x)) == 2 * len(x)
 
 
 class Nobody:
@@ -81,18 +76,18 @@ class Nobody:
 @given(st.lists(VECTORS, min_size=1, max_size=6), RATIOS)
 def test_what_was_sent_and_what_is_left_are_what_there_was_bit_for_bit(several, ratio):
     n = min(map(len, several))
-    channel = Channel(TopK(ratio), Nobody())  # pyright: ignore[reportArgumentType]
+    channel = Channel(TopK(ratio), Nobody(), {"g": Vector(((n,),), torch.float32)})  # pyright: ignore[reportArgumentType]
     left = torch.zeros(n)
     for values in several:
         x = torch.tensor(values[:n])
         accumulated = left + x
-        sent = channel.compress.decode(channel.encode("g", x.clone()), n, x.dtype)
-        left = channel.state_dict()["g"].clone()
+        sent = channel.compress.decode(channel.encode("g", x.clone()), flat_vector(x))
+        left = channel.state_dict()["g"]["memory"]["e"].clone()
         assert torch.equal(sent + left, accumulated)
         assert not bool((sent.bool() & left.bool()).any())
 
 
 def test_without_error_feedback_nothing_is_kept():
-    channel = Channel(TopK(0.1, error_feedback=False), Nobody())  # pyright: ignore[reportArgumentType]
+    channel = Channel(TopK(0.1, error_feedback=False), Nobody(), {"g": Vector(((50,),), torch.float32)})  # pyright: ignore[reportArgumentType]
     channel.encode("g", torch.randn(50))
-    assert channel.state_dict() == {} and channel.buffers() == []
+    assert channel.state_dict() == {"g": {"count": 1, "memory": {}}} and channel.buffers() == []

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from coding import flat_vector, slot_of
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import (
@@ -215,7 +216,7 @@ def delivered(
     """What the server makes of w_k's message, and what the client keeps of it."""
     way = torch.cat([(w_k[name] - w[name]).flatten() for name in w])
     way = way if left_out is None else left_out + way
-    sent = compress.decode(compress.encode(way), len(way), way.dtype)
+    sent = compress.decode(compress.encode(way, slot_of(way)), flat_vector(way))
     pieces = sent.split([tensor.numel() for tensor in w.values()])
     read = {name: w[name] + piece.view_as(w[name]) for name, piece in zip(w, pieces, strict=True)}
     return read, way - sent

@@ -1,40 +1,140 @@
 """A rule that makes a shorter message of a vector, and a vector of the message.
 
-A rule is pure: `encode` and `decode` depend on what they are given alone. What one worker remembers from one message to
-the next, the error feedback, is the channel's (exchange/channel.py).
+A rule is pure: what `encode`, `decode` and `total` give depends on what they are given alone. What one worker remembers
+from one message to the next is in the slot of the message's key, which the channel keeps (exchange/channel.py): what
+error feedback has left out (feedback.py), the count of messages, and what else a rule wants to find again.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
+
+from ...errors import LayoutError
+from .feedback import Feedback
 
 
 class UnreadableError(ValueError):
     """A message is none that this rule makes."""
 
 
-class Compressor(ABC):
-    """`linear`: sums of messages are the messages of sums, so that they can be all-reduced; else messages are tensors
-    of bytes, which all workers gather. `lossless`: what is decoded is what was encoded. `error_feedback`: what a
-    message leaves out is added to the next one. `sparse`: most entries of what is decoded are 0.
-    `entrywise`: what is decoded for an entry depends on that entry alone, whatever vector it is part of.
+@dataclass(frozen=True)
+class Vector:
+    """What a vector, [n], is made of: parameters of these shapes, one after another."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Entries of each parameter."""
+        return [torch.Size(shape).numel() for shape in self.shapes]
+
+    @cached_property
+    def n(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.n * self.dtype.itemsize
+
+    def pieces(self, x: Tensor) -> list[Tensor]:
+        """[n] -> its parameters, in their shapes: views."""
+        return [piece.view(shape) for piece, shape in zip(x.split(self.sizes), self.shapes, strict=True)]
+
+
+def vector_of(tensors: Iterable[Tensor]) -> Vector:
+    """That of parameters, or gradients, of one dtype."""
+    tensors = list(tensors)
+    return Vector(tuple(tuple(tensor.shape) for tensor in tensors), tensors[0].dtype)
+
+
+class Slot:
+    """What one worker has for the messages of one key.
+
+    `count`: the messages before this one. `memory`: tensors that stay from one message to the next, and are saved with
+    the run. `rank`, `workers`: of the group.
     """
 
-    linear: bool = False
+    def __init__(self, key: str, vector: Vector, rank: int, workers: int) -> None:
+        self.key, self.vector, self.rank, self.workers = key, vector, rank, workers
+        self.count = 0
+        self.memory: dict[str, Tensor] = {}
+
+    def draws(self, seed: int, common: bool = False) -> torch.Generator:
+        """The randomness of this message, on the CPU; `common`: the same on all workers of the group."""
+        told = f"{seed}/{self.key}/{self.count}/{'all' if common else self.rank}"
+        return torch.Generator().manual_seed(int.from_bytes(blake2b(told.encode(), digest_size=8).digest()) >> 1)
+
+
+class Compressor(ABC):
+    """`lossless`: what is decoded is what was encoded. `sparse`: most entries of what is decoded are 0. `entrywise`:
+    what is decoded for an entry depends on that entry alone, whatever vector it is part of. `of_gradients`: it makes no
+    sense for differences of weights. `steady`: messages of a vector always have `nbytes` bytes. `feedback`: what is
+    done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that are a worker's own.
+    """
+
     lossless: bool = False
-    error_feedback: bool = False
     sparse: bool = False
     entrywise: bool = True
+    of_gradients: bool = False
+    steady: bool = True
+    feedback: Feedback | None = None
+
+    @property
+    def keeps(self) -> bool:
+        return self.feedback is not None
+
+    def check(self, vector: Vector) -> None:
+        """Refuse vectors that this rule cannot make messages of. Raises `LayoutError`."""
+        if not vector.dtype.is_floating_point:
+            raise LayoutError(f"compress: cannot compress {vector.dtype}; choose compress=none")
 
     @abstractmethod
-    def encode(self, x: Tensor) -> Tensor:
-        """[n] -> [m]: of any dtype if `linear`, else uint8."""
+    def encode(self, x: Tensor, slot: Slot) -> Tensor:
+        """[n] -> [m], on the device of `x`: uint8, but for rules that are `Summed`, whose messages have any dtype."""
 
     @abstractmethod
-    def decode(self, message: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    def decode(self, message: Tensor, vector: Vector) -> Tensor:
         """[m], as `encode` made it or its bytes -> [n], on the device of the message. Raises `UnreadableError`."""
 
     @abstractmethod
-    def nbytes(self, n: int, dtype: torch.dtype) -> int:
-        """Bytes of the message of a vector of n entries; where messages vary, the most that it can have."""
+    def nbytes(self, vector: Vector) -> int:
+        """Bytes of a message; where messages vary, the most that one can have."""
+
+    def held(self, vector: Vector) -> int:
+        """Stated bytes that a slot holds once it is used."""
+        return 0 if self.feedback is None else self.feedback.held(vector.nbytes)
+
+    def finish(self, total: Tensor, vector: Vector) -> Tensor:
+        """What is made of the sum of what was decoded, before anybody steps with it."""
+        return total
+
+
+Totalling = Generator[Tensor, None, tuple[Tensor, Tensor | None]]
+
+
+class Summed(Compressor):
+    """A rule that workers follow together by sums alone, so that a collective adds up what they send."""
+
+    @abstractmethod
+    def total(self, x: Tensor, slot: Slot) -> Totalling:
+        """[n] on each worker -> the sum over workers of what is decoded, alike on all.
+
+        Yields one tensor after the other that is to be summed over the workers, in place, and goes on when it is. The
+        second of what it returns is this worker's part of the sum, which is needed with `feedback` alone.
+        """
+
+    def of_total(self, vector: Vector) -> list[int]:
+        """Bytes of each tensor that `total` yields."""
+        return [self.nbytes(vector)]
+
+
+def check_length(message: Tensor, expected: int) -> None:
+    """Raises `UnreadableError`."""
+    if message.nbytes != expected:
+        raise UnreadableError(f"{message.nbytes} bytes where {expected} were expected")

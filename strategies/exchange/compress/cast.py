@@ -9,19 +9,21 @@ Cost: two bytes an entry.
 import torch
 from torch import Tensor
 
-from .base import Compressor, UnreadableError
+from .base import Slot, Summed, Totalling, Vector, check_length
 
 
-class BFloat16(Compressor):
-    linear = True
-
-    def encode(self, x: Tensor) -> Tensor:
+class BFloat16(Summed):
+    def encode(self, x: Tensor, slot: Slot) -> Tensor:
         return x.to(torch.bfloat16)
 
-    def decode(self, message: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-        if message.nbytes != 2 * n:
-            raise UnreadableError(f"{message.nbytes} bytes where {2 * n} were expected")
-        return message.view(torch.bfloat16).to(dtype)
+    def decode(self, message: Tensor, vector: Vector) -> Tensor:
+        check_length(message, self.nbytes(vector))
+        return message.view(torch.bfloat16).to(vector.dtype)
 
-    def nbytes(self, n: int, dtype: torch.dtype) -> int:
-        return 2 * n
+    def total(self, x: Tensor, slot: Slot) -> Totalling:
+        rounded = x.to(torch.bfloat16)
+        yield rounded
+        return rounded.to(x.dtype), None
+
+    def nbytes(self, vector: Vector) -> int:
+        return 2 * vector.n

@@ -3,23 +3,24 @@
 Cost: n entries of the vector's dtype.
 """
 
-import torch
 from torch import Tensor
 
-from .base import Compressor, UnreadableError
+from .base import Slot, Summed, Totalling, Vector, check_length
 
 
-class Dense(Compressor):
-    linear = True
+class Dense(Summed):
     lossless = True
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Tensor, slot: Slot) -> Tensor:
         return x
 
-    def decode(self, message: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-        if message.nbytes != n * dtype.itemsize:
-            raise UnreadableError(f"{message.nbytes} bytes where {n * dtype.itemsize} were expected")
-        return message.view(dtype)
+    def decode(self, message: Tensor, vector: Vector) -> Tensor:
+        check_length(message, vector.nbytes)
+        return message.view(vector.dtype)
 
-    def nbytes(self, n: int, dtype: torch.dtype) -> int:
-        return n * dtype.itemsize
+    def total(self, x: Tensor, slot: Slot) -> Totalling:
+        yield x
+        return x, None
+
+    def nbytes(self, vector: Vector) -> int:
+        return vector.nbytes

@@ -24,7 +24,8 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from .base import Compressor, UnreadableError
+from .base import Compressor, Slot, UnreadableError, Vector, check_length
+from .feedback import ErrorFeedback
 
 PLACE = 4  # bytes: int32
 
@@ -32,27 +33,26 @@ PLACE = 4  # bytes: int32
 class TopK(Compressor):
     def __init__(self, ratio: Annotated[float, Gt(0), Le(1)] = 0.01, error_feedback: bool = True) -> None:
         """`ratio`: the share of entries that is sent."""
-        self.ratio, self.error_feedback = ratio, error_feedback
+        self.ratio = ratio
+        self.feedback = ErrorFeedback() if error_feedback else None
         self.lossless = ratio == 1
         self.sparse, self.entrywise = ratio < 0.5, self.lossless
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Tensor, slot: Slot) -> Tensor:
         places = largest(x, self.count(len(x))).to(torch.int32)
-        values = x[places]
-        return torch.cat([places.view(torch.uint8), values.view(torch.uint8)])
+        return torch.cat([places.view(torch.uint8), x[places].view(torch.uint8)])
 
-    def decode(self, message: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-        k = self.count(n)
-        if len(message) != self.nbytes(n, dtype):
-            raise UnreadableError(f"{len(message)} bytes where {self.nbytes(n, dtype)} were expected")
+    def decode(self, message: Tensor, vector: Vector) -> Tensor:
+        check_length(message, self.nbytes(vector))
+        k = self.count(vector.n)
         own = message.clone()  # a message may begin anywhere in memory; its numbers may not
-        places, values = own[: PLACE * k].view(torch.int32).long(), own[PLACE * k :].clone().view(dtype)
-        if bool((places[1:] <= places[:-1]).any()) or int(places[0]) < 0 or int(places[-1]) >= n:
-            raise UnreadableError(f"its places are not {k} rising numbers below {n}")
-        return values.new_zeros(n).scatter_(0, places, values)
+        places, values = own[: PLACE * k].view(torch.int32).long(), own[PLACE * k :].clone().view(vector.dtype)
+        if bool((places[1:] <= places[:-1]).any()) or int(places[0]) < 0 or int(places[-1]) >= vector.n:
+            raise UnreadableError(f"its places are not {k} rising numbers below {vector.n}")
+        return values.new_zeros(vector.n).scatter_(0, places, values)
 
-    def nbytes(self, n: int, dtype: torch.dtype) -> int:
-        return self.count(n) * (PLACE + dtype.itemsize)
+    def nbytes(self, vector: Vector) -> int:
+        return self.count(vector.n) * (PLACE + vector.dtype.itemsize)
 
     def count(self, n: int) -> int:
         """k, of n entries."""
