@@ -25,6 +25,7 @@ from .measure import Outcome
 from .memory import memory_table
 from .sharding import sharding_against_torch
 from .start import start_times
+from .sums import sums_against_gloo
 from .sweep import sweep_overhead
 from .virtual import virtual_speed
 from .zero import zero_against_deepspeed
@@ -33,6 +34,7 @@ RESULTS = Path(__file__).with_name("results.json")
 
 COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # what is compared, rounds, a quick look's
     "bsp": (bsp_against_ddp, 12, 4),
+    "sums": (sums_against_gloo, 12, 4),
     "harness": (harness_against_bare_loop, 12, 4),
     "start": (start_times, 7, 3),
     "hogwild": (hogwild_against_locks, 12, 4),

@@ -146,6 +146,19 @@ def _shared_memory() -> Finding:
     return Finding(free >= SHARED_MEMORY, f"/dev/shm: {free / MIB:,.0f} MiB free of {size / MIB:,.0f}{hint}")
 
 
+def _sums() -> Finding:
+    """How workers of one host add up what they have; compiled here if it can be."""
+    from ..comm.shared_sum import NativeSum
+
+    if NativeSum.available():
+        return Finding(True, "workers of one host add up in shared memory, by native code")
+    return Finding(
+        False,
+        "workers of one host add up in shared memory, by torch, which is about three times slower; for native "
+        "code, install a C compiler (apt-get install gcc)",
+    )
+
+
 def _run_directory() -> Finding:
     from ..engine import ROOT
 
@@ -227,6 +240,7 @@ CHECKS = [
     Check("cpu", _cpu),
     Check("cuda", _cuda),
     Check("shared memory", _shared_memory),
+    Check("sums", _sums),
     Check("runs", _run_directory, needed=True),
     Check("deepspeed", _deepspeed),
     Check("wandb", _wandb),

@@ -1,4 +1,5 @@
-"""The process fabric: one OS process a worker. Collectives are torch.distributed's (gloo on CPUs, nccl on GPUs).
+"""The process fabric: one OS process a worker. Collectives are torch.distributed's (gloo on CPUs, nccl on GPUs), but
+for sums of workers of one host, which go through memory that they share (shared_sum.py).
 
 Messages between two workers, and all-gathers, go over our own sockets, which survive the death of a peer; those of CUDA
 tensors, nccl.
@@ -12,6 +13,7 @@ import ipaddress
 import json
 import mmap
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +40,7 @@ from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
 from .rendezvous import Environment, meet
 from .shared_memory import SharedMemory, open_shared
+from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum
 from .sockets import Address, PeerGoneError, Receive, Send, Sockets, TooLongError
 from .store import StoreClient, StoreServer
 from .timeline import Operation, Timeline
@@ -79,7 +82,7 @@ def _join(
     """`server`: the store's, where this worker serves it."""
     board = StoreBoard(store, rank, size, timeout)
     everyone = list(range(size))
-    own = json.dumps({"host": _boot_id(), "address": _own_address(store.endpoint.host)})
+    own = json.dumps({"host": _boot_id(), "address": _own_address(store.endpoint.host), "process": os.getpid()})
     said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
     hosts = [word["host"] for word in said]
     groups = _Groups(dist.PrefixStore("groups", store), timeout, device)
@@ -94,6 +97,9 @@ def _join(
     # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
     origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
     worker = _Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin, server)
+    for other, word in enumerate(said):
+        if word["host"] == hosts[rank] and other != rank:
+            worker.watch(other, word["process"])
     return ProcessComm(worker, everyone, "world", world)
 
 
@@ -153,6 +159,14 @@ class _Worker:
     origin: float  # of the clock
     server: StoreServer | None  # of the run's store, where this worker serves it
     closing: list[Callable[[], None]] = field(default_factory=list)
+    processes: dict[int, int] = field(default_factory=dict)  # descriptors of those on this host that are watched
+
+    def watch(self, rank: int, process: int) -> None:
+        """From here on its descriptor is readable once the process has ended. Raises `PeerLostError`."""
+        try:
+            self.processes[rank] = os.pidfd_open(process)
+        except ProcessLookupError:
+            raise PeerLostError(f"worker {self.board.rank} lost a peer: worker {rank} has died") from None
 
 
 def _boot_id() -> str:
@@ -213,6 +227,23 @@ class _Done(Work):
     def wait(self) -> None: ...
 
 
+class _InMemory(Work):
+    """A sum under way in shared memory. After a `HangError` one may wait again."""
+
+    def __init__(self, comm: "ProcessComm", sums: SharedSum, number: int, what: str, operation: Operation) -> None:
+        self._comm, self._sums, self._number, self._what, self._operation = comm, sums, number, what, operation
+        self._waited = False
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        comm, start = self._comm, self._comm.now()
+        if not self._sums.wait(self._number, SLICE):
+            comm.wait_for_sum(self._sums, self._number, self._what)
+        self._waited = True
+        comm.timeline.add(self._operation, start, comm.now())
+
+
 class _Sum(Work):
     """Rows that arrive, and are summed then."""
 
@@ -263,6 +294,7 @@ class ProcessComm(Comm):
         self._others = tuple(rank for rank in ranks if rank != worker.board.rank)
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
+        self._sums = self._open_sums()
 
     @property
     def hosts(self) -> tuple[int, ...]:
@@ -273,7 +305,41 @@ class ProcessComm(Comm):
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Work:
         _check_dense(tensor)
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
+        if self._sums is not None and op == "sum" and tensor.dtype in DTYPES:
+            return self._sum_in_memory(self._sums, tensor)
         return self._collective("all_reduce", lambda group: group.allreduce([tensor], _reduce_options(op)))
+
+    def _sum_in_memory(self, sums: SharedSum, tensor: Tensor) -> Work:
+        at, what = self.now(), f"in all_reduce of {self.name}"
+        number = sums.post(tensor.detach())
+        return _InMemory(self, sums, number, what, self.timeline.launched(f"{self.name}#", "all_reduce", at))
+
+    def _open_sums(self) -> SharedSum | None:
+        """Every worker of the group calls it before anything is sent; None where its sums are not made in memory.
+
+        Raises `HostMemoryError`.
+        """
+        if self.size == 1 or max(self.hosts) > 0 or self.device.type != "cpu":
+            return None
+        prefix, what = f"sums/{self.name}", "memory for sums"
+        if self.rank == 0:
+            kind = NativeSum if NativeSum.available() else TorchSum
+            shared = SharedMemory(kind.room(self.size))
+            kind.make(shared.memory, self.size)
+            self._all_say(prefix, f"{kind.__name__} {shared.place}", what)
+            self._all_say(f"{prefix}/used", "", what)
+            shared.close()
+            memory = shared.memory
+        else:
+            name, place = self._all_say(prefix, "", what)[0].split()
+            kind = NativeSum if name == NativeSum.__name__ else TorchSum
+            if kind is NativeSum and not NativeSum.available():
+                raise FabricError(f"worker {self.board.rank} cannot load what another worker has compiled: see native/")
+            memory = open_shared(place)
+            self._all_say(f"{prefix}/used", "", what)
+        sums = kind(memory, self.rank, self.size)
+        self.at_close(sums.close)
+        return sums
 
     def broadcast(self, tensor: Tensor, src: int) -> Work:
         _check_dense(tensor)
@@ -458,6 +524,28 @@ class ProcessComm(Comm):
         finally:
             self.board.doing("computing")
 
+    def wait_for_sum(self, sums: SharedSum, number: int, what: str) -> None:
+        """Raises `HangError`, after which one may wait again, or `PeerLostError`."""
+        self.board.doing(what)
+        try:
+            deadline = time.monotonic() + self._worker.groups.timeout
+            while not sums.wait(number, SLICE):
+                if (dead := self._ended_peers()) and not sums.wait(number, 5 * SLICE):  # their part may be done
+                    named = ", ".join(str(self.ranks[rank]) for rank in dead)
+                    raise PeerLostError(f"worker {self.board.rank} lost a peer {what}: worker {named} has died")
+                if time.monotonic() > deadline:
+                    raise self._hang(what)
+        finally:
+            self.board.doing("computing")
+
+    def _ended_peers(self) -> list[int]:
+        """Their ranks in the group."""
+        poll = select.poll()
+        of = {self._worker.processes[self.ranks[rank]]: rank for rank in range(self.size) if rank != self.rank}
+        for descriptor in of:
+            poll.register(descriptor, select.POLLIN)
+        return sorted(of[descriptor] for descriptor, _ in poll.poll(0))
+
     def wait_for_mutex(self, mutex: SharedMutex) -> None:
         what = f"in a mutex of {self.name}"
         self.board.doing(what)
@@ -580,6 +668,8 @@ class ProcessComm(Comm):
         """Leave the run; others do not take it for a death."""
         while self._worker.closing:
             self._worker.closing.pop()()
+        while self._worker.processes:
+            os.close(self._worker.processes.popitem()[1])
         self._worker.sockets.close()
         self._board.close()
         if (server := self._worker.server) is not None:

@@ -13,15 +13,11 @@ SLACK = 20_000  # bytes, where a rank is to send nothing
 
 
 def all_reduce(comm, tensor):
-    comm.all_reduce(tensor).wait()
-
-
-def all_reduce_max(comm, tensor):
-    comm.all_reduce(tensor, "max").wait()
+    comm.all_reduce(tensor, "max").wait()  # sums go through memory: see below
 
 
 def all_reduce_uneven(comm, tensor):
-    comm.all_reduce(tensor[:-1].clone()).wait()  # not divisible by the number of workers
+    comm.all_reduce(tensor[:-1].clone(), "max").wait()  # not divisible by the number of workers
 
 
 def all_reduce_future(comm, tensor):
@@ -64,7 +60,6 @@ def isend_to_first(comm, tensor):
 
 PRIMITIVES = [
     all_reduce,
-    all_reduce_max,
     all_reduce_uneven,
     all_reduce_future,
     broadcast_from_first,
@@ -108,6 +103,22 @@ def test_ledger_equals_what_leaves_the_process(workers, size):
     assert not wrong, "\n".join(wrong)
     for primitive in PRIMITIVES:  # something was measured
         assert sum(result[primitive.__name__][1] for result in results) >= 1_000_000
+
+
+def sum_in_memory(comm):
+    tensor = torch.ones(ENTRIES)
+    comm.barrier()
+    before = written()
+    comm.all_reduce(tensor).wait()
+    comm.barrier()
+    return [written() - before, comm.ledger.snapshot(), float(tensor.min())]
+
+
+def test_a_sum_on_one_host_goes_through_memory_and_counts_what_others_read_of_it(workers):
+    """They read this worker's part of each share that they sum, and the share that it has summed."""
+    for left, counted, least in workers(3, sum_in_memory):
+        assert left < SLACK and least == 3
+        assert counted == {"all_reduce": 2 * 2 / 3 * 4 * ENTRIES}
 
 
 def keep_aside(comm):

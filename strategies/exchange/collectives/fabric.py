@@ -1,9 +1,10 @@
-"""The fabric's own all-reduce: gloo's or nccl's on processes, a modelled one on the virtual cluster.
+"""The fabric's own all-reduce: on processes through the memory of one host (comm/shared_sum.py), over several hosts
+gloo's, on GPUs nccl's; a modelled one on the virtual cluster. All go on while the worker computes.
 
-Both are rings (Patarasuk and Yuan 2009, "Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations") that go
-on while the worker computes.
+Between hosts, and on the virtual cluster, it is a ring (Patarasuk and Yuan 2009, "Bandwidth Optimal All-reduce
+Algorithms for Clusters of Workstations"). In memory each worker sums one share, which the others read.
 
-Cost of a sum of S bytes among K workers: all_reduce 2 (K-1)/K S.
+Cost of a sum of S bytes among K workers: all_reduce 2 (K-1)/K S, in memory too: what others read of a worker.
 """
 
 from torch import Tensor

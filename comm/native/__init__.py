@@ -1,0 +1,77 @@
+"""Our own native code: compiled once on each machine, for that machine, by the C compiler that is there.
+
+What is compiled is kept in the user's cache, under a name that follows from the source, the compiler's flags and the
+processor. Where there is no compiler, or no place to keep it, `load` gives None, and callers go another way.
+"""
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+COMPILERS = ("cc", "gcc", "clang")
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread")
+SECONDS = 60  # that a compiler may take; it takes one
+
+
+@cache
+def load(name: str) -> ctypes.CDLL | None:
+    """The library of `name`.c in this folder; None where it cannot be had."""
+    source = Path(__file__).with_name(f"{name}.c")
+    compiler = next((found for known in COMPILERS if (found := shutil.which(known))), None)
+    folder = _folder()
+    if folder is None:
+        return None
+    told = "\n".join([source.read_text(), *FLAGS, platform.machine(), _processor()])
+    library = folder / f"{name}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.so"
+    try:
+        if not library.exists() and (compiler is None or not _compile(compiler, source, library)):
+            return None
+        return ctypes.CDLL(str(library))
+    except OSError:  # a disk without room, or one from which nothing may be run
+        return None
+
+
+def _folder() -> Path | None:
+    """Where nobody else may write; None where there is no such place."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    folder = Path(home) / "paceline" / "native"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        said = folder.stat()
+    except (OSError, RuntimeError):
+        return None
+    return folder if said.st_uid == os.geteuid() and not said.st_mode & 0o022 else None
+
+
+def _compile(compiler: str, source: Path, library: Path) -> bool:
+    """One process at a time; what is there under its name is whole."""
+    with (library.parent / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=library.parent) as made:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.exists():
+            return True
+        out = Path(made) / library.name
+        try:
+            done = subprocess.run(
+                [compiler, *FLAGS, str(source), "-o", str(out)], capture_output=True, timeout=SECONDS, cwd=made
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        if done.returncode != 0:
+            return False
+        out.replace(library)
+        return True
+
+
+def _processor() -> str:
+    """What -march=native looks at."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return line
+    return ""

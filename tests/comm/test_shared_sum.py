@@ -1,0 +1,150 @@
+"""Sums through memory that workers share: by native code and by torch, alike bit for bit."""
+
+import mmap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from needs import needs_compiler
+from torch import Tensor
+
+from paceline.comm import native
+from paceline.comm.shared_sum import DTYPES, NativeSum, SharedSum, TorchSum, piece_of
+
+KINDS = [pytest.param(NativeSum, marks=needs_compiler), TorchSum]
+Open = Callable[[type[SharedSum], int], list[SharedSum]]
+
+
+@pytest.fixture
+def ends() -> Iterator[Open]:
+    """Opens the ends of so many workers, here all in one process."""
+    opened: list[SharedSum] = []
+
+    def open_all(kind: type[SharedSum], workers: int) -> list[SharedSum]:
+        memory = mmap.mmap(-1, kind.room(workers))
+        kind.make(memory, workers)
+        opened.extend(kind(memory, rank, workers) for rank in range(workers))  # pyright: ignore[reportCallIssue]
+        return opened
+
+    yield open_all
+    for end in opened:
+        end.close()
+
+
+def rows_of(workers: int, entries: int, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(entries)
+    rows = torch.randn(workers, entries, generator=generator, dtype=torch.float64) * 100
+    return list(rows.to(dtype).unbind())
+
+
+def in_rank_order(rows: list[Tensor]) -> Tensor:
+    wide = torch.float32 if rows[0].dtype in (torch.float16, torch.bfloat16) else rows[0].dtype
+    total = rows[0].to(wide)
+    for row in rows[1:]:
+        total = total + row.to(wide)
+    return total.to(rows[0].dtype)
+
+
+def summed(ends: list[SharedSum], rows: list[Tensor]) -> list[Tensor]:
+    results = [row.clone() for row in rows]
+    numbers = [end.post(result) for end, result in zip(ends, results, strict=True)]
+    for end, number in zip(ends, numbers, strict=True):
+        assert end.wait(number, 20)
+    return results
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_have_the_sum_in_the_order_of_ranks_to_the_bit(ends, kind, workers):
+    opened = ends(kind, workers)
+    for dtype in DTYPES:
+        for entries in (0, 1, workers - 1, 1023, 4097):
+            rows = rows_of(workers, entries, dtype)
+            for result in summed(opened, rows):
+                assert torch.equal(result, in_rank_order(rows)), (dtype, entries)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tensor_of_several_pieces_is_summed_whole(ends, kind):
+    entries = piece_of(3) // 4 * 3 + 17
+    rows = rows_of(3, entries, torch.float32)
+    for result in summed(ends(kind, 3), rows):
+        assert torch.equal(result, in_rank_order(rows))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_a_number_or_infinite_stays_so(ends, kind):
+    special = torch.tensor([float("nan"), float("inf"), float("-inf"), -0.0])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        rows = [special.to(dtype), torch.tensor([1.0, 1.0, float("inf"), -0.0], dtype=dtype)]
+        for result in summed(ends(kind, 2)[-2:], rows):
+            assert result.isnan().tolist() == [True, False, True, False]
+            assert float(result[1]) == float("inf") and bool(result[3].signbit())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_sums_may_be_under_way_than_there_is_room_for(ends, kind):
+    """Each worker posts all of its sums before it waits for one."""
+    opened, sums = ends(kind, 2), 600
+
+    def post_all(rank: int) -> list[Tensor]:
+        tensors = [torch.full((3,), float(i + rank)) for i in range(sums)]
+        numbers = [opened[rank].post(tensor) for tensor in tensors]
+        assert all(opened[rank].wait(number, 20) for number in reversed(numbers))
+        return tensors
+
+    with ThreadPoolExecutor(2) as pool:
+        for tensors in pool.map(post_all, range(2)):
+            assert all(torch.equal(tensor, torch.full((3,), 2.0 * i + 1)) for i, tensor in enumerate(tensors))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whoever_waits_for_one_that_does_not_come_is_told_and_can_leave(ends, kind):
+    first, _ = ends(kind, 2)
+    number = first.post(torch.ones(5))
+    assert not first.wait(number, 0.05)
+    start = time.monotonic()
+    closing = threading.Thread(target=first.close)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive() and time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_that_came_late_is_waited_for(ends, kind):
+    first, second = ends(kind, 2)
+    mine, its = torch.ones(70_000), torch.full((70_000,), 2.0)
+    number = first.post(mine)
+    assert not first.wait(number, 0.05)
+    assert second.wait(second.post(its), 20) and first.wait(number, 20)
+    assert torch.equal(mine, torch.full((70_000,), 3.0)) and torch.equal(mine, its)
+
+
+def test_without_a_place_or_a_compiler_there_is_no_native_code(monkeypatch, tmp_path):
+    native.load.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    assert native.load("all_reduce") is None
+    native.load.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert native.load("all_reduce") is None
+    native.load.cache_clear()
+
+
+@needs_compiler
+def test_native_code_is_compiled_once_and_kept_where_nobody_else_writes(monkeypatch, tmp_path):
+    native.load.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.load("all_reduce") is not None
+    [library] = (tmp_path / "paceline/native").glob("*.so")
+    made = library.stat().st_mtime_ns
+    native.load.cache_clear()
+    monkeypatch.setenv("PATH", "")  # what is there needs no compiler
+    assert native.load("all_reduce") is not None and library.stat().st_mtime_ns == made
+    native.load.cache_clear()
+    library.parent.chmod(0o777)
+    assert native.load("all_reduce") is None
+    native.load.cache_clear()
