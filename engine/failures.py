@@ -19,7 +19,8 @@ from .errors import MachineError
 LONGEST = 4000  # characters of a message that are shown; a log has all of it
 _HEAD = 3 * LONGEST // 4
 _OURS = "paceline"
-OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError")  # a sentence without the error's type
+# a sentence without the error's type
+OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError", "NotFiniteError")
 NO_MEMORY = "there is not enough memory"
 _SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 _LIBRARIES = ("site-packages", "dist-packages")

@@ -17,7 +17,7 @@ from .launchers.base import Handle, Launcher
 from .layout import Layout
 
 LOST_A_PEER = "PeerLostError"  # such a worker is not the cause
-NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError")  # the sentence says of whom
+NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError", "NotFiniteError")  # the sentence says of whom
 
 
 def launch(

@@ -11,3 +11,9 @@ class MissingToolError(RuntimeError):
     """This machine lacks what a strategy needs; the message says how to get it."""
 
     exit_code = 3
+
+
+class NotFiniteError(RuntimeError):
+    """What a worker is to send is NaN or infinite: the run has diverged."""
+
+    exit_code = 6

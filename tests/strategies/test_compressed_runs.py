@@ -21,7 +21,12 @@ MODES = {
     "fedavg": (),
 }
 TENTH = ("compress=topk", "compress.ratio=0.1")
-HOW = {"topk": ("compress=topk", "compress.ratio=0.05"), "bf16": ("compress=bf16",)}
+HOW = {
+    "topk": ("compress=topk", "compress.ratio=0.05"),
+    "bf16": ("compress=bf16",),
+    **{name: (f"compress={name}",) for name in ("fp16", "onebit", "ef_signsgd", "signsgd")},
+}
+OF_GRADIENTS = {"signsgd": ("bsp", "parameter_server", "asp", "ssp")}
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +52,14 @@ def check_bytes(*overrides: str) -> None:
     assert summary["memory"]["buffers"] == summary["predicted"]["memory"]["buffers"]
 
 
+def is_fast(sync: str, how: str) -> bool:
+    return how == "topk" or sync == "bsp" or (sync, how) in (("fedavg", "bf16"), ("gossip", "onebit"))
+
+
 CASES = [
-    pytest.param(sync, how, marks=[] if how == "topk" or sync in ("bsp", "fedavg") else pytest.mark.slow)
+    pytest.param(sync, how, marks=[] if is_fast(sync, how) else pytest.mark.slow)
     for how in HOW
-    for sync in MODES
+    for sync in OF_GRADIENTS.get(how, MODES)
 ]
 
 
@@ -75,7 +84,17 @@ RESUMED = [
 
 @pytest.mark.parametrize("sync", RESUMED)
 def test_a_resumed_run_has_kept_what_each_replica_left_out(sync: str) -> None:
-    asked = (f"sync={sync}", *MODES[sync], *HOW["topk"], "hardware.workers=2", "hardware.threads=1")
+    check_resumed(sync, "topk")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [how for how in HOW if how != "topk"])
+def test_a_resumed_run_goes_on_with_what_its_rule_remembers_and_draws(how: str) -> None:
+    check_resumed("bsp", how)
+
+
+def check_resumed(sync: str, how: str) -> None:
+    asked = (f"sync={sync}", *MODES[sync], *HOW[how], "hardware.workers=2", "hardware.threads=1")
     whole = summary_of(*asked, "name=whole")
     summary_of(*asked, "checkpoint.every_steps=5", "name=half", "steps=7")
     result = run(["steps=12"], resume="half", quiet=True)
@@ -101,6 +120,15 @@ def test_a_resumed_run_has_kept_what_each_replica_left_out(sync: str) -> None:
 def test_what_cannot_be_compressed_is_refused_by_name(overrides: tuple[str, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, "compress=topk", "hardware.workers=2", *overrides]).plan()
+    assert getattr(refused.value, "exit_code", None) == 2
+
+
+@pytest.mark.parametrize("sync", ["local_sgd", "diloco", "fedavg", "gossip"])
+def test_a_vote_is_refused_by_name_where_differences_of_weights_travel(sync: str) -> None:
+    mode = "local_sgd" if sync == "diloco" else sync
+    says = f"compress=signsgd: sync={mode} sends differences of weights, and this rule is one for gradients; choose"
+    with pytest.raises(ValueError, match=says) as refused:
+        prepare([*TINY, "compress=signsgd", "hardware.workers=2", f"sync={sync}"]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
 
 

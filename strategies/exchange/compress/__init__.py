@@ -1,8 +1,25 @@
 """What travels in place of a vector: one file a rule. See base.py for what a rule must say of itself."""
 
 from .base import Compressor, Slot, Summed, UnreadableError, Vector, vector_of
-from .cast import BFloat16
+from .cast import BFloat16, Float16
+from .ef_signsgd import EFSignSGD
 from .none import Dense
+from .onebit import OneBit
+from .signsgd import SignSGD
 from .topk import TopK
 
-__all__ = ["BFloat16", "Compressor", "Dense", "Slot", "Summed", "TopK", "UnreadableError", "Vector", "vector_of"]
+__all__ = [
+    "BFloat16",
+    "Compressor",
+    "Dense",
+    "EFSignSGD",
+    "Float16",
+    "OneBit",
+    "SignSGD",
+    "Slot",
+    "Summed",
+    "TopK",
+    "UnreadableError",
+    "Vector",
+    "vector_of",
+]

@@ -14,7 +14,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from ...errors import LayoutError
+from ...errors import LayoutError, NotFiniteError
 from .feedback import Feedback
 
 
@@ -132,6 +132,21 @@ class Summed(Compressor):
     def of_total(self, vector: Vector) -> list[int]:
         """Bytes of each tensor that `total` yields."""
         return [self.nbytes(vector)]
+
+
+def all_finite(x: Tensor) -> bool:
+    """One fast pass where they are: of finite numbers the sum is, unless they are huge."""
+    return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite()) or bool(x.isfinite().all())
+
+
+def check_finite(x: Tensor, slot: Slot) -> None:
+    """What is to be compressed: a rule that joins entries would spread what is no number. Raises `NotFiniteError`."""
+    if not all_finite(x):
+        nans, infinite = int(x.isnan().sum()), int(x.isinf().sum())
+        raise NotFiniteError(
+            f"worker {slot.rank} diverged: of the {len(x):,} numbers that it is to compress, {nans:,} are NaN and "
+            f"{infinite:,} infinite; a smaller optimizer.lr may help"
+        )
 
 
 def check_length(message: Tensor, expected: int) -> None:
