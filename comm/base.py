@@ -150,6 +150,9 @@ class Comm(ABC):
     def now(self) -> float:
         """Seconds on this fabric's clock, the same for all its workers."""
 
+    def touch(self, nbytes: float) -> None:
+        """This worker goes through so many bytes of its memory, which takes time where time is modelled."""
+
     @abstractmethod
     def elapse(self, seconds: float) -> None:
         """Let time pass, as if this worker were that much slower."""

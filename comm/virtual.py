@@ -91,8 +91,9 @@ class _Worker(Runner):
 class Cluster:
     """The workers of one run, in this process."""
 
-    def __init__(self, size: int, network: Network) -> None:
-        self.size, self.fabric = size, Fabric(network, size)
+    def __init__(self, size: int, network: Network, memory: float = inf) -> None:
+        """`memory`: bytes a second that a worker reads and writes."""
+        self.size, self.fabric, self.memory = size, Fabric(network, size), memory
         self.workers = [_Worker(rank) for rank in range(size)]
         self.turns = Turns(self.workers, self.fabric.links.happen)
         self.stop = False  # somebody asked to save and stop
@@ -583,6 +584,9 @@ class VirtualComm(Comm):
 
     def now(self) -> float:
         return self._worker.clock
+
+    def touch(self, nbytes: float) -> None:
+        self.elapse(nbytes / self._cluster.memory)
 
     def elapse(self, seconds: float) -> None:
         if seconds > 0:

@@ -96,6 +96,7 @@ class VirtualHardware(_Frozen):
     compute: Literal["modelled", "measured"]
     flops: Annotated[float, Gt(0)]
     overhead: Annotated[float, Ge(0)]
+    memory_bandwidth: Annotated[float, Gt(0)] = 1e10  # as runs had it before they recorded it
     machine: Machine | None = None  # None: each worker has what it needs
 
     @property

@@ -81,7 +81,7 @@ def cluster_of(parts: Parts, hardware: Hardware) -> Cluster:
         hosts_per_rack=hardware.hosts_per_rack,
         oversubscription=hardware.oversubscription,
     )
-    return Cluster(parts.layout.world_size, network)
+    return Cluster(parts.layout.world_size, network, hardware.memory_bandwidth)
 
 
 def run(assignment: Assignment, parts: Parts, cluster: Cluster, started: Callable[[], None] = lambda: None) -> None:

@@ -48,12 +48,22 @@ class Channel:
         if self.feedback is not None:
             self.feedback.keep(p, self.compress.decode(message, slot.vector), slot)
         slot.count += 1
+        self.touch_to_encode(slot.vector)
         return message
+
+    def touch_to_encode(self, vector: Vector) -> None:
+        """What a message that it sends costs this worker's memory."""
+        feedback = 0.0
+        if self.feedback is not None:
+            feedback = self.feedback.passes * vector.nbytes + self.compress.decoding(vector)
+        self.comm.touch(self.compress.encoding(vector) + feedback)
 
     def decode(self, key: str, message: Tensor, like: Tensor, sender: int) -> Tensor:
         """The vector that worker `sender` sent, on the device of `like`. Raises `MessageError`."""
+        vector = self._slots[key].vector
+        self.comm.touch(self.compress.decoding(vector))
         try:
-            return self.compress.decode(message, self._slots[key].vector).to(like.device)
+            return self.compress.decode(message, vector).to(like.device)
         except UnreadableError as error:
             raise MessageError(
                 f"worker {self.comm.rank} cannot read what worker {sender} of {self.comm.name} sent: {error}"
@@ -179,6 +189,7 @@ class _Totalling(Work):
     def __init__(self, channel: Channel, compress: Summed, slot: Slot, x: Tensor) -> None:
         self._channel, self._slot, self._x = channel, slot, x
         self._p = x if channel.feedback is None else channel.feedback.add(x, slot)
+        channel.touch_to_encode(slot.vector)
         self._rule = compress.total(self._p, slot)
         self._work = self._sum(next(self._rule))
 
@@ -193,6 +204,7 @@ class _Totalling(Work):
                 break
         if channel.feedback is not None:
             channel.feedback.keep(self._p, own, slot)
+        channel.comm.touch(channel.compress.decoding(slot.vector))
         slot.count += 1
         if (made := channel.finish(slot.key, total)) is not x:
             x.copy_(made)

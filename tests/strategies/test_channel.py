@@ -11,11 +11,13 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline.comm import MessageError
+from paceline.comm.network import Link, Network
+from paceline.comm.virtual import Cluster
 from paceline.strategies import LayoutError
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import BFloat16, Compressor, TopK, Vector
+from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, TopK, Vector
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.gossip import Gossip
@@ -262,3 +264,32 @@ def test_one_replica_compresses_nothing(virtual_workers):
         [compressed] = virtual_workers(1, live, Life(sync(compress=TopK(0.1)), case))
         assert identical(plain["weights"], compressed["weights"]) and compressed["ledger"] == {}
         assert distance(plain["weights"], compressed["weights"]) == 0
+
+
+# -- what it costs on the modelled clock
+
+
+def time_of(compress: Compressor) -> float:
+    """Seconds of one sum of a vector by two workers, whose network takes no time and whose memory 1 kB a second."""
+    vector = Vector(((50,),), torch.float64)
+
+    def once(comm):
+        channel = Channel(compress, comm, {"x": vector})
+        channel.all_reduce("x", torch.randn(50, dtype=torch.float64)).wait()
+        return comm.now()
+
+    free = Network(between=Link(0, 1e30), inside=Link(0, 1e30))
+    return max(Cluster(2, free, memory=1e3).run(once))
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+def test_encoding_and_decoding_take_the_time_that_memory_needs_on_a_virtual_cluster(feedback):
+    """50 entries of 8 bytes, of which five go with their places: 60 bytes; two messages are decoded."""
+    encode, decode, keep = 3 * 400 + 60, 400 + 60, 6 * 400 + 400 + 60
+    stated = encode + 2 * decode + (keep if feedback else 0)
+    assert time_of(TopK(0.1, feedback)) == pytest.approx(stated / 1e3)
+
+
+def test_what_goes_as_it_is_takes_no_time_to_encode():
+    assert time_of(Dense()) == pytest.approx(0)
+    assert time_of(BFloat16()) == pytest.approx((400 + 100 + 400 + 100) / 1e3)

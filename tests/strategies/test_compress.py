@@ -72,6 +72,8 @@ def test_bf16_rounds_to_nearest(values):
 class Nobody:
     rank, size, name = 0, 1, "nobody"
 
+    def touch(self, nbytes: float) -> None: ...
+
 
 @given(st.lists(VECTORS, min_size=1, max_size=6), RATIOS)
 def test_what_was_sent_and_what_is_left_are_what_there_was_bit_for_bit(several, ratio):

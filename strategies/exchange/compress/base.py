@@ -76,6 +76,8 @@ class Compressor(ABC):
     what is decoded for an entry depends on that entry alone, whatever vector it is part of. `of_gradients`: it makes no
     sense for differences of weights. `steady`: messages of a vector always have `nbytes` bytes. `feedback`: what is
     done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that are a worker's own.
+    `encode_passes`, `decode_passes`: how often the vector is read or written, for the time that it takes on a modelled
+    worker; the message comes once on top.
     """
 
     lossless: bool = False
@@ -84,6 +86,8 @@ class Compressor(ABC):
     of_gradients: bool = False
     steady: bool = True
     feedback: Feedback | None = None
+    encode_passes: float = 1.0
+    decode_passes: float = 1.0
 
     @property
     def keeps(self) -> bool:
@@ -109,6 +113,14 @@ class Compressor(ABC):
     def held(self, vector: Vector) -> int:
         """Stated bytes that a slot holds once it is used."""
         return 0 if self.feedback is None else self.feedback.held(vector.nbytes)
+
+    def encoding(self, vector: Vector) -> float:
+        """Bytes of memory that a worker goes through to encode, without feedback."""
+        return self.encode_passes * vector.nbytes + self.nbytes(vector)
+
+    def decoding(self, vector: Vector) -> float:
+        """And to decode."""
+        return self.decode_passes * vector.nbytes + self.nbytes(vector)
 
     def finish(self, total: Tensor, vector: Vector) -> Tensor:
         """What is made of the sum of what was decoded, before anybody steps with it."""

@@ -25,6 +25,10 @@ class Remembered(Protocol):
 
 
 class Feedback(ABC):
+    """`passes`: how often vectors are read or written, by `add` and `keep` together."""
+
+    passes: float = 6.0  # p = e + x, e <- p - C(p)
+
     @abstractmethod
     def add(self, x: Tensor, slot: Remembered) -> Tensor:
         """[n], what should be sent -> [n], what is compressed; `x` stays as it is."""

@@ -11,6 +11,12 @@ from .base import Slot, Summed, Totalling, Vector, check_length
 class Dense(Summed):
     lossless = True
 
+    def encoding(self, vector: Vector) -> float:
+        return 0.0
+
+    def decoding(self, vector: Vector) -> float:
+        return 0.0
+
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         return x
 

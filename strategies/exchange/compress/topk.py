@@ -31,6 +31,8 @@ PLACE = 4  # bytes: int32
 
 
 class TopK(Compressor):
+    encode_passes = 3.0  # magnitudes are written, and read twice
+
     def __init__(self, ratio: Annotated[float, Gt(0), Le(1)] = 0.01, error_feedback: bool = True) -> None:
         """`ratio`: the share of entries that is sent."""
         self.ratio = ratio
