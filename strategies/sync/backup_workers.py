@@ -24,8 +24,11 @@ that was told to stop, when some have left before the others.
 With b >= 1 the run goes on without workers that die as long as N are left. `consensus` is replica 0's copy, of the last
 version that it was given; a checkpoint holds the server's.
 
-Cost per step that a worker trains, S bytes of gradient: it sends S + 24 (a header), dropped or not, and the server
-sends it S + 8.
+With `compress` a worker pushes the message of its gradient (exchange/channel.py). What a dropped gradient's message had
+in it is lost, as the gradient is; what it left out is not.
+
+Cost per step that a worker trains, S bytes of gradient, or of its message: it sends S + 24 (a header), dropped or not,
+and the server sends it S + 8, S of weights.
 """
 
 from collections.abc import Sequence
@@ -41,6 +44,8 @@ from ...comm import Comm, PeerLostError
 from ..base import Batch, Cost, Measures, State, Sync, Trial, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
+from ..exchange.channel import Channel, held
+from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.rank_order import RankOrderedSum
 from ..exchange.serving import Serving
@@ -70,10 +75,12 @@ class BackupWorkers(Sync):
     steps_on_workers = False
     max_parts = 1  # the parts of one replica could be given different versions
 
-    def __init__(self, backups: Annotated[int, Ge(0)] = 1) -> None:
-        """`backups`: b, the replicas that a step does not wait for."""
-        self.backups = backups
+    def __init__(self, backups: Annotated[int, Ge(0)] = 1, compress: Compressor | None = None) -> None:
+        """`backups`: b, the replicas that a step does not wait for. `compress`: of pushes; None for no compression."""
+        self.backups, self.compress = backups, compress or Dense()
         self.survives = backups > 0
+        self.exact = self.compress.lossless
+        self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -85,6 +92,7 @@ class BackupWorkers(Sync):
         self._weights = flatten(self._params, "backup_workers")
         self._gradient = torch.zeros_like(self._weights)  # of this worker; on the server, the sum of a version's
         self._gradients = views_of(self._gradient, self._params)
+        self._channel = Channel(self.compress, comm, {"gradient": vector_of(self._params)})
         self._received = torch.empty_like(self._weights) if comm.rank == self._server else None
         self._header = torch.zeros(3, dtype=torch.float64)
         self._answer = torch.zeros(1, dtype=torch.int64)
@@ -113,7 +121,7 @@ class BackupWorkers(Sync):
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
             with self.comm.timeline.named("push"):
                 self._tell(Message.PUSH)
-                self.comm.send(self._gradient, self._server)
+                self._channel.isend("gradient", self._gradient, self._server).wait()
         else:
             self._tell(Message.SKIP)
         self._pull()
@@ -168,7 +176,7 @@ class BackupWorkers(Sync):
 
     def _receive_gradient(self, worker: int, share: float, is_late: bool) -> None:
         assert self._received is not None
-        self.comm.recv(self._received, worker)
+        self._channel.recv("gradient", self._received, worker)
         if is_late:
             self._dropped += 1
             self._give_version(worker, dropped=True)
@@ -184,7 +192,9 @@ class BackupWorkers(Sync):
             return
         self._used += len(given)
         if given:
-            self._sum.close()
+            total = self._sum.close()
+            if (made := self._channel.finish("gradient", total)) is not total:
+                total.copy_(made)
             self.optimizer.step()
             self.made_at = self.comm.now()
         self._sum.clear()
@@ -214,9 +224,10 @@ class BackupWorkers(Sync):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """The server's."""
+        """The server's, and what this replica has left out."""
         self._tell(Message.SAVE)
-        return recv_state(self._server, self.comm)
+        slots = self._channel.state_dict()
+        return recv_state(self._server, self.comm) | ({"channel": slots} if slots else {})
 
     def _state(self) -> State:
         return {"version": self._version, "weights": self._weights, "optimizer": self.optimizer.state_dict()}
@@ -226,9 +237,12 @@ class BackupWorkers(Sync):
         self._weights.copy_(state["weights"])
         if self.comm.rank == self._server:
             self.optimizer.load_state_dict(state["optimizer"])
+        elif self.comm.rank == 0:
+            self._channel.load_state_dict(state.get("channel", {}))
 
     def buffers(self) -> list[Tensor]:
-        return [self._gradient] if self._received is None else [self._gradient, self._received]
+        received = [] if self._received is None else [self._received]
+        return [self._gradient, *received, *self._channel.buffers()]
 
     def report(self) -> Measures:
         if self.comm.rank != self._server:
@@ -238,5 +252,10 @@ class BackupWorkers(Sync):
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         self._check(world.replicas)
         check_one_dtype(parameters, "backup_workers")
-        size = payload(parameters)
-        return Cost(worker={"send": size + HEADER}, server={"send": world.replicas * (size + ANSWER)}, buffers=size)
+        vector, size = vector_of(parameters), payload(parameters)
+        self.compress.check(vector)
+        return Cost(
+            worker={"send": self.compress.nbytes(vector) + HEADER},
+            server={"send": world.replicas * (size + ANSWER)},
+            buffers=size + held(self.compress, [vector]),
+        )

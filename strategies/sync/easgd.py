@@ -12,7 +12,11 @@ all-reduced. They depend on old weights alone, so they travel while the gradient
 
 The consensus is Wc.
 
-Cost per step, S bytes of weights: all_reduce 2 (P-1)/P S / period.
+With `compress` the message of a pull travels (exchange/channel.py), and Wc moves by the sum of what is decoded, while
+W_i gives the whole pull. What was left out is added to the next pull: sum_i W_i + Wc is conserved together with it.
+
+Cost per step, S bytes of weights: the collective's for a sum of S bytes, which is 2 (P-1)/P S, divided by the period;
+with `compress` what exchange/channel.py states.
 """
 
 from collections.abc import Sequence
@@ -26,8 +30,10 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, World, payload
 from ..exchange.buckets import views_of
+from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import times
+from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype
 from ..exchange.springs import Replica
 from ..exchange.start_alike import start_alike
@@ -44,11 +50,15 @@ class EASGD(Sync):
         rho: Annotated[float, Gt(0)] | None = None,
         period: Annotated[int, Ge(1)] = 4,
         nesterov: bool = False,
+        compress: Compressor | None = None,
         collective: Collective | None = None,
     ) -> None:
-        """`collective`: of pulls; None for the fabric's."""
+        """`compress`, `collective`: of pulls; None for no compression, and for the fabric's. Raises `LayoutError`."""
         self.rho, self.period, self.nesterov = rho, period, nesterov
-        self.collective = collective or Fabric()
+        self.compress, self.collective = compress or Dense(), collective or Fabric()
+        check_adds_up(self.compress, self.collective)
+        check_differences(self.compress, "easgd")
+        self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -57,6 +67,8 @@ class EASGD(Sync):
         start_alike(parameters, comm)
         self._centre = self._replica.weights.clone()  # Wc, the same on all
         self._pulls = torch.empty_like(self._centre)  # sum_i alpha (W_i - Wc)
+        compress = self.compress if comm.size > 1 else Dense()
+        self._channel = Channel(compress, comm, {"pull": vector_of(self._params)}, self.collective)
         self._t = 0
 
     @property
@@ -68,7 +80,7 @@ class EASGD(Sync):
         if self._is_due:
             self._replica.stretch(self._replica.position(), self._centre)
             with self.comm.timeline.named("pulls"):
-                self._work = self.collective.all_reduce(self._pulls.copy_(self._replica.pull), self.comm)
+                self._work = self._channel.all_reduce("pull", self._pulls.copy_(self._replica.pull))
 
     def update(self) -> None:
         if self._is_due:
@@ -86,17 +98,23 @@ class EASGD(Sync):
         return dict(zip(self.parameters, views_of(self._centre, self._params), strict=True))
 
     def state_dict(self) -> State:
-        return {**super().state_dict(), "t": self._t, "centre": self._centre}
+        return {**super().state_dict(), "t": self._t, "centre": self._centre, "channel": self._channel.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]
         self._centre.copy_(state["centre"])
+        self._channel.load_state_dict(state.get("channel", {}))
 
     def buffers(self) -> list[Tensor]:
-        return [self._replica.pull, self._centre, self._pulls]
+        return [self._replica.pull, self._centre, self._pulls, *self._channel.buffers()]
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "easgd")
-        size = payload(parameters)
-        return Cost(worker=times(1 / self.period, self.collective.traffic(size, world)), buffers=3 * size)
+        vectors = [vector_of(parameters)]
+        traffic = of_sums(self.compress, self.collective, vectors, world)
+        kept = held(self.compress, vectors) if world.replicas > 1 else 0
+        return Cost(worker=times(1 / self.period, traffic), buffers=3 * payload(parameters) + kept)

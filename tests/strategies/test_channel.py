@@ -18,8 +18,10 @@ from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
 from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, TopK, Vector
+from paceline.strategies.sync.backup_workers import BackupWorkers
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour
+from paceline.strategies.sync.easgd import EASGD
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.parameter_server import ParameterServer
@@ -146,7 +148,9 @@ def through_a_server(case: Case, compress: Compressor) -> Tensor:
     return server.vector
 
 
-@pytest.mark.parametrize("of", [ParameterServer, partial(SSP, 0)], ids=["synchronous", "ssp 0"])
+@pytest.mark.parametrize(
+    "of", [ParameterServer, partial(SSP, 0), partial(BackupWorkers, 0)], ids=["synchronous", "ssp 0", "backup_workers"]
+)
 def test_a_server_steps_with_the_sum_of_what_is_decoded(fabric, of):
     compress, replicas = TopK(0.1), len(SIZES[0])
     sync = of(compress=compress)
@@ -163,6 +167,38 @@ def test_asynchronous_pushes_to_several_servers_are_compressed_each_by_itself(vi
     stated = sync.cost(list(mlp().parameters()), World(1))
     assert results[0]["ledger"] == {"send": pytest.approx(6 * stated.worker["send"])}
     assert stated.worker["send"] < 0.3 * 4 * ENTRIES
+
+
+# -- elastic averaging
+
+
+def compressed_easgd(case: Case, compress: Compressor, period: int) -> list[Tensor]:
+    """[replicas, entries] after each step, and Wc last: the pulls of a step are of the weights before it."""
+    n = len(case.sizes[0])
+    alpha = 0.9 / n
+    replicas, kept = [Replica(case, 0, i) for i in range(n)], [Kept(compress) for _ in range(n)]
+    centre, trajectory = replicas[0].vector, []
+    for t in range(len(case.sizes)):
+        pulls = [alpha * (replica.vector - centre) if (t + 1) % period == 0 else None for replica in replicas]
+        for replica, pull in zip(replicas, pulls, strict=True):
+            replica.gradient(t)
+            replica.step()
+            if pull is not None:
+                replica.vector = replica.vector - pull
+        if pulls[0] is not None:
+            centre = centre + sum(keeps.sent("w", pull) for keeps, pull in zip(kept, pulls, strict=True))
+        trajectory.append(torch.stack([replica.vector for replica in replicas]))
+    return [*trajectory, centre]
+
+
+@pytest.mark.parametrize("compress", [TopK(0.1), TopK(0.3, error_feedback=False)], ids=["kept", "dropped"])
+def test_the_centre_moves_by_the_decoded_pulls(fabric, compress):
+    results = fabric(3, live, Life(EASGD(period=2, compress=compress), CASE))
+    *steps, centre = compressed_easgd(CASE, compress, 2)
+    for t, expected in enumerate(steps):
+        assert torch.allclose(stacked(results, t), expected, rtol=0, atol=1e-12)
+    for result in results:
+        assert torch.allclose(flat(result["result"]), centre, rtol=0, atol=1e-12)
 
 
 # -- gossip
@@ -218,6 +254,7 @@ SAVED = {
     "bsp": BSP(compress=TopK(0.1)),
     "local_sgd": LocalSGD(2, compress=TopK(0.1)),
     "diloco": LocalSGD(2, outer_lr=0.7, outer_momentum=0.5, compress=TopK(0.1)),
+    "easgd": EASGD(period=2, compress=TopK(0.1)),
     "gossip": Gossip(consensus_step=0.5, compress=TopK(0.1)),
 }
 
