@@ -26,7 +26,7 @@ TENTH = ("compress=topk", "compress.ratio=0.1")
 HOW = {
     "topk": ("compress=topk", "compress.ratio=0.05"),
     "bf16": ("compress=bf16",),
-    **{name: (f"compress={name}",) for name in ("fp16", "onebit", "ef_signsgd", "signsgd")},
+    **{name: (f"compress={name}",) for name in ("fp16", "qsgd", "terngrad", "onebit", "ef_signsgd", "signsgd")},
 }
 OF_GRADIENTS = {"signsgd": ("bsp", "parameter_server", "asp", "ssp", "backup_workers")}
 
@@ -116,6 +116,11 @@ def check_resumed(sync: str, how: str) -> None:
         (("compress.ratio=0",), "compress.ratio=0: must be greater than 0"),
         (("compress.ratio=1.5",), "compress.ratio=1.5: must be less than or equal to 1"),
         (("compress.ration=0.5",), "compress.ration"),
+        (("compress=qsgd", "compress.bits=3"), "compress.bits=3: must be 2, 4 or 8"),
+        (("compress=qsgd", "compress.bucket=0"), "compress.bucket=0: must be greater than or equal to 1"),
+        (("compress=terngrad", "compress.clip=0"), "compress.clip=0: must be greater than 0"),
+        (("compress=terngrad", "compress.error_feedback=true"), "compress.error_feedback"),
+        (("compress=onebit", "compress.error_feedback=3"), "compress.error_feedback=3"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -5,10 +5,13 @@ from .cast import BFloat16, Float16
 from .ef_signsgd import EFSignSGD
 from .none import Dense
 from .onebit import OneBit
+from .qsgd import QSGD
 from .signsgd import SignSGD
+from .terngrad import TernGrad
 from .topk import TopK
 
 __all__ = [
+    "QSGD",
     "BFloat16",
     "Compressor",
     "Dense",
@@ -18,6 +21,7 @@ __all__ = [
     "SignSGD",
     "Slot",
     "Summed",
+    "TernGrad",
     "TopK",
     "UnreadableError",
     "Vector",

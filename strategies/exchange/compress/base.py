@@ -151,14 +151,19 @@ def all_finite(x: Tensor) -> bool:
     return bool(x.sum(dtype=torch.promote_types(x.dtype, torch.float32)).isfinite()) or bool(x.isfinite().all())
 
 
+def not_finite(x: Tensor, slot: Slot) -> NotFiniteError:
+    """To be raised of what is to be compressed: a rule that joins entries would spread what is no number."""
+    nans, infinite = int(x.isnan().sum()), int(x.isinf().sum())
+    return NotFiniteError(
+        f"worker {slot.rank} diverged: of the {len(x):,} numbers that it is to compress, {nans:,} are NaN and "
+        f"{infinite:,} infinite; a smaller optimizer.lr may help"
+    )
+
+
 def check_finite(x: Tensor, slot: Slot) -> None:
-    """What is to be compressed: a rule that joins entries would spread what is no number. Raises `NotFiniteError`."""
+    """Raises `NotFiniteError`."""
     if not all_finite(x):
-        nans, infinite = int(x.isnan().sum()), int(x.isinf().sum())
-        raise NotFiniteError(
-            f"worker {slot.rank} diverged: of the {len(x):,} numbers that it is to compress, {nans:,} are NaN and "
-            f"{infinite:,} infinite; a smaller optimizer.lr may help"
-        )
+        raise not_finite(x, slot)
 
 
 def check_length(message: Tensor, expected: int) -> None:

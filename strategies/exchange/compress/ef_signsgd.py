@@ -33,9 +33,9 @@ class EFSignSGD(Compressor):
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)
-        # |p|_1 / d, which may be larger than float32 holds on the way
-        means = [piece.abs().sum(dtype=torch.float64) / max(1, piece.numel()) for piece in slot.vector.pieces(x)]
-        return joined(torch.stack(means).to(scale_type(x.dtype)), (x >= 0).view(torch.uint8), 1)
+        wide = x.to(scale_type(x.dtype))
+        means = torch.stack([mean_magnitude(piece) for piece in wide.split(slot.vector.sizes)])
+        return joined(means, (x >= 0).view(torch.uint8), 1)
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         scales, positive = parted(message, len(vector.shapes), vector, 1)
@@ -46,3 +46,10 @@ class EFSignSGD(Compressor):
 
     def nbytes(self, vector: Vector) -> int:
         return joined_bytes(len(vector.shapes), vector, 1)
+
+
+def mean_magnitude(p: Tensor) -> Tensor:
+    """[d] -> |p|_1 / d; 0 of no entries."""
+    total = p.abs().sum()
+    exact = total if total.isfinite() else p.abs().sum(dtype=torch.float64)  # more than float32 holds
+    return (exact / max(1, len(p))).to(p.dtype)

@@ -36,8 +36,9 @@ class OneBit(Compressor):
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)
-        means = torch.cat([means_of(columns) for columns in columns_of(x, slot.vector)], dim=1)
-        return joined(means.to(scale_type(x.dtype)).view(-1), (x >= 0).view(torch.uint8), 1)
+        wide = x.to(scale_type(x.dtype))
+        means = torch.cat([means_of(columns) for columns in columns_of(wide, slot.vector)], dim=1)
+        return joined(means.view(-1), (x >= 0).view(torch.uint8), 1)
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         counts = [columns for columns, _ in matrices(vector)]
@@ -63,7 +64,8 @@ def columns_of(x: Tensor, vector: Vector) -> list[Tensor]:
 
 def means_of(columns: Tensor) -> Tensor:
     """[columns, entries] -> [2, columns]: m+ and -m-; 0 of no entries."""
-    exact = columns.double()  # a sum may be larger than float32 holds
+    above, below = columns.clamp(min=0).sum(1), -columns.clamp(max=0).sum(1)
+    if columns.dtype != torch.float64 and not bool((above + below).isfinite().all()):  # more than float32 holds
+        return means_of(columns.double()).to(columns.dtype)
     positive = (columns >= 0).sum(1)
-    above, below = exact.clamp(min=0).sum(1), -exact.clamp(max=0).sum(1)
     return torch.stack([above / positive.clamp(min=1), below / (columns.shape[1] - positive).clamp(min=1)])
