@@ -68,8 +68,9 @@ class Pushing:
         pieces = zip(servers, self._weights.split(sizes), self.accrued.split(sizes), strict=True)
         self.places = [Place(*piece) for piece in pieces]
         self._comm, self._joining, self._workers = comm, joining, workers
-        vectors = {str(server): vector_of(shard) for server, shard in zip(servers, shards, strict=True)}
-        self._channel = Channel(compress, comm, vectors)
+        self._vectors = {str(server): vector_of(shard) for server, shard in zip(servers, shards, strict=True)}
+        self._channel = Channel(compress, comm, self._vectors)
+        self._differences: Channel | None = None
         self._header = torch.zeros(1, dtype=torch.float64)
         self.steps = 0  # with samples
         self._share = 1.0  # of the last of them
@@ -111,9 +112,17 @@ class Pushing:
             asking = self._tell(Request.FETCH)
         _wait([*asking, *self._pull()])
 
+    def expect_differences(self) -> None:
+        """From here on `pull` receives the messages of `Stepping.answer_all`."""
+        self._differences = Channel(self._channel.compress, self._comm, self._vectors, feedback=False)
+
     def pull(self) -> None:
         """Receive weights that the servers send by themselves."""
-        _wait(self._pull())
+        if self._differences is None:
+            _wait(self._pull())
+            return
+        for place in self.places:
+            place.weights.add_(self._differences.receive(str(place.server), place.weights, place.server))
 
     def finish(self) -> None:
         """Tell all servers, and receive the last weights."""

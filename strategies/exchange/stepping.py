@@ -17,7 +17,7 @@ from ..errors import LayoutError
 from .buckets import views_of
 from .channel import Channel
 from .compress import Compressor, vector_of
-from .flat import flatten
+from .flat import as_bytes, flatten
 from .joining import Joining
 from .serving import Serving
 
@@ -49,6 +49,7 @@ class Stepping:
         self._header = torch.zeros(1, dtype=torch.float64)
         self._version, self._fetched = 0, [0] * serving.workers
         self._staleness: Counter[int] = Counter()
+        self._answers: Channel | None = None
         self._received = None if joining is None else torch.empty_like(self.weights)
         self._clock = None if joining is None else joining.onto(self.gradient, serving.workers)
 
@@ -114,10 +115,32 @@ class Stepping:
         with self.serving.comm.timeline.named("fetch"):
             self.serving.send(self.weights, worker)
 
+    def compress_answers(self) -> None:
+        """From here on `answer_all` sends C(w - x): see sync/parameter_server.py."""
+        self._known = self.weights.clone()  # x
+        vectors = {self._key: vector_of(self._params)}
+        self._answers = Channel(self._channel.compress, self.serving.comm, vectors, feedback=False)
+
+    def answer_all(self, workers: Sequence[int]) -> None:
+        """With the weights, or the message of what they differ from those that all workers have."""
+        if self._answers is None:
+            for worker in workers:
+                self.answer(worker)
+            return
+        message = self._answers.encode(self._key, self.weights - self._known)
+        self._known += self._answers.decode(self._key, message, self._known, self.serving.comm.rank)
+        for worker in workers:
+            self._fetched[worker] = self._version
+            with self.serving.comm.timeline.named("fetch"):
+                self.serving.send(as_bytes(message), worker)
+
     def answer_save(self, worker: int, keeps_weights: bool) -> None:
         """With its state. `keeps_weights`: they are to be saved here; else replica 0, or another server, does."""
         weights = self.weights if keeps_weights else None
-        self.serving.send_state({"optimizer": self._optimizer.state_dict(), "weights": weights}, worker)
+        state = {"optimizer": self._optimizer.state_dict(), "weights": weights}
+        if self._answers is not None:
+            state["answers"] = self._answers.state_dict()
+        self.serving.send_state(state, worker)
 
     # -- state and measures
 
@@ -126,10 +149,13 @@ class Stepping:
         self._optimizer.load_state_dict(own["optimizer"])
         if own["weights"] is not None:
             self.weights.copy_(own["weights"])
+        if self._answers is not None:
+            self._answers.load_state_dict(own["answers"])
 
     def buffers(self) -> list[Tensor]:
         received = [] if self._received is None else [self._received]
-        return [self.gradient, *received, *self._channel.buffers()]
+        answers = [] if self._answers is None else [self._known, *self._answers.buffers()]
+        return [self.gradient, *received, *self._channel.buffers(), *answers]
 
     def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.serving.comm.lost())}

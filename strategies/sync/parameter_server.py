@@ -16,11 +16,20 @@ samples is told of in place of a push. All gradients are of the newest version: 
 theirs. With `compress` a worker pushes the message of its gradient (exchange/channel.py), to each server its own, and
 adds what was left out to its next push; servers answer with whole weights.
 
+*Double compression* (Tang et al. 2019, "DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-pass
+Error-Compensated Compression", ICML; arXiv 1905.05957): with `compress_answers` a server answers all with one message
+of what its weights w differ from those that workers have, x, and both move:
+
+    x <- x + C(w - x).
+
+What C leaves out stays in w - x, and is sent later; no more is kept for it. Deviation: the paper's server sends the
+mean gradient, and workers step. Workers train with x; at the end they are given w.
+
 A server keeps what the workers pushed that wait: P - 1 gradients at the most. A checkpoint holds replica 0's weights
-and the servers' optimizers.
+and the servers' optimizers, and w where it is another than x.
 
 Cost per step, S bytes of gradient, n servers: a worker sends S + 8 n, and all servers S to each worker. With `compress`
-the S of a push is that of its messages.
+the S of a push is that of its messages, and with `compress_answers` so is that of an answer.
 """
 
 from collections.abc import Sequence
@@ -32,8 +41,10 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
+from ..exchange.channel import check_differences
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
@@ -55,13 +66,21 @@ class ParameterServer(Sync):
         compress: Compressor | None = None,
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
+        compress_answers: bool = False,
     ) -> None:
         """`compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
+        `compress_answers`: those of servers, too.
 
         Raises `LayoutError`.
         """
         self.servers = servers
-        self.compress = compress or Dense()
+        self.compress, self.compress_answers = compress or Dense(), compress_answers
+        if compress_answers:
+            check_differences(self.compress, "parameter_server with sync.compress_answers=true")
+            if isinstance(self.compress, Dense):
+                raise LayoutError(
+                    "sync.compress_answers=true: there is no compression; choose compress=bf16, or another"
+                )
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
@@ -79,10 +98,14 @@ class ParameterServer(Sync):
             serving = Serving(comm, self._workers, self.survives)
             shard = shards[comm.rank - self._workers]
             self._server = Stepping(shard, optimizer, serving, self.compress, self.joining, "parameter_server")
+            if self.compress_answers:
+                self._server.compress_answers()
         else:
             self._worker = Pushing(
                 shards, servers, self._workers, comm, self.compress, self.joining, "parameter_server"
             )
+            if self.compress_answers:
+                self._worker.expect_differences()
 
     @property
     def _serves(self) -> bool:
@@ -120,7 +143,7 @@ class ParameterServer(Sync):
         worker, header = self._server.first()
         match header:
             case Request.SAVE:
-                self._server.answer_save(worker, keeps_weights=False)
+                self._server.answer_save(worker, keeps_weights=self.compress_answers)
             case Request.DONE:
                 self._server.serving.going.discard(worker)
             case share:
@@ -132,8 +155,7 @@ class ParameterServer(Sync):
         """All that are going have pushed, or have nothing to push."""
         if self._server.step_with_gathered():
             self.made_at = self.comm.now()
-        for worker in self._waiting:
-            self._server.answer(worker)
+        self._server.answer_all(self._waiting)
         self._waiting.clear()
 
     # -- state and measures
@@ -162,8 +184,9 @@ class ParameterServer(Sync):
         self.joining.check(world.replicas)
         size = payload(parameters)
         pushed, kept = stated(shards_of(parameters, self.servers), self.compress)
+        answer = pushed if self.compress_answers else size
         return Cost(
             worker={"send": pushed + HEADER * self.servers},
-            server={"send": world.replicas * size / self.servers},
+            server={"send": world.replicas * answer / self.servers},
             buffers=size + kept,
         )

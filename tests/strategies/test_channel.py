@@ -17,7 +17,7 @@ from paceline.strategies import LayoutError
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, TopK, Vector
+from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, SignSGD, TopK, Vector
 from paceline.strategies.sync.backup_workers import BackupWorkers
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour
@@ -158,6 +158,45 @@ def test_a_server_steps_with_the_sum_of_what_is_decoded(fabric, of):
     expected = through_a_server(CASE, compress)
     for worker in results[:replicas]:
         assert torch.allclose(flat(worker["weights"]), expected, rtol=0, atol=1e-12)
+
+
+def squeezed_twice(case: Case, compress: Compressor) -> Tensor:
+    """[entries], w at the end: all gradients but the first are of x."""
+    n = len(case.sizes[0])
+    server, kept = Replica(case, 0, 0), [Kept(compress) for _ in range(n)]
+    workers, x = [Replica(case, 0, i) for i in range(n)], server.vector
+    for t in range(len(case.sizes)):
+        total = torch.zeros_like(x)
+        for i, worker in enumerate(workers):
+            worker.vector = x
+            worker.gradient(t)
+            gradient = torch.cat([parameter.grad.flatten() for parameter in worker.model.parameters()])
+            total += kept[i].sent("g", gradient) * share(case, t, i)
+        parameters = list(server.model.parameters())
+        for parameter, piece in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = piece.view_as(parameter).clone()
+        server.step()
+        difference = server.vector - x
+        x = x + compress.decode(compress.encode(difference, slot_of(difference)), flat_vector(difference))
+    return server.vector
+
+
+def test_a_server_that_squeezes_too_sends_what_it_has_not_told_yet(fabric):
+    compress, replicas = TopK(0.1), len(SIZES[0])
+    sync = ParameterServer(compress=compress, compress_answers=True)
+    results = fabric(replicas + 1, train, Plan(DataParallel(), sync, CASE))
+    expected, plain = squeezed_twice(CASE, compress), through_a_server(CASE, compress)
+    for worker in results[:replicas]:
+        assert torch.allclose(flat(worker["weights"]), expected, rtol=0, atol=1e-12)
+    assert not torch.allclose(expected, plain, atol=1e-4)
+    answer = compress.nbytes(Vector(((ENTRIES,),), torch.float64))
+    assert results[-1]["ledger"] == {"send": replicas * len(SIZES) * answer}
+
+
+@pytest.mark.parametrize("compress", [None, SignSGD()], ids=["none", "of gradients"])
+def test_answers_are_not_squeezed_by_nothing_or_by_a_rule_for_gradients(compress):
+    with pytest.raises(LayoutError, match=r"compress_answers=true"):
+        ParameterServer(compress=compress, compress_answers=True)
 
 
 def test_asynchronous_pushes_to_several_servers_are_compressed_each_by_itself(virtual_workers):

@@ -44,7 +44,10 @@ def summary_of(*overrides: str, **how: Any) -> dict[str, Any]:
 
 def plain_of(overrides: tuple[str, ...]) -> list[str]:
     """The same without compression."""
-    return [*TINY, *(word for word in overrides if not word.startswith(("compress", "sync.consensus_step")))]
+    return [
+        *TINY,
+        *(word for word in overrides if not word.startswith(("compress", "sync.compress", "sync.consensus_step"))),
+    ]
 
 
 def check_bytes(*overrides: str) -> None:
@@ -84,6 +87,20 @@ RESUMED = [
 ]
 
 
+DOUBLE = ("sync=parameter_server", "sync.compress_answers=true", "sync.servers=2")
+
+
+@pytest.mark.parametrize("how", ["topk", pytest.param("bf16", marks=pytest.mark.slow)])
+def test_with_double_compression_as_many_bytes_leave_as_the_plan_states(how: str) -> None:
+    check_bytes(*DOUBLE, "hardware=virtual", "hardware.workers=4", *HOW[how])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["topk", "ef_signsgd"])
+def test_a_resumed_run_has_what_servers_have_not_told_yet(how: str) -> None:
+    check_resumed("parameter_server", how, *DOUBLE[1:])
+
+
 @pytest.mark.parametrize("sync", RESUMED)
 def test_a_resumed_run_has_kept_what_each_replica_left_out(sync: str) -> None:
     check_resumed(sync, "topk")
@@ -95,8 +112,8 @@ def test_a_resumed_run_goes_on_with_what_its_rule_remembers_and_draws(how: str) 
     check_resumed("bsp", how)
 
 
-def check_resumed(sync: str, how: str) -> None:
-    asked = (f"sync={sync}", *MODES[sync], *HOW[how], "hardware.workers=2", "hardware.threads=1")
+def check_resumed(sync: str, how: str, *more: str) -> None:
+    asked = (f"sync={sync}", *MODES[sync], *HOW[how], *more, "hardware.workers=2", "hardware.threads=1")
     whole = summary_of(*asked, "name=whole")
     summary_of(*asked, "checkpoint.every_steps=5", "name=half", "steps=7")
     result = run(["steps=12"], resume="half", quiet=True)
