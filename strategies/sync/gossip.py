@@ -182,8 +182,9 @@ class Gossip(Sync):
         vector = vector_of(parameters)
         self.compress.check(vector)
         if not isinstance(self.compress, Dense) and replicas > 1:
-            known = 1 + len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
+            others = len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
+            known = (1 + others) * size + self.compress.remembered(vector)
         return Cost(
             worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(vector) / self.period},
-            buffers=(2 + known) * size if replicas > 1 else 0,
+            buffers=2 * size + known if replicas > 1 else 0,
         )

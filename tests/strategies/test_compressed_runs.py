@@ -27,6 +27,8 @@ HOW = {
     "topk": ("compress=topk", "compress.ratio=0.05"),
     "bf16": ("compress=bf16",),
     **{name: (f"compress={name}",) for name in ("fp16", "qsgd", "terngrad", "onebit", "ef_signsgd", "signsgd")},
+    "powersgd": ("compress=powersgd", "compress.rank=2"),
+    "atomo": ("compress=atomo", "compress.triples=2"),
 }
 OF_GRADIENTS = {"signsgd": ("bsp", "parameter_server", "asp", "ssp", "backup_workers")}
 
@@ -138,6 +140,10 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=terngrad", "compress.clip=0"), "compress.clip=0: must be greater than 0"),
         (("compress=terngrad", "compress.error_feedback=true"), "compress.error_feedback"),
         (("compress=onebit", "compress.error_feedback=3"), "compress.error_feedback=3"),
+        (("compress=powersgd", "compress.rank=0"), "compress.rank=0: must be greater than or equal to 1"),
+        (("compress=powersgd", "compress.rank=17"), r"compress.rank=17: must be at most 16, .* matrix, \[16, 64\]"),
+        (("compress=atomo", "compress.triples=0"), "compress.triples=0: must be greater than or equal to 1"),
+        (("compress=atomo", "compress.triples=17"), r"compress.triples=17: must be at most 16, .*\[16, 64\]"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from coding import flat_vector, round_trip, slot_of
+from coding import Nobody, flat_vector, round_trip, slot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -33,10 +33,6 @@ SHAPES = ((3, 5), (3,), (2, 3, 2, 2), (), (0, 4), (0,), (4, 0))
 def vector_like(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype = torch.float32) -> tuple[Tensor, Vector]:
     vector = Vector(shapes, dtype)
     return torch.randn(vector.n, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(dtype), vector
-
-
-class Nobody:
-    rank, size, name = 0, 1, "nobody"
 
 
 def channel_of(compress: Compressor, vector: Vector) -> Channel:

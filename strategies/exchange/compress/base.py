@@ -112,7 +112,11 @@ class Compressor(ABC):
 
     def held(self, vector: Vector) -> int:
         """Stated bytes that a slot holds once it is used."""
-        return 0 if self.feedback is None else self.feedback.held(vector.nbytes)
+        return self.remembered(vector) + (0 if self.feedback is None else self.feedback.held(vector.nbytes))
+
+    def remembered(self, vector: Vector) -> int:
+        """Those of them that are the rule's own, with or without feedback."""
+        return 0
 
     def encoding(self, vector: Vector) -> float:
         """Bytes of memory that a worker goes through to encode, without feedback."""
