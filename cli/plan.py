@@ -118,6 +118,7 @@ def _for_people(plan: "Plan") -> str:
         "\n".join(_who(plan)),
         f"predicted: {_sent(plan)} sent for each worker and step{shared}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
+        *(["\n".join(plan.decided)] if plan.decided else []),
     ]
     return "\n\n".join(paragraphs)
 

@@ -44,6 +44,7 @@ class Parts:
     compute: ComputeModel | None  # where it is modelled
     strategy: Strategy
     sync: Sync
+    of_groups: given.Given  # what they were given
     make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process, with what they are given
     layout: Layout
     model: nn.Module  # the whole, on the meta device
@@ -63,11 +64,13 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     launcher = launcher_of(experiment)
 
     def make_pair() -> tuple[Strategy, Sync]:
-        with given.naming(experiment):
-            return pair_of()
+        return pair_of(given.make(experiment, allowed))
 
-    def pair_of() -> tuple[Strategy, Sync]:
-        of_groups = given.make(experiment, allowed)
+    def pair_of(of_groups: given.Given) -> tuple[Strategy, Sync]:
+        with given.naming(experiment):
+            return named_pair_of(of_groups)
+
+    def named_pair_of(of_groups: given.Given) -> tuple[Strategy, Sync]:
         strategy = build("strategy", experiment.strategy, Strategy, allowed, of_groups)
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
@@ -87,7 +90,8 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
             )
         return strategy, own
 
-    strategy, sync = make_pair()
+    of_groups = given.make(experiment, allowed)
+    strategy, sync = pair_of(of_groups)
     given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
 
     def make_model() -> nn.Module:
@@ -133,6 +137,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         launcher.compute(experiment.hardware),
         strategy,
         sync,
+        of_groups,
         make_pair,
         layout,
         model,

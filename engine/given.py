@@ -13,6 +13,7 @@ from ..conf.groups import Group
 from ..strategies import LayoutError, Strategy, Sync
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
+from .launchers import launcher_of
 from .targets import base_of, build, load_class
 
 Given = dict[str, object]  # by group
@@ -21,7 +22,7 @@ _BASES = {"sync": Sync, "strategy": Strategy}  # who is given them
 
 def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
     """For one worker. Raises `ConfigError`."""
-    engines = {"seed": experiment.seed}
+    engines = {"seed": experiment.seed, "network": launcher_of(experiment).network(experiment.hardware)}
     return {
         group.name: build(group.name, experiment.choice(group.name), base_of(group.name), allowed, engines)
         for group in _groups()

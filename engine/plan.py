@@ -11,6 +11,7 @@ from ..compat import checkpointing
 from ..compat.dynamo import without_dynamo
 from ..strategies import Cost, Strategy
 from ..strategies.base import Traffic, World, payload, state_of
+from ..strategies.exchange.collectives import Collective
 from ..strategies.placements import entries
 from ..tracking.records import Predicted
 from . import given, memory
@@ -53,6 +54,7 @@ class Plan:
     survives: bool  # the others go on when a worker dies
     period: int  # steps from one exchange of replicas to the next; the last one may be missing
     notes: list[str]  # what is other than one may think
+    decided: list[str]  # what was left to a choice such as collective=auto, and why
 
     def bytes_per_step(self) -> float | None:
         """Payload bytes a worker and step, servers' sends shared out over the workers; None: the data must say."""
@@ -81,6 +83,7 @@ class Plan:
             "device": self.device.type,
             "steps": self.steps,
             **asdict(self.predicted()),
+            "decided": self.decided,
             "notes": self.notes,
         }
 
@@ -99,10 +102,14 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     steps = experiment.steps_in_all(steps_per_epoch)
     device = launcher_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
+    own = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
+    parts.strategy.hosts = None if own is None else own[: layout.parts]
     with given.naming(experiment):
         plans = _part_plans(experiment, parts, steps_per_epoch, device)
+    collective = parts.of_groups["collective"]
+    assert isinstance(collective, Collective)
     trained = [parameter for parameter in parts.modules[0].parameters() if parameter.requires_grad]
-    surprises = parts.sync.notes(trained, World(layout.replicas, steps_per_epoch))
+    surprises = parts.sync.notes(trained, _world(experiment, layout, steps_per_epoch, 0))
     return Plan(
         experiment,
         layout,
@@ -119,7 +126,15 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *(given.named(text, experiment) for text in surprises),
         ],
+        [given.named(text, experiment) for text in collective.explain()],
     )
+
+
+def _world(experiment: Experiment, layout: Layout, steps_per_epoch: int | None, part: int) -> World:
+    """The holders of a part."""
+    hosts = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
+    holders = range(part, layout.workers, layout.parts)
+    return World(layout.replicas, steps_per_epoch, None if hosts is None else tuple(hosts[rank] for rank in holders))
 
 
 def share_of_cores(layout: Layout) -> int:
@@ -150,7 +165,7 @@ def _part_plans(
     for module, traffic, saved, own in zip(modules, within, activations, entries(modules), strict=True):
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        stated = parts.sync.cost(trained, World(parts.layout.replicas, steps_per_epoch))
+        stated = parts.sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, len(plans)))
         cost = stated or Cost()
         state = _optimizer_state(parameters, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}

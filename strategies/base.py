@@ -42,6 +42,7 @@ class World:
 
     replicas: int
     steps_per_epoch: int | None = None  # None before the data are there
+    hosts: tuple[int, ...] | None = None  # of each replica's holder, numbered in any way; None where it is not known
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Strategy(ABC):
     moves_model: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
+    hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
     module: nn.Module
 
     @property

@@ -102,7 +102,7 @@ class TensorParallel(Strategy):
         outputs = parts[0](inputs)
         outputs.sum().backward()
         parts[0].zero_grad()
-        world = World(self.parts)
+        world = World(self.parts, hosts=self.hosts)
         traffic = added(*(self.collective.traffic(size, world) for size in group.sums))
         return [traffic for _ in parts]
 

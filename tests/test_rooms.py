@@ -128,6 +128,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("data", "sparse"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("data", "svmlight"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("model", "sparse_logistic_regression"): ["data=sparse", "optimizer.momentum=0"],
+    ("collective", "hierarchical"): ["hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=2"],
     ("stragglers", "trace"): ["stragglers.path=factors.txt"],
     **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},
     **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from ...comm.handshake import Endpoint
+from ...comm.network import Link, Network
 from ...tracking.run_directory import RunDirectory
 from ..compute import ComputeModel
 from ..crew import Ended
 from ..errors import ConfigError
-from ..experiment import Experiment, Hardware
+from ..experiment import Experiment, Hardware, Machine
 
 if TYPE_CHECKING:  # they ask for the launcher
     from ..assignment import Assignment
@@ -52,6 +53,14 @@ class Handle(Protocol):
         ...
 
 
+def network_of_one(machine: Machine | None) -> Network | None:
+    """That between the devices of one host, where it is described."""
+    if machine is None or machine.link is None:
+        return None
+    link = Link(**machine.link.model_dump())
+    return Network(between=link, inside=link)
+
+
 class Launcher(ABC):
     """`saves`: workers keep checkpoints, from which a run that was stopped goes on; else `instead` says how to have it
     again. `modelled`: times are those of a model. `world_size`: the processes that are there already; None where this
@@ -81,6 +90,14 @@ class Launcher(ABC):
                 f"hardware.device=cuda: {layout.world_size} workers and servers need a GPU each, this host has {gpus}"
             )
         return torch.device("cuda" if hardware.device != "cpu" and enough else "cpu")
+
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
+        """Of each worker and server, by rank, numbered from 0; None where that is not known here."""
+        return None
+
+    def network(self, hardware: Hardware) -> Network | None:
+        """The links that `hardware` describes, between any two workers; None where it does not describe them all."""
+        return None
 
     def workers_per_host(self, hardware: Hardware) -> int | None:
         """Where `hardware` says it; None for one on each device, or for all."""

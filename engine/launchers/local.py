@@ -8,21 +8,29 @@ import torch
 
 from ...comm.board import mark_lost
 from ...comm.handshake import Endpoint
+from ...comm.network import Network
 from ...comm.process import connect
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
 from ..assignment import Assignment
 from ..build import Parts
 from ..crew import WORKER_FAILED, Crew, Ended
+from ..experiment import Hardware
 from ..failures import how_it_ended
 from ..launch import what_is_saved
 from ..layout import Layout
 from ..work import work
 from ..worker_process import stop_on_sigterm, told_of, worker_main
-from .base import Handle, Launcher
+from .base import Handle, Launcher, network_of_one
 
 
 class Local(Launcher):
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
+        return (0,) * world_size
+
+    def network(self, hardware: Hardware) -> Network | None:
+        return network_of_one(hardware.machine)
+
     def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
         def may_go_on(ended: Ended, store: StoreServer) -> bool:
             role = layout.role(ended.rank)

@@ -14,25 +14,36 @@ from pathlib import Path
 
 import torch
 
+from ...comm.network import Network
 from ...comm.process import ProcessComm, connect_env
 from ...tracking.run_directory import RunDirectory
 from ..assignment import Assignment
 from ..build import Parts, assemble
 from ..crew import WORKER_FAILED, Ended
 from ..errors import WorkerFailedError
-from ..experiment import Experiment
+from ..experiment import Experiment, Hardware
 from ..failures import named, speaks_for_itself
 from ..launch import what_is_saved
 from ..layout import Layout
 from ..work import work
 from ..worker import prepare_process
-from .base import Handle, Launcher
+from .base import Handle, Launcher, network_of_one
 
 
 class Torchrun(Launcher):
     def __init__(self) -> None:
         self.world_size, self._rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
         self._joined: tuple[ProcessComm, Parts, torch.device] | None = None
+
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
+        each = int(os.environ.get("LOCAL_WORLD_SIZE", 0))  # others than torchrun need not say it
+        if not each or world_size % each:
+            return None
+        return tuple(rank // each for rank in range(world_size))
+
+    def network(self, hardware: Hardware) -> Network | None:
+        one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+        return network_of_one(hardware.machine) if one_host else None  # the links between hosts are not described
 
     def tells(self, layout: Layout) -> bool:
         return self._rank == layout.chief

@@ -40,6 +40,20 @@ class Virtual(Launcher):
     def device(self, experiment: Experiment, layout: Layout) -> torch.device:
         return torch.device("cpu")
 
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
+        each = self.workers_per_host(hardware)
+        return tuple(rank // each for rank in range(world_size))
+
+    def network(self, hardware: Hardware) -> Network:
+        assert isinstance(hardware, VirtualHardware)
+        return Network(
+            between=Link(**hardware.network.model_dump()),
+            inside=Link(**hardware.inside.model_dump()),
+            workers_per_host=hardware.workers_per_host,
+            hosts_per_rack=hardware.hosts_per_rack,
+            oversubscription=hardware.oversubscription,
+        )
+
     def workers_per_host(self, hardware: Hardware) -> int:
         assert isinstance(hardware, VirtualHardware)
         return hardware.workers_per_host
@@ -74,14 +88,7 @@ class Virtual(Launcher):
 def cluster_of(parts: Parts, hardware: Hardware) -> Cluster:
     """The workers of the virtual cluster that `hardware` describes."""
     assert isinstance(hardware, VirtualHardware)
-    network = Network(
-        between=Link(**hardware.network.model_dump()),
-        inside=Link(**hardware.inside.model_dump()),
-        workers_per_host=hardware.workers_per_host,
-        hosts_per_rack=hardware.hosts_per_rack,
-        oversubscription=hardware.oversubscription,
-    )
-    return Cluster(parts.layout.world_size, network, hardware.memory_bandwidth)
+    return Cluster(parts.layout.world_size, Virtual().network(hardware), hardware.memory_bandwidth)
 
 
 def run(assignment: Assignment, parts: Parts, cluster: Cluster, started: Callable[[], None] = lambda: None) -> None:

@@ -85,7 +85,7 @@ class NaiveBSP(Sync):
         self.optimizer.step()
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost(worker=self.collective.traffic(payload(parameters), world))
+        return Cost(worker=added(*(self.collective.traffic(payload([each]), world) for each in parameters)))
 
 
 class BSP(Sync):

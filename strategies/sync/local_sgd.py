@@ -255,7 +255,7 @@ class LocalSGD(Sync):
             return None
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
-        of_state = self.collective.traffic(names * size, world) if names else {}
+        of_state = times(names, self.collective.traffic(size, world)) if names else {}
         traffic = added(of_sums(self.compress, self.collective, vectors, world), of_state)
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:

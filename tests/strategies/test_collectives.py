@@ -1,7 +1,9 @@
 """Sums by each collective: the sum itself, the same bits on all, the bytes it states; alone and under whole runs."""
 
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,30 @@ from paceline.engine import prepare, run
 from paceline.engine.targets import load_class
 from paceline.strategies import LayoutError
 from paceline.strategies.base import Sync, World
-from paceline.strategies.exchange.collectives import Collective, Fabric, Ring
+from paceline.strategies.exchange.collectives import (
+    Auto,
+    Collective,
+    Fabric,
+    HalvingDoubling,
+    Hierarchical,
+    RecursiveDoubling,
+    Ring,
+    Star,
+    Tree,
+)
 from paceline.strategies.exchange.compress import BFloat16
 
 pytestmark = pytest.mark.dist
-COLLECTIVES = {"fabric": Fabric, "ring": Ring}
+COLLECTIVES: dict[str, type[Collective]] = {
+    "fabric": Fabric,
+    "ring": Ring,
+    "recursive_doubling": RecursiveDoubling,
+    "halving_doubling": HalvingDoubling,
+    "tree": Tree,
+    "star": Star,
+    "hierarchical": Hierarchical,
+    "auto": Auto,
+}
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
     ((12,), torch.float32),
     ((1,), torch.float64),
@@ -49,7 +70,7 @@ def sums(comm: Comm, collective: Collective) -> dict[str, Any]:
     return {"tensors": [*tensors, lying], "sent": sent, "messages": dict(comm.ledger.messages)}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_all_get_the_sum_and_the_same_bits(fabric, name, size):
     results = fabric(size, sums, COLLECTIVES[name]())
@@ -81,8 +102,8 @@ def test_a_ring_adds_each_chunk_up_once_in_its_order(virtual_workers, size):
         assert torch.equal(results[0]["tensors"][i], in_ring_order(size, shape, dtype))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("name", [name for name in COLLECTIVES if name != "hierarchical"])  # see the tests on hosts
 def test_as_many_bytes_leave_as_are_stated(virtual_workers, name, size):
     results = virtual_workers(size, sums, COLLECTIVES[name]())
     nbytes = sum(tensor.nbytes for tensor in results[0]["tensors"])
@@ -91,6 +112,89 @@ def test_as_many_bytes_leave_as_are_stated(virtual_workers, name, size):
         mean = sum(result["sent"].get(primitive, 0) for result in results) / size
         assert mean == pytest.approx(wanted)
     assert all(result["sent"].keys() <= stated.keys() for result in results)
+
+
+# -- oracles of the order in which each entry is added up, by the numbers of workers in mixed radix
+
+FACTORS = {1: [], 2: [2], 3: [3], 5: [5], 6: [2, 3], 8: [2, 2, 2], 12: [2, 2, 3]}
+
+
+def group_of(rank: int, step: int, factors: list[int]) -> list[int]:
+    """The workers whose numbers differ from this one's in one digit alone."""
+    stride, factor = prod(factors[:step]), factors[step]
+    return [rank + (digit - rank // stride % factor) * stride for digit in range(factor)]
+
+
+def in_doubling_order(rows: list[Tensor], rank: int, steps: int) -> Tensor:
+    """Each step adds the sums of a group in the order of ranks."""
+    if steps == 0:
+        return rows[rank]
+    group = group_of(rank, steps - 1, FACTORS[len(rows)])
+    return added_up([in_doubling_order(rows, other, steps - 1) for other in group])
+
+
+def in_halving_order(rows: list[Tensor], rank: int, steps: int) -> Tensor:
+    """Each step adds the others' parts to a worker's own."""
+    if steps == 0:
+        return rows[rank]
+    others = [other for other in group_of(rank, steps - 1, FACTORS[len(rows)]) if other != rank]
+    return added_up([in_halving_order(rows, each, steps - 1) for each in [rank, *others]])
+
+
+def owner(chunk: int, factors: list[int]) -> int:
+    """Its first digit, of most weight in the number of the chunk, is of least weight in that of the worker."""
+    rank, stride, rest = 0, 1, prod(factors)
+    for factor in factors:
+        rest //= factor
+        rank, stride, chunk = rank + chunk // rest * stride, stride * factor, chunk % rest
+    return rank
+
+
+def by_halving(rows: list[Tensor]) -> Tensor:
+    factors = FACTORS[len(rows)]
+    cut = [row.tensor_split(len(rows)) for row in rows]
+    return torch.cat(
+        [in_halving_order([row[c] for row in cut], owner(c, factors), len(factors)) for c in range(len(rows))]
+    )
+
+
+def by_tree(rows: list[Tensor]) -> Tensor:
+    """Worker 0 adds what full binomial trees bring, one for each binary digit of the others' number."""
+    total, rest = rows[0], rows[1:]
+    for digit, bit in enumerate(reversed(f"{len(rest):b}")):
+        if bit == "1":
+            total, rest = total + binomial(rest[: 2**digit]), rest[2**digit :]
+    return total
+
+
+def binomial(rows: list[Tensor]) -> Tensor:
+    """The second half is the last child."""
+    half = len(rows) // 2
+    return rows[0] if half == 0 else binomial(rows[:half]) + binomial(rows[half:])
+
+
+def added_up(rows: list[Tensor]) -> Tensor:
+    total = rows[0]
+    for row in rows[1:]:
+        total = total + row
+    return total
+
+
+ORDERS: dict[str, Callable[[list[Tensor]], Tensor]] = {
+    "recursive_doubling": lambda rows: in_doubling_order(rows, 0, len(FACTORS[len(rows)])),
+    "halving_doubling": by_halving,
+    "tree": by_tree,
+    "star": added_up,
+}
+
+
+@pytest.mark.parametrize("size", FACTORS)
+@pytest.mark.parametrize("name", ORDERS)
+def test_each_entry_is_added_up_in_the_stated_order(virtual_workers, name, size):
+    results = virtual_workers(size, sums, COLLECTIVES[name]())
+    for i, (shape, dtype) in enumerate(SHAPES):
+        rows = [own(shape, dtype, rank).flatten() for rank in range(size)]
+        assert torch.equal(results[0]["tensors"][i], ORDERS[name](rows).view(shape))
 
 
 def one_sum(comm: Comm, entries: int) -> dict[str, Any]:
@@ -145,23 +249,34 @@ def summary_of(*overrides: str) -> dict[str, Any]:
     return result.summary
 
 
-def check_ring(*overrides: str) -> None:
-    ring, fabric = summary_of(*overrides, "collective=ring"), summary_of(*overrides)
+def check(name: str, *overrides: str) -> None:
+    ring, fabric = summary_of(*overrides, f"collective={name}"), summary_of(*overrides)
     assert ring["wire"]["bytes_per_step"] == pytest.approx(ring["predicted"]["bytes_per_step"])
-    assert ring["wire"]["bytes_per_step"] == pytest.approx(fabric["wire"]["bytes_per_step"])
+    if name == "ring":
+        assert ring["wire"]["bytes_per_step"] == pytest.approx(fabric["wire"]["bytes_per_step"])
     assert ring["loss"] == pytest.approx(fabric["loss"], rel=0.05 if "compress=bf16" in overrides else 1e-4)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_on_the_virtual_cluster_a_ring_sends_what_its_plan_states(here, mode):
-    check_ring(*asked(mode), "hardware=virtual", "hardware.workers=4")
+def pairs(fast: list[tuple[str, str]]) -> list[Any]:
+    """A ring under every mode, the others under bsp; those that are not `fast` are slow."""
+    all_ = [("ring", mode) for mode in MODES] + [
+        (name, "bsp") for name in COLLECTIVES if name not in ("ring", "fabric")
+    ]
+    return [pytest.param(*pair, marks=() if pair in fast else pytest.mark.slow) for pair in all_]
 
 
 @pytest.mark.parametrize(
-    "mode", [mode if mode == "bsp" else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
+    ("name", "mode"), pairs([("ring", mode) for mode in MODES] + [("hierarchical", "bsp"), ("auto", "bsp")])
 )
-def test_on_processes_a_ring_sends_what_its_plan_states(here, mode):
-    check_ring(*asked(mode), "hardware.workers=4", "hardware.threads=1")
+def test_on_the_virtual_cluster_a_collective_sends_what_its_plan_states(here, mode, name):
+    check(name, *asked(mode), "hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=2")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [pair for pair in pairs([("ring", "bsp")]) if pair.values[0] != "hierarchical"]
+)
+def test_on_processes_a_collective_sends_what_its_plan_states(here, mode, name):
+    check(name, *asked(mode), "hardware.workers=4", "hardware.threads=1")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +290,13 @@ def test_on_processes_a_ring_sends_what_its_plan_states(here, mode):
             ("sync=local_sgd", "compress=topk"),
             "collective=ring, compress=topk: .*choose collective=fabric, or compress=none or bf16",
         ),
-        (("collective=rign",), "collective=rign"),
+        (("collective=rign",), "collective=rign: .*did you mean ring"),
+        (("collective=star", "compress=topk"), "collective=star, compress=topk: .*choose collective=fabric"),
+        (("collective=hierarchical",), "collective=hierarchical: .*all 2 that make this sum are on one host; must be"),
+        (
+            ("collective=hierarchical", "hardware=virtual", "hardware.workers=4"),
+            "collective=hierarchical: .*each of the 4 that make this sum is alone on its host; must be several workers",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

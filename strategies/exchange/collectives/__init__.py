@@ -1,7 +1,23 @@
 """How a sum is made: one file an algorithm. See base.py for what an algorithm must say of itself."""
 
+from .auto import Auto
 from .base import Collective
 from .fabric import Fabric
+from .halving_doubling import HalvingDoubling
+from .hierarchical import Hierarchical
+from .recursive_doubling import RecursiveDoubling
 from .ring import Ring
+from .star import Star
+from .tree import Tree
 
-__all__ = ["Collective", "Fabric", "Ring"]
+__all__ = [
+    "Auto",
+    "Collective",
+    "Fabric",
+    "HalvingDoubling",
+    "Hierarchical",
+    "RecursiveDoubling",
+    "Ring",
+    "Star",
+    "Tree",
+]

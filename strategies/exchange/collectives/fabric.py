@@ -4,14 +4,16 @@ gloo's, on GPUs nccl's; a modelled one on the virtual cluster. All go on while t
 Between hosts, and on the virtual cluster, it is a ring (Patarasuk and Yuan 2009, "Bandwidth Optimal All-reduce
 Algorithms for Clusters of Workstations"). In memory each worker sums one share, which the others read.
 
-Cost of a sum of S bytes among K workers: all_reduce 2 (K-1)/K S, in memory too: what others read of a worker.
+Cost of a sum of S bytes among K workers: all_reduce 2 (K-1)/K S, in memory too: what others read of a worker. Time of
+the ring: 2 (K-1) (alpha + S/K beta).
 """
 
 from torch import Tensor
 
 from ....comm import Comm, Work
 from ...base import Traffic, World
-from .base import Collective
+from .base import Collective, Phase
+from .ring import Ring
 
 
 class Fabric(Collective):
@@ -20,3 +22,9 @@ class Fabric(Collective):
 
     def traffic(self, nbytes: float, world: World) -> Traffic:
         return {"all_reduce": 2 * (world.replicas - 1) / world.replicas * nbytes}
+
+    def messages(self, nbytes: float, world: World) -> float:
+        return 1
+
+    def phases(self, nbytes: float, world: World) -> list[Phase]:
+        return Ring().phases(nbytes, world)

@@ -15,7 +15,7 @@ Deviations from the paper: chunks may differ by an entry where K does not divide
 than workers has empty chunks, which are not sent. Nothing moves before the sum is waited for.
 
 Cost of a sum of S bytes among K workers: send 2 (K-1)/K S, on average over the workers where chunks differ, in 2 (K-1)
-messages.
+messages. Time: 2 (K-1) (alpha + S/K beta).
 """
 
 import torch
@@ -23,48 +23,42 @@ from torch import Tensor
 
 from ....comm import Comm, Work
 from ...base import Traffic, World
-from .base import Collective
+from .base import Collective, Members, OnceWaitedFor, Phase, phase
 
 
 class Ring(Collective):
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
-        return _Round(tensor, comm)
+        return OnceWaitedFor(go_round, tensor, comm)
 
     def traffic(self, nbytes: float, world: World) -> Traffic:
         return {"send": 2 * (world.replicas - 1) / world.replicas * nbytes}
 
+    def messages(self, nbytes: float, world: World) -> float:
+        return 2 * (world.replicas - 1)
 
-class _Round(Work):
-    def __init__(self, tensor: Tensor, comm: Comm) -> None:
-        self._tensor, self._comm, self._done = tensor.detach(), comm, False
+    def phases(self, nbytes: float, world: World) -> list[Phase]:
+        k = world.replicas
+        each = [(rank, (rank + 1) % k) for rank in range(k)]
+        return [phase(name, nbytes / k, each, world, steps=k - 1) for name in ("share-reduce", "share-only") if k > 1]
 
-    def wait(self) -> None:
-        if self._done:
-            return
-        self._done = True
-        flat = self._tensor.contiguous().view(-1)  # a copy where the tensor has another order in memory
-        self._go_round(list(flat.tensor_split(self._comm.size)))
-        if flat.data_ptr() != self._tensor.data_ptr():
-            self._tensor.copy_(flat.view(self._tensor.shape))
 
-    def _go_round(self, chunks: list[Tensor]) -> None:
-        workers, rank = self._comm.size, self._comm.rank
-        arrived = torch.empty_like(chunks[0])  # the first chunk is as long as any
-        with self._comm.timeline.named("share-reduce"):
-            for step in range(workers - 1):
-                mine = chunks[(rank - step - 1) % workers]
-                sent = arrived[: len(mine)]
-                self._exchange(chunks[(rank - step) % workers], sent)
-                mine.add_(sent)
-        with self._comm.timeline.named("share-only"):
-            for step in range(workers - 1):
-                self._exchange(chunks[(rank + 1 - step) % workers], chunks[(rank - step) % workers])
+def go_round(x: Tensor, members: Members) -> None:
+    workers, rank = members.size, members.rank
+    chunks = list(x.tensor_split(workers))
+    arrived = torch.empty_like(chunks[0])  # the first chunk is as long as any
+    with members.named("share-reduce"):
+        for step in range(workers - 1):
+            mine = chunks[(rank - step - 1) % workers]
+            sent = arrived[: len(mine)]
+            _exchange(chunks[(rank - step) % workers], sent, members)
+            mine.add_(sent)
+    with members.named("share-only"):
+        for step in range(workers - 1):
+            _exchange(chunks[(rank + 1 - step) % workers], chunks[(rank - step) % workers], members)
 
-    def _exchange(self, outgoing: Tensor, incoming: Tensor) -> None:
-        """Send a chunk to the next worker and fill the other from the one before."""
-        comm = self._comm
-        sending = comm.isend(outgoing, (comm.rank + 1) % comm.size) if len(outgoing) else None
-        if len(incoming):
-            comm.recv(incoming, (comm.rank - 1) % comm.size)
-        if sending is not None:
-            sending.wait()
+
+def _exchange(outgoing: Tensor, incoming: Tensor, members: Members) -> None:
+    """Send a chunk to the next worker and fill the other from the one before."""
+    sending = members.isend(outgoing, (members.rank + 1) % members.size)
+    members.recv(incoming, (members.rank - 1) % members.size)
+    sending.wait()

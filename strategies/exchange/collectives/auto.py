@@ -1,0 +1,104 @@
+"""The algorithm that takes the least time by its own statement, for each size of tensor anew.
+
+Each candidate's phases are timed on the network that the hardware's configuration describes (base.py). Where no
+network is described, as for processes on hosts of which nothing is known, it is the fabric's. The ring of messages is
+no candidate: the fabric's takes as long, and goes on while the worker computes. Of equals the first is taken, in the
+order below.
+
+Cost: that of the algorithm that is chosen.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ....comm import Comm, Work
+from ....comm.network import Network
+from ...base import Traffic, World
+from .base import Collective, Phase, hosts_of, seconds
+from .fabric import Fabric
+from .halving_doubling import HalvingDoubling
+from .hierarchical import Hierarchical, has_levels
+from .recursive_doubling import RecursiveDoubling
+from .star import Star
+from .tree import Tree
+
+CANDIDATES: dict[str, Collective] = {
+    "fabric": Fabric(),
+    "halving_doubling": HalvingDoubling(),
+    "recursive_doubling": RecursiveDoubling(),
+    "tree": Tree(),
+    "star": Star(),
+    "hierarchical": Hierarchical(),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    name: str
+    seconds: dict[str, float]  # of each candidate; empty where there was nothing to compare
+
+
+class Auto(Collective):
+    def __init__(self, network: Network | None = None) -> None:
+        """`network`: the engine passes what the hardware's configuration describes; None where it describes none."""
+        self._network = network
+        self._chosen: dict[tuple[float, World], Choice] = {}  # the same question has the same answer
+
+    def choose(self, nbytes: float, world: World) -> Choice:
+        world = World(world.replicas, hosts=world.hosts)
+        if (nbytes, world) not in self._chosen:
+            self._chosen[nbytes, world] = self._compared(nbytes, world)
+        return self._chosen[nbytes, world]
+
+    def _compared(self, nbytes: float, world: World) -> Choice:
+        if self._network is None or world.hosts is None or world.replicas == 1 or not nbytes:
+            return Choice("fabric", {})
+        times = {
+            name: seconds(each.phases(nbytes, world), self._network)
+            for name, each in CANDIDATES.items()
+            if name != "hierarchical" or has_levels(world)
+        }
+        return Choice(min(times, key=times.__getitem__), times)
+
+    def _chosen_for(self, nbytes: float, world: World) -> Collective:
+        return CANDIDATES[self.choose(nbytes, world).name]
+
+    def explain(self) -> list[str]:
+        alike: dict[tuple[int, int, str], dict[float, Choice]] = {}  # by workers, hosts and choice: of each size
+        for (nbytes, world), choice in self._chosen.items():
+            if world.replicas > 1:
+                hosts = len({*hosts_of(world)})
+                alike.setdefault((world.replicas, hosts, choice.name), {})[nbytes] = choice
+        return [_said(*key, choices) for key, choices in alike.items()]
+
+    def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
+        nbytes = tensor.numel() * tensor.element_size()
+        return self._chosen_for(nbytes, World(comm.size, hosts=comm.hosts)).all_reduce(tensor, comm)
+
+    def traffic(self, nbytes: float, world: World) -> Traffic:
+        return self._chosen_for(nbytes, world).traffic(nbytes, world)
+
+    def messages(self, nbytes: float, world: World) -> float:
+        return self._chosen_for(nbytes, world).messages(nbytes, world)
+
+    def phases(self, nbytes: float, world: World) -> list[Phase]:
+        return self._chosen_for(nbytes, world).phases(nbytes, world)
+
+
+def _said(workers: int, hosts: int, name: str, choices: dict[float, Choice]) -> str:
+    """What was chosen for these sizes, with the times of the largest."""
+    least, most = min(choices), max(choices)
+    sums = f"sums of {least:,.0f} to {most:,.0f} bytes" if least < most else f"a sum of {most:,.0f} bytes"
+    on = f" on {hosts} hosts" if 1 < hosts < workers else ""
+    what, times = f"collective: {name} for {sums} among {workers} workers{on}", choices[most].seconds
+    if not times:
+        return f"{what}: the links between them are not described, and it is what the fabric has for it"
+    took = sorted((time, other) for other, time in times.items() if other != name)
+    others = ", ".join(f"{other} {_millis(time)}" for time, other in took)
+    of = "the largest takes " if least < most else ""
+    return f"{what}: {of}{_millis(times[name])} by the cost model; {others}"
+
+
+def _millis(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
