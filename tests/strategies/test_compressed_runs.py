@@ -7,6 +7,7 @@ import pytest
 import safetensors.torch
 
 from paceline.engine import prepare, run
+from paceline.engine.errors import WorkerFailedError
 
 pytestmark = pytest.mark.dist
 TINY = ("tracking=none", "model.hidden=[16]", "batch_size=8", "checkpoint.every=0", "data.limit=96", "steps=12")
@@ -160,6 +161,13 @@ def test_a_vote_is_refused_by_name_where_differences_of_weights_travel(sync: str
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, "compress=signsgd", "hardware.workers=2", f"sync={sync}"]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+@pytest.mark.parametrize("where", ["virtual", pytest.param("local", marks=pytest.mark.slow)])
+def test_a_run_whose_messages_would_hold_nan_ends_as_one_that_diverged(where: str) -> None:
+    with pytest.raises(WorkerFailedError, match=r"worker \d diverged: of the .* numbers .* are NaN") as failed:
+        run([*TINY, "compress=qsgd", "optimizer.lr=1e30", f"hardware={where}", "hardware.workers=2"], quiet=True)
+    assert failed.value.exit_code == 6
 
 
 @pytest.mark.slow

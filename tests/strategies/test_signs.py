@@ -8,8 +8,12 @@ import torch
 from coding import Nobody, flat_vector, round_trip, slot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import Case, identical, mlp64, momentum, train
+from oracles import Plan as Training
+from replicas import Life, Replica, flat, live
 from torch import Tensor
 
+from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import NotFiniteError
 from paceline.strategies.exchange.channel import Channel
 from paceline.strategies.exchange.compress import (
@@ -23,6 +27,8 @@ from paceline.strategies.exchange.compress import (
     Vector,
 )
 from paceline.strategies.exchange.compress.packing import pack, packed_bytes, unpack
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.parameter_server import ParameterServer
 
 FLOATS = st.floats(-4, 4, width=32)
 VECTORS = st.lists(st.one_of(FLOATS, st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, 1e38])), min_size=1, max_size=40)
@@ -273,3 +279,45 @@ def test_votes_that_nobody_casts_are_refused():
             SignSGD().decode(message, flat_vector(x))
     with pytest.raises(UnreadableError, match="1 bytes where 2 were expected"):
         SignSGD().decode(message[:1], flat_vector(x))
+
+
+VOTING = Case([[3, 3, 2], [4, 0, 2], [1, 3, 2], [2, 2, 0]], model=mlp64, optimizer=momentum)
+
+
+def voted(case: Case, by_samples: bool) -> list[Tensor]:
+    """[entries] after each step: w <- step(w, sign(sum of votes)). A 0 votes (-1)^(messages before + rank)."""
+    replicas = [Replica(case, 0, rank) for rank in range(len(case.sizes[0]))]
+    messages, trajectory = [0] * len(replicas), []
+    for t, sizes in enumerate(case.sizes):
+        total = torch.zeros_like(replicas[0].vector)
+        for rank, replica in enumerate(replicas):
+            replica.gradient(t)
+            if sizes[rank] > 0:
+                gradient = torch.cat([parameter.grad.flatten() for parameter in replica.model.parameters()])  # pyright: ignore[reportOptionalMemberAccess]
+                vote = torch.where(gradient == 0, (-1.0) ** (messages[rank] + rank), gradient.sign())
+                total += vote * (sizes[rank] / sum(sizes) if by_samples else 1)
+            messages[rank] += 1 if sizes[rank] > 0 or not by_samples else 0
+        decided = torch.where(total.abs() < 1e-6, 0, total.sign())
+        for replica in replicas:
+            parameters = list(replica.model.parameters())
+            pieces = decided.split([parameter.numel() for parameter in parameters])
+            for parameter, piece in zip(parameters, pieces, strict=True):
+                parameter.grad = piece.view_as(parameter).clone()
+            replica.step()
+        trajectory.append(replicas[0].vector)
+    return trajectory
+
+
+def test_bsp_steps_with_the_majority_of_votes_and_who_has_no_batch_has_none(virtual_workers):
+    results = virtual_workers(3, live, Life(BSP(compress=SignSGD()), VOTING))
+    for result in results:
+        assert identical(result["weights"], results[0]["weights"])
+        for weights, expected in zip(result["trajectory"], voted(VOTING, by_samples=False), strict=True):
+            assert torch.allclose(flat(weights), expected, rtol=0, atol=1e-12)
+
+
+def test_a_server_weighs_votes_by_samples(virtual_workers):
+    results = virtual_workers(4, train, Training(DataParallel(), ParameterServer(compress=SignSGD()), VOTING))
+    expected = voted(VOTING, by_samples=True)[-1]
+    for result in results[:3]:
+        assert torch.allclose(flat(result["weights"]), expected, rtol=0, atol=1e-12)

@@ -159,8 +159,8 @@ def not_finite(x: Tensor, slot: Slot) -> NotFiniteError:
     """To be raised of what is to be compressed: a rule that joins entries would spread what is no number."""
     nans, infinite = int(x.isnan().sum()), int(x.isinf().sum())
     return NotFiniteError(
-        f"worker {slot.rank} diverged: of the {len(x):,} numbers that it is to compress, {nans:,} are NaN and "
-        f"{infinite:,} infinite; a smaller optimizer.lr may help"
+        f"worker {slot.rank} diverged: of the {len(x):,} numbers that it is to compress for message {slot.count}, "
+        f"{nans:,} are NaN and {infinite:,} infinite; a smaller optimizer.lr may help"
     )
 
 
