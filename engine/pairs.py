@@ -41,6 +41,12 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             "parameters whole on several workers of a replica, which would drift apart; choose a mode in which "
             "replicas step together, such as sync=bsp or sync=local_sgd"
         )
+    if strategy.shares and not type(sync).entrywise:
+        raise ConfigError(
+            f"sync={sync_name}: what it makes of a weight depends on what else a worker holds, and "
+            f"strategy={strategy_name} holds some parameters whole on several workers of a replica, which would drift "
+            "apart; choose another mode in which replicas step together, such as sync=bsp or sync=local_sgd"
+        )
     if strategy.shares and not sync.entrywise:
         raise LayoutError(
             f"compress: chooses entries by what else a worker sends, and strategy={strategy_name} holds some "

@@ -57,13 +57,14 @@ def parts_of(strategy: str, sync: str, *more: str) -> Parts:
 
 
 def is_accepted(strategy: str, sync: str) -> bool:
-    """A strategy that owns its update takes sync=bsp only; one whose parts share parameters, modes that step together.
+    """A strategy that owns its update takes sync=bsp only; one whose parts share parameters, modes that step together
+    and treat each entry by itself.
 
     A sync mode may want replicas of one part.
     """
     if sync != "bsp" and STRATEGIES[strategy].own_sync() is not None:
         return False
-    if STRATEGIES[strategy].shares and not SYNCS[sync].synchronous:
+    if STRATEGIES[strategy].shares and not (SYNCS[sync].synchronous and type(SYNCS[sync]).entrywise):
         return False
     most = SYNCS[sync].max_parts
     return most is None or STRATEGIES[strategy].parts <= most

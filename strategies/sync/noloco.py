@@ -1,0 +1,154 @@
+"""NoLoCo: outer steps of random pairs, without any all-reduce (Kolehmainen et al. 2025, "NoLoCo: No-all-reduce Low
+Communication Training Method for Large Models", arXiv 2506.10911).
+
+Worker i trains alone from its slow weights phi_i to theta_i, for `period` steps. Then the round's random pairs meet:
+with D_j = theta_j - phi_j, and means over the pair of i,
+
+    d_i <- alpha d_i + beta mean_j(D_j) - gamma (phi_i - mean_j(phi_j)),     phi_i <- phi_i + d_i,     theta_i <- phi_i.
+
+The first two terms are heavy-ball momentum, the third draws a pair together. (The DiLoCo that the paper's authors
+compare with has heavy-ball momentum as well: their code steps by gm <- mu gm - lr D and nothing more. DiLoCo itself, as
+Douillard et al. published it and as sync=diloco is, has Nesterov's. So all pairs in one, which is two workers, is
+DiLoCo only with alpha = 0.) alpha = 0 and beta = gamma = 1 is gossip in random pairs, bit for bit.
+
+A pair conserves the sum of its phi_i but for what momentum and training add: sum phi_i <- sum phi_i + alpha sum d_i +
+beta sum D_i, whatever gamma is. The paper asks for alpha < gamma < sqrt(2 + alpha^2) in pairs, which keeps the variance
+over the workers bounded.
+
+Deviations from the paper: a worker sends one vector in place of two, x_j = gamma phi_j + beta D_j, which is all that
+the other needs, as
+
+    phi_i <- (1 - gamma) phi_i + mean_j(x_j) + alpha d_i,
+
+so that phi_j cannot travel ahead during the inner steps. The inner optimizer is the run's (the paper's is Adam), with a
+state that stays a worker's own. Pairs are drawn from (seed, round): see exchange/topology.py. Whoever has no partner,
+as one of an odd number, or as it is dead, makes the outer step by itself. Where a pipeline's stages are replicated
+each stage has the same pairs; the paper routes samples through random stages, which is not done here.
+
+The consensus is the mean of theta_i over the living. One worker alone makes outer steps, and sends nothing.
+
+Cost per step, S bytes of weights, n workers: send (n - n mod 2) / n S / period, on average over the workers. Buffers:
+phi and d, and with several workers what is sent and what is received: 4 S.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...comm import Comm
+from ..base import Cost, Measures, State, Sync, World, payload
+from ..exchange.buckets import views_of
+from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.start_alike import start_alike
+from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
+from ..exchange.topology import neighbours, out_degree
+
+
+class NoLoCo(Sync):
+    """Replicas step together and differ."""
+
+    weights_agree = False
+    serial_alone = False  # the outer optimizer steps on a lone worker, too
+    survives = True
+
+    def __init__(
+        self,
+        period: Annotated[int, Ge(1)] = 4,
+        outer_lr: Annotated[float, Gt(0)] = 0.7,
+        outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.5,
+        pull: Annotated[float, Ge(0)] = 0.7,
+        seed: Annotated[int, Ge(0)] = 0,
+    ) -> None:
+        """`outer_lr`, `outer_momentum`, `pull`: beta, alpha and gamma. `seed`: of the pairs."""
+        self.period, self.seed = period, seed
+        self.outer_lr, self.outer_momentum, self.pull = outer_lr, outer_momentum, pull
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._weights = flatten(parameters.values(), "noloco")  # theta_i
+        start_alike(parameters, comm)
+        self._slow = self._weights.clone()  # phi_i
+        self._way = torch.zeros_like(self._weights)  # d_i
+        room = len(self._weights) if comm.size > 1 else 0
+        self._leaving = torch.empty(room, dtype=self._weights.dtype)
+        self._received = torch.empty(room, dtype=self._weights.dtype)
+        self._t = 0
+        self._finished = False
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self._t += 1
+        if self._t % self.period == 0:
+            self._outer_step(self._mean_of_pair(self._t // self.period - 1))
+
+    def _outer_step(self, mean: Tensor) -> None:
+        """phi_i <- (1 - gamma) phi_i + mean_j(x_j) + alpha d_i"""
+        stepped = mean.add_(self._slow, alpha=1 - self.pull).add_(self._way, alpha=self.outer_momentum)
+        torch.sub(stepped, self._slow, out=self._way)
+        self._slow.copy_(stepped)
+        self._weights.copy_(stepped)
+
+    def _mean_of_pair(self, round: int) -> Tensor:
+        """mean_j(x_j), in memory of its own."""
+        # x_i = gamma phi_i + beta (theta_i - phi_i)
+        x = self.outer_lr * self._weights
+        if self.pull != self.outer_lr:
+            x.add_(self._slow, alpha=self.pull - self.outer_lr)
+        near = neighbours("matching", self.comm.rank, self.comm.size, round, self.seed)
+        if not near.of:
+            return x
+        self._leaving.copy_(x)
+        with self.comm.timeline.named("pair"):
+            sending = isend_to(self._leaving, near.to, self.comm)
+        if recv_from(self._received, near.of[0], self.comm):
+            x.mul_(0.5).add_(self._received.to(x.device), alpha=0.5)
+        wait_for(sending)
+        return x
+
+    def consensus(self) -> dict[str, Tensor]:
+        """The mean over the living replicas."""
+        if self._finished or self.comm.size == 1:
+            return super().consensus()
+        mean = mean_of_living(self._weights, 1.0, self.comm)
+        return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
+
+    def finish(self) -> None:
+        if self.comm.size > 1:
+            self._weights.copy_(mean_of_living(self._weights, 1.0, self.comm))
+        self._finished = True
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "t": self._t, "slow": self._slow, "way": self._way}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self._t = state["t"]
+        self._slow.copy_(state["slow"])
+        self._way.copy_(state["way"])
+
+    def buffers(self) -> list[Tensor]:
+        return [self._slow, self._way, self._leaving, self._received]
+
+    def report(self) -> Measures:
+        return {"lost": sorted(self.comm.lost())}
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        most = (2 + self.outer_momentum**2) ** 0.5
+        if world.replicas == 1 or self.outer_momentum < self.pull < most:
+            return []
+        return [
+            f"sync.pull={self.pull}: for replicas to stay together it should be above sync.outer_momentum="
+            f"{self.outer_momentum} and below {most:.2f}"
+        ]
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        check_one_dtype(parameters, "noloco")
+        size, replicas = payload(parameters), world.replicas
+        return Cost(
+            worker={"send": out_degree("matching", replicas) * size / self.period},
+            buffers=(4 if replicas > 1 else 2) * size,
+        )
