@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .compare import compare_many
+from .compression import compression_against_torch
 from .cuda import cuda_speed
 from .ddp import bsp_against_ddp
 from .fedavg import fedavg_against_flower
@@ -35,6 +36,7 @@ RESULTS = Path(__file__).with_name("results.json")
 COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # what is compared, rounds, a quick look's
     "bsp": (bsp_against_ddp, 12, 4),
     "sums": (sums_against_gloo, 12, 4),
+    "compression": (compression_against_torch, 9, 3),
     "harness": (harness_against_bare_loop, 12, 4),
     "start": (start_times, 7, 3),
     "hogwild": (hogwild_against_locks, 12, 4),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paceline.strategies.exchange.channel import Channel
 from paceline.strategies.exchange.compress import BFloat16, Dense, TopK, UnreadableError, Vector
+from paceline.strategies.exchange.compress.topk import candidates, largest
 
 FLOATS = st.floats(-4, 4, width=32)
 VECTORS = st.lists(st.one_of(FLOATS, st.sampled_from([0.0, -0.0, 1.0, -1.0])), min_size=1, max_size=40)
@@ -29,6 +30,61 @@ def test_topk_keeps_exactly_the_k_largest_and_of_equal_ones_the_first(values, ra
     assert 1 <= k <= len(x) and k >= ratio * len(x) > k - 1
     assert torch.equal(round_trip(compress, x), by_sorting(x, k))
     assert compress.nbytes(flat_vector(x)) == k * (4 + 4)
+
+
+def shaped(shape: str, n: int) -> Tensor:
+    """Vectors that a sample of every 61st entry tells the truth of, and others."""
+    x = torch.randn(n, generator=torch.Generator().manual_seed(3))
+    if shape == "constant":
+        x.fill_(-2.0)
+    if shape in ("rising", "falling"):
+        x = x.sort(descending=shape == "falling").values
+    if shape == "many ties":
+        x = (4 * x).round()
+    if shape == "large in the sample alone":
+        x[::61] *= 1e3
+    if shape == "large outside of the sample alone":
+        x[1::61] *= 1e3
+    if shape == "few that are not 0":
+        x *= torch.arange(n) % 997 == 5
+    if shape == "some are no numbers":
+        x[5::1000] = float("nan")
+        x[6::500] = -float("inf")
+    if shape == "most are no numbers":
+        x[: n - 100] = float("nan")
+    return x
+
+
+SHAPES = (
+    "normal",
+    "constant",
+    "rising",
+    "falling",
+    "many ties",
+    "large in the sample alone",
+    "large outside of the sample alone",
+    "few that are not 0",
+    "some are no numbers",
+    "most are no numbers",
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_k_largest_are_exact_whatever_a_sample_says_of_them(shape, dtype):
+    """Against a stable sort: larger magnitudes first, a NaN before all, and of equal ones the first."""
+    x = shaped(shape, 40_000).to(dtype)
+    order = x.abs().nan_to_num(nan=float("inf"), posinf=torch.finfo(dtype).max).sort(descending=True, stable=True)
+    for k in (1, 40, 61, 400):
+        assert torch.equal(largest(x, k), order.indices[:k].sort().values)
+
+
+def test_a_sample_that_tells_the_truth_leaves_few_candidates():
+    for k in (1, 40, 400):
+        found = candidates(shaped("normal", 40_000), k)
+        assert found is not None and k <= len(found) <= 4000
+    for shape in ("constant", "large in the sample alone", "most are no numbers"):
+        assert candidates(shaped(shape, 40_000), 400) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -14,12 +14,17 @@ sends everything, places included.
 Deviations from the papers: Aji and Heafield drop by one threshold for all layers, estimated from a sample; here each
 vector that is sent has exactly k entries of its own.
 
+The k-th magnitude of millions is found among a few: a threshold that is likely to leave somewhat more than k comes from
+every 61st entry, and what is at least as large is looked through exactly. Where the sample misled, all are looked
+through, so that the result never depends on it.
+
 Cost: k entries of the vector's dtype and k places of four bytes.
 """
 
 from math import ceil
 from typing import Annotated
 
+import numpy as np
 import torch
 from annotated_types import Gt, Le
 from torch import Tensor
@@ -28,6 +33,8 @@ from .base import Compressor, Slot, UnreadableError, Vector, check_length
 from .feedback import ErrorFeedback
 
 PLACE = 4  # bytes: int32
+BLOCK = 2**15  # entries that are compared at once: they stay in the cache
+STRIDE = 61  # every so many entries one is in the sample
 
 
 class TopK(Compressor):
@@ -63,6 +70,38 @@ class TopK(Compressor):
 
 def largest(x: Tensor, k: int) -> Tensor:
     """The places, rising, of the k entries of largest magnitude; of equal ones, the first. A NaN is larger than all."""
+    if (likely := candidates(x, k)) is None:
+        return largest_of_all(x, k)
+    return likely[largest_of_all(x[likely], k)]
+
+
+def candidates(x: Tensor, k: int) -> Tensor | None:
+    """The places, rising, of entries that have the k largest among them, as no other is as large as any of them.
+
+    None where finding them would take longer than it saves, or no threshold was found in a sample that leaves a few
+    more than k: if most are equal, or x repeats itself as the sample does.
+    """
+    n, wanted = len(x), int(1.3 * k / STRIDE + 8 * (k / STRIDE) ** 0.5) + 4  # eight standard deviations more than k
+    if n < BLOCK or wanted > n // (8 * STRIDE) or x.is_cuda or x.dtype not in (torch.float32, torch.float64):
+        return None
+    numbers = x.numpy()
+    sample = np.abs(numbers[::STRIDE])
+    threshold = np.partition(sample, -wanted)[-wanted]
+    room, below = np.empty(BLOCK, numbers.dtype), np.empty(BLOCK, bool)
+    found: list[np.ndarray] = []
+    count, most = 0, n // 4
+    for at in range(0, n, BLOCK):
+        block = numbers[at : at + BLOCK]
+        np.less(np.abs(block, out=room[: len(block)]), threshold, out=below[: len(block)])  # a NaN is not
+        found.append(np.flatnonzero(~below[: len(block)]) + at)
+        count += len(found[-1])
+        if count > most:
+            return None
+    return torch.from_numpy(np.concatenate(found)) if count >= k else None
+
+
+def largest_of_all(x: Tensor, k: int) -> Tensor:
+    """As `largest`, by going through all of x several times."""
     magnitudes = x.abs()
     if k == len(x):
         return torch.arange(k, device=x.device)
