@@ -163,15 +163,22 @@ def _of_records(words: list[str]) -> bool:
     return any(key in word for word in words for key in OF_RECORDS)
 
 
+def check_file(option: str, file: Path | None) -> None:
+    """One to write, if any. Raises TableError."""
+    from ..tracking.errors import TableError
+
+    if file is not None and (file.is_dir() or not file.parent.is_dir()):
+        reason = "is a directory" if file.is_dir() else f"there is no directory {file.parent}"
+        raise TableError(f"{option} {file}: must name a file to write; {reason}")
+    if file is not None and file.exists() and not file.is_file():
+        raise TableError(f"{option} {file}: must name a file to write; it is a device or a pipe")
+
+
 def check_outputs(html: Path | None, png: Path | None) -> None:
     """Before anything is read. Raises TableError."""
     from ..tracking.errors import TableError
 
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        reason = "is a directory" if html.is_dir() else f"there is no directory {html.parent}"
-        raise TableError(f"--html {html}: must name a file to write; {reason}")
-    if html is not None and html.exists() and not html.is_file():
-        raise TableError(f"--html {html}: must name a file to write; it is a device or a pipe")
+    check_file("--html", html)
     if png is not None and png.exists() and not png.is_dir():
         raise TableError(f"--png {png}: must name a directory, and is a file")
 

@@ -21,7 +21,7 @@ from .doctor import doctor
 from .list import list_choices
 from .output import note, open_closed_streams, show
 from .plan import plan
-from .show import show_run
+from .show import show_one
 from .sweep import sweep
 from .train import train
 from .upload import FORMER_NAME, upload
@@ -45,7 +45,7 @@ app.command()(train)
 app.command()(plan)
 app.command()(sweep)
 app.command()(compare)
-app.command("show")(show_run)
+app.command("show")(show_one)
 app.command()(upload)
 app.command(FORMER_NAME, hidden=True)(upload)
 app.command("list")(list_choices)

@@ -1,4 +1,4 @@
-"""`paceline show`: one run in the terminal."""
+"""`paceline show`: one run in the terminal, or how a collective makes a sum."""
 
 import json
 import shlex
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .completion import complete_source
-from .output import aligned, note_damage, shortest, show, terminal_width
+from .options import AllowModule, ConfigDir
+from .output import aligned, note_damage, results_alone, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
@@ -18,29 +19,72 @@ NARROWEST, WIDEST = 10, 60  # characters of a curve
 FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "trial.json", "model.safetensors")
 
 
-def show_run(
+@results_alone()
+def show_one(
     run: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="A run, SWEEP/RUN, a directory, or a W&B folder of one run.",
+            help="A run, SWEEP/RUN, a directory, or a W&B folder of one run; with --collective: overrides.",
             show_default=False,
             autocompletion=complete_source,
         ),
-    ],
+    ] = None,
     format: Annotated[Literal["text", "json"], typer.Option(help="json holds the curves' points, too.")] = "text",
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw curves without block characters.")] = False,
+    collective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Draw how this algorithm makes a sum, step by step, instead.", show_default=False
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --collective: a page with steps to click.", show_default=False),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --collective: a picture with steps to click.", show_default=False),
+    ] = None,
+    config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
 ) -> None:
     """Show one run: its result, its configuration's differences from the defaults, its curves, where its files are.
+
+    Or, with --collective, the messages of an algorithm that makes sums, and what each worker has after each step.
 
     \b
     paceline show first-asp
     paceline show my-sweep/0003-seed-1
     paceline show first-asp --format json
+    paceline show --collective ring hardware.workers=6 --html ring.html
     """
+    if collective is not None:
+        from .collective import show_collective
+
+        show_collective(collective, run or [], config_dir, allow_module or [], format == "json", html, svg)
+        return
+    _check_alone(run, {"--html": html, "--svg": svg, "--config-dir": config_dir, "--allow-module": allow_module})
+    assert run is not None
+    _show_run(run[0], format == "json", ascii)
+
+
+def _check_alone(runs: list[str] | None, options: dict[str, object]) -> None:
+    """One run, and nothing that a collective's picture takes. Raises RunNameError."""
+    from ..tracking.errors import RunNameError
+
+    if not runs or len(runs) > 1:
+        rule = "show takes one run, or --collective NAME and overrides; paceline compare takes any number of runs"
+        raise RunNameError(f"{' '.join(runs)}: {rule}" if runs else rule)
+    for option, value in options.items():
+        if value:
+            raise RunNameError(f"{option}: goes with --collective NAME")
+
+
+def _show_run(run: str, as_json: bool, ascii: bool) -> None:
     data = _find(run)
     note_damage([data])
-    if format == "json":
+    if as_json:
         show(json.dumps(_as_json(data), indent=2))
     else:
         _show_text(data, ascii)

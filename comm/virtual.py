@@ -36,6 +36,7 @@ from .turns import Runner, Turns
 T = TypeVar("T")
 Stream = tuple[str, int]  # the messages of a group's member
 Takes = Callable[[str, list[int], int, float, Over], None]  # (group, members, bytes of one of them, from, then)
+Watch = Callable[[int, int, str, float, Tensor], None]  # (from, to, what for, when, what)
 _KEPT = 200_000  # operations of all workers' timelines
 
 
@@ -91,8 +92,9 @@ class _Worker(Runner):
 class Cluster:
     """The workers of one run, in this process."""
 
-    def __init__(self, size: int, network: Network, memory: float = inf) -> None:
-        """`memory`: bytes a second that a worker reads and writes."""
+    def __init__(self, size: int, network: Network, memory: float = inf, watch: Watch | None = None) -> None:
+        """`memory`: bytes a second that a worker reads and writes. `watch` is shown each message as it is sent."""
+        self.watch = watch
         self.size, self.fabric, self.memory = size, Fabric(network, size), memory
         self.workers = [_Worker(rank) for rank in range(size)]
         self.turns = Turns(self.workers, self.fabric.links.happen)
@@ -399,6 +401,8 @@ class VirtualComm(Comm):
         sending = self.timeline.launched(self._channel(self.rank, dst), "send", launch)
         sent, content = _Sent(self, sending, dst), tensor.detach().clone()
         cluster.log(worker, "send", receiver.rank, size)
+        if cluster.watch is not None:
+            cluster.watch(worker.rank, receiver.rank, sending.purpose, launch, content)
 
         def arrives(left: float, arrival: float) -> None:
             sent.left = left

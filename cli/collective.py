@@ -1,0 +1,136 @@
+"""`paceline show --collective NAME`: how an algorithm makes a sum, step by step, from its own messages."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .compare import check_file
+from .output import aligned, note, shortest, show, show_json, terminal_width
+
+if TYPE_CHECKING:
+    from ..strategies.exchange.collectives.recorded import Message, Recording, Step
+
+
+def show_collective(
+    name: str,
+    overrides: list[str],
+    config_dir: Path | None,
+    allowed: list[str],
+    as_json: bool,
+    html: Path | None,
+    svg: Path | None,
+) -> None:
+    """Raises `ConfigError`, `LayoutError` or `TableError`."""
+    check_file("--html", html)
+    check_file("--svg", svg)
+    recording = _recorded(name, overrides, config_dir, allowed)
+    if as_json:
+        show_json(_raw(name, recording))
+    else:
+        show(_drawn(name, recording))
+    if html is None and svg is None:
+        return
+    from ..tracking.collective_picture import as_html, as_svg
+    from ..tracking.run_directory import write_atomically
+
+    for file, picture in ((html, as_html), (svg, as_svg)):
+        if file is not None:
+            write_atomically(file, picture(name, _raw(name, recording)))
+            note(f"picture: {shortest(file)}")
+
+
+def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed: list[str]) -> "Recording":
+    from .. import engine
+    from ..engine import given
+    from ..engine.launchers import launcher_of
+    from ..strategies.base import World
+    from ..strategies.exchange.collectives import Collective
+    from ..strategies.exchange.collectives.recorded import record
+
+    experiment = engine.prepare([*overrides, f"collective={name}"], config_dir, allowed).experiment
+    collective = given.make(experiment, tuple(allowed))["collective"]
+    assert isinstance(collective, Collective)
+    hardware, launcher = experiment.hardware, launcher_of(experiment)
+    workers = hardware.workers or 2
+    with given.naming(experiment):
+        hosts = launcher.hosts(hardware, workers)
+        collective.phases(1.0, World(workers, hosts=hosts))  # refuses what has no use for these hosts
+        return record(collective, workers, hosts.count(0) if hosts else 1)
+
+
+def _raw(name: str, recording: "Recording") -> dict[str, Any]:
+    """Chunks hold the workers whose values have been added up."""
+    return {
+        "collective": name,
+        "hosts": list(recording.hosts),
+        "steps": [
+            {
+                "name": step.name,
+                "messages": [
+                    {
+                        "from": message.source,
+                        "to": message.destination,
+                        "chunks": list(message.chunks),
+                        "adds": message.adds,
+                    }
+                    for message in step.messages
+                ],
+                "after": [[sorted(chunk) for chunk in row] for row in step.after],
+            }
+            for step in recording.steps
+        ],
+    }
+
+
+# -- for people
+
+
+def _drawn(name: str, recording: "Recording") -> str:
+    workers, steps = recording.workers, recording.steps
+    hosts = len({*recording.hosts})
+    messages = sum(len(step.messages) for step in steps)
+    on = f" on {hosts} hosts" if 1 < hosts < workers else ""
+    title = (
+        f"{name}: a sum of {workers} chunks among {workers} workers{on}, {len(steps)} steps, {messages} messages\n"
+        f"After each step: how many workers' values each chunk is the sum of; + just added to, = just replaced"
+    )
+    return "\n\n".join([title, *(_step(i, step, recording) for i, step in enumerate(steps))])
+
+
+def _step(i: int, step: "Step", recording: "Recording") -> str:
+    named = f": {step.name}" if step.name else ""
+    title = f"step {i + 1} of {len(recording.steps)}{named}"
+    return "\n".join([title, *_messages(step), *_state(step, recording)])
+
+
+def _messages(step: "Step") -> list[str]:
+    said = [f"{message.source} -> {message.destination} {_chunks(message)}" for message in step.messages]
+    width = max(len(text) for text in said) + 3
+    each = max((min(terminal_width() or 100, 120) - 2) // width, 1)
+    return [
+        "  " + "".join(text.ljust(width) for text in said[i : i + each]).rstrip() for i in range(0, len(said), each)
+    ]
+
+
+def _chunks(message: "Message") -> str:
+    """As ranges: chunks 0-2, 5."""
+    runs = [
+        [chunk for _, chunk in run] for _, run in groupby(enumerate(message.chunks), key=lambda each: each[1] - each[0])
+    ]
+    ranges = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    return f"chunk{'s' if len(message.chunks) > 1 else ''} {ranges}"
+
+
+def _state(step: "Step", recording: "Recording") -> list[str]:
+    marks = {
+        (message.destination, chunk): "+" if message.adds else "="
+        for message in step.messages
+        for chunk in message.chunks
+    }
+    levels = 1 < len({*recording.hosts}) < recording.workers
+    rows = [["", *(f"chunk {chunk}" for chunk in range(recording.workers))]]
+    for rank, row in enumerate(step.after):
+        host = f" (host {recording.hosts[rank]})" if levels else ""
+        cells = [f"{len(chunk)}{marks.get((rank, place), ' ')}" for place, chunk in enumerate(row)]
+        rows.append([f"worker {rank}{host}", *cells])
+    return [f"  {line}" for line in aligned(rows, numbers_from=1)]
