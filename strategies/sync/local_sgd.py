@@ -54,6 +54,7 @@ from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.outer import nesterov
 from ..exchange.start_alike import start_alike
 from .bsp import BSP
 
@@ -261,10 +262,3 @@ class LocalSGD(Sync):
         if replicas > 1:
             own += (0 if self.compress.lossless else size) + held(self.compress, vectors)
         return Cost(worker=times(1 / self.period, traffic), buffers=own)
-
-
-def nesterov(w: Tensor, v: Tensor, mean: Tensor, lr: float, momentum: float) -> tuple[Tensor, Tensor]:
-    """[n] each: (w, v) after a step of SGD with Nesterov momentum on the gradient D = w - mean."""
-    d = w - mean
-    v = momentum * v + d
-    return w - lr * (d + momentum * v), v

@@ -30,9 +30,10 @@ from paceline import engine
 from paceline.strategies import LayoutError
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.exchange.outer import nesterov
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
-from paceline.strategies.sync.local_sgd import LocalSGD, nesterov
+from paceline.strategies.sync.local_sgd import LocalSGD
 
 pytestmark = pytest.mark.dist
 APART = [0, 1, 2, 3]  # replicas start apart: replica 0's start counts
