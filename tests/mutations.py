@@ -230,10 +230,40 @@ MUTATIONS = [
         "tests/strategies/test_collectives.py",
     ),
     Mutation(
-        "strategies/exchange/collectives/ring.py",
+        "strategies/exchange/collectives/base.py",
         "if flat.data_ptr() != self._tensor.data_ptr():",
         "if flat.data_ptr() == 0:",
         "tests/strategies/test_collectives.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/base.py",
+        "return inside.latency + phase.sharing * phase.nbytes / inside.bandwidth",
+        "return inside.latency + phase.nbytes / inside.bandwidth",
+        "tests/strategies/test_collective_costs.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/tree.py",
+        "for _, child in reversed(children(members.rank, members.size)):",
+        "for _, child in children(members.rank, members.size):",
+        "tests/strategies/test_collective_costs.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/recursive_doubling.py",
+        "for i, other in enumerate(group):",
+        "for i, other in enumerate(sorted(group, key=lambda each: each != members.rank)):",
+        "tests/strategies/test_collectives.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/auto.py",
+        "return Choice(min(times, key=times.__getitem__), times)",
+        "return Choice(max(times, key=times.__getitem__), times)",
+        "tests/strategies/test_collective_costs.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/recorded.py",
+        "adds = all(there[place].isdisjoint(values) for place, values in entries)",
+        "adds = True",
+        "tests/strategies/test_recorded.py",
     ),
     Mutation(
         "strategies/exchange/aggregate/median.py",

@@ -56,11 +56,24 @@ def summed(collective: Collective, hosts: tuple[int, ...], network: Network) -> 
     }
 
 
-@pytest.mark.parametrize("link", [SLOW, WITHOUT_LATENCY, WITHOUT_BYTES], ids=["both", "bytes", "latency"])
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("algorithm", FLAT)
-def test_on_a_quiet_network_a_sum_takes_and_sends_what_is_stated(algorithm, n, link):
+def test_on_a_quiet_network_a_sum_takes_and_sends_what_is_stated(algorithm, n):
+    for measured, stated in summed(algorithm(), tuple(range(n)), Network(SLOW, SLOW)).values():
+        assert measured == pytest.approx(stated, rel=1e-9)
+
+
+@pytest.mark.parametrize("link", [WITHOUT_LATENCY, WITHOUT_BYTES, Link(1.0, 1e3)], ids=["bytes", "latency", "much"])
+@pytest.mark.parametrize("n", [3, 8])
+@pytest.mark.parametrize("algorithm", FLAT)
+def test_so_it_is_where_either_is_all_that_counts(algorithm, n, link):
     for measured, stated in summed(algorithm(), tuple(range(n)), Network(link, link)).values():
+        assert measured == pytest.approx(stated, rel=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", FLAT)
+def test_so_it_is_inside_of_one_host(algorithm):
+    for measured, stated in summed(algorithm(), (0,) * 6, Network(SLOW, FAST, workers_per_host=6)).values():
         assert measured == pytest.approx(stated, rel=1e-9)
 
 

@@ -1,6 +1,8 @@
 """Sums by each collective: the sum itself, the same bits on all, the bytes it states; alone and under whole runs."""
 
 import inspect
+import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from math import prod
@@ -13,7 +15,7 @@ from choices import CHOSEN, SYNCS
 from oracles import mlp
 from torch import Tensor
 
-from paceline.comm import Comm
+from paceline.comm import Comm, HangError, PeerLostError
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.engine import prepare, run
@@ -217,6 +219,39 @@ def test_of_uneven_chunks_a_worker_sends_all_but_those_it_ends_with(virtual_work
     chunks = [len(chunk) for chunk in torch.empty(11).tensor_split(4)]
     for rank, result in enumerate(virtual_workers(4, one_sum, 11)):
         assert result["sent"] == 4 * (2 * 11 - chunks[(rank + 1) % 4] - chunks[(rank + 2) % 4])
+
+
+# -- a peer that dies, or sends something else
+
+
+def sum_without_worker_2(comm: Comm, collective: Collective, does: str) -> str:
+    comm.barrier()
+    if comm.rank == 2:
+        if does == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        for other in (0, 1):
+            comm.send(torch.zeros(1), other)  # where whole tensors, or chunks of them, are due
+        return ""
+    try:
+        collective.all_reduce(torch.ones(96), comm).wait()
+    except (PeerLostError, HangError, AssertionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "a sum"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("name", [name for name in COLLECTIVES if name not in ("fabric", "auto")])
+def test_a_peer_that_dies_in_a_sum_is_named(workers, name):
+    told = workers(3, sum_without_worker_2, COLLECTIVES[name](), "dies", lost=[2])[:2]
+    assert any("PeerLostError" in each and "worker 2 has died" in each for each in told)
+    assert not all(each == "a sum" for each in told)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("name", ["halving_doubling", "star"])
+def test_a_peer_that_sends_another_length_is_named(workers, name):
+    told = workers(3, sum_without_worker_2, COLLECTIVES[name](), "lies", timeout=5.0)[:2]
+    assert any("worker 2 sent 4" in each for each in told), told
 
 
 # -- whole runs
