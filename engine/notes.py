@@ -6,7 +6,7 @@ import torch
 
 from ..strategies import Sync
 from ..tasks.partition import Partition
-from .experiment import Experiment, shipped
+from .experiment import Experiment
 from .launchers import launcher_of
 from .layout import Layout
 
@@ -20,7 +20,7 @@ def notes_on(
     device: torch.device,
 ) -> list[str]:
     """`steps` and `samples` (to train on): None where the data must say."""
-    notes = [*_on_batches(experiment, layout, samples), *_on_timing(experiment, steps), *_on_encoding(experiment)]
+    notes = [*_on_batches(experiment, layout, samples), *_on_timing(experiment, steps)]
     return [*notes, *_on_cores(experiment, layout, device), *_on_replicas(experiment, sync, layout)]
 
 
@@ -50,13 +50,6 @@ def _on_timing(experiment: Experiment, steps: int | None) -> list[str]:
         f"measure.after={experiment.measure.after}: the run has {steps:,} steps, so that only the first {left_out} "
         "are left out of the timing"
     ]
-
-
-def _on_encoding(experiment: Experiment) -> list[str]:
-    chosen = experiment.choice("compress")
-    if not launcher_of(experiment).modelled or chosen == shipped("compress", "none"):
-        return []
-    return [f"compress={chosen.name}: the virtual cluster counts no time for compressing; on processes it takes some"]
 
 
 def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:

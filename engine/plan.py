@@ -166,7 +166,7 @@ def _part_plans(
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         stated = parts.sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, len(plans)))
-        cost = stated or Cost()
+        cost, is_stated = stated or Cost(), stated is not None and parts.sync.states_cost
         state = _optimizer_state(parameters, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
         held = {
@@ -185,8 +185,8 @@ def _part_plans(
                 memory=dict(held),
                 server_memory={**server, "buffers": payload(parameters)},
                 held_in_parameters=payload(parameters),
-                worker=_add(traffic, cost.worker) if stated else None,
-                server=cost.server if stated else None,
+                worker=_add(traffic, cost.worker) if is_stated else None,
+                server=cost.server if is_stated else None,
             )
         )
     return plans

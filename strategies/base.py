@@ -186,9 +186,9 @@ class Sync(ABC):
     at the same step. `weights_agree`: replicas are bit-identical after every update. `state_agrees`: so is what
     `state_dict` gives, so that replica 0 may save for all. `exact`: where weights agree, they are those of serial
     training on all samples of a step. `serial_alone`: one replica alone is serial training, bit for bit. `survives`:
-    the others go on when a worker dies, as long as replica 0 and the servers live. `states_cost`: `cost` answers once
-    it knows how many steps an epoch has. `entrywise`: what an update makes of an entry depends on that entry of the
-    replicas alone. They may be set by the constructor, from its knobs.
+    the others go on when a worker dies, as long as replica 0 and the servers live. `states_cost`: `cost` says what is
+    sent, once it knows how many steps an epoch has. `entrywise`: what an update makes of an entry depends on that entry
+    of the replicas alone. They may be set by the constructor, from its knobs.
     """
 
     servers: int = 0

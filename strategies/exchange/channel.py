@@ -170,7 +170,7 @@ def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequenc
     if world.replicas == 1:
         return [f"{', '.join(named)}: one replica alone sends nothing"] if named else []
     sent, plain = (sum(of_sums(rule, Fabric(), vectors, world).values()) for rule in (compress, Dense()))
-    if sent < plain or isinstance(compress, Dense):
+    if sent < plain or isinstance(compress, Dense) or not compress.steady:
         return []
     return [
         f"compress: sends {sent:,.0f} bytes for a sum for which compress=none sends {plain:,.0f}: messages go from "

@@ -331,7 +331,6 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
             "collective=ring: one replica alone",
         ),
         (("compress=topk", "compress.ratio=1"), "compress=topk: sends .* for which compress=none sends"),
-        (("compress=bf16", "hardware=virtual"), "compress=bf16: the virtual cluster counts no time for compressing"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
