@@ -82,6 +82,9 @@ class BackupWorkers(Sync):
         self.exact = self.compress.lossless
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        self.compress.check_optimizer(optimizer)
+
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         start_alike(parameters, comm)

@@ -143,6 +143,7 @@ class BSP(Sync):
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
+        self.compress.check_optimizer(optimizer)
         if self.shard != "none":
             check_elementwise(optimizer, self.shard)
 

@@ -90,6 +90,9 @@ class Downpour(Sync):
         self.joining.check_one_at_a_time()
         self.exact = self.compress.lossless and self.joining.plain
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        self.compress.check_optimizer(optimizer)
+
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         start_alike(parameters, comm)

@@ -88,6 +88,9 @@ class ParameterServer(Sync):
         self.max_parts = None if self.joining.aggregate.coordinatewise else 1
         self.exact = self.compress.lossless and self.joining.plain
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        self.compress.check_optimizer(optimizer)
+
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         start_alike(parameters, comm)

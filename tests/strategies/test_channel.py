@@ -17,7 +17,7 @@ from paceline.strategies import LayoutError
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, SignSGD, TopK, Vector
+from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, SignSGD, SparseLoCo, TopK, Vector
 from paceline.strategies.sync.backup_workers import BackupWorkers
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour
@@ -123,6 +123,33 @@ def test_a_round_of_local_sgd_adds_the_decoded_ways(fabric, compress):
         assert torch.allclose(stacked(results, t), expected, rtol=0, atol=1e-12)
     for result in results:
         assert identical(result["result"], results[0]["result"])
+
+
+def test_sparseloco_that_sends_all_and_forgets_all_is_diloco_without_outer_momentum(virtual_workers):
+    dense = virtual_workers(3, live, Life(LocalSGD(2, outer_lr=0.7), CASE))
+    sent = virtual_workers(
+        3, live, Life(LocalSGD(2, outer_lr=0.7, compress=Everything(1.0, 0.0, quantize=False)), CASE)
+    )
+    for t in range(len(SIZES)):
+        assert torch.allclose(stacked(sent, t), stacked(dense, t), rtol=0, atol=1e-12)
+
+
+class Everything(SparseLoCo):
+    """All of its messages are made, also where it leaves nothing out."""
+
+    def __init__(self, ratio: float, beta: float, quantize: bool) -> None:
+        super().__init__(ratio, beta, quantize=quantize)
+        self.lossless = False
+
+
+def test_sparseloco_steps_with_the_mean_of_what_is_decoded(virtual_workers):
+    """w <- w + alpha sum_i decoded((n_i / n) (w_i - w)), of the round's w_i."""
+    compress = SparseLoCo(0.3, 0.0, chunk=16, error_feedback=False)
+    halved = virtual_workers(3, live, Life(LocalSGD(2, outer_lr=0.5, compress=compress), CASE))
+    whole = virtual_workers(3, live, Life(LocalSGD(2, compress=compress), CASE))
+    assert torch.allclose(stacked(whole, 1), compressed_local_sgd(CASE, compress, 2)[1], rtol=0, atol=1e-12)
+    began = Replica(CASE, 0, 0).vector
+    assert torch.allclose(stacked(halved, 1), (began + stacked(whole, 1)) / 2, rtol=0, atol=1e-12)
 
 
 # -- servers

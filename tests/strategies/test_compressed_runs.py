@@ -30,8 +30,13 @@ HOW = {
     **{name: (f"compress={name}",) for name in ("fp16", "qsgd", "terngrad", "onebit", "ef_signsgd", "signsgd")},
     "powersgd": ("compress=powersgd", "compress.rank=2"),
     "atomo": ("compress=atomo", "compress.triples=2"),
+    "randomk": ("compress=randomk",),
+    "sparseloco": ("compress=sparseloco", "compress.chunk=256"),
+    "dgc": ("compress=dgc", "compress.clip=1", "optimizer.momentum=0"),
+    "demo": ("compress=demo", "compress.k=4", "optimizer.momentum=0"),
 }
-OF_GRADIENTS = {"signsgd": ("bsp", "parameter_server", "asp", "ssp", "backup_workers")}
+GRADIENTS = ("bsp", "parameter_server", "asp", "ssp", "backup_workers")
+OF_GRADIENTS = {"signsgd": GRADIENTS, "dgc": GRADIENTS, "demo": GRADIENTS}
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +62,18 @@ def check_bytes(*overrides: str) -> None:
     summary, plain = summary_of(*overrides), prepare(plain_of(overrides)).plan().bytes_per_step()
     assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"])
     assert plain is None or summary["wire"]["bytes_per_step"] < plain
+    assert summary["memory"]["buffers"] == summary["predicted"]["memory"]["buffers"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [("compress=threshold",), ("compress=dgc", "compress.warmup=8", "optimizer.momentum=0")],
+    ids=["threshold", "dgc"],
+)
+def test_bytes_of_messages_that_vary_are_counted_and_not_stated(how: tuple[str, ...]) -> None:
+    summary = summary_of("hardware=virtual", "hardware.workers=3", *how)
+    assert summary["wire"]["bytes_per_step"] > 0
+    assert prepare([*TINY, "hardware=virtual", "hardware.workers=3", *how]).plan().bytes_per_step() is None
     assert summary["memory"]["buffers"] == summary["predicted"]["memory"]["buffers"]
 
 
@@ -143,6 +160,21 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=onebit", "compress.error_feedback=3"), "compress.error_feedback=3"),
         (("compress=powersgd", "compress.rank=0"), "compress.rank=0: must be greater than or equal to 1"),
         (("compress=powersgd", "compress.rank=17"), r"compress.rank=17: must be at most 16, .* matrix, \[16, 64\]"),
+        (("compress=randomk", "compress.ratio=0"), "compress.ratio=0: must be greater than 0"),
+        (("compress=randomk", "compress.ratio=2"), "compress.ratio=2: must be less than or equal to 1"),
+        (("compress=threshold", "compress.tau=0"), "compress.tau=0: must be greater than 0"),
+        (("compress=threshold", "compress.tau=-1"), "compress.tau=-1: must be greater than 0"),
+        (("compress=dgc",), "compress.*momentum is in what they send.*SGD would add its own; choose optimizer=sgd"),
+        (("compress=dgc", "compress.momentum=1"), "compress.momentum=1: must be less than 1"),
+        (("compress=dgc", "compress.warmup=-1"), "compress.warmup=-1: must be greater than or equal to 0"),
+        (("compress=dgc", "compress.error_feedback=true"), "compress.error_feedback"),
+        (("compress=sparseloco", "compress.beta=1"), "compress.beta=1: must be less than 1"),
+        (("compress=sparseloco", "compress.beta=-0.1"), "compress.beta=-0.1: must be greater than or equal to 0"),
+        (("compress=sparseloco", "compress.ratio=1.5"), "compress.ratio=1.5: must be less than or equal to 1"),
+        (("compress=demo", "optimizer=adam"), "Adam would add its own; choose optimizer=sgd and optimizer.momentum=0"),
+        (("compress=demo", "compress.beta=1"), "compress.beta=1: must be less than 1"),
+        (("compress=demo", "compress.k=0"), "compress.k=0: must be greater than or equal to 1"),
+        (("compress=demo", "sync=local_sgd", "optimizer.momentum=0"), "sends differences of weights.*for gradients"),
         (("compress=atomo", "compress.triples=0"), "compress.triples=0: must be greater than or equal to 1"),
         (("compress=atomo", "compress.triples=17"), r"compress.triples=17: must be at most 16, .*\[16, 64\]"),
     ],

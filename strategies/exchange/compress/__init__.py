@@ -3,29 +3,39 @@
 from .atomo import Atomo
 from .base import Compressor, Slot, Summed, UnreadableError, Vector, vector_of
 from .cast import BFloat16, Float16
+from .demo import DeMo
+from .dgc import DGC
 from .ef_signsgd import EFSignSGD
 from .none import Dense
 from .onebit import OneBit
 from .powersgd import PowerSGD
 from .qsgd import QSGD
+from .randomk import RandomK
 from .signsgd import SignSGD
+from .sparseloco import SparseLoCo
 from .terngrad import TernGrad
+from .threshold import Threshold
 from .topk import TopK
 
 __all__ = [
+    "DGC",
     "QSGD",
     "Atomo",
     "BFloat16",
     "Compressor",
+    "DeMo",
     "Dense",
     "EFSignSGD",
     "Float16",
     "OneBit",
     "PowerSGD",
+    "RandomK",
     "SignSGD",
     "Slot",
+    "SparseLoCo",
     "Summed",
     "TernGrad",
+    "Threshold",
     "TopK",
     "UnreadableError",
     "Vector",

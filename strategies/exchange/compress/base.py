@@ -13,6 +13,7 @@ from hashlib import blake2b
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ...errors import LayoutError, NotFiniteError
 from .feedback import Feedback
@@ -97,6 +98,9 @@ class Compressor(ABC):
         """Refuse vectors that this rule cannot make messages of. Raises `LayoutError`."""
         if not vector.dtype.is_floating_point:
             raise LayoutError(f"compress: cannot compress {vector.dtype}; choose compress=none")
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer that does not go with gradients of this rule. Raises `LayoutError`."""
 
     @abstractmethod
     def encode(self, x: Tensor, slot: Slot) -> Tensor:

@@ -14,6 +14,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+
+from ...errors import LayoutError
 
 
 class Remembered(Protocol):
@@ -59,3 +62,12 @@ class ErrorFeedback(Feedback):
 
     def held(self, nbytes: int) -> int:
         return nbytes
+
+
+def check_no_momentum(optimizer: Optimizer, why: str) -> None:
+    """Refuse an optimizer that has momentum, where workers have it. Raises `LayoutError`."""
+    if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
+        raise LayoutError(
+            f"compress: {why}, and {type(optimizer).__name__} would add its own; choose optimizer=sgd and "
+            "optimizer.momentum=0"
+        )

@@ -29,10 +29,10 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from .base import Compressor, Slot, UnreadableError, Vector, check_length
+from .base import Compressor, Slot, Vector, check_length
 from .feedback import ErrorFeedback
+from .places import pair_bytes, pairs, read_pairs
 
-PLACE = 4  # bytes: int32
 BLOCK = 2**15  # entries that are compared at once: they stay in the cache
 STRIDE = 61  # every so many entries one is in the sample
 
@@ -48,20 +48,14 @@ class TopK(Compressor):
         self.sparse, self.entrywise = ratio < 0.5, self.lossless
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
-        places = largest(x, self.count(len(x))).to(torch.int32)
-        return torch.cat([places.view(torch.uint8), x[places].view(torch.uint8)])
+        return pairs(largest(x, self.count(len(x))), x)
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))
-        k = self.count(vector.n)
-        own = message.clone()  # a message may begin anywhere in memory; its numbers may not
-        places, values = own[: PLACE * k].view(torch.int32).long(), own[PLACE * k :].clone().view(vector.dtype)
-        if bool((places[1:] <= places[:-1]).any()) or int(places[0]) < 0 or int(places[-1]) >= vector.n:
-            raise UnreadableError(f"its places are not {k} rising numbers below {vector.n}")
-        return values.new_zeros(vector.n).scatter_(0, places, values)
+        return read_pairs(message, vector)
 
     def nbytes(self, vector: Vector) -> int:
-        return self.count(vector.n) * (PLACE + vector.dtype.itemsize)
+        return pair_bytes(self.count(vector.n), vector)
 
     def count(self, n: int) -> int:
         """k, of n entries."""

@@ -1,0 +1,96 @@
+"""k entries at random places that all workers draw alike (Stich, Cordonnier, Jaggi 2018, "Sparsified SGD with Memory",
+NeurIPS, section 2, rand_k; arXiv 1809.07599; with a seed that workers share as in Vogels et al. 2019, "PowerSGD",
+NeurIPS, appendix G; arXiv 1905.13727).
+
+    C(x)_i = x_i where i is one of k = ceil(ratio n) places, 0 elsewhere,
+
+each set of k places being as likely as any other. As all workers have the same places, C is linear: values alone are
+added up on their way, by any collective, and no place travels.
+
+With error feedback C is as above: it is no unbiased estimate of x, and what was left out is added to the next vector,
+
+    p = e + x,      e <- p - C(p),      sent and left are what there was, bit for bit.
+
+Without it C is made longer by n / k: E C(x) = x, and E |C(x) - x|^2 = (n / k - 1) |x|^2. An estimate that noisy needs a
+small rate. What is unbiased has no use for error feedback: it may be longer than what there was, which would never be
+made up. Nor have gossip and the answers of servers a use for it, which know by themselves what was left out: there
+choose error_feedback=true, which makes nothing longer.
+
+ratio = 1 sends the vector as it is. A NaN travels when its place is drawn.
+
+Deviations from the papers: places follow from the run's seed, the key of the vector and the count of messages, and are
+drawn by NumPy: all workers must have the same version of it.
+
+Cost: k entries of the vector's dtype. From one worker to another, 8 bytes more, the seed that places are drawn with.
+"""
+
+from math import ceil
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Gt, Le
+from torch import Tensor
+
+from .base import Slot, Summed, Totalling, UnreadableError, Vector, check_length
+from .feedback import ErrorFeedback
+
+SEED = 8  # bytes: int64
+
+
+class RandomK(Summed):
+    def __init__(self, seed: int = 0, ratio: Annotated[float, Gt(0), Le(1)] = 0.1, error_feedback: bool = True) -> None:
+        """`ratio`: the share of entries that is sent. `error_feedback`: False for an unbiased estimate."""
+        self.seed, self.ratio = seed, ratio
+        self.feedback = ErrorFeedback() if error_feedback else None
+        self.lossless = ratio == 1
+        self.sparse, self.entrywise = ratio < 0.5, self.lossless
+
+    def encode(self, x: Tensor, slot: Slot) -> Tensor:
+        seed = self.drawn(slot)
+        told = torch.tensor([seed], device=x.device)
+        return torch.cat([told.view(torch.uint8), self.chosen(x, seed).view(torch.uint8)])
+
+    def decode(self, message: Tensor, vector: Vector) -> Tensor:
+        check_length(message, self.nbytes(vector))
+        seed, values = int(message[:SEED].clone().view(torch.int64)), message[SEED:].clone().view(vector.dtype)
+        if seed < 0:
+            raise UnreadableError("its seed is negative")
+        return self.spread(values, seed, vector.n)
+
+    def total(self, x: Tensor, slot: Slot) -> Totalling:
+        seed = self.drawn(slot)
+        values = self.chosen(x, seed)
+        own = None if self.feedback is None else self.spread(values, seed, len(x))
+        yield values
+        return self.spread(values, seed, len(x)), own
+
+    def nbytes(self, vector: Vector) -> int:
+        return SEED + self.count(vector.n) * vector.dtype.itemsize
+
+    def of_total(self, vector: Vector) -> list[int]:
+        return [self.count(vector.n) * vector.dtype.itemsize]
+
+    def count(self, n: int) -> int:
+        """k, of n entries."""
+        return min(n, ceil(self.ratio * n))
+
+    def drawn(self, slot: Slot) -> int:
+        return slot.draws(self.seed, common=True).initial_seed()
+
+    def chosen(self, x: Tensor, seed: int) -> Tensor:
+        """[n] -> [k]"""
+        k = self.count(len(x))
+        values = x[places_of(len(x), k, seed).to(x.device)]
+        return values if self.feedback is not None else values.mul_(len(x) / max(1, k))
+
+    def spread(self, values: Tensor, seed: int, n: int) -> Tensor:
+        """[k] -> [n]"""
+        places = places_of(n, len(values), seed).to(values.device)
+        return values.new_zeros(n).scatter_(0, places, values)
+
+
+def places_of(n: int, k: int, seed: int) -> Tensor:
+    """[k], rising. For k below n / 50 the work is that of k draws."""
+    drawn = np.random.Generator(np.random.SFC64(seed)).choice(n, k, replace=False, shuffle=False) if n else []
+    return torch.from_numpy(np.sort(np.asarray(drawn, dtype=np.int64)))
