@@ -50,6 +50,13 @@ class Comm(ABC):
         """Reduce `tensor` over the group, in place, on every worker alike bit for bit."""
 
     @abstractmethod
+    def sum_in_memory(self, tensor: Tensor) -> Work:
+        """As `all_reduce` of a sum, through memory that the group's workers share.
+
+        Raises `FabricError` where they are on several hosts, or the tensor is not on the CPU.
+        """
+
+    @abstractmethod
     def broadcast(self, tensor: Tensor, src: int) -> Work:
         """Fill `tensor` with that of worker `src`, in place."""
 

@@ -106,6 +106,10 @@ class Fabric:
         """Ring: 2 (n-1) steps of nbytes / n."""
         self._steps(group, ranks, 2 * (len(ranks) - 1), nbytes / len(ranks), at, over)
 
+    def sum_in_memory(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+        """2 steps in which each worker of one host reads what it needs of the others: (n-1) / n of nbytes."""
+        self._steps(group, ranks, 2, (len(ranks) - 1) / len(ranks) * nbytes, at, over)
+
     def all_gather(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
         """Ring: n-1 steps of one worker's nbytes."""
         self._steps(group, ranks, len(ranks) - 1, nbytes, at, over)

@@ -306,10 +306,23 @@ class ProcessComm(Comm):
         _check_dense(tensor)
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         if self._sums is not None and op == "sum" and tensor.dtype in DTYPES:
-            return self._sum_in_memory(self._sums, tensor)
+            return self._posted(self._sums, tensor)
         return self._collective("all_reduce", lambda group: group.allreduce([tensor], _reduce_options(op)))
 
-    def _sum_in_memory(self, sums: SharedSum, tensor: Tensor) -> Work:
+    def sum_in_memory(self, tensor: Tensor) -> Work:
+        _check_dense(tensor)
+        self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
+        if self.size == 1:
+            return _Done()
+        if self._sums is None or tensor.is_cuda:
+            raise FabricError(
+                f"the workers of {self.name} cannot sum in shared memory: they are on several hosts, or not on CPUs"
+            )
+        if tensor.dtype not in DTYPES:
+            raise FabricError(f"{tensor.dtype} cannot be summed in shared memory; {', '.join(map(str, DTYPES))} can")
+        return self._posted(self._sums, tensor)
+
+    def _posted(self, sums: SharedSum, tensor: Tensor) -> Work:
         at, what = self.now(), f"in all_reduce of {self.name}"
         number = sums.post(tensor.detach())
         return _InMemory(self, sums, number, what, self.timeline.launched(f"{self.name}#", "all_reduce", at))

@@ -274,6 +274,14 @@ class VirtualComm(Comm):
         meeting = self._meet("all_reduce", tensor, reduce, self._cluster.fabric.all_reduce, op)
         return _Collective(self, meeting, tensor)
 
+    def sum_in_memory(self, tensor: Tensor) -> Work:
+        _check_dense(tensor)
+        if max(self.hosts) > 0:
+            raise FabricError(f"the workers of {self.name} cannot sum in shared memory: they are on several hosts")
+        self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
+        meeting = self._meet("shared_memory", tensor, _sum, self._cluster.fabric.sum_in_memory)
+        return _Collective(self, meeting, tensor)
+
     def broadcast(self, tensor: Tensor, src: int) -> Work:
         _check_dense(tensor)
         distance = (self.rank - src) % self.size
@@ -626,6 +634,13 @@ def _check_contiguous(tensor: Tensor) -> None:
 def _write(tensor: Tensor, value: Tensor) -> None:
     """Unseen by autograd, as a process's network writes."""
     tensor.data.copy_(value)
+
+
+def _sum(given: list[Tensor]) -> Tensor:
+    total = given[0].clone()
+    for other in given[1:]:
+        total.add_(other)
+    return total
 
 
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -7,6 +7,7 @@ from .halving_doubling import HalvingDoubling
 from .hierarchical import Hierarchical
 from .recursive_doubling import RecursiveDoubling
 from .ring import Ring
+from .shared_memory import SharedMemory
 from .star import Star
 from .tree import Tree
 
@@ -18,6 +19,7 @@ __all__ = [
     "Hierarchical",
     "RecursiveDoubling",
     "Ring",
+    "SharedMemory",
     "Star",
     "Tree",
 ]
