@@ -314,9 +314,9 @@ MUTATIONS = [
         "tests/strategies/test_channel.py tests/strategies/test_compressed_runs.py",
     ),
     Mutation(
-        "strategies/exchange/compress/topk.py",
-        "if bool((places[1:] <= places[:-1]).any()) or int(places[0]) < 0 or int(places[-1]) >= vector.n:",
-        "if int(places[0]) < 0 or int(places[-1]) >= vector.n:",
+        "strategies/exchange/compress/places.py",
+        "if falls or bool((places < 0).any()) or bool((places >= n).any()):",
+        "if bool((places < 0).any()) or bool((places >= n).any()):",
         "tests/strategies/test_compress.py",
     ),
     Mutation(
