@@ -7,10 +7,10 @@ MOVED = {
     "paceline.strategies.sync.easgd.RoundRobinEASGD": "paceline.strategies.sync.easgd_round_robin.RoundRobinEASGD",
 }
 _SERVER = "paceline.strategies.sync.parameter_server.ParameterServer"  # by its knob `mode`, and `staleness`, was ...
-_NOW = {  # choice -> its class now, and those of the knobs that it has kept
-    "parameter_server": (_SERVER, ("servers",)),
-    "asp": ("paceline.strategies.sync.downpour.Downpour", ("push", "fetch", "rate", "servers", "lock")),
-    "ssp": ("paceline.strategies.sync.ssp.SSP", ("staleness", "rate", "servers")),
+_NOW = {  # choice -> its class now, those of the knobs that it has kept, and those that it has had since
+    "parameter_server": (_SERVER, ("servers",), {"compress_answers": False}),
+    "asp": ("paceline.strategies.sync.downpour.Downpour", ("push", "fetch", "rate", "servers", "lock"), {}),
+    "ssp": ("paceline.strategies.sync.ssp.SSP", ("staleness", "rate", "servers"), {}),
 }
 
 
@@ -24,7 +24,7 @@ def renewed(sync: Any) -> Any:
                 now = "parameter_server"
             else:
                 now = "asp" if name != "ssp" and knobs.get("staleness") is None else "ssp"
-            target, kept = _NOW[now]
-            knobs = {knob: value for knob, value in knobs.items() if knob in kept}
+            target, kept, since = _NOW[now]
+            knobs = {knob: value for knob, value in knobs.items() if knob in kept} | since
             return {"name": now if name in _NOW else name, "target": target, "knobs": knobs}
     return sync

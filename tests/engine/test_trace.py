@@ -423,6 +423,10 @@ def test_the_same_virtual_run_has_the_same_trace_byte_for_byte(tmp_path: Path, f
 def test_a_pipeline_shows_a_thread_for_each_stage(traced) -> None:
     _, trace = traced("strategy=pipeline", "hardware.workers=2", "model.hidden=[32,16]")
     assert_sound(trace)
+    assert {"activations (recv)", "waiting for gradients (recv)"} <= {e["name"] for e in complete(trace)}
+
+
+def test_each_stage_of_a_pipeline_waits_for_the_other(traced) -> None:
+    _, trace = traced("strategy=pipeline", "hardware=virtual", "hardware.workers=2", "model.hidden=[32,16]")
     waits = {rank: sum(e["dur"] for e in complete(trace, rank) if e["cat"] == "waiting") for rank in (0, 1)}
     assert all(waits.values())  # the bubbles
-    assert {"activations (recv)", "waiting for gradients (recv)"} <= {e["name"] for e in complete(trace)}
