@@ -40,7 +40,7 @@ from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
 from .rendezvous import Environment, meet
 from .shared_memory import SharedMemory, open_shared
-from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum
+from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, piece_of
 from .sockets import Address, PeerGoneError, Receive, Send, Sockets, TooLongError
 from .store import StoreClient, StoreServer
 from .timeline import Operation, Timeline
@@ -337,20 +337,22 @@ class ProcessComm(Comm):
         prefix, what = f"sums/{self.name}", "memory for sums"
         if self.rank == 0:
             kind = NativeSum if NativeSum.available() else TorchSum
-            shared = SharedMemory(kind.room(self.size))
+            piece = piece_of(self.size)
+            shared = SharedMemory(kind.room(self.size, piece))
             kind.make(shared.memory, self.size)
-            self._all_say(prefix, f"{kind.__name__} {shared.place}", what)
+            self._all_say(prefix, f"{kind.__name__} {piece} {shared.place}", what)
             self._all_say(f"{prefix}/used", "", what)
             shared.close()
             memory = shared.memory
         else:
-            name, place = self._all_say(prefix, "", what)[0].split()
+            name, said, place = self._all_say(prefix, "", what)[0].split()
+            piece = int(said)
             kind = NativeSum if name == NativeSum.__name__ else TorchSum
             if kind is NativeSum and not NativeSum.available():
                 raise FabricError(f"worker {self.board.rank} cannot load what another worker has compiled: see native/")
             memory = open_shared(place)
             self._all_say(f"{prefix}/used", "", what)
-        sums = kind(memory, self.rank, self.size)
+        sums = kind(memory, self.rank, self.size, piece)
         self.at_close(sums.close)
         return sums
 

@@ -33,7 +33,10 @@ LINE = 64  # bytes that what workers share is aligned to
 
 
 def piece_of(workers: int) -> int:
-    """Bytes that go at once: few, so that they stay in cache; more where workers take turns on a core."""
+    """Bytes that go at once: few, so that they stay in cache; more where workers take turns on a core.
+
+    One worker says it for all: others may have other cores to use, and the memory is laid out by it.
+    """
     most = 2**19 if workers <= len(os.sched_getaffinity(0)) else 2**21
     return max(2**16, min(most, 2**23 // workers)) // LINE * LINE
 
@@ -46,7 +49,7 @@ class SharedSum(ABC):
 
     @staticmethod
     @abstractmethod
-    def room(workers: int) -> int:
+    def room(workers: int, piece: int) -> int:
         """Bytes of the shared memory, which is zero at first."""
 
     @staticmethod
@@ -68,7 +71,7 @@ class SharedSum(ABC):
 class NativeSum(SharedSum):
     """By native/all_reduce.c."""
 
-    def __init__(self, memory: mmap.mmap, rank: int, workers: int) -> None:
+    def __init__(self, memory: mmap.mmap, rank: int, workers: int, piece: int) -> None:
         super().__init__()
         library = _library()
         assert library is not None
@@ -76,7 +79,7 @@ class NativeSum(SharedSum):
         self._memory = ctypes.c_char.from_buffer(memory)  # keeps it mapped
         spins = SPINS if workers <= len(os.sched_getaffinity(0)) else 0
         place = ctypes.addressof(self._memory)
-        self._group = self._c.all_reduce_open(place, rank, workers, piece_of(workers), spins)
+        self._group = self._c.all_reduce_open(place, rank, workers, piece, spins)
         if self._group is None:
             raise OSError("no thread can be started")
 
@@ -85,10 +88,10 @@ class NativeSum(SharedSum):
         return _library() is not None
 
     @staticmethod
-    def room(workers: int) -> int:
+    def room(workers: int, piece: int) -> int:
         library = _library()
         assert library is not None
-        return library.all_reduce_room(workers, piece_of(workers))
+        return library.all_reduce_room(workers, piece)
 
     def post(self, tensor: Tensor) -> int:
         told = tensor.data_ptr(), tensor.numel(), DTYPES.index(tensor.dtype)
@@ -134,11 +137,10 @@ BLOCK = 2**15  # entries that torch adds on one thread
 class TorchSum(SharedSum):
     """By torch and semaphores of the C library: one for each pair, which the second posts for the first."""
 
-    def __init__(self, memory: mmap.mmap, rank: int, workers: int) -> None:
+    def __init__(self, memory: mmap.mmap, rank: int, workers: int, piece: int) -> None:
         super().__init__()
         self._rank, self._workers, self._memory = rank, workers, memory
         self._semaphores = Semaphores(memory, rank, workers)
-        piece = piece_of(workers)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         self._in, self._out = whole[Semaphores.room(workers) :][: workers * piece * 2].view(2, workers, piece)
         self._begun = self._done = 0
@@ -148,8 +150,8 @@ class TorchSum(SharedSum):
         self._thread.start()
 
     @staticmethod
-    def room(workers: int) -> int:
-        return Semaphores.room(workers) + 2 * workers * piece_of(workers)
+    def room(workers: int, piece: int) -> int:
+        return Semaphores.room(workers) + 2 * workers * piece
 
     @staticmethod
     def make(memory: mmap.mmap, workers: int) -> None:

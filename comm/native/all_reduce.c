@@ -1,4 +1,4 @@
-/* Sums over the workers of one host, through memory that all of them map; see ../shared_reduce.py.
+/* Sums over the workers of one host, through memory that all of them map; see ../shared_sum.py.
 
    A tensor goes in pieces that stay in cache. Of each piece every worker sums its own share:
 

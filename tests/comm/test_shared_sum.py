@@ -1,6 +1,7 @@
 """Sums through memory that workers share: by native code and by torch, alike bit for bit."""
 
 import mmap
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +25,10 @@ def ends() -> Iterator[Open]:
     opened: list[SharedSum] = []
 
     def open_all(kind: type[SharedSum], workers: int) -> list[SharedSum]:
-        memory = mmap.mmap(-1, kind.room(workers))
+        piece = piece_of(workers)
+        memory = mmap.mmap(-1, kind.room(workers, piece))
         kind.make(memory, workers)
-        opened.extend(kind(memory, rank, workers) for rank in range(workers))  # pyright: ignore[reportCallIssue]
+        opened.extend(kind(memory, rank, workers, piece) for rank in range(workers))  # pyright: ignore[reportCallIssue]
         return opened
 
     yield open_all
@@ -148,3 +150,23 @@ def test_native_code_is_compiled_once_and_kept_where_nobody_else_writes(monkeypa
     library.parent.chmod(0o777)
     assert native.load("all_reduce") is None
     native.load.cache_clear()
+
+
+def sum_with_other_cores(comm):
+    """Worker 1 may use one core alone, as where each worker is bound to its own."""
+    tensor = torch.arange(400_000, dtype=torch.float32) * (comm.rank + 1)
+    comm.all_reduce(tensor).wait()
+    return torch.equal(tensor, torch.arange(400_000, dtype=torch.float32) * 3)
+
+
+def bound(comm):
+    if comm.rank == 1:
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    comm.barrier()
+    group = comm.split(0)
+    return sum_with_other_cores(group)
+
+
+@pytest.mark.dist
+def test_workers_that_are_bound_to_other_cores_sum_alike(workers):
+    assert workers(2, bound) == [True, True]

@@ -20,5 +20,6 @@ while (undrawn().length) {
 
 
 def show(window: Browser, section: str) -> None:
+    """Scroll there and wait until what is in sight is drawn, anew where it changed while it was out of sight."""
     window.run(f"document.getElementById('{section}').scrollIntoView()")
-    window.wait_for(f"document.querySelector('#{section} .plot .plot-container')")
+    window.wait_for(f"document.querySelector('#{section} figure:not([aria-busy]) .plot .plot-container')")

@@ -49,12 +49,14 @@ function addFigure(parent, title, kind, describe) {
 function redraw(some = figures) {
   for (const figure of some) {
     figure.stale = true;
+    figure.element.setAttribute('aria-busy', 'true'); // what it shows is of before
     if (figure.near) draw(figure);
   }
 }
 
 function draw(figure) {
   figure.stale = false;
+  figure.element.removeAttribute('aria-busy');
   const shown = order.filter((run) => run.plotted && run.modelled === figure.kind.modelled);
   const { traces, layout, summary, legend } = figure.describe(shown);
   figure.caption.textContent = summary.charAt(0).toUpperCase() + summary.slice(1);
