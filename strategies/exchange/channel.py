@@ -21,6 +21,7 @@ from ..errors import LayoutError
 from .collectives import Collective, Fabric
 from .collectives.base import added
 from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
+from .compress.feedback import ErrorFeedback
 from .flat import as_bytes
 
 
@@ -188,9 +189,12 @@ class _Totalling(Work):
 
     def __init__(self, channel: Channel, compress: Summed, slot: Slot, x: Tensor) -> None:
         self._channel, self._slot, self._x = channel, slot, x
-        self._p = x if channel.feedback is None else channel.feedback.add(x, slot)
-        channel.touch_to_encode(slot.vector)
-        self._rule = compress.total(self._p, slot)
+        p, passes, feedback = x, 0.0, channel.feedback
+        if feedback is not None:
+            assert isinstance(feedback, ErrorFeedback)  # p is what the slot keeps, and becomes what is left
+            p, passes = feedback.add(x, slot), feedback.passes
+        channel.comm.touch(compress.encoding(slot.vector) + passes * slot.vector.nbytes)
+        self._rule = compress.total(p, x, slot)
         self._work = self._sum(next(self._rule))
 
     def wait(self) -> None:
@@ -199,14 +203,11 @@ class _Totalling(Work):
             self._work.wait()
             try:
                 self._work = self._sum(next(self._rule))
-            except StopIteration as stop:
-                total, own = stop.value
+            except StopIteration:
                 break
-        if channel.feedback is not None:
-            channel.feedback.keep(self._p, own, slot)
         channel.comm.touch(channel.compress.decoding(slot.vector))
         slot.count += 1
-        if (made := channel.finish(slot.key, total)) is not x:
+        if (made := channel.finish(slot.key, x)) is not x:
             x.copy_(made)
 
     def _sum(self, tensor: Tensor) -> Work:

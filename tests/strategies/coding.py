@@ -1,9 +1,11 @@
 """What tests of compressors share: a round trip, and error feedback in plain torch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from paceline.strategies.exchange.compress import Compressor, Slot, Vector
+from paceline.strategies.exchange.compress import Compressor, Slot, Summed, Vector
 
 
 def flat_vector(x: Tensor) -> Vector:
@@ -23,6 +25,24 @@ def round_trip(compress: Compressor, x: Tensor, slot: Slot | None = None) -> Ten
     message = compress.encode(x, slot)
     assert message.nbytes == compress.nbytes(slot.vector)
     return compress.decode(message.contiguous().view(torch.uint8), slot.vector)
+
+
+def totalled(compress: Summed, rows: Sequence[Tensor], slots: Sequence[Slot]) -> list[tuple[Tensor, Tensor]]:
+    """What each worker gets of the sum, made in the order of ranks, and what is left of its row."""
+    lefts = [row.clone() for row in rows]
+    outs = lefts if compress.feedback is None else [torch.full_like(row, float("nan")) for row in rows]
+    rules = [compress.total(left, out, slot) for left, out, slot in zip(lefts, outs, slots, strict=True)]
+    for size in compress.of_total(slots[0].vector):
+        sums = [next(rule) for rule in rules]
+        assert {each.nbytes for each in sums} == {size}
+        for each in sums[1:]:
+            sums[0] += each
+        for each in sums[1:]:
+            each.copy_(sums[0])
+    for rule, slot in zip(rules, slots, strict=True):
+        assert next(rule, None) is None
+        slot.count += 1
+    return list(zip(outs, lefts, strict=True))
 
 
 class Nobody:

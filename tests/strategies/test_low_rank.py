@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coding import Nobody, flat_vector, round_trip, slot_of
+from coding import Nobody, flat_vector, round_trip, slot_of, totalled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Case, identical, mlp64, momentum
@@ -21,6 +21,7 @@ from paceline.strategies.exchange.channel import Channel
 from paceline.strategies.exchange.compress import Atomo, PowerSGD, Slot, UnreadableError, Vector
 from paceline.strategies.exchange.compress.atomo import probabilities, systematic
 from paceline.strategies.exchange.compress.atomo import triples as triples_of
+from paceline.strategies.exchange.compress.matrices import shortened, whole
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
 
@@ -182,26 +183,6 @@ def test_atomo_keeps_a_rank_of_s_or_less_exactly(rank):
 # -- PowerSGD
 
 
-def summed(compress: PowerSGD, rows: list[Tensor], slots: list[Slot]) -> list[tuple[Tensor, Tensor | None]]:
-    """What each worker gets, and its part of it; the sums in the order of ranks."""
-    rules = [compress.total(row, slot) for row, slot in zip(rows, slots, strict=True)]
-    expected = compress.of_total(slots[0].vector)
-    for size in expected:
-        sums = [next(rule) for rule in rules]
-        assert {each.nbytes for each in sums} == {size}
-        total = torch.stack(sums).sum(0)
-        for each in sums:
-            each.copy_(total)
-    results = []
-    for rule in rules:
-        with pytest.raises(StopIteration) as stop:
-            next(rule)
-        results.append(stop.value.value)
-    for slot in slots:
-        slot.count += 1
-    return results
-
-
 def slots_for(vector: Vector, workers: int) -> list[Slot]:
     return [Slot("x", vector, rank, workers) for rank in range(workers)]
 
@@ -219,17 +200,16 @@ def test_a_step_is_algorithm_1_and_the_next_begins_with_its_q():
     """The second step in plain torch, of one matrix on three workers, from the Q that the first one left."""
     vector, compress = Vector(((12, 9),), torch.float64), PowerSGD(rank=2)
     slots = slots_for(vector, 3)
-    summed(compress, [sample(108, seed=i) for i in range(3)], slots)
+    totalled(compress, [sample(108, seed=i) for i in range(3)], slots)
     q = slots[0].memory["q"].view(9, 2).clone()
     assert all(torch.equal(slot.memory["q"], slots[0].memory["q"]) for slot in slots)
     rows = [sample(108, seed=10 + i) for i in range(3)]
     matrices = [row.view(12, 9) for row in rows]
     basis = basis_by_gram_schmidt(sum(m @ q for m in matrices))  # pyright: ignore[reportArgumentType]
     parts = [basis @ (m.T @ basis).T for m in matrices]
-    for part, (total, own) in zip(parts, summed(compress, rows, slots), strict=True):
+    for matrix, part, (total, left) in zip(matrices, parts, totalled(compress, rows, slots), strict=True):
         torch.testing.assert_close(total.view(12, 9), sum(parts), rtol=0, atol=1e-12)
-        assert own is not None
-        torch.testing.assert_close(own.view(12, 9), part, rtol=0, atol=1e-12)
+        torch.testing.assert_close(left.view(12, 9), matrix - part, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
@@ -240,12 +220,14 @@ def test_to_compress_the_sum_is_to_sum_what_is_compressed(workers):
     slots, alone = slots_for(vector, workers), slots_for(vector, 1)
     for t in range(3):
         rows = [sample(vector.n, seed=10 * t + i) for i in range(workers)]
-        results = summed(compress, rows, slots)
-        [(expected, _)] = summed(compress, [torch.stack(rows).sum(0)], alone)
+        results = totalled(compress, rows, slots)
+        [(expected, _)] = totalled(compress, [torch.stack(rows).sum(0)], alone)
         for total, _ in results:
             assert torch.equal(total, results[0][0])
             torch.testing.assert_close(total, expected, rtol=0, atol=1e-10)
-        torch.testing.assert_close(torch.stack([own for _, own in results if own is not None]).sum(0), expected)
+        sent = [row - left for row, (_, left) in zip(rows, results, strict=True)]
+        torch.testing.assert_close(torch.stack(sent).sum(0), expected)
+        assert not any(bool(piece.any()) for _, left in results for piece in whole(left, shortened(vector, 2)))
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-30, 1e30])
@@ -257,7 +239,7 @@ def test_a_sum_of_rank_r_or_less_is_exact_even_after_one_of_lower_rank_or_none(s
         left = sample(15, rank, seed=t)
         matrices = matrices or [left @ sample(rank, 11, seed=10 * t + i) for i in range(2)]
         rows = [(matrix * size).flatten() for matrix in matrices]
-        for total, _ in summed(compress, rows, slots):
+        for total, _ in totalled(compress, rows, slots):
             torch.testing.assert_close(total, rows[0] + rows[1], rtol=0, atol=1e-9 * size)
 
 
@@ -283,6 +265,15 @@ def test_with_feedback_what_is_left_is_the_float_nearest_to_what_was_not_sent():
         off = (p.double() - sent.double() - left.double()).abs()
         assert torch.equal(left, (p.double() - sent.double()).float()) and bool((off <= left.abs() * 2.0**-24).all())
         assert not bool(left[-4:].any())  # what travels whole leaves nothing
+
+
+def test_what_a_sum_leaves_is_the_float_nearest_to_what_was_not_sent():
+    vector, compress = Vector(((70, 90), (4,)), torch.float32), PowerSGD(rank=4)
+    x, slot = sample(vector.n).float(), slot_of(torch.empty(0), Vector(((70, 90), (4,)), torch.float32))
+    for _ in range(3):
+        [(total, left)] = totalled(compress, [x], [slot])
+        off = (x.double() - total.double() - left.double()).abs()
+        assert bool((off <= left.abs() * 2.0**-24).all())
 
 
 def test_what_slots_hold_is_as_stated():

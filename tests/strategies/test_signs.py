@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from coding import Nobody, flat_vector, round_trip, slot_of
+from coding import Nobody, flat_vector, round_trip, slot_of, totalled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Case, identical, mlp64, momentum, train
@@ -76,32 +76,14 @@ def test_fp16_rounds_to_nearest(values):
     assert Float16().nbytes(flat_vector(x)) == 2 * len(x)
 
 
-def totalled(compress: Compressor, *rows: Tensor) -> list[Tensor]:
-    """What each worker gets of a sum that is made in the order of ranks."""
-    slots = [slot_of(row, rank=rank, workers=len(rows)) for rank, row in enumerate(rows)]
-    rules = [compress.total(row, slot) for row, slot in zip(rows, slots, strict=True)]  # pyright: ignore[reportAttributeAccessIssue]
-    sums = [next(rule) for rule in rules]
-    for i in range(1, len(sums)):
-        sums[0] += sums[i]
-    for i in range(1, len(sums)):
-        sums[i].copy_(sums[0])
-    results = []
-    for rule in rules:
-        with pytest.raises(StopIteration) as stop:
-            next(rule)
-        results.append(stop.value.value)
-    return results
-
-
 @pytest.mark.parametrize("of", [BFloat16, Float16])
 def test_a_casts_feedback_is_what_rounding_left_out_bit_for_bit(of):
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    [(total, own), _] = totalled(of(error_feedback=True), x, 2 * x)
-    rounded = x.to(of.to).float()
-    assert torch.equal(own, rounded) and torch.equal(rounded + (x - rounded), x)
-    assert torch.equal(total, (x.to(of.to) + (2 * x).to(of.to)).float())
-    [(_, nothing)] = totalled(of(), x)
-    assert nothing is None
+    for feedback in (True, False):
+        [(total, left), _] = totalled(of(error_feedback=feedback), [x, 2 * x], [slot_of(x), slot_of(x)])
+        rounded = x.to(of.to).float()
+        assert torch.equal(total, (x.to(of.to) + (2 * x).to(of.to)).float())
+        assert torch.equal(left, x - rounded if feedback else total) and torch.equal(rounded + (x - rounded), x)
 
 
 @pytest.mark.parametrize("of", [BFloat16, Float16])
@@ -118,15 +100,16 @@ def test_of_a_number_below_half_the_last_bit_a_cast_with_feedback_sends_all_in_t
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 3.4e38])
 def test_a_number_that_a_cast_cannot_hold_is_reported(of, value):
     x = torch.tensor([1.0, value])
-    for run in (lambda: of().encode(x, slot_of(x)), lambda: totalled(of(), x, x)):
+    for run in (lambda: of().encode(x, slot_of(x)), lambda: totalled(of(), [x], [slot_of(x)])):
         with pytest.raises(NotFiniteError, match=f"worker 0 diverged: .* {of.to} holds") as error:
             run()
         assert error.value.exit_code == 6
 
 
 def test_a_sum_that_leaves_fp16_is_reported():
+    x = torch.tensor([6e4])
     with pytest.raises(NotFiniteError, match=r"beyond the 65504 that torch\.float16 holds"):
-        totalled(Float16(), torch.tensor([6e4]), torch.tensor([6e4]))
+        totalled(Float16(), [x, x], [slot_of(x), slot_of(x)])
 
 
 # -- signs

@@ -135,18 +135,21 @@ class Compressor(ABC):
         return total
 
 
-Totalling = Generator[Tensor, None, tuple[Tensor, Tensor | None]]
+Totalling = Generator[Tensor, None, None]
 
 
 class Summed(Compressor):
-    """A rule that workers follow together by sums alone, so that a collective adds up what they send."""
+    """A rule that workers follow together by sums alone, so that a collective adds up what they send.
+
+    Its feedback, if any, is `ErrorFeedback`.
+    """
 
     @abstractmethod
-    def total(self, x: Tensor, slot: Slot) -> Totalling:
-        """[n] on each worker -> the sum over workers of what is decoded, alike on all.
+    def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
+        """[n] on each worker; `out`, [n] <- the sum over workers of what is decoded, alike on all.
 
-        Yields one tensor after the other that is to be summed over the workers, in place, and goes on when it is. The
-        second of what it returns is this worker's part of the sum, which is needed with `feedback` alone.
+        Yields one tensor after the other that is to be summed over the workers, in place, and goes on when it is. Where
+        `out` is another tensor than `x`, `x` becomes what is left of it without this worker's part of the sum.
         """
 
     def of_total(self, vector: Vector) -> list[int]:

@@ -33,11 +33,12 @@ class _Cast(Summed):
         check_length(message, self.nbytes(vector))
         return message.view(self.to).to(vector.dtype)
 
-    def total(self, x: Tensor, slot: Slot) -> Totalling:
+    def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
         rounded = x.to(self.to, copy=True)  # it is summed in place
-        own = None if self.feedback is None else rounded.to(x.dtype, copy=True)
+        if out is not x:
+            x.sub_(rounded)
         yield rounded
-        return self._checked(rounded, slot).to(x.dtype), own
+        out.copy_(self._checked(rounded, slot))
 
     def nbytes(self, vector: Vector) -> int:
         return 2 * vector.n

@@ -56,9 +56,8 @@ def whole_entries(vector: Vector, places: list[Place]) -> int:
     return vector.n - sum(place.entries for place in places)
 
 
-def product(lefts: list[Tensor], rights: list[Tensor], rest: Tensor, vector: Vector, places: list[Place]) -> Tensor:
-    """Of each matrix [m, r] and [n, r], and [entries] of what travels whole -> [n]: each matrix is left right^T."""
-    x = rest.new_empty(vector.n)
+def product(lefts: list[Tensor], rights: list[Tensor], rest: Tensor, x: Tensor, places: list[Place]) -> Tensor:
+    """Of each matrix [m, r] and [n, r], and [entries] of what travels whole -> x, [n]: each matrix is left right^T."""
     for place, left, right in zip(places, lefts, rights, strict=True):
         torch.mm(left, right.T, out=place.of(x))
     pieces = whole(x, places)
@@ -87,7 +86,7 @@ def read(message: Tensor, vector: Vector, places: list[Place], rank: int) -> Ten
         raise UnreadableError("one of its numbers is NaN or infinite")
     sizes = [(place.m, rank) for place in places] + [(place.n, rank) for place in places]
     *factors, rest = cut(flat, sizes)
-    return product(factors[: len(places)], factors[len(places) :], rest, vector, places)
+    return product(factors[: len(places)], factors[len(places) :], rest, flat.new_empty(vector.n), places)
 
 
 def check_rank(vector: Vector, knob: str, rank: int) -> None:

@@ -49,21 +49,24 @@ class RandomK(Summed):
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         seed = self.drawn(slot)
         told = torch.tensor([seed], device=x.device)
-        return torch.cat([told.view(torch.uint8), self.chosen(x, seed).view(torch.uint8)])
+        values = self.chosen(x, self.places(len(x), seed).to(x.device))
+        return torch.cat([told.view(torch.uint8), values.view(torch.uint8)])
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))
         seed, values = int(message[:SEED].clone().view(torch.int64)), message[SEED:].clone().view(vector.dtype)
         if seed < 0:
             raise UnreadableError("its seed is negative")
-        return self.spread(values, seed, vector.n)
+        places = self.places(vector.n, seed).to(values.device)
+        return values.new_zeros(vector.n).scatter_(0, places, values)
 
-    def total(self, x: Tensor, slot: Slot) -> Totalling:
-        seed = self.drawn(slot)
-        values = self.chosen(x, seed)
-        own = None if self.feedback is None else self.spread(values, seed, len(x))
+    def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
+        places = self.places(len(x), self.drawn(slot)).to(x.device)
+        values = self.chosen(x, places)
+        if out is not x:
+            x[places] -= values
         yield values
-        return self.spread(values, seed, len(x)), own
+        out.zero_()[places] = values
 
     def nbytes(self, vector: Vector) -> int:
         return SEED + self.count(vector.n) * vector.dtype.itemsize
@@ -78,16 +81,14 @@ class RandomK(Summed):
     def drawn(self, slot: Slot) -> int:
         return slot.draws(self.seed, common=True).initial_seed()
 
-    def chosen(self, x: Tensor, seed: int) -> Tensor:
-        """[n] -> [k]"""
-        k = self.count(len(x))
-        values = x[places_of(len(x), k, seed).to(x.device)]
-        return values if self.feedback is not None else values.mul_(len(x) / max(1, k))
+    def places(self, n: int, seed: int) -> Tensor:
+        """[k]"""
+        return places_of(n, self.count(n), seed)
 
-    def spread(self, values: Tensor, seed: int, n: int) -> Tensor:
-        """[k] -> [n]"""
-        places = places_of(n, len(values), seed).to(values.device)
-        return values.new_zeros(n).scatter_(0, places, values)
+    def chosen(self, x: Tensor, places: Tensor) -> Tensor:
+        """[n], [k] -> [k]"""
+        values = x[places]
+        return values if self.feedback is not None else values.mul_(len(x) / max(1, len(places)))
 
 
 def places_of(n: int, k: int, seed: int) -> Tensor:
