@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from paceline.comm.process import ProcessComm, connect
+from paceline.comm.connecting import connect
+from paceline.comm.process import ProcessComm
 from paceline.comm.rendezvous import serve_store
 from paceline.engine.compute import RealCompute
 from paceline.engine.loop import Job, train

@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from paceline.comm.connecting import connect
 from paceline.comm.handshake import Endpoint
-from paceline.comm.process import ProcessComm, connect
+from paceline.comm.process import ProcessComm
 from paceline.comm.rendezvous import serve_store
 
 

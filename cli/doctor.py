@@ -113,7 +113,7 @@ def _meet(device: str) -> Finding:
     """Make a process group of one over loopback and add up: what every run does first."""
     import torch
 
-    from ..comm.process import connect
+    from ..comm.connecting import connect
     from ..comm.rendezvous import serve_store
 
     store = serve_store(0)

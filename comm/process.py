@@ -4,157 +4,53 @@ for sums of workers of one host, which go through memory that they share (shared
 Messages between two workers, and all-gathers, go over our own sockets, which survive the death of a peer; those of CUDA
 tensors, nccl.
 
-The workers meet in a store of our own (store.py). The launcher serves it on loopback, so that it outlives any worker;
-under torchrun worker 0 does (rendezvous.py).
+The workers meet in a store of our own (connecting.py). The launcher serves it on loopback, so that it outlives
+any worker; under torchrun worker 0 does (rendezvous.py).
 """
 
 import hashlib
-import ipaddress
-import json
 import mmap
 import os
 import select
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
-from datetime import timedelta
-from pathlib import Path
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..compat import process_groups
-from ..compat.process_groups import Backend, all_gather_into
+from ..compat.process_groups import all_gather_into
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
 from .board import BEAT, StoreBoard
-from .errors import FabricError, HangError, MessageError, PeerLostError, RendezvousError
-from .gloo import Gloo
-from .handshake import Endpoint
+from .errors import FabricError, HangError, MessageError, PeerLostError
+from .groups import Groups
 from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
-from .rendezvous import Environment, meet
 from .shared_memory import SharedMemory, open_shared
 from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, piece_of
-from .sockets import Address, PeerGoneError, Receive, Send, Sockets, TooLongError
-from .store import StoreClient, StoreServer
-from .timeline import Operation, Timeline
+from .sockets import PeerGoneError, Receive, Send, Sockets, TooLongError
+from .store import StoreServer
+from .timeline import Timeline
+from .works import Done, InMemory, Mutex, Pending, SumOfRows, Transfer
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
 _NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
 
 
-def connect(store: Endpoint, rank: int, size: int, timeout: float, device: torch.device) -> "ProcessComm":
-    """Join the run on this host whose launcher serves `store`, as worker `rank` of `size`.
-
-    Raises `RendezvousError` or `HangError`.
-    """
-    _use_loopback()
-    return _join(StoreClient(store, rank, timeout), None, rank, size, timeout, device)
-
-
-def connect_env(timeout: float, device: torch.device) -> "ProcessComm":
-    """Join the run that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe (env://, torchrun).
-
-    On several hosts, GLOO_SOCKET_IFNAME says which network to use for collectives; messages between two workers take
-    the network on which a worker reaches MASTER_ADDR. Raises `TokenError` beside what `connect` raises.
-    """
-    told = Environment.read()
-    if told.on_loopback:
-        _use_loopback()
-    server, store = meet(told, timeout)
-    return _join(StoreClient(store, told.rank, timeout), server, told.rank, told.size, timeout, device)
-
-
-def _use_loopback() -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-
-
-def _join(
-    store: StoreClient, server: StoreServer | None, rank: int, size: int, timeout: float, device: torch.device
-) -> "ProcessComm":
-    """`server`: the store's, where this worker serves it."""
-    board = StoreBoard(store, rank, size, timeout)
-    everyone = list(range(size))
-    own = json.dumps({"host": _boot_id(), "address": _own_address(store.endpoint.host), "process": os.getpid()})
-    said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
-    hosts = [word["host"] for word in said]
-    groups = _Groups(dist.PrefixStore("groups", store), timeout, device)
-    world = groups.make("world", rank, size) if size > 1 else None
-    address = _address_for_all([word["address"] for word in said], rank)
-    sockets = Sockets(address, store.endpoint.key, board, timeout)
-    own = json.dumps(asdict(sockets.address))
-    sockets.meet(
-        [Address(**json.loads(word)) for word in board.set_and_wait("clock", everyone, own, "all workers to connect")]
-    )
-    board.look = sockets.look
-    # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
-    origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
-    worker = _Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin, server)
-    for other, word in enumerate(said):
-        if word["host"] == hosts[rank] and other != rank:
-            worker.watch(other, word["process"])
-    return ProcessComm(worker, everyone, "world", world)
-
-
-def _own_address(other: str) -> str:
-    """This host's address on the network on which it reaches `other`."""
-    family, kind, _, _, target = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(target)  # sends nothing
-        return probe.getsockname()[0]
-
-
-def _address_for_all(addresses: list[str], rank: int) -> str:
-    """Where worker `rank` is reached by all, given every worker's address towards the store.
-
-    The host that has the store may know its own name as a loopback address, which others cannot use.
-    """
-    outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
-    own = addresses[rank]
-    return _own_address(outside[0]) if outside and own not in outside else own
-
-
 @dataclass(frozen=True)
-class _Groups:
-    """Makes torch's process groups, without torch's global registry: any members may, at any time."""
-
-    store: dist.Store
-    timeout: float
-    device: torch.device
-    gloo: Gloo = field(default_factory=Gloo)
-
-    def make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
-        return self.over(dist.PrefixStore(name, self.store), rank, size, name)
-
-    def over(self, store: dist.Store, rank: int, size: int, name: str) -> dist.ProcessGroup:
-        try:
-            backends: dict[str, Backend] = {"cpu": self.gloo.make(store, rank, size, self.timeout)}
-            if self.device.type == "cuda":
-                patience = timedelta(seconds=self.timeout)
-                backends["cuda"] = process_groups.nccl(dist.PrefixStore("cuda", store), rank, size, patience)
-        except RendezvousError:
-            raise
-        except RuntimeError as error:
-            raise PeerLostError(f"{name}: could not connect to the other workers: {error}") from error
-        return process_groups.group_of(store, rank, size, name, backends)
-
-
-@dataclass(frozen=True)
-class _Worker:
+class Worker:
     """What all groups of a worker have in common."""
 
     board: StoreBoard
     ledger: Ledger
     timeline: Timeline
     sockets: Sockets
-    groups: _Groups
+    groups: Groups
     hosts: list[str]  # of every worker of the run
     origin: float  # of the clock
     server: StoreServer | None  # of the run's store, where this worker serves it
@@ -167,10 +63,6 @@ class _Worker:
             self.processes[rank] = os.pidfd_open(process)
         except ProcessLookupError:
             raise PeerLostError(f"worker {self.board.rank} lost a peer: worker {rank} has died") from None
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text()
 
 
 def _tag(name: str) -> int:
@@ -209,82 +101,10 @@ def _tensor_in(memory: mmap.mmap, like: Tensor) -> Tensor:
     return torch.frombuffer(memory, dtype=torch.uint8)[: nbytes(like)].view(like.dtype).view(like.shape)
 
 
-class _Pending(Work):
-    def __init__(self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation) -> None:
-        self._comm, self._work, self._what, self._operation = comm, work, what, operation
-
-    def wait(self) -> None:
-        if self._work is None:
-            return
-        comm, work = self._comm, self._work
-        self._work = None
-        start = comm.now()
-        comm.blocked(self._what, lambda: work.wait())
-        comm.timeline.add(self._operation, start, comm.now())
-
-
-class _Done(Work):
-    def wait(self) -> None: ...
-
-
-class _InMemory(Work):
-    """A sum under way in shared memory. After a `HangError` one may wait again."""
-
-    def __init__(self, comm: "ProcessComm", sums: SharedSum, number: int, what: str, operation: Operation) -> None:
-        self._comm, self._sums, self._number, self._what, self._operation = comm, sums, number, what, operation
-        self._waited = False
-
-    def wait(self) -> None:
-        if self._waited:
-            return
-        comm, start = self._comm, self._comm.now()
-        if not self._sums.wait(self._number, SLICE):
-            comm.wait_for_sum(self._sums, self._number, self._what)
-        self._waited = True
-        comm.timeline.add(self._operation, start, comm.now())
-
-
-class _Sum(Work):
-    """Rows that arrive, and are summed then."""
-
-    def __init__(self, arriving: Work, rows: Tensor, out: Tensor) -> None:
-        self._arriving, self._rows, self._out = arriving, rows, out
-        self._done = False
-
-    def wait(self) -> None:
-        if self._done:
-            return
-        self._arriving.wait()
-        self._done = True
-        # not torch.sum: over so few rows it takes 2.8 ms where this takes 0.4 (2 x 1.5 M entries)
-        torch.add(self._rows[0], self._rows[1], out=self._out)
-        for row in self._rows[2:]:
-            self._out.add_(row)
-
-
-class _Transfer(Work):
-    """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
-
-    def __init__(
-        self, comm: "ProcessComm", messages: Sequence[Send | Receive], what: str, operation: Operation
-    ) -> None:
-        self._comm, self._messages, self._what, self._operation = comm, messages, what, operation
-        self._waited = False
-
-    def wait(self) -> None:
-        if self._waited:
-            return
-        comm, start = self._comm, self._comm.now()
-        for message in self._messages:
-            comm.wait_for(message, self._what)
-        self._waited = True
-        comm.timeline.add(self._operation, start, comm.now())
-
-
 class ProcessComm(Comm):
     """A worker process's end of a group. `ranks` are the group's members, numbered in the whole run."""
 
-    def __init__(self, worker: _Worker, ranks: list[int], name: str, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, worker: Worker, ranks: list[int], name: str, group: dist.ProcessGroup | None) -> None:
         self._worker, self.ranks = worker, ranks
         self.ledger, self.timeline = worker.ledger, worker.timeline
         self.board = self._board = worker.board
@@ -313,7 +133,7 @@ class ProcessComm(Comm):
         _check_dense(tensor)
         self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
         if self.size == 1:
-            return _Done()
+            return Done()
         if self._sums is None or tensor.is_cuda:
             raise FabricError(
                 f"the workers of {self.name} cannot sum in shared memory: they are on several hosts, or not on CPUs"
@@ -325,7 +145,7 @@ class ProcessComm(Comm):
     def _posted(self, sums: SharedSum, tensor: Tensor) -> Work:
         at, what = self.now(), f"in all_reduce of {self.name}"
         number = sums.post(tensor.detach())
-        return _InMemory(self, sums, number, what, self.timeline.launched(f"{self.name}#", "all_reduce", at))
+        return InMemory(self, sums, number, what, self.timeline.launched(f"{self.name}#", "all_reduce", at))
 
     def _open_sums(self) -> SharedSum | None:
         """Every worker of the group calls it before anything is sent; None where its sums are not made in memory.
@@ -375,7 +195,7 @@ class ProcessComm(Comm):
         for receive in receives:
             self._worker.sockets.post(receive)
         sends = [self._started(tag, self._peer(other), mine, what) for other in others]
-        return _Transfer(self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at))
+        return Transfer(self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at))
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
         _check_contiguous(tensor)
@@ -383,10 +203,10 @@ class ProcessComm(Comm):
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
         if self.size == 1:
             out.copy_(tensor)
-            return _Done()
+            return Done()
         # gloo's own reduce_scatter is an all-reduce inside, at twice the bytes (seen in /proc/self/io)
         arriving = self._collective("reduce_scatter", lambda group: group.alltoall_base(scratch, tensor, [], []))
-        return _Sum(arriving, scratch.view(self.size, *out.shape), out)
+        return SumOfRows(arriving, scratch.view(self.size, *out.shape), out)
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
         self.ledger.count("all_to_all", wire.all_to_all_bytes(nbytes(tensor), self.size))
@@ -410,12 +230,12 @@ class ProcessComm(Comm):
 
     def _collective(self, primitive: str, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
         if self.group is None:
-            return _Done()
+            return Done()
         group = self.group
         what = f"in {primitive} of {self.name}"
         at = self.now()
         work = self.blocked(what, lambda: launch(group))
-        return _Pending(self, work, what, self.timeline.launched(f"{self.name}#", primitive, at))
+        return Pending(self, work, what, self.timeline.launched(f"{self.name}#", primitive, at))
 
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
         """All-reduce for torch's own implementations, which wait by themselves and out of our sight.
@@ -470,20 +290,20 @@ class ProcessComm(Comm):
         if tensor.is_cuda:
             self.ledger.count("send", nbytes(tensor))
             work = self.blocked(what, lambda: self._nccl().send([tensor], dst, 0))
-            return _Pending(self, work, what, self.timeline.launched(channel, "send", at))
+            return Pending(self, work, what, self.timeline.launched(channel, "send", at))
         sending = self._started(self._tag, self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
-        return _Transfer(self, [sending], what, self.timeline.launched(channel, "send", at))
+        return Transfer(self, [sending], what, self.timeline.launched(channel, "send", at))
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
         what, channel = f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
         if tensor.is_cuda:
             work = self.blocked(what, lambda: self._nccl().recv([tensor], src, 0))
-            return _Pending(self, work, what, self.timeline.launched(channel, "recv", _NEVER))
+            return Pending(self, work, what, self.timeline.launched(channel, "recv", _NEVER))
         receive = Receive(self._tag, (self._peer(src),), _memory(tensor))
         self._worker.sockets.post(receive)
-        return _Transfer(self, [receive], what, self.timeline.launched(channel, "recv", _NEVER))
+        return Transfer(self, [receive], what, self.timeline.launched(channel, "recv", _NEVER))
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)
@@ -593,7 +413,7 @@ class ProcessComm(Comm):
 
     def mutex(self) -> AbstractContextManager[None]:
         memory = self._share(ROOM, lambda memory: SharedMutex(memory, create=True), "a mutex")
-        return _Mutex(self, SharedMutex(memory))
+        return Mutex(self, SharedMutex(memory))
 
     def _share(self, size: int, make: Callable[[mmap.mmap], object], what: str) -> mmap.mmap:
         """Worker 0 makes `size` bytes of the host's memory and all use them. Raises `HostMemoryError`."""
@@ -690,19 +510,3 @@ class ProcessComm(Comm):
         if (server := self._worker.server) is not None:
             server.wait_for_clients(self._worker.groups.timeout)
             server.close()
-
-
-class _Mutex(AbstractContextManager[None]):
-    """A `SharedMutex` as a worker of a group uses it. Raises `HangError`."""
-
-    def __init__(self, comm: ProcessComm, mutex: SharedMutex) -> None:
-        self._comm, self._mutex = comm, mutex
-
-    def __enter__(self) -> None:
-        if not self._mutex.acquire(0):
-            self._comm.wait_for_mutex(self._mutex)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._mutex.release()

@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -265,12 +266,7 @@ class VirtualComm(Comm):
         _check_dense(tensor)
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
 
-        def reduce(given: list[Tensor]) -> Tensor:
-            total = given[0].clone()
-            for other in given[1:]:
-                _REDUCE[op](total, other)
-            return total
-
+        reduce = partial(_reduced, op)
         meeting = self._meet("all_reduce", tensor, reduce, self._cluster.fabric.all_reduce, op)
         return _Collective(self, meeting, tensor)
 
@@ -279,7 +275,7 @@ class VirtualComm(Comm):
         if max(self.hosts) > 0:
             raise FabricError(f"the workers of {self.name} cannot sum in shared memory: they are on several hosts")
         self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
-        meeting = self._meet("shared_memory", tensor, _sum, self._cluster.fabric.sum_in_memory)
+        meeting = self._meet("shared_memory", tensor, partial(_reduced, "sum"), self._cluster.fabric.sum_in_memory)
         return _Collective(self, meeting, tensor)
 
     def broadcast(self, tensor: Tensor, src: int) -> Work:
@@ -636,10 +632,10 @@ def _write(tensor: Tensor, value: Tensor) -> None:
     tensor.data.copy_(value)
 
 
-def _sum(given: list[Tensor]) -> Tensor:
+def _reduced(op: ReduceOp, given: list[Tensor]) -> Tensor:
     total = given[0].clone()
     for other in given[1:]:
-        total.add_(other)
+        _REDUCE[op](total, other)
     return total
 
 

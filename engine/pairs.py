@@ -50,7 +50,8 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
     if strategy.shares and not sync.entrywise:
         raise LayoutError(
             f"compress: chooses entries by what else a worker sends, and strategy={strategy_name} holds some "
-            "parameters whole on several workers of a replica, which would drift apart; choose compress=none or bf16"
+            "parameters whole on several workers of a replica, which would drift apart; choose compress=none, fp16 or "
+            "bf16"
         )
 
 

@@ -109,6 +109,7 @@ def test_every_package_of_the_rooms_is_installed() -> None:
 
 COMPOSED = {  # an algorithm that is made of another -> that other
     "local_sgd": {"bsp"},  # post-local SGD is BSP up to the switch
+    "onebit_adam": {"bsp"},  # its warm-up is BSP
     "offload": {"bsp"},  # the delayed update is BSP, whose optimizer steps in the background
 }
 
@@ -130,6 +131,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("model", "sparse_logistic_regression"): ["data=sparse", "optimizer.momentum=0"],
     ("collective", "hierarchical"): ["hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=2"],
     ("stragglers", "trace"): ["stragglers.path=factors.txt"],
+    ("sync", "onebit_adam"): ["optimizer=adam"],
     **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},
     **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},
 }

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from paceline.comm.connecting import connect
 from paceline.comm.handshake import Endpoint
-from paceline.comm.process import connect
 from paceline.comm.rendezvous import serve_store
 from paceline.strategies.state import from_bytes, to_bytes
 

@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -31,7 +32,11 @@ def load(name: str) -> ctypes.CDLL | None:
     told = "\n".join([source.read_text(), *FLAGS, platform.machine(), _processor()])
     library = folder / f"{name}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.so"
     try:
-        if not library.exists() and (compiler is None or not _compile(compiler, source, library)):
+        if library.exists():
+            with suppress(OSError):
+                return ctypes.CDLL(str(library))
+            library.unlink(missing_ok=True)  # it is damaged: made again
+        if compiler is None or not _compile(compiler, source, library):
             return None
         return ctypes.CDLL(str(library))
     except OSError:  # a disk without room, or one from which nothing may be run
@@ -40,9 +45,10 @@ def load(name: str) -> ctypes.CDLL | None:
 
 def _folder() -> Path | None:
     """Where nobody else may write; None where there is no such place."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    folder = Path(home) / "paceline" / "native"
+    given = Path(os.environ.get("XDG_CACHE_HOME") or "")
     try:
+        home = given if given.is_absolute() else Path("~/.cache").expanduser()  # as the XDG specification wants it
+        folder = home / "paceline" / "native"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         said = folder.stat()
     except (OSError, RuntimeError):
@@ -65,6 +71,8 @@ def _compile(compiler: str, source: Path, library: Path) -> bool:
             return False
         if done.returncode != 0:
             return False
+        with out.open("rb") as whole:
+            os.fsync(whole)  # before it has its name
         out.replace(library)
         return True
 

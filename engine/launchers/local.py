@@ -7,9 +7,9 @@ from functools import partial
 import torch
 
 from ...comm.board import mark_lost
+from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
 from ...comm.network import Network
-from ...comm.process import connect
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
 from ..assignment import Assignment

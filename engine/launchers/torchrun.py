@@ -14,8 +14,9 @@ from pathlib import Path
 
 import torch
 
+from ...comm.connecting import connect_env
 from ...comm.network import Network
-from ...comm.process import ProcessComm, connect_env
+from ...comm.process import ProcessComm
 from ...tracking.run_directory import RunDirectory
 from ..assignment import Assignment
 from ..build import Parts, assemble

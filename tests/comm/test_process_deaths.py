@@ -11,7 +11,7 @@ import torch
 
 from paceline.comm import HangError, PeerLostError
 from paceline.comm.board import mark_lost
-from paceline.comm.process import connect
+from paceline.comm.connecting import connect
 from paceline.comm.rendezvous import serve_store
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(60)]

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from paceline.comm import HangError, PeerLostError, RendezvousError
+from paceline.comm.connecting import connect
 from paceline.comm.handshake import Endpoint
-from paceline.comm.process import connect
 from paceline.comm.rendezvous import serve_store
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(60)]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.comm import HangError, process
+from paceline.comm import HangError, connecting
 
 pytestmark = pytest.mark.dist
 
@@ -327,8 +327,8 @@ def test_connections_are_made_between_those_who_talk_only(workers):
     ],
 )
 def test_on_several_hosts_nobody_listens_on_loopback(monkeypatch, addresses, rank, expected):
-    monkeypatch.setattr(process, "_own_address", lambda other: f"towards {other}")
-    assert process._address_for_all(addresses, rank) == expected
+    monkeypatch.setattr(connecting, "_own_address", lambda other: f"towards {other}")
+    assert connecting._address_for_all(addresses, rank) == expected
 
 
 def now_everywhere(comm):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,6 +134,43 @@ def test_without_a_place_or_a_compiler_there_is_no_native_code(monkeypatch, tmp_
     native.load.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert native.load("all_reduce") is None
+    native.load.cache_clear()
+
+
+def test_without_a_home_there_is_no_native_code(monkeypatch):
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    native.load.cache_clear()
+    assert native.load("all_reduce") is None
+    native.load.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_native_code_that_is_damaged_is_made_again(monkeypatch, tmp_path, content):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    asked: list[Path] = []
+    native.load.cache_clear()
+    with monkeypatch.context() as without:
+        without.setattr(native, "_compile", lambda *of: asked.append(of[2]))
+        assert native.load("all_reduce") is None
+    [library] = asked
+    library.write_bytes(content)
+    native.load.cache_clear()
+    assert native.load("all_reduce") is not None and library.stat().st_size > 1000
+    native.load.cache_clear()
+
+
+@needs_compiler
+def test_a_cache_by_a_relative_path_is_not_taken(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    native.load.cache_clear()
+    assert native.load("all_reduce") is not None and not Path("here").exists()
     native.load.cache_clear()
 
 

@@ -1,0 +1,97 @@
+"""How a worker process joins a run: it meets the others in the run's store, and connects to each."""
+
+import ipaddress
+import json
+import os
+import socket
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .board import StoreBoard
+from .groups import Groups
+from .handshake import Endpoint
+from .ledger import Ledger
+from .process import ProcessComm, Worker
+from .rendezvous import Environment, meet
+from .sockets import Address, Sockets
+from .store import StoreClient, StoreServer
+from .timeline import Timeline
+
+
+def connect(store: Endpoint, rank: int, size: int, timeout: float, device: torch.device) -> ProcessComm:
+    """Join the run on this host whose launcher serves `store`, as worker `rank` of `size`.
+
+    Raises `RendezvousError` or `HangError`.
+    """
+    _use_loopback()
+    return _join(StoreClient(store, rank, timeout), None, rank, size, timeout, device)
+
+
+def connect_env(timeout: float, device: torch.device) -> ProcessComm:
+    """Join the run that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe (env://, torchrun).
+
+    On several hosts, GLOO_SOCKET_IFNAME says which network to use for collectives; messages between two workers take
+    the network on which a worker reaches MASTER_ADDR. Raises `TokenError` beside what `connect` raises.
+    """
+    told = Environment.read()
+    if told.on_loopback:
+        _use_loopback()
+    server, store = meet(told, timeout)
+    return _join(StoreClient(store, told.rank, timeout), server, told.rank, told.size, timeout, device)
+
+
+def _use_loopback() -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+
+def _join(
+    store: StoreClient, server: StoreServer | None, rank: int, size: int, timeout: float, device: torch.device
+) -> ProcessComm:
+    """`server`: the store's, where this worker serves it."""
+    board = StoreBoard(store, rank, size, timeout)
+    everyone = list(range(size))
+    own = json.dumps({"host": _boot_id(), "address": _own_address(store.endpoint.host), "process": os.getpid()})
+    said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
+    hosts = [word["host"] for word in said]
+    groups = Groups(dist.PrefixStore("groups", store), timeout, device)
+    world = groups.make("world", rank, size) if size > 1 else None
+    address = _address_for_all([word["address"] for word in said], rank)
+    sockets = Sockets(address, store.endpoint.key, board, timeout)
+    own = json.dumps(asdict(sockets.address))
+    sockets.meet(
+        [Address(**json.loads(word)) for word in board.set_and_wait("clock", everyone, own, "all workers to connect")]
+    )
+    board.look = sockets.look
+    # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
+    origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
+    worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin, server)
+    for other, word in enumerate(said):
+        if word["host"] == hosts[rank] and other != rank:
+            worker.watch(other, word["process"])
+    return ProcessComm(worker, everyone, "world", world)
+
+
+def _own_address(other: str) -> str:
+    """This host's address on the network on which it reaches `other`."""
+    family, kind, _, _, target = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)  # sends nothing
+        return probe.getsockname()[0]
+
+
+def _address_for_all(addresses: list[str], rank: int) -> str:
+    """Where worker `rank` is reached by all, given every worker's address towards the store.
+
+    The host that has the store may know its own name as a loopback address, which others cannot use.
+    """
+    outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
+    own = addresses[rank]
+    return _own_address(outside[0]) if outside and own not in outside else own
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text()

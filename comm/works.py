@@ -1,0 +1,107 @@
+"""What the process fabric hands out while something is under way."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .base import Work
+from .mutex import SharedMutex
+from .shared_sum import SLICE, SharedSum
+from .sockets import Receive, Send
+from .timeline import Operation
+
+if TYPE_CHECKING:  # it hands them out
+    from .process import ProcessComm
+
+
+class Pending(Work):
+    def __init__(self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation) -> None:
+        self._comm, self._work, self._what, self._operation = comm, work, what, operation
+
+    def wait(self) -> None:
+        if self._work is None:
+            return
+        comm, work = self._comm, self._work
+        self._work = None
+        start = comm.now()
+        comm.blocked(self._what, lambda: work.wait())
+        comm.timeline.add(self._operation, start, comm.now())
+
+
+class Done(Work):
+    def wait(self) -> None: ...
+
+
+class InMemory(Work):
+    """A sum under way in shared memory. After a `HangError` one may wait again."""
+
+    def __init__(self, comm: "ProcessComm", sums: SharedSum, number: int, what: str, operation: Operation) -> None:
+        self._comm, self._sums, self._number, self._what, self._operation = comm, sums, number, what, operation
+        self._waited = False
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        comm, start = self._comm, self._comm.now()
+        if not self._sums.wait(self._number, SLICE):
+            comm.wait_for_sum(self._sums, self._number, self._what)
+        self._waited = True
+        comm.timeline.add(self._operation, start, comm.now())
+
+
+class SumOfRows(Work):
+    """Rows that arrive, and are summed then."""
+
+    def __init__(self, arriving: Work, rows: Tensor, out: Tensor) -> None:
+        self._arriving, self._rows, self._out = arriving, rows, out
+        self._done = False
+
+    def wait(self) -> None:
+        if self._done:
+            return
+        self._arriving.wait()
+        self._done = True
+        # not torch.sum: over so few rows it takes 2.8 ms where this takes 0.4 (2 x 1.5 M entries)
+        torch.add(self._rows[0], self._rows[1], out=self._out)
+        for row in self._rows[2:]:
+            self._out.add_(row)
+
+
+class Transfer(Work):
+    """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
+
+    def __init__(
+        self, comm: "ProcessComm", messages: Sequence[Send | Receive], what: str, operation: Operation
+    ) -> None:
+        self._comm, self._messages, self._what, self._operation = comm, messages, what, operation
+        self._waited = False
+
+    def wait(self) -> None:
+        if self._waited:
+            return
+        comm, start = self._comm, self._comm.now()
+        for message in self._messages:
+            comm.wait_for(message, self._what)
+        self._waited = True
+        comm.timeline.add(self._operation, start, comm.now())
+
+
+class Mutex(AbstractContextManager[None]):
+    """A `SharedMutex` as a worker of a group uses it. Raises `HangError`."""
+
+    def __init__(self, comm: "ProcessComm", mutex: SharedMutex) -> None:
+        self._comm, self._mutex = comm, mutex
+
+    def __enter__(self) -> None:
+        if not self._mutex.acquire(0):
+            self._comm.wait_for_mutex(self._mutex)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mutex.release()
