@@ -117,7 +117,10 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     for part in modules:
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
-        sync.check_optimizer(make_optimizer(part.parameters()))
+        optimizer = make_optimizer(part.parameters())
+        with given.naming(experiment):
+            strategy.check_optimizer(optimizer)
+            sync.check_optimizer(optimizer)
     load = cache(partial(load_checked, experiment.data.name, data))
 
     @cache

@@ -14,8 +14,11 @@ from torch.optim import Optimizer
 from ..errors import LayoutError
 
 
-def check_elementwise(optimizer: Optimizer, shard: str) -> None:
-    """Raises `LayoutError` unless a few steps on a matrix equal the same on pieces of it."""
+def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
+    """Raises `LayoutError` unless a few steps on a matrix equal the same on pieces of it.
+
+    `setting`: that by which parameters are cut. `instead`: one by which they are not.
+    """
     generator = torch.Generator().manual_seed(0)
     weights, *gradients = torch.randn(4, 4, 6, generator=generator).unbind()
 
@@ -34,8 +37,8 @@ def check_elementwise(optimizer: Optimizer, shard: str) -> None:
             alike = False
         if not alike:
             raise LayoutError(
-                f"sync.shard={shard}: a replica steps on pieces of tensors, and {type(optimizer).__name__} is not "
-                "element-wise: its step on a whole tensor is another; choose sync.shard=none, or optimizer=adam, adamw "
+                f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not "
+                f"element-wise: its step on a whole tensor is another; choose {instead}, or optimizer=adam, adamw "
                 "or sgd"
             )
 

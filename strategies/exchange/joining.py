@@ -44,7 +44,7 @@ class Joining:
         if not self.streaming and compress.sparse:
             found.append(
                 "compress, aggregate: each worker sends other entries, so that of most entries most rows are 0, and so "
-                "is what a median makes of them; compress=none or bf16 goes with it"
+                "is what a median makes of them; compress=none, fp16 or bf16 goes with it"
             )
         return found
 

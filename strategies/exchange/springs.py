@@ -47,9 +47,9 @@ class Replica:
         self.pull = torch.zeros_like(self.weights)  # alpha (x_i - Wc)
         self._parameters, self._optimizer = parameters, optimizer
         self._rho, self._nesterov, self._replicas = rho, nesterov, replicas
+        check_springs(optimizer, rho, nesterov)
         if nesterov:
             for group in optimizer.param_groups:
-                _check_nesterov(optimizer, group)
                 group["nesterov"] = True
 
     @property
@@ -79,6 +79,18 @@ class Replica:
         """The optimizer's step, and the pull that was taken before it."""
         self._optimizer.step()
         self.weights.sub_(self.pull)
+
+
+def check_springs(optimizer: Optimizer, rho: float | None, nesterov: bool) -> None:
+    """Raises `LayoutError` where the optimizer has not the rate, or the momentum, that springs go by."""
+    if nesterov:
+        for group in optimizer.param_groups:
+            _check_nesterov(optimizer, group)
+    if rho is not None and len(optimizer.param_groups) > 1:
+        raise LayoutError(
+            f"sync.rho={rho:g}: a spring pulls by rho times the optimizer's rate, and {type(optimizer).__name__} has "
+            "several; choose sync.rho=null, or optimizer=adam, adamw or sgd"
+        )
 
 
 def _check_nesterov(optimizer: Optimizer, group: dict[str, Any]) -> None:

@@ -145,7 +145,7 @@ class BSP(Sync):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
         if self.shard != "none":
-            check_elementwise(optimizer, self.shard)
+            check_elementwise(optimizer, f"sync.shard={self.shard}", "sync.shard=none")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

@@ -35,7 +35,7 @@ from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import times
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype
-from ..exchange.springs import Replica
+from ..exchange.springs import Replica, check_springs
 from ..exchange.start_alike import start_alike
 
 
@@ -59,6 +59,9 @@ class EASGD(Sync):
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress, "easgd")
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        check_springs(optimizer, self.rho, self.nesterov)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

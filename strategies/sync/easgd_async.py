@@ -13,7 +13,7 @@ from ..base import Cost, Measures, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype
 from ..exchange.serving import Serving
-from ..exchange.springs import Replica
+from ..exchange.springs import Replica, check_springs
 from ..exchange.start_alike import start_alike
 
 REQUEST = 8  # bytes
@@ -42,6 +42,9 @@ class AsyncEASGD(Sync):
         nesterov: bool = False,
     ) -> None:
         self.rho, self.period, self.nesterov = rho, period, nesterov
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        check_springs(optimizer, self.rho, self.nesterov)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

@@ -26,7 +26,7 @@ from ...comm import Comm, Work
 from ..base import Batch, Cost, State, Sync, Trial, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.flat import check_one_dtype
-from ..exchange.springs import Replica
+from ..exchange.springs import Replica, check_springs
 from ..exchange.start_alike import start_alike
 
 
@@ -44,6 +44,9 @@ class RoundRobinEASGD(Sync):
         nesterov: bool = False,
     ) -> None:
         self.rho, self.period, self.nesterov = rho, period, nesterov
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        check_springs(optimizer, self.rho, self.nesterov)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

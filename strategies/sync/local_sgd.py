@@ -105,7 +105,7 @@ class LocalSGD(Sync):
         if self._before_switch is not None:
             self._before_switch.prepare(parameters, optimizer, comm)
         self._channel = Channel(self.compress, comm, {"way": vector_of(self._params)}, self.collective)
-        whole = self.compress.lossless or comm.size == 1
+        whole = isinstance(self.compress, Dense) or comm.size == 1
         self._began = None if whole else self._weights.clone()  # w
         self._state = torch.empty_like(self._weights) if self.average_state else None
         self._outer = None  # w and v
@@ -260,5 +260,5 @@ class LocalSGD(Sync):
         traffic = added(of_sums(self.compress, self.collective, vectors, world), of_state)
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
-            own += (0 if self.compress.lossless else size) + held(self.compress, vectors)
+            own += (0 if isinstance(self.compress, Dense) else size) + held(self.compress, vectors)
         return Cost(worker=times(1 / self.period, traffic), buffers=own)

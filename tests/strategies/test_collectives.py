@@ -19,6 +19,7 @@ from paceline.comm import Comm, HangError, PeerLostError
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.engine import prepare, run
+from paceline.engine.experiment import CONF, shipped
 from paceline.engine.targets import load_class
 from paceline.strategies import LayoutError
 from paceline.strategies.base import Sync, World
@@ -33,7 +34,7 @@ from paceline.strategies.exchange.collectives import (
     Star,
     Tree,
 )
-from paceline.strategies.exchange.compress import BFloat16
+from paceline.strategies.exchange.compress import BFloat16, Compressor, Summed
 
 pytestmark = pytest.mark.dist
 COLLECTIVES: dict[str, type[Collective]] = {
@@ -314,16 +315,28 @@ def test_on_processes_a_collective_sends_what_its_plan_states(here, mode, name):
     check(name, *asked(mode), "hardware.workers=4", "hardware.threads=1")
 
 
+def rules_that_add_up() -> list[str]:
+    names = sorted(path.stem for path in (CONF / "compress").glob("*.yaml"))
+    classes = {name: load_class("compress", shipped("compress", name).target, Compressor, ()) for name in names}
+    return [name for name in names if issubclass(classes[name], Summed)]
+
+
+THOSE_THAT_ADD = f"or a compress whose messages can: {', '.join(rules_that_add_up())}"
+
+
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
         (("sync=asp",), r"collective=ring: sync=asp has no use for it; these take it: .*sync=bsp"),
         (("strategy=torch_ddp",), "collective=ring: strategy=torch_ddp owns its update and has no use for it"),
         (("sync.shard=gradients",), "sync.shard=gradients: .*choose collective=fabric or sync.shard=none"),
-        (("compress=topk",), "collective=ring, compress=topk: .*choose collective=fabric, or compress=none or bf16"),
+        (
+            ("compress=topk",),
+            f"collective=ring, compress=topk: .*choose collective=fabric, {THOSE_THAT_ADD}",
+        ),
         (
             ("sync=local_sgd", "compress=topk"),
-            "collective=ring, compress=topk: .*choose collective=fabric, or compress=none or bf16",
+            f"collective=ring, compress=topk: .*choose collective=fabric, {THOSE_THAT_ADD}",
         ),
         (("collective=rign",), "collective=rign: .*did you mean ring"),
         (("collective=star", "compress=topk"), "collective=star, compress=topk: .*choose collective=fabric"),

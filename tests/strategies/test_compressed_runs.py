@@ -164,7 +164,10 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=randomk", "compress.ratio=2"), "compress.ratio=2: must be less than or equal to 1"),
         (("compress=threshold", "compress.tau=0"), "compress.tau=0: must be greater than 0"),
         (("compress=threshold", "compress.tau=-1"), "compress.tau=-1: must be greater than 0"),
-        (("compress=dgc",), "compress.*momentum is in what they send.*SGD would add its own; choose optimizer=sgd"),
+        (
+            ("compress=dgc",),
+            "compress=dgc: .*momentum is in what they send.*SGD would add its own; choose optimizer=sgd",
+        ),
         (("compress=dgc", "compress.momentum=1"), "compress.momentum=1: must be less than 1"),
         (("compress=dgc", "compress.warmup=-1"), "compress.warmup=-1: must be greater than or equal to 0"),
         (("compress=dgc", "compress.error_feedback=true"), "compress.error_feedback"),

@@ -78,7 +78,8 @@ class Compressor(ABC):
     sense for differences of weights. `steady`: messages of a vector always have `nbytes` bytes. `feedback`: what is
     done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that are a worker's own.
     `encode_passes`, `decode_passes`: how often the vector is read or written, for the time that it takes on a modelled
-    worker; the message comes once on top.
+    worker; the message comes once on top. Where it says "as long as these took", it is the time on one core, of
+    25 MiB, over that of one pass at 10 GB a second.
     """
 
     lossless: bool = False

@@ -27,7 +27,7 @@ from .packing import joined, joined_bytes, parted, scale_type
 
 class EFSignSGD(Compressor):
     entrywise = False
-    encode_passes, decode_passes = 10.0, 8.0  # as long as these took on one core
+    encode_passes, decode_passes = 5.0, 3.0  # as long as these took on one core
 
     def __init__(self, error_feedback: bool = True) -> None:
         self.feedback = ErrorFeedback() if error_feedback else None

@@ -51,9 +51,18 @@ def largest_of_rows(rows: Tensor, k: int) -> Tensor:
         return torch.arange(k, device=rows.device).expand(len(rows), k)
     magnitudes = rows.abs()
     least = magnitudes.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
-    above, level = magnitudes > least, magnitudes == least
-    level &= level.cumsum(1) <= k - above.sum(1, keepdim=True)
-    return (above | level).nonzero()[:, 1].view(len(rows), k)
+    chosen = magnitudes >= least
+    ties = (count_of_rows(chosen) > k).nonzero().flatten()
+    if len(ties):
+        above, level = magnitudes[ties] > least[ties], magnitudes[ties] == least[ties]
+        level &= level.cumsum(1) <= k - above.sum(1, keepdim=True)
+        chosen[ties] = above | level
+    return chosen.nonzero()[:, 1].view(len(rows), k)
+
+
+def count_of_rows(chosen: Tensor) -> Tensor:
+    """[rows, width] of bool -> [rows], how many there are."""
+    return chosen.view(torch.uint8).sum(1, dtype=torch.int32)  # five times as fast as the sum of bool
 
 
 def bits_of(width: int) -> int:

@@ -29,7 +29,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from .base import Slot, Summed, Totalling, Vector, check_finite
+from .base import Slot, Summed, Totalling, Vector, all_finite, check_finite, not_finite
 from .feedback import ErrorFeedback
 from .matrices import Place, check_rank, cut, message_bytes, product, read, shortened, whole, whole_entries
 from .packing import scale_type
@@ -53,12 +53,13 @@ class PowerSGD(Summed):
         check_rank(vector, "rank", self.rank)
 
     def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
-        check_finite(x, slot)
         places = shortened(slot.vector, self.rank)
         qs = self.starts(x, slot, places)
         first = torch.cat(
             [*(torch.mm(place.of(x), q).view(-1) for place, q in zip(places, qs, strict=True)), *whole(x, places)]
         )
+        if not all_finite(first):  # what is no number in M is none in M Q either, which is shorter
+            raise not_finite(first if all_finite(x) else x, slot)
         yield first  # P <- sum_j M_j Q, and what travels whole
         *ps, rest = cut(first, [(place.m, self.rank) for place in places])
         bases = [orthonormal(p) for p in ps]
