@@ -4,13 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
+
+if TYPE_CHECKING:
+    from .pipelining.simulate import Simulation
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean over the samples
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
@@ -60,6 +63,7 @@ class Trial:
 
     alone: Mapping[str, object] = field(default_factory=dict)  # knobs without which it does not run on one replica
     of_64: Mapping[str, object] = field(default_factory=dict)  # overrides with which 64 workers learn digits
+    optimizer: Mapping[str, object] = field(default_factory=dict)  # overrides, where it steps with its own alone
     accuracy_lost: float = 0.02  # at most, to serial training on digits
     rounding: float = 1e-12  # from serial training in float64, where only the order of sums differs
     slow: bool = False  # it takes seconds to begin
@@ -73,7 +77,18 @@ class Pass:
     """A forward pass of one part, as a plan takes it on the meta device."""
 
     forward: Callable[[], Tensor]  # returns where backward begins: the loss, or what goes to the next part
-    times: int = 1  # as many passes like it hold their activations at once, this one among them
+
+
+class PassTime(NamedTuple):
+    """What a batch through one part takes, in seconds, or anything in proportion."""
+
+    forward: float
+    backward: float
+    to_input: float  # of `backward`, what the gradient of the input takes by itself
+
+
+TimeOf = Callable[[int, Tensor, int], PassTime]  # (part, inputs on the meta device, chunk of the part)
+MessageTime = Callable[[int, int, int], float]  # (bytes, from part, to part)
 
 
 class Strategy(ABC):
@@ -108,6 +123,12 @@ class Strategy(ABC):
         """The parts of `model`, in order; it works on the meta device too. Raises `LayoutError`."""
         return [model]
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer that cannot step on these parts; its parameters may be on the meta device.
+
+        Raises `LayoutError`.
+        """
+
     def make_ready(self, say: Callable[[str], None]) -> None:
         """On each host before workers start: what takes long, once, and is kept. Raises `MissingToolError`."""
 
@@ -137,8 +158,11 @@ class Strategy(ABC):
         """Finish what steps have left under way: weights are looked at next, or training is over."""
 
     @classmethod
-    def read_files(cls, knobs: dict[str, Any]) -> dict[str, Any]:
-        """The knobs with what a file holds in place of its name: a run shall depend on nothing beside its directory."""
+    def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
+        """The knobs with what a file holds in place of its name: a run shall depend on nothing beside its directory.
+
+        `allowed`: the user's own modules whose code may run. Raises `LayoutError`.
+        """
         return knobs
 
     def micro_sizes(self, batch_size: int) -> list[int]:
@@ -155,6 +179,19 @@ class Strategy(ABC):
         """
         for part in parts:
             yield [Pass(lambda part=part: loss(part(inputs), targets))]
+
+    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
+        """The most bytes that a part keeps for backward at any one time.
+
+        `kept`: what each of its passes in `rehearse` keeps beside what those before it keep.
+        """
+        return sum(kept)
+
+    def simulate(
+        self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime
+    ) -> "Simulation | None":
+        """How a replica's batch goes through its parts, where that follows a schedule. `inputs`: on the meta device."""
+        return None
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""

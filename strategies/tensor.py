@@ -26,12 +26,14 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, World, layers_of
 from .errors import LayoutError
 from .exchange.collectives import Collective, Fabric
 from .exchange.collectives.base import added
+from .exchange.elementwise import check_elementwise
 from .placements import Split, gather
 
 ELEMENTWISE = (nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Identity)
@@ -47,6 +49,9 @@ class TensorParallel(Strategy):
         """`collective`: of the sums of pieces; None for the fabric's."""
         self.axes = {"tensor": degree}
         self.collective = collective or Fabric()
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        check_elementwise(optimizer, "strategy=tensor", "strategy=data_parallel")
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         if not isinstance(model, nn.Sequential):

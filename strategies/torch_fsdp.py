@@ -29,6 +29,7 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
+from .exchange.elementwise import check_elementwise
 from .exchange.start_alike import start_alike
 from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
 
@@ -46,6 +47,9 @@ class TorchFSDP(Strategy):
 
     def own_sync(self) -> Sync:
         return _FSDPUpdate(self)
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        check_elementwise(optimizer, "strategy=torch_fsdp", "strategy=data_parallel")
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         for name, parameter in model.named_parameters():

@@ -44,6 +44,7 @@ from ..compat.deepspeed import Place, is_cut_up, leave_out, loss_scale, place_of
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.collectives import Fabric
+from .exchange.elementwise import check_elementwise
 from .exchange.start_alike import start_alike
 from .external.deepspeed_memory import Account, stated
 from .external.deepspeed_ops import build_ops, end_with_parent, use_own_folder
@@ -95,7 +96,7 @@ class Zero(Strategy):
         self.bucket = int(self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET))
 
     @classmethod
-    def read_files(cls, knobs: dict[str, Any]) -> dict[str, Any]:
+    def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
         config = knobs.get("config")
         return {**knobs, "config": read(config)} if isinstance(config, str) else knobs
 
@@ -126,6 +127,15 @@ class Zero(Strategy):
     def make_ready(self, say: Callable[[str], None]) -> None:
         if self.offload != "none":
             build_ops(say)
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        if self.stage > 0:
+            check_elementwise(optimizer, f"strategy.stage={self.stage}", "strategy=data_parallel")
+        if len(optimizer.param_groups) > 1:
+            raise LayoutError(
+                f"strategy=zero: what it saves is of one group of parameters, and {type(optimizer).__name__} has "
+                "several; choose strategy=data_parallel, or optimizer=adam, adamw or sgd"
+            )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         return [model.to(DTYPES[self.precision])]

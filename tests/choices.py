@@ -13,3 +13,8 @@ CHOSEN = {(group, name): shipped(group, name) for group, names in CHOICES.items(
 USUAL = given.usual()
 STRATEGIES = {name: build("strategy", CHOSEN["strategy", name], Strategy, (), USUAL) for name in CHOICES["strategy"]}
 SYNCS = {name: build("sync", CHOSEN["sync", name], Sync, (), USUAL) for name in CHOICES["sync"]}
+
+
+def overrides_for(sync: str) -> list[str]:
+    """The optimizer that this mode steps with, where it takes no other."""
+    return [f"{key}={value}" for key, value in SYNCS[sync].trial.optimizer.items()]

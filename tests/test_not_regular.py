@@ -20,6 +20,7 @@ from paceline.engine.stored import read_stored
 from paceline.engine.stragglers import Trace
 from paceline.engine.worker_process import _log_to
 from paceline.strategies.external import deepspeed_settings
+from paceline.strategies.pipelining.own import rows_of
 from paceline.sweep import directory, schema, study
 from paceline.tasks.data.fashion_mnist import SHA256, FashionMNIST
 from paceline.tasks.data.svmlight import SVMLight
@@ -114,6 +115,10 @@ def slow_workers(place: Path) -> tuple[Path, Callable[[], object]]:
     return place / "trace.csv", lambda: Trace(str(place / "trace.csv"))
 
 
+def schedule_of_ones_own(place: Path) -> tuple[Path, Callable[[], object]]:
+    return place / "own.csv", lambda: rows_of(str(place / "own.csv"), 2, 4, 1, ())
+
+
 def definition_of_a_sweep(place: Path) -> tuple[Path, Callable[[], object]]:
     return place / "sweep.yaml", lambda: schema.from_file(place / "sweep.yaml")
 
@@ -202,7 +207,7 @@ def sweep_that_was_stored(place: Path) -> tuple[Path, Callable[[], object]]:
 
 NAMED: tuple[Reader, ...] = (
     *(text, samples, samples_for_test, images, images_of_a_plan, begun_with, deepspeeds_latest, deepspeeds_part),
-    *(deepspeeds_settings, slow_workers, definition_of_a_sweep, choice_of_ones_own, token),
+    *(deepspeeds_settings, slow_workers, schedule_of_ones_own, definition_of_a_sweep, choice_of_ones_own, token),
 )
 OWN: tuple[Reader, ...] = (
     *(exported, config, summary, records, log_of_a_worker, manifest, part, id_for_wandb),

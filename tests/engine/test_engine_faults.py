@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from choices import SYNCS
+from choices import SYNCS, overrides_for
 from needs import require
 from process_table import is_alive, until, workers_of
 from short_runs import START, Launcher, Start, Train, weights
@@ -109,7 +109,7 @@ def test_the_others_go_on_when_a_worker_dies_and_say_so(
 @pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if not sync.survives])
 def test_a_synchronous_run_ends_when_a_worker_dies(train: Train, root: Path, sync: str) -> None:
     error = fails(
-        lambda: train(*LONG, f"sync={sync}", "hardware.workers=3", name="victim"),
+        lambda: train(*LONG, f"sync={sync}", *overrides_for(sync), "hardware.workers=3", name="victim"),
         lambda: harm(root / "victim", 1, signal.SIGKILL),
     )
     assert error.exit_code == 4

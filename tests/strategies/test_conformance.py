@@ -5,6 +5,8 @@ one is held to this. Every sync mode is tried under data_parallel, every strateg
 strategy of several parts; all other pairs are marked slow.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -15,14 +17,14 @@ import torch.nn.functional as F
 import yaml
 from choices import CHOICES, CHOSEN, CONF, STRATEGIES, SYNCS
 from fabrics import FABRICS
-from oracles import Case, Plan, Weights, distance, identical, mlp64, serial, train, workers_of
+from oracles import Case, Plan, Weights, distance, identical, mlp64, momentum, serial, train, workers_of
 
 import paceline.strategies
 from paceline.engine import prepare, run
 from paceline.engine.build import Parts, assemble
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Experiment
+from paceline.engine.experiment import Experiment, shipped
 from paceline.engine.plan import make_plan
 from paceline.strategies import Sync
 from paceline.strategies.state import to_bytes
@@ -35,24 +37,30 @@ SETTINGS = [
     "model=mlp",
     f"model.hidden={HIDDEN}",
     "data=digits",
-    "optimizer=sgd",
-    f"optimizer.lr={LR}",
-    f"optimizer.momentum={MOMENTUM}",
     f"batch_size={BATCH}",
     "epochs=10",
     "tracking=none",
     "checkpoint.every=0",
 ]
+sgd = partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM)
+SGD = {"optimizer": "sgd", "optimizer.lr": LR, "optimizer.momentum": MOMENTUM}
+
+
+def settings(sync: str) -> list[str]:
+    """With an optimizer that it steps with."""
+    return [*SETTINGS, *(f"{key}={value}" for key, value in (SYNCS[sync].trial.optimizer or SGD).items())]
 
 
 def pair(strategy: str, sync: str, *more: str) -> Experiment:
     """What composing the two choices gives (held below), without Hydra: there are many pairs."""
     chosen = {"strategy": CHOSEN["strategy", strategy], "sync": CHOSEN["sync", sync]}
-    return compose([*SETTINGS, *more]).model_copy(update=chosen)
+    return compose([*settings(sync), *more]).model_copy(update=chosen)
 
 
 def parts_of(strategy: str, sync: str, *more: str) -> Parts:
-    experiment = compose([f"strategy={strategy}", f"sync={sync}", *SETTINGS, *more]) if more else pair(strategy, sync)
+    experiment = (
+        compose([f"strategy={strategy}", f"sync={sync}", *settings(sync), *more]) if more else pair(strategy, sync)
+    )
     return assemble(experiment, ())
 
 
@@ -153,7 +161,7 @@ def finish(
         overrides = [
             f"strategy={strategy}",
             f"sync={sync}",
-            *SETTINGS,
+            *settings(sync),
             *HARDWARE[fabric],
             f"hardware.workers={workers}",
             *alone,
@@ -165,18 +173,30 @@ def finish(
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
 
 
+def optimizer_of(
+    sync: str, usual: Callable[..., torch.optim.Optimizer] = momentum
+) -> Callable[..., torch.optim.Optimizer]:
+    """In plain torch: `usual`, or the one that this mode steps with."""
+    wanted = dict(SYNCS[sync].trial.optimizer)
+    if not wanted:
+        return usual
+    chosen = shipped("optimizer", str(wanted.pop("optimizer")))
+    knobs = chosen.knobs | {key.removeprefix("optimizer."): value for key, value in wanted.items()}
+    return partial(getattr(torch.optim, chosen.target.rpartition(".")[2]), **knobs)
+
+
 def alone_with(sync: str) -> list[str]:
     return [f"sync.{knob}={value}" for knob, value in SYNCS[sync].trial.alone.items()]
 
 
-def serial_digits(samples: int, steps: int, micro_sizes) -> Weights:
+def serial_digits(samples: int, steps: int, micro_sizes, make_optimizer) -> Weights:
     """Serial training in plain torch, the gradient of a batch accumulated over its micro-batches."""
     data = Digits(limit=samples)
     split, _ = data.load()
     order = ShuffledPartition(len(split), 1, BATCH, seed=0)
     torch.manual_seed(0)
     model = MLP(data.spec, HIDDEN)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    optimizer = make_optimizer(model.parameters())
     for step in range(steps):
         chosen = order.indices(step, 0)
         optimizer.zero_grad()
@@ -194,7 +214,7 @@ def serial_digits(samples: int, steps: int, micro_sizes) -> Weights:
 @pytest.mark.parametrize(("group", "choice"), CHOSEN)
 def test_a_choice_of_this_file_is_what_composing_it_gives(group, choice):
     others = {"strategy": "data_parallel", "sync": "bsp"} | {group: choice}
-    assert pair(**others) == compose([f"{group}={choice}", *SETTINGS])
+    assert pair(**others) == compose([f"{group}={choice}", *settings(others["sync"])])
 
 
 @pytest.mark.budget(1)
@@ -246,7 +266,8 @@ def test_a_misspelt_knob_is_refused_with_the_nearest_name_and_an_unknown_one_by_
 def test_one_replica_is_serial_training_bit_for_bit(fabric, strategy, sync):
     """Over its micro-batches, where it has several. Nine steps, an uneven last batch among them."""
     weights, _ = finish(strategy, sync, 1, "data.limit=60", "steps=9", fabric=fabric)
-    assert identical(weights, serial_digits(60, 9, parts_of(strategy, sync).strategy.micro_sizes))
+    parts = parts_of(strategy, sync)
+    assert identical(weights, serial_digits(60, 9, parts.strategy.micro_sizes, optimizer_of(sync, sgd)))
 
 
 @pytest.mark.dist
@@ -263,7 +284,9 @@ def test_the_naive_schedule_is_strategy_single_bit_for_bit():
 @on_both_fabrics(AGREEING)
 def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(fabric, strategy, sync):
     parts = parts_of(strategy, sync)
-    plan = Plan(parts.strategy, parts.sync, Case([[3, 3], [4, 2], [1, 0], [2, 2]]), seeds=[0, 1])
+    plan = Plan(
+        parts.strategy, parts.sync, Case([[3, 3], [4, 2], [1, 0], [2, 2]], optimizer=optimizer_of(sync)), seeds=[0, 1]
+    )
     results = FABRICS[fabric](workers_of(plan), train, plan)
     count = parts.strategy.parts
     for part in range(count):
@@ -276,7 +299,7 @@ def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(fabri
 @on_both_fabrics(EXACT)
 def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, strategy, sync):
     parts = parts_of(strategy, sync)
-    case = Case([[3, 3], [4, 2], [1, 0], [2, 2]], model=mlp64)
+    case = Case([[3, 3], [4, 2], [1, 0], [2, 2]], model=mlp64, optimizer=optimizer_of(sync))
     plan = Plan(parts.strategy, parts.sync, case)
     results = FABRICS[fabric](workers_of(plan), train, plan)
     whole = results[parts.strategy.loss_part]["whole"]
@@ -318,7 +341,9 @@ VIRTUAL = ["hardware=virtual", "hardware.workers=6", "stragglers=lognormal"]
 @pytest.mark.dist
 @every_sync
 def test_a_virtual_run_repeats_bit_for_bit_weights_clock_and_events(sync):
-    run_again = [run([f"sync={sync}", *SETTINGS, *VIRTUAL, "data.limit=96", "steps=12"], quiet=True) for _ in range(2)]
+    run_again = [
+        run([f"sync={sync}", *settings(sync), *VIRTUAL, "data.limit=96", "steps=12"], quiet=True) for _ in range(2)
+    ]
     first, second = (result.summary for result in run_again if result is not None)
     weights = [safetensors.torch.load_file(result.path / "model.safetensors") for result in run_again if result]
     assert identical(*weights)
@@ -345,8 +370,8 @@ def test_what_a_sync_mode_saves_goes_through_bytes_and_back(fabric, strategy, sy
     replicas = 2 if several else 1
     parts = parts_of(strategy, sync, *([] if several else alone_with(sync)))
     each = several and not (parts.sync.weights_agree and parts.sync.state_agrees)
-    whole = Case([[3] * replicas] * 4)
-    half = Case(whole.sizes[:2])
+    whole = Case([[3] * replicas] * 4, optimizer=optimizer_of(sync))
+    half = Case(whole.sizes[:2], optimizer=whole.optimizer)
     plan = Plan(parts.strategy, parts.sync, half)
     count = parts.strategy.parts * (replicas if each else 1)
     workers = FABRICS[fabric]

@@ -211,7 +211,7 @@ def two_dimensional() -> list[nn.Parameter]:
 @pytest.mark.parametrize("kind", [LARS, torch.optim.Adafactor, torch.optim.Muon])
 def test_an_optimizer_that_looks_at_whole_tensors_is_refused(kind):
     with pytest.raises(LayoutError, match=f"sync.shard=optimizer.*{kind.__name__} is not element-wise"):
-        check_elementwise(kind(two_dimensional()), "optimizer")
+        check_elementwise(kind(two_dimensional()), "sync.shard=optimizer", "sync.shard=none")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_an_element_wise_optimizer_passes_and_is_left_as_it_was(make):
     params = two_dimensional()
     optimizer = make(params)
     before, weights = to_bytes(optimizer.state_dict()), params[0].detach().clone()
-    check_elementwise(optimizer, "optimizer")
+    check_elementwise(optimizer, "sync.shard=optimizer", "sync.shard=none")
     assert to_bytes(optimizer.state_dict()) == before
     assert torch.equal(params[0], weights) and params[0].grad is None
 
