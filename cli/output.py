@@ -134,6 +134,12 @@ def terminal_width() -> int | None:
     return (os.get_terminal_size(stream.fileno()).columns or NO_WORD) if stream.isatty() else None
 
 
+def in_colours() -> bool:
+    """Whether results may have them: a person looks at a terminal, and has not said no (no-color.org)."""
+    stream = _results or sys.stdout
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def shortest(path: Path) -> Path:
     """Relative to here, when it lies below."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

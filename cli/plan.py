@@ -1,13 +1,16 @@
 """`paceline plan`: what would run, and what it would cost."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from .choices import group_of
+from .compare import check_file
 from .fit import fit_for_people, raw_fit
 from .options import AllowModule, ConfigDir, Overrides
-from .output import aligned, note_all, results_alone, show, show_json
+from .output import aligned, note, note_all, results_alone, shortest, show, show_json
+from .timetable import drawn, title_of
 
 if TYPE_CHECKING:
     from ..engine.experiment import Experiment
@@ -30,29 +33,41 @@ def plan(
             "--fit", help="The largest GPT, the largest batch and the strategies that fit into the hardware's memory."
         ),
     ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="A pipeline's schedule as a picture: workers down, time across.")
+    ] = None,
 ) -> None:
     """Show what would run; nothing is trained.
 
-    The configuration, which worker holds what, and the predicted bytes and memory.
+    The configuration, which worker holds what, the predicted bytes and memory, and a pipeline's schedule.
 
     \b
     paceline plan                                            the defaults
     paceline plan strategy=pipeline hardware.workers=4       who holds which layers
+    paceline plan strategy=pipeline strategy.schedule=1f1b --svg 1f1b.svg
     paceline plan sync=asp --format json | jq .bytes_per_step
     paceline plan --fit hardware=h200 model=gpt_1b data=text
 
     The same checks, for a script: paceline train ... --dry-run
     """
     from .. import engine
+    from ..engine.errors import ConfigError
 
+    check_file("--svg", svg)
     if fit:
+        if svg is not None:
+            raise ConfigError("--svg: pictures one plan, and --fit makes many; leave one of them out")
         names = [choice.name for choice in group_of("strategy", config_dir)]
         found = engine.find_fit(overrides or [], names, config_dir, allow_module or [])
         text, raw = fit_for_people(found), raw_fit(found)
     else:
-        planned = engine.prepare(overrides or [], config_dir, allow_module or []).plan()
-        text, raw = _for_people(planned), raw_plan(planned)
+        prepared = engine.prepare(overrides or [], config_dir, allow_module or [])
+        planned, timetable = prepared.plan(), prepared.timetable()
+        table = None if timetable is None else timetable.as_dict()
+        text, raw = _for_people(planned, table), raw_plan(planned) | ({} if table is None else {"schedule": table})
         note_all(planned.notes)
+        if svg is not None:
+            _picture(planned, table, svg)
     match format:
         case "table":
             show(text)
@@ -62,6 +77,24 @@ def plan(
             import yaml
 
             show(yaml.safe_dump(raw, sort_keys=False))
+
+
+def _picture(plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None:
+    from ..engine.errors import ConfigError
+    from ..tracking.run_directory import write_atomically
+    from ..tracking.schedule_picture import as_svg
+
+    if timetable is None:
+        name = plan.experiment.strategy.name
+        raise ConfigError(f"--svg: pictures a schedule, and strategy={name} has none; strategy=pipeline has one")
+    write_atomically(file, as_svg(title_of(_schedule_of(plan), timetable), timetable))
+    note(f"picture: {shortest(file)}")
+
+
+def _schedule_of(plan: "Plan") -> str:
+    """Its name; a user's own has been read, and is known by what is in it."""
+    schedule = plan.experiment.strategy.knobs.get("schedule", "")
+    return schedule if isinstance(schedule, str) else "of your own"
 
 
 def raw_plan(plan: "Plan") -> dict[str, Any]:
@@ -107,7 +140,7 @@ def _ranks(plan: "Plan", role: str, part: int) -> list[int]:
 # -- for people
 
 
-def _for_people(plan: "Plan") -> str:
+def _for_people(plan: "Plan", timetable: dict[str, Any] | None) -> str:
     from ..tracking.compare import human_bytes
 
     largest = max(sum(part.memory.values()) for part in plan.parts)
@@ -116,8 +149,9 @@ def _for_people(plan: "Plan") -> str:
         _title(plan),
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
-        f"predicted: {_sent(plan)} sent for each worker and step{shared}, "
+        f"predicted: {_sent(plan)} sent for each worker and step{shared}{_before(plan)}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
+        *(["\n".join(drawn(_schedule_of(plan), timetable))] if timetable is not None else []),
         *(["\n".join(plan.decided)] if plan.decided else []),
     ]
     return "\n\n".join(paragraphs)
@@ -128,6 +162,14 @@ def _sent(plan: "Plan") -> str:
 
     sent = plan.bytes_per_step()
     return human_bytes(sent) if sent is not None else "bytes that cannot be stated beforehand"
+
+
+def _before(plan: "Plan") -> str:
+    """Bytes before compression, where there is any."""
+    from ..tracking.compare import human_bytes
+
+    plain = plan.uncompressed_bytes_per_step()
+    return "" if plain is None else f" where compress=none sends {human_bytes(plain)}"
 
 
 def _title(plan: "Plan") -> str:

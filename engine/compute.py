@@ -13,14 +13,17 @@ import platform
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..comm import Comm
@@ -39,42 +42,62 @@ class PassCost:
     forward: float
     backward: float
     shares: dict[str, float]
+    to_input: float = 0.0  # of `backward`, what the gradient of the input takes by itself, where that is wanted
 
 
 class ComputeModel:
     """What passes cost, for all workers of this process: each shape is looked at once."""
 
     def __init__(self, flops: float, overhead: float, measured: bool) -> None:
-        self._flops, self._overhead, self._measured = flops, overhead, measured
+        self._flops, self._overhead, self.is_measured = flops, overhead, measured
         self._parts: dict[int, nn.Module] = {}
-        self._costs: dict[tuple[int, Shape, torch.dtype, bool], PassCost] = {}
+        self._costs: dict[tuple[int, Shape, torch.dtype, bool, tuple[int, ...]], PassCost] = {}
 
     def keep(self, part: int, module: nn.Module) -> None:
         """A copy to look at, before anybody hooks itself into `module`."""
         if part not in self._parts:
             self._parts[part] = copy.deepcopy(module)
 
-    def of(self, part: int, inputs: Tensor) -> PassCost:
-        """Of a pass of `inputs` through a part that was kept."""
-        key = (part, tuple(inputs.shape), inputs.dtype, inputs.requires_grad)
+    def of(self, part: int, inputs: Tensor, *chunk: int) -> PassCost:
+        """Of a pass of `inputs` through a part that was kept, or through a chunk of it."""
+        key = (part, tuple(inputs.shape), inputs.dtype, inputs.requires_grad, chunk)
         if key not in self._costs:
             # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
             with unaccounted():
-                self._costs[key] = self._look(self._parts[part], inputs)
+                self._costs[key] = self._look(self._parts[part], inputs, *chunk)
         return self._costs[key]
 
-    def _look(self, module: nn.Module, inputs: Tensor) -> PassCost:
-        forward, backward, shares = count_flops(module, inputs)
-        if self._measured:
-            seconds = measured_seconds(module, inputs)
+    def _look(self, module: nn.Module, inputs: Tensor, *chunk: int) -> PassCost:
+        forward, backward, shares = count_flops(module, inputs, *chunk)
+        to_input = count_flops_to_input(module, inputs, *chunk)
+        if self.is_measured:
+            seconds = measured_seconds(module, inputs, *chunk)
             whole = max(forward + backward, 1.0)
             first = seconds * (forward / whole if forward else 1 / 3)
-            return PassCost(first, seconds - first, shares)
+            back = seconds - first
+            half = to_input / backward if backward else 1 / 2
+            return PassCost(first, back, shares, back * half if inputs.requires_grad else 0.0)
         third = self._overhead / 3
-        return PassCost(forward / self._flops + third, backward / self._flops + 2 * third, shares)
+        return PassCost(
+            forward / self._flops + third,
+            backward / self._flops + 2 * third,
+            shares,
+            to_input / self._flops + third if inputs.requires_grad else 0.0,
+        )
 
 
-def count_flops(module: nn.Module, inputs: Tensor) -> tuple[float, float, dict[str, float]]:
+def count_flops_to_input(module: nn.Module, inputs: Tensor, *chunk: int) -> float:
+    """Flops of the gradient of `inputs` alone; 0 where it is not wanted."""
+    if not inputs.requires_grad:
+        return 0.0
+    x = inputs.detach().to("meta").requires_grad_()
+    outputs = _without_data(module)(x, *chunk)
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.grad(outputs.sum(), x, allow_unused=True)
+    return float(counter.get_total_flops())
+
+
+def count_flops(module: nn.Module, inputs: Tensor, *chunk: int) -> tuple[float, float, dict[str, float]]:
     """Flops of the forward and of the backward pass for `inputs`, and each parameter's share of the latter.
 
     A layer's share goes to the first of its parameters; where none has flops, shares go by entries.
@@ -82,7 +105,7 @@ def count_flops(module: nn.Module, inputs: Tensor) -> tuple[float, float, dict[s
     part = _without_data(module)
     x = inputs.detach().to("meta").requires_grad_(inputs.requires_grad)
     with FlopCounterMode(display=False) as counter:
-        outputs = part(x)
+        outputs = part(x, *chunk)
     forward = float(counter.get_total_flops())
     owned: dict[str, float] = {}
     root = type(part).__name__
@@ -101,7 +124,8 @@ def count_flops(module: nn.Module, inputs: Tensor) -> tuple[float, float, dict[s
             outputs.sum().backward()
         backward = float(counter.get_total_flops())
     if not sum(owned.values()):
-        owned = {name: part.get_parameter(name).numel() for name in trained}
+        reached = [name for name in trained if part.get_parameter(name).grad is not None]
+        owned = {name: part.get_parameter(name).numel() for name in reached or trained}
     total = sum(owned.values()) or 1.0
     return forward, backward, {name: share / total for name, share in owned.items() if share}
 
@@ -116,16 +140,17 @@ def _without_data(module: nn.Module) -> nn.Module:
     return part
 
 
-def measured_seconds(module: nn.Module, inputs: Tensor) -> float:
+def measured_seconds(module: nn.Module, inputs: Tensor, *chunk: int) -> float:
     """A forward and a backward pass on this machine, the median of several; kept in the user's cache, so that a run
     repeats on the same machine."""
     shapes = [tuple(parameter.shape) for parameter in module.parameters()]
     told = f"{module!r} {shapes} {tuple(inputs.shape)} {inputs.dtype} {inputs.requires_grad} {torch.__version__}"
+    told += f" {chunk}" if any(chunk) else ""
     key = sha256(f"{told} {platform.node()} {platform.machine()}".encode()).hexdigest()[:24]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compute.json"
     known = _read(cache)
     if key not in known:
-        known[key] = _time(module, inputs)
+        known[key] = _time(module, inputs, *chunk)
         with suppress(OSError):  # a cache that cannot be kept is measured again
             cache.parent.mkdir(parents=True, exist_ok=True)
             temporary = cache.with_suffix(f".{os.getpid()}")
@@ -144,14 +169,14 @@ def _read(cache: Path) -> dict[str, float]:
     return {key: seconds for key, seconds in entries if isinstance(seconds, float) and 0 < seconds < float("inf")}
 
 
-def _time(module: nn.Module, inputs: Tensor) -> float:
+def _time(module: nn.Module, inputs: Tensor, *chunk: int) -> float:
     part = copy.deepcopy(module)
     x = inputs.detach().clone().requires_grad_(inputs.requires_grad)
     seconds: list[float] = []
     with torch.random.fork_rng(devices=[]):  # dropout here must not change what is drawn in training
         for _ in range(12):
             start = time.perf_counter()
-            outputs = part(x)
+            outputs = part(x, *chunk)
             if outputs.requires_grad:
                 outputs.float().sum().backward()
             seconds.append(time.perf_counter() - start)
@@ -160,20 +185,37 @@ def _time(module: nn.Module, inputs: Tensor) -> float:
     return statistics.median(seconds[2:])
 
 
+@dataclass(eq=False)
+class _Pass:
+    """A forward pass whose backward pass is still to come."""
+
+    cost: PassCost
+    is_apart: bool = False  # the gradient of its input has been computed by itself
+
+
+_PASS = "paceline pass"  # the key under which the end of a pass knows it, in autograd's graph
+
+
 class ModelledCompute:
-    """Lets modelled time pass on one worker of the virtual cluster, inside its passes."""
+    """Lets modelled time pass on one worker of the virtual cluster, inside its passes.
+
+    A backward pass may come in two: the gradient of its input, of which nobody tells, and those of the weights.
+    """
 
     def __init__(self, comm: Comm, model: ComputeModel, part: int, stragglers: Stragglers) -> None:
         self._comm, self._model, self._part, self._stragglers = comm, model, part, stragglers
         self._factor = 1.0
-        self._passes: deque[PassCost] = deque()  # forward passes whose backward pass is still to come
-        self._current: PassCost | None = None
+        self._passes: deque[_Pass] = deque()
+        self._entered: _Pass | None = None  # the last forward pass
+        self._current: _Pass | None = None  # whose backward pass, or whose gradients of weights, it is in
+        self._again = False  # a forward pass has been since then: what is computed now begins with computing it again
 
     def attach(self, module: nn.Module) -> None:
         """Before a sync mode adds its own hooks: a gradient is ready when its time has passed."""
         self._model.keep(self._part, module)
         # before, not after: computing a pass again for backward ends as soon as the last tensor it needs is there
         module.register_forward_pre_hook(self._before_forward)
+        module.register_forward_hook(self._after_forward)
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_gradient(name))
@@ -183,26 +225,65 @@ class ModelledCompute:
         self._factor = self._stragglers.factor(self._comm.rank, step)
         yield
         self._passes.clear()
-        self._current = None
+        self._current = self._entered = None
 
-    def backward_begins(self) -> None:
-        self._current = self._passes.popleft() if self._passes else None
+    def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
+        """Of the pass that ended in `roots`; without them, of the first that there is."""
+        found = _pass_of(roots)
+        if found in self._passes:
+            self._passes.remove(found)
+        self._current = found or (self._passes.popleft() if self._passes else None)
+        self._again = False
 
-    def _before_forward(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not module.training:
             return
-        cost = self._model.of(self._part, inputs[0])
-        self._passes.append(cost)  # within backward it is computed again, and never asked for
-        self._comm.elapse(cost.forward * self._factor)
+        chunk = [each for each in inputs[1:] if isinstance(each, int)]  # all else is the strategy's own affair
+        self._entered = _Pass(self._model.of(self._part, inputs[0], *chunk))
+        self._passes.append(self._entered)  # within backward it is computed again, and never asked for
+        self._again = True
+        self._comm.elapse(self._entered.cost.forward * self._factor)
+
+    def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], outputs: object) -> None:
+        end = outputs.grad_fn if isinstance(outputs, Tensor) else None
+        if module.training and end is not None and self._entered is not None:
+            _notes(end)[_PASS] = self._entered
+            end.register_prehook(partial(self._before_backward, self._entered))
+
+    def _before_backward(self, of: _Pass, gradients: object) -> None:
+        """What nobody told of is the gradient of the input alone."""
+        if of is not self._current and of.cost.to_input and not of.is_apart:
+            of.is_apart = True
+            self._comm.elapse(of.cost.to_input * self._factor)
 
     def _after_gradient(self, name: str) -> Callable[[Tensor], None]:
         def elapse(_: Tensor) -> None:
             if self._current is None:
                 self.backward_begins()  # nobody said so: a strategy with a single pass
-            if self._current is not None and name in self._current.shares:
-                self._comm.elapse(self._current.backward * self._current.shares[name] * self._factor)
+            if self._current is not None and name in self._current.cost.shares:
+                cost = self._current.cost
+                done = cost.to_input if self._current.is_apart and not self._again else 0.0
+                self._comm.elapse((cost.backward - done) * cost.shares[name] * self._factor)
 
         return elapse
+
+
+def _notes(node: Node) -> dict[str, Any]:
+    return cast("dict[str, Any]", node.metadata)  # a property, which torch declares as a method
+
+
+def _pass_of(roots: Sequence[Tensor]) -> _Pass | None:
+    """The pass that ends nearest to `roots`."""
+    nodes = deque(root.grad_fn for root in roots if root.grad_fn is not None)
+    seen = set(nodes)
+    while nodes:
+        node = nodes.popleft()
+        if (found := _notes(node).get(_PASS)) is not None:
+            return found
+        following = {each for each, _ in node.next_functions if each is not None} - seen
+        seen |= following
+        nodes.extend(following)
+    return None
 
 
 class RealCompute:
@@ -216,7 +297,7 @@ class RealCompute:
     def attach(self, module: nn.Module) -> None:
         self._device = next(module.parameters()).device
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
         pass
 
     @contextmanager

@@ -64,10 +64,13 @@ class ActivationPeak:
 
 
 class _Saved:
-    """A saved tensor: when the graph lets go of it, it is let go of here."""
+    """A saved tensor: when the graph lets go of it, it is let go of here.
+
+    Detached: an output that is saved knows its node, which would hold this, and neither would ever be let go of.
+    """
 
     def __init__(self, tensor: Tensor, account: ActivationPeak) -> None:
-        self.tensor = tensor
+        self.tensor = tensor.detach()
         account.count(tensor, self)
 
 

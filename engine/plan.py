@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from ..compat import checkpointing
 from ..compat.dynamo import without_dynamo
-from ..strategies import Cost, Strategy
+from ..strategies import Cost, LayoutError, Strategy, Sync
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.exchange.collectives import Collective
+from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries
 from ..tracking.records import Predicted
 from . import given, memory
@@ -24,6 +25,15 @@ from .launchers import launcher_of
 from .layout import Layout
 from .meta import Repeats
 from .notes import notes_on
+from .targets import build
+
+
+@dataclass(frozen=True)
+class Sent:
+    """By the workers, and by the servers, of one part, in a step; None: it takes the data to know."""
+
+    worker: Traffic | None
+    server: Traffic | None
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,7 @@ class PartPlan:
     memory: dict[str, int]  # of a worker, by kind
     server_memory: dict[str, int]  # at most, if the sync mode has servers
     held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
+    within: Traffic  # what its workers send to others of their replica
     worker: Traffic | None  # None: it takes the data to know
     server: Traffic | None
 
@@ -55,15 +66,15 @@ class Plan:
     period: int  # steps from one exchange of replicas to the next; the last one may be missing
     notes: list[str]  # what is other than one may think
     decided: list[str]  # what was left to a choice such as collective=auto, and why
+    uncompressed: list[Sent] | None  # of each part, with compress=none; None where that is chosen, or is refused
 
     def bytes_per_step(self) -> float | None:
         """Payload bytes a worker and step, servers' sends shared out over the workers; None: the data must say."""
-        layout, total = self.layout, 0.0
-        for part in self.parts:
-            if part.worker is None or part.server is None:
-                return None
-            total += sum(part.worker.values()) * layout.replicas + sum(part.server.values()) * layout.servers
-        return total / layout.workers
+        return _bytes_per_step([Sent(part.worker, part.server) for part in self.parts], self.layout)
+
+    def uncompressed_bytes_per_step(self) -> float | None:
+        """The same with compress=none; None where that is what is chosen, too."""
+        return None if self.uncompressed is None else _bytes_per_step(self.uncompressed, self.layout)
 
     def peak_memory(self) -> dict[str, int]:
         """The largest worker, kind by kind."""
@@ -83,6 +94,7 @@ class Plan:
             "device": self.device.type,
             "steps": self.steps,
             **asdict(self.predicted()),
+            "uncompressed_bytes_per_step": self.uncompressed_bytes_per_step(),
             "decided": self.decided,
             "notes": self.notes,
         }
@@ -127,7 +139,40 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *(given.named(text, experiment) for text in surprises),
         ],
         [given.named(text, experiment) for text in collective.explain()],
+        _uncompressed(experiment, parts, steps_per_epoch, plans),
     )
+
+
+def _bytes_per_step(sent: list[Sent], layout: Layout) -> float | None:
+    total = 0.0
+    for part in sent:
+        if part.worker is None or part.server is None:
+            return None
+        total += sum(part.worker.values()) * layout.replicas + sum(part.server.values()) * layout.servers
+    return total / layout.workers
+
+
+def _uncompressed(
+    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, plans: list[PartPlan]
+) -> list[Sent] | None:
+    """What the same sync mode sends with compress=none: the strategy sends as much, inside of a replica."""
+    if isinstance(parts.of_groups["compress"], Dense):
+        return None
+    usual = {**parts.of_groups, "compress": Dense()}
+    try:
+        sync = build("sync", experiment.sync, Sync, parts.allowed, usual)
+    except LayoutError:  # with these knobs there is nothing to compare with, such as sync.compress_answers=true
+        return None
+    sync.backward_passes = parts.sync.backward_passes
+    found: list[Sent] = []
+    for i, (module, plan) in enumerate(zip(parts.modules, plans, strict=True)):
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        cost = sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, i))
+        if cost is None or not sync.states_cost:
+            found.append(Sent(None, None))
+        else:
+            found.append(Sent(_add(plan.within, cost.worker), cost.server))
+    return found
 
 
 def _world(experiment: Experiment, layout: Layout, steps_per_epoch: int | None, part: int) -> World:
@@ -185,6 +230,7 @@ def _part_plans(
                 memory=dict(held),
                 server_memory={**server, "buffers": payload(parameters)},
                 held_in_parameters=payload(parameters),
+                within=traffic,
                 worker=_add(traffic, cost.worker) if is_stated else None,
                 server=cost.server if is_stated else None,
             )
@@ -239,18 +285,19 @@ def _activations(
         return parts.task.loss(outputs, wanted)
 
     peaks: list[int] = []
-    for passes in parts.strategy.rehearse(parts.modules, inputs, targets, loss, device):
-        peak = before = 0
+    for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
+        before, again = 0, 0
+        kept: list[int] = []
         ends: list[Tensor] = []
         with memory.activations() as account:
             for each in passes:
                 ends.append(each.forward())
-                peak += each.times * (account.peak - before)
+                kept.append(account.peak - before)
                 before = account.peak
             if account.recomputes:
                 checkpointing.backward(ends[0])
-                peak += account.peak - before
-        peaks.append(peak)
+                again = account.peak - before
+        peaks.append(parts.strategy.at_once(part, kept, len(inputs)) + again)
     return peaks
 
 

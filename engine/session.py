@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .fit import Fit
     from .launchers.base import Handle
     from .plan import Plan
+    from .timetable import Timetable
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,12 @@ class Prepared:
             check(self.experiment.weights, plan.shapes, self.experiment.model.name)
         return plan
 
+    def timetable(self) -> "Timetable | None":
+        """How a step goes by the strategy's schedule, where it has one."""
+        from .timetable import make_timetable
+
+        return make_timetable(self.experiment, self.allowed, launcher_of(self.experiment).world_size)
+
 
 def prepare(
     overrides: Sequence[str] = (),
@@ -157,7 +164,7 @@ def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experi
     from .targets import load_class
 
     chosen = experiment.strategy
-    knobs = load_class("strategy", chosen.target, Strategy, allowed).read_files(chosen.knobs)
+    knobs = load_class("strategy", chosen.target, Strategy, allowed).read_files(chosen.knobs, allowed)
     return experiment.model_copy(update={"strategy": chosen.model_copy(update={"knobs": knobs})})
 
 
@@ -211,8 +218,22 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
 
 
 def make_ready(plan: "Plan", quiet: bool) -> None:
-    """What the strategy needs of this host and takes long, once."""
-    plan.strategy.make_ready(lambda text: None if quiet else print(visible(text), file=sys.stderr, flush=True))
+    """What the strategy, and sums in shared memory, need of this host and takes long, once."""
+    from ..comm.shared_sum import NativeSum
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(visible(text), file=sys.stderr, flush=True)
+
+    plan.strategy.make_ready(say)
+    launcher, size = launcher_of(plan.experiment), plan.layout.world_size
+    one_host = launcher.hosts(plan.experiment.hardware, size) == (0,) * size
+    on_cpus = plan.device.type == "cpu" and not launcher.modelled
+    if on_cpus and one_host and size > 1 and not NativeSum.available():
+        say(
+            "note: no native code can be compiled here, so that workers add up in shared memory by torch, which is "
+            "about three times slower; paceline doctor says what is missing"
+        )
 
 
 def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan", data: "Data") -> None:

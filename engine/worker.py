@@ -136,7 +136,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:
     def tell(roots: Sequence[Tensor], last: bool) -> None:
-        compute.backward_begins()
+        compute.backward_begins(roots)
         sync.before_backward(roots, last)
 
     return tell

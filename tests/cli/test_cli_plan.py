@@ -1,6 +1,8 @@
 """`paceline plan` and `train --dry-run`: what would run, without data, without training."""
 
 import json
+import re
+import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,35 @@ def test_bytes_and_memory_follow_from_the_parameters(paceline) -> None:
     assert plan["memory"]["parameters"] == plan["memory"]["gradients"] == size
     assert plan["memory"]["optimizer"] == size  # one momentum each
     assert plan["steps_per_epoch"] == -(-1437 // (4 * 32)) and plan["steps"] == 5 * plan["steps_per_epoch"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule"),
+    [
+        (("sync=bsp", "hardware.workers=3"), "compress=topk"),
+        (("sync=parameter_server", "hardware.workers=3"), "compress=qsgd"),
+        (("sync=gossip", "hardware=virtual", "hardware.workers=4"), "compress=topk"),
+        (("strategy=pipeline", "hardware.workers=4"), "compress=topk"),
+        (("sync=bsp",), "compress=threshold"),  # whose own bytes the data must say
+    ],
+)
+def test_the_plan_shows_the_bytes_before_compression(overrides: tuple[str, ...], rule: str, paceline) -> None:
+    plain, compressed = (
+        json.loads(paceline("plan", *overrides, compress, "--format", "json").out)
+        for compress in ("compress=none", rule)
+    )
+    assert plain["uncompressed_bytes_per_step"] is None
+    assert compressed["uncompressed_bytes_per_step"] == plain["bytes_per_step"] != compressed["bytes_per_step"]
+    said = f" where compress=none sends {human_bytes(plain['bytes_per_step'])}, "
+    assert (
+        said in paceline("plan", *overrides, rule).out and "compress=none sends" not in paceline("plan", *overrides).out
+    )
+
+
+def test_a_plan_that_cannot_go_without_compression_shows_none(paceline) -> None:
+    answers = ("sync=parameter_server", "sync.compress_answers=true", "compress=topk", "hardware.workers=2")
+    ended = paceline("plan", *answers)
+    assert ended.status == 0 and "compress=none sends" not in ended.out
 
 
 def test_json_and_yaml_hold_the_same(paceline) -> None:
@@ -168,3 +199,57 @@ def test_fit_says_by_how_much_a_model_does_not_fit(paceline) -> None:
 def test_fit_refuses_what_cannot_be_laid_out_or_has_no_size(overrides: list[str], words: str, paceline) -> None:
     ended = paceline("plan", "--fit", *overrides)
     assert (ended.status, ended.out) == (2, "") and words in ended.last
+
+
+# -- a pipeline's schedule
+
+DRAWN = ["plan", "strategy=pipeline", "hardware.workers=2", "model.hidden=[64,64]", "strategy.micro_batches=3"]
+
+
+def test_a_pipelines_schedule_is_drawn_with_its_bubble_and_what_each_stage_holds(
+    paceline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    out = paceline(*DRAWN, "strategy.schedule=1f1b").out
+    bars = re.findall(r"^worker (\d)  (.*)$", out, re.MULTILINE)
+    assert [worker for worker, _ in bars] == ["0", "1"]
+    assert all(len(bar) == 80 for _, bar in bars)
+    assert [re.findall(r"[FB]\d", bar) for _, bar in bars] == [
+        ["F0", "F1", "B0", "F2", "B1", "B2"],
+        ["F0", "B0", "F1", "B1", "F2", "B2"],
+    ]
+    shown = re.search(r"schedule 1f1b: bubble ([\d.]+)%, .* floating-point operations", out)
+    idle = sum(bar.count(".") for _, bar in bars) / 160
+    assert shown is not None and idle == pytest.approx(float(shown[1]) / 100, abs=0.05)
+    assert re.search(r"^ *0 +0 +2 ", out, re.MULTILINE) and re.search(r"^ *1 +1 +1 ", out, re.MULTILINE)
+    assert "\x1b" not in out
+
+
+def test_a_schedule_has_the_same_times_as_json_and_as_a_picture(paceline, here: Path) -> None:
+    file = here / "zb.svg"
+    how = [*DRAWN, "strategy.schedule=zb_h1", "hardware=virtual", "--svg", str(file), "--format", "json"]
+    told = json.loads(paceline(*how).out)["schedule"]
+    assert told["unit"] == "seconds" and 0 < told["bubble"] < 1
+    actions = [each for row in told["workers"] for each in row["actions"]]
+    assert {re.sub(r"\d", "", each["action"]) for each in actions} == {"F", "I", "W"}
+    assert max(each["end"] for each in actions) == told["time"]
+    titles = [element.text for element in ET.fromstring(file.read_text()).iter() if element.tag.endswith("title")]
+    lasting = [each for each in actions if each["end"] > each["start"]]
+    assert [title for title in titles if title and title[0].isdigit()] == [
+        f"{each['action']}: {each['start']:.6g} to {each['end']:.6g} seconds" for each in lasting
+    ]
+
+
+def test_a_picture_of_what_has_no_schedule_is_refused(paceline, here: Path) -> None:
+    refused = paceline("plan", "--svg", "a.svg")
+    assert refused.status == 2 and "--svg: pictures a schedule, and strategy=data_parallel has none" in refused.last
+    refused = paceline(*DRAWN, "--fit", "--svg", "a.svg")
+    assert refused.status == 2 and "--svg: pictures one plan" in refused.last
+    assert not list(here.iterdir())
+
+
+def test_a_users_schedule_that_deadlocks_is_exit_code_2(paceline, here: Path) -> None:
+    (here / "own.csv").write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    own = [*DRAWN, "strategy.micro_batches=2", f"strategy.schedule={here / 'own.csv'}"]
+    refused = paceline(*own)
+    assert refused.status == 2 and "it deadlocks: these wait forever: worker 0 at 0B0 for 1B0" in refused.last

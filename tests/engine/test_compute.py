@@ -26,6 +26,7 @@ from paceline.engine.stragglers import NoStragglers, OneSlow, Stragglers
 from paceline.strategies import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
+from paceline.strategies.pipelining.simulate import simulate
 from paceline.strategies.sync.bsp import BSP
 from paceline.tasks.base import DataSpec
 from paceline.tasks.losses.cross_entropy import cross_entropy
@@ -401,6 +402,51 @@ def test_a_pipeline_costs_the_passes_of_its_micro_batches_and_another_forward_wh
 
     for computed, passes in Cluster(2, IDEAL).run(act):
         assert computed == pytest.approx(passes)
+
+
+SCHEDULES = [("naive", None), ("gpipe", None), ("1f1b", None), ("interleaved", 2), ("zb_h1", None)]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
+def test_a_step_of_a_pipeline_takes_on_the_virtual_cluster_what_its_schedule_takes_when_simulated(
+    schedule: Any, chunks: int | None, recompute: bool
+) -> None:
+    """Micro-batches of one size, and messages that take no time."""
+    widths = [48, 32, 64, 24, 40]
+
+    def act(comm: VirtualComm) -> tuple[float, list[compute.PassCost]]:
+        strategy = Pipeline(2, schedule, 4, recompute=recompute, chunks=chunks)
+        model = ComputeModel(1e6, 0.3, False)
+        of_worker = ModelledCompute(comm, model, comm.rank, NoStragglers())
+        strategy.prepare(mlp(*widths), cross_entropy, comm, lambda roots, last: of_worker.backward_begins(roots))
+        of_worker.attach(strategy.module)
+        comm.barrier()
+        start = comm.now()
+        with of_worker.step(0):
+            strategy.forward_backward(Batch(images(8), torch.zeros(8, dtype=torch.int64), 8))
+        size = strategy.micro_sizes(8)[0]
+        costs = []
+        for chunk, stage in enumerate(strategy.stages_of(comm.rank)):
+            entered = strategy._like(stage - 1, images(size)).requires_grad_() if stage else images(size)
+            costs.append(model.of(comm.rank, entered, chunk))
+        return comm.now() - start, costs
+
+    strategy = Pipeline(2, schedule, 4, chunks=chunks)
+    found = Cluster(2, IDEAL).run(act)
+    costs = [found[stage % 2][1][stage // 2] for stage in range(len(strategy.holders))]
+    again = [cost.forward if recompute else 0.0 for cost in costs]
+    times: Any = {
+        "F": [cost.forward for cost in costs],
+        "B": [cost.backward + more for cost, more in zip(costs, again, strict=True)],
+        "I": [cost.to_input + more * (i > 0) for i, (cost, more) in enumerate(zip(costs, again, strict=True))],
+        "W": [cost.backward - cost.to_input + more for cost, more in zip(costs, again, strict=True)],
+    }
+    if recompute:  # the gradients of the weights compute those between the layers again
+        times["W"] = times["B"]
+    expected = simulate(strategy.schedule, times)
+    assert max(seconds for seconds, _ in found) == pytest.approx(expected.seconds)
+    assert 0 < expected.bubble < 1
 
 
 def test_overlapping_buckets_are_worth_something_on_the_virtual_clock() -> None:

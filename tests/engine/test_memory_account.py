@@ -82,6 +82,15 @@ def test_the_kinds_of_memory_are_as_predicted(strategy: str, model: str, tmp_pat
     assert sum(size for kind, size in found.items() if kind != "process_peak") <= 1.01 * found["process_peak"]
 
 
+def test_a_graph_that_is_let_go_of_without_backward_is_off_the_account() -> None:
+    """Also where it keeps what it puts out, as exp and relu do."""
+    with memory.activations() as account:
+        output = torch.ones(4, requires_grad=True).exp().relu()
+        assert account._bytes > 0
+        del output
+        assert account._bytes == 0
+
+
 @pytest.mark.dist
 def test_servers_hold_no_more_than_predicted(tmp_path: Path, fork_server: None) -> None:
     overrides = [*SETTINGS, "sync=asp", "hardware.workers=2"]

@@ -7,6 +7,7 @@ from short_runs import Train
 
 from paceline import engine
 from paceline.engine.errors import ConfigError
+from paceline.engine.session import make_ready
 
 
 def notes(*overrides: str) -> list[str]:
@@ -75,3 +76,21 @@ def test_what_was_noted_is_recorded(train: Train) -> None:
     assert (result.summary["steps"], result.summary["measured_after"]) == (3, 1)
     assert (result.summary["batch_size"], result.summary["effective_batch"]) == (16, 10)
     assert "batch" in str(result).split()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("hardware.workers=2",), True),
+        (("hardware.workers=1",), False),
+        (("hardware=virtual", "hardware.workers=2"), False),
+    ],
+)
+def test_a_run_says_once_that_there_is_no_compiler_for_sums_in_memory(
+    overrides: tuple[str, ...], says: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("paceline.comm.shared_sum.NativeSum.available", lambda: False)
+    make_ready(engine.prepare(overrides).plan(), quiet=False)
+    assert capsys.readouterr().err.count("no native code can be compiled here") == says
+    make_ready(engine.prepare(overrides).plan(), quiet=True)
+    assert capsys.readouterr().err == ""

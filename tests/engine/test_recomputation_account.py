@@ -10,7 +10,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from paceline import engine
 from paceline.engine import memory
-from paceline.strategies.pipeline import Pipeline
+from paceline.strategies.base import layers_of
+from paceline.strategies.pipelining.chunks import Chunks
+from paceline.strategies.pipelining.execute import forward as forward_of
 from paceline.strategies.zero import Zero
 from paceline.tasks.base import DataSpec
 from paceline.tasks.losses.cross_entropy import cross_entropy
@@ -98,8 +100,13 @@ def zero_case(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> tuple[Step,
 
 def pipeline_case(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> tuple[Step, Segments, Tensor, Tensor]:
     x, y = batch
-    pipeline = Pipeline(recompute=True)
-    return lambda x: pipeline._forward(model, x), [(model, True), (lambda out: cross_entropy(out, y), False)], x, y
+    chunks = Chunks([list(layers_of(model).items())])
+    return (
+        lambda x: forward_of(chunks, 0, x, recompute=True),
+        [(model, True), (lambda out: cross_entropy(out, y), False)],
+        x,
+        y,
+    )
 
 
 CASES = {
@@ -139,10 +146,10 @@ def test_what_is_recomputed_within_what_is_recomputed_counts_too() -> None:
     x, y = tokens()
     plain = GPT(TEXT, n_layer=3, n_head=2, width=32)
     twice = GPT(TEXT, n_layer=3, n_head=2, width=32, recompute=True)
-    pipeline = Pipeline(recompute=True)
 
-    def peak(model: nn.Module) -> int:
-        return measured(lambda x: pipeline._forward(model, x), x, y)[1]
+    def peak(model: nn.Sequential) -> int:
+        chunks = Chunks([list(layers_of(model).items())])
+        return measured(lambda x: forward_of(chunks, 0, x, recompute=True), x, y)[1]
 
     block, _ = saved_by(plain[1], torch.randn(4, 16, 32, requires_grad=True))
     # of all blocks their inputs, of one all that it saves

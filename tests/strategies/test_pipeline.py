@@ -23,10 +23,13 @@ from oracles import (
     workers_of,
 )
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.strategies import LayoutError
 from paceline.strategies.balance import balanced
 from paceline.strategies.pipeline import Pipeline
+from paceline.strategies.pipelining.chunks import Chunks
+from paceline.strategies.pipelining.split_backward import backward_to_input
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour
@@ -75,6 +78,132 @@ def test_gpipe_with_more_stages_is_gradient_accumulation_bit_for_bit(workers, st
     case = Case(SIZES, model=deep64)
     _, whole = run(workers, gpipe(stages, 3), case)
     assert identical(whole, serial(case, pieces=lambda n: min(n, 3)))
+
+
+OTHERS = [("1f1b", None), ("interleaved", 2), ("interleaved", 3), ("zb_h1", None)]
+
+
+def seven() -> nn.Sequential:
+    """Layers that keep other things for backward, one of them used twice."""
+    twice = nn.Linear(FEATURES, FEATURES)
+    return nn.Sequential(
+        nn.Linear(FEATURES, 10),
+        nn.Sequential(nn.LayerNorm(10), nn.Tanh(), nn.Linear(10, 8, bias=False)),
+        Residual(),
+        nn.Sequential(nn.GELU(), nn.Linear(8, FEATURES)),
+        nn.Sequential(twice, nn.ReLU(), twice),
+        nn.Sequential(nn.LayerNorm(FEATURES), nn.Linear(FEATURES, FEATURES)),
+        nn.Linear(FEATURES, CLASSES),
+    )
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.inner(torch.sigmoid(x))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("schedule", "chunks"), OTHERS)
+def test_every_schedule_is_gradient_accumulation_bit_for_bit(fabric, schedule, chunks, recompute):
+    """On batches of fewer samples than there are micro-batches, too."""
+    case = Case(SIZES, model=seven)
+    for micro_batches in [4] if chunks else [1, 3, 5]:
+        strategy = Pipeline(2, schedule, micro_batches, None, recompute, chunks)
+        _, whole = run(fabric, strategy, case)
+        assert identical(whole, serial(case, pieces=lambda n, most=micro_batches: min(n, most)))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", None), ("interleaved", 2), ("zb_h1", None)])
+def test_more_stages_are_gradient_accumulation_bit_for_bit(virtual_workers, schedule, chunks):
+    case = Case(SIZES, model=seven)
+    _, whole = run(virtual_workers, Pipeline(3, schedule, 6, None, False, chunks), case)
+    assert identical(whole, serial(case, pieces=lambda n: min(n, 6)))
+
+
+class Masked(nn.Module):
+    """A tensor that is a plain attribute, and goes nowhere with its module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = torch.arange(FEATURES) % 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.mask
+
+
+def masked() -> nn.Sequential:
+    layers = [nn.Sequential(Masked(), nn.Linear(FEATURES, FEATURES)) for _ in range(3)]
+    return nn.Sequential(*layers, nn.Linear(FEATURES, CLASSES))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("schedule", "stages"), [("gpipe", 3), ("interleaved", 2)])
+def test_tensors_that_are_plain_attributes_of_layers_do_not_matter(virtual_workers, schedule, stages):
+    case = Case([[4], [3]], model=masked)
+    _, whole = run(virtual_workers, Pipeline(stages, schedule, 2), case)
+    assert identical(whole, serial(case, pieces=lambda n: min(n, 2)))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("schedule", "chunks"), OTHERS)
+def test_stated_traffic_of_every_schedule_is_what_a_step_sends(virtual_workers, schedule, chunks):
+    case, strategy = Case([[8]] * 3, model=seven), Pipeline(2, schedule, 4, chunks=chunks)
+    with torch.device("meta"):
+        stated = strategy.cost(strategy.split(seven()), torch.empty(8, FEATURES))
+    results, _ = run(virtual_workers, strategy, case, LocalUpdate())
+    assert [r["ledger"].get("send", 0) for r in results] == [3 * traffic["send"] for traffic in stated]
+    assert sum(traffic["send"] for traffic in stated) > 0
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "sync",
+    [BSP(), BSP(bucket_mb=1e-4, first_bucket_mb=1e-4), BSP(find_unused=True), BSP(shard="gradients")],
+    ids=["default", "tiny buckets", "find unused", "sharded"],
+)
+@pytest.mark.parametrize(("schedule", "chunks"), OTHERS[1:])
+def test_two_replicas_of_every_schedule_equal_serial_training(virtual_workers, sync, schedule, chunks):
+    case = Case([[4, 4], [3, 2], [1, 0], [2, 2]], model=lambda: seven().double())
+    results, whole = run(virtual_workers, Pipeline(2, schedule, 4, chunks=chunks), case, sync)
+    assert distance(whole, serial(case)) < ROUNDING
+    assert identical(results[0]["weights"], results[2]["weights"])
+    assert identical(results[1]["weights"], results[3]["weights"])
+
+
+@pytest.mark.dist
+def test_the_whole_state_is_gathered_of_all_chunks(virtual_workers):
+    results, whole = run(virtual_workers, Pipeline(2, "interleaved", 4), Case([[4]], model=seven))
+    assert identical(results[1]["whole"], whole)
+
+
+def test_a_stage_that_takes_its_backward_apart_computes_no_gradient_twice():
+    """Of the inputs first, and of the weights from where that passed: together, as many products as one pass has."""
+    module = Chunks([list(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4)).named_children())])
+    x = torch.randn(3, 5, requires_grad=True)
+    counted = []
+    for apart in (False, True):
+        module.zero_grad()
+        x.grad = None
+        output = module(x)
+        with FlopCounterMode(display=False) as counter:
+            if apart:
+                later = backward_to_input(output, torch.ones(3, 4), x, module.weights(0), recomputed=False)
+                assert x.grad is not None and all(weight.grad is None for weight in module.parameters())
+                first = counter.get_total_flops()
+                later()
+                assert first == counter.get_total_flops() / 2
+            else:
+                output.backward(torch.ones(3, 4))
+        counted.append((counter.get_total_flops(), x.grad, [weight.grad for weight in module.parameters()]))
+    assert counted[0][0] == counted[1][0] > 0
+    assert torch.equal(counted[0][1], counted[1][1])
+    assert all(torch.equal(a, b) for a, b in zip(counted[0][2], counted[1][2], strict=True))
 
 
 @pytest.mark.dist

@@ -1,0 +1,1 @@
+"""Pipeline schedules as data: what they are, what they need, and what they cost."""

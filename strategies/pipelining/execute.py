@@ -1,0 +1,163 @@
+"""One worker's list of actions, carried out for one batch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ...comm import Comm, Work
+from ..base import BeforeBackward, Loss
+from .actions import Action
+from .chunks import Chunks
+from .split_backward import backward_to_input
+
+Key = tuple[int, int]  # a stage, and a micro-batch
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a worker has for its actions, from step to step."""
+
+    module: Chunks
+    chunks: dict[int, int]  # its stages -> the chunk of `module` that each is
+    holders: Sequence[int]  # the worker of each stage
+    loss: Loss
+    comm: Comm
+    before_backward: BeforeBackward
+    like: Callable[[int, Tensor], Tensor]  # (stage, a micro-batch of the data) -> an empty tensor as its output
+    recompute: bool
+
+    def forward(self, stage: int, inputs: Tensor) -> Tensor:
+        return forward(self.module, self.chunks[stage], inputs, self.recompute)
+
+
+def forward(module: Chunks, chunk: int, inputs: Tensor, recompute: bool) -> Tensor:
+    if not recompute:
+        return module(inputs, chunk)
+    output = checkpoint(module, inputs, chunk, use_reentrant=False)
+    assert isinstance(output, Tensor)
+    return output
+
+
+@dataclass
+class Step:
+    """A batch under way. What is no longer needed is let go of at once."""
+
+    held: Held
+    inputs: Sequence[Tensor]  # of the first stage, by micro-batch
+    targets: Sequence[Tensor]
+    total: Tensor  # the loss so far
+    _receiving: dict[tuple[str, Key], tuple[Tensor, Work]] = field(default_factory=dict)
+    _sending: list[Work] = field(default_factory=list)
+    _made: dict[tuple[str, Key], Tensor] = field(default_factory=dict)  # for the next stage, or the one before
+    _entered: dict[Key, Tensor] = field(default_factory=dict)
+    _ended: dict[Key, Tensor] = field(default_factory=dict)  # where backward begins
+    _later: dict[Key, Callable[[], None]] = field(default_factory=dict)  # the weights' gradients
+
+    def run(self, actions: Sequence[Action]) -> None:
+        last = max((i for i, action in enumerate(actions) if action.kind in ("B", "W")), default=-1)
+        for i, action in enumerate(actions):
+            match action.kind:
+                case "F":
+                    self._forward(action)
+                case "B":
+                    self._backward(action, i == last)
+                case "I":
+                    self._backward_to_input(action)
+                case "W":
+                    self._weights(action, i == last)
+                case "SEND_F" | "SEND_B":
+                    self._send(action)
+                case "RECV_F" | "RECV_B":
+                    self._receive(action)
+                case "U":
+                    raise AssertionError("a schedule with a flush has no updates")
+        for work in self._sending:
+            work.wait()
+
+    @property
+    def _last_stage(self) -> int:
+        return len(self.held.holders) - 1
+
+    # -- messages: of outputs, "F", and of their gradients, "B", by the stage that they are for
+
+    def _send(self, action: Action) -> None:
+        stage, way, j = action.stage, action.kind[-1], action.micro_batch
+        to = stage + 1 if way == "F" else stage - 1
+        tensor = self._made.pop((way, (to, j)))
+        with self.held.comm.timeline.named("activations" if way == "F" else "gradients"):
+            self._sending.append(self.held.comm.isend(tensor.contiguous(), self.held.holders[to]))
+
+    def _receive(self, action: Action) -> None:
+        """Begin to."""
+        stage, way, j = action.stage, action.kind[-1], action.micro_batch
+        source = stage - 1 if way == "F" else stage + 1
+        if way == "F":
+            empty = self.held.like(source, self.inputs[j])
+        else:
+            empty = torch.empty_like(self._ended[stage, j], memory_format=torch.contiguous_format)
+        work = self.held.comm.irecv(empty, self.held.holders[source])
+        self._receiving[way, (stage, j)] = empty, work
+
+    def _take(self, way: str, key: Key) -> Tensor:
+        """What was made for this stage: here, or by another worker."""
+        if (way, key) in self._made:
+            return self._made.pop((way, key))
+        tensor, work = self._receiving.pop((way, key))
+        work.wait()
+        return tensor
+
+    # -- passes
+
+    def _forward(self, action: Action) -> None:
+        stage, j = key = action.stage, action.micro_batch
+        entered = self.inputs[j]
+        if stage > 0:
+            entered = self._take("F", key)
+            entered.requires_grad_(entered.is_floating_point())
+        output = self.held.forward(stage, entered)
+        if stage == self._last_stage:
+            # the mean over the batch is the mean of the micro-batches' means, weighted by their sizes
+            targets = self.targets[j]
+            output = self.held.loss(output, targets) * (len(targets) / sum(map(len, self.targets)))
+            self.total += output.detach()
+        else:
+            self._made["F", (stage + 1, j)] = output.detach()
+        self._entered[key], self._ended[key] = entered, output
+
+    def _gradient(self, key: Key) -> Tensor | None:
+        """Of a stage's output; None of the loss."""
+        return None if key[0] == self._last_stage else self._take("B", key)
+
+    def _backward(self, action: Action, last: bool) -> None:
+        key = action.stage, action.micro_batch
+        gradient = self._gradient(key)
+        output, entered = self._ended.pop(key), self._entered.pop(key)
+        self.held.before_backward([output], last)
+        output.backward(gradient)
+        self._hand_back(key, entered)
+
+    def _hand_back(self, key: Key, entered: Tensor) -> None:
+        stage, j = key
+        if stage > 0:
+            assert entered.grad is not None
+            self._made["B", (stage - 1, j)] = entered.grad
+
+    def _backward_to_input(self, action: Action) -> None:
+        """Of the first stage there is nothing to do: nobody wants gradients of the data."""
+        key = action.stage, action.micro_batch
+        gradient = self._gradient(key)
+        output, entered = self._ended[key], self._entered.pop(key)
+        weights = self.held.module.weights(self.held.chunks[action.stage])
+        if action.stage == 0:
+            self._later[key] = lambda: output.backward(gradient)
+            return
+        self._later[key] = backward_to_input(output, gradient, entered, weights, self.held.recompute)
+        self._hand_back(key, entered)
+
+    def _weights(self, action: Action, last: bool) -> None:
+        key = action.stage, action.micro_batch
+        self.held.before_backward([self._ended.pop(key)], last)
+        self._later.pop(key)()

@@ -1,0 +1,119 @@
+"""Pipeline schedules: pure functions (workers p, micro-batches m, chunks v) -> one list of actions for each worker.
+
+Stage s is chunk s // p of worker s % p, and there are p v stages. A worker's forward and backward passes come in one
+order each; a schedule says how the two are put together. For each worker i:
+
+    naive        each micro-batch goes forward through all stages, and back, before the next one begins
+    gpipe        all forward passes, then all backward passes (Huang et al. 2019, arXiv 1811.06965)
+    1f1b         p - 1 - i forward passes, then one forward and one backward in turn (Narayanan et al. 2019, PipeDream,
+                 arXiv 1806.03377, with a flush): stage i keeps the activations of at most p - i micro-batches
+    interleaved  1f1b over v chunks of the model on each worker (Narayanan et al. 2021, arXiv 2104.04473): the bubble is
+                 v times smaller, and a step sends v times as many messages
+    zb_h1        1f1b with the gradients of the weights apart, which fill the bubble (Qi et al. 2024, "Zero Bubble
+                 Pipeline Parallelism", arXiv 2401.10241): no worker keeps more than 1f1b's first
+
+Bubbles as shares of the time of a step, where every stage takes T_F, T_B = T_I + T_W, and messages take no time:
+
+    naive        (p - 1) / p
+    gpipe, 1f1b  (p - 1) / (m + p - 1)
+    interleaved  (p - 1) / (v m + p - 1), where p divides m
+    zb_h1        b / (m (T_F + T_I + T_W) + b), b = (p - 1)(T_F + T_I - T_W), where m >= p, T_W <= T_I and T_W <= T_F
+
+Deviation from GPipe's paper: backward takes the micro-batches in the order of forward, not in reverse, so that sums
+come out as in gradient accumulation.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from ..errors import LayoutError
+from .actions import Action, Kind, Schedule
+
+
+def naive(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    return [
+        [Action(stage, kind, j) for j in range(micro_batches) for kind in ("F", "B")]
+        for stage in _one_chunk("naive", workers, chunks)
+    ]
+
+
+def gpipe(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    return [
+        [*_passes(stage, "F", micro_batches), *_passes(stage, "B", micro_batches)]
+        for stage in _one_chunk("gpipe", workers, chunks)
+    ]
+
+
+def one_forward_one_backward(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    return [
+        _in_turn(_passes(stage, "F", micro_batches), _passes(stage, "B", micro_batches), workers - 1 - stage)
+        for stage in _one_chunk("1f1b", workers, chunks)
+    ]
+
+
+def interleaved(workers: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """Micro-batches go through a worker's chunks in rounds. Raises `LayoutError` where rounds are not of one size."""
+    rounds = max(1, micro_batches // workers)
+    each, rest = divmod(micro_batches, rounds)
+    if rest:
+        below, above = workers * rounds, workers * (rounds + 1)
+        raise LayoutError(
+            f"strategy.micro_batches={micro_batches}: strategy.schedule=interleaved takes them in {rounds} rounds of "
+            f"one size among {workers} workers; the nearest that fit are {below} and {above}"
+        )
+    schedule: list[list[Action]] = []
+    for rank in range(workers):
+        forward: list[Action] = []
+        backward: list[Action] = []
+        for k in range(rounds):
+            for chunk in range(chunks):
+                batches = range(k * each, (k + 1) * each)
+                forward += [Action(chunk * workers + rank, "F", j) for j in batches]
+                backward += [Action((chunks - 1 - chunk) * workers + rank, "B", j) for j in batches]
+        schedule.append(_in_turn(forward, backward, (chunks - 1) * each + 2 * (workers - 1 - rank)))
+    return schedule
+
+
+def zb_h1(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
+    schedule: list[list[Action]] = []
+    for stage in _one_chunk("zb_h1", workers, chunks):
+        row: list[Action] = []
+        for action in _in_turn(
+            _passes(stage, "F", micro_batches), _passes(stage, "I", micro_batches), workers - 1 - stage
+        ):
+            row.append(action)
+            # The later a stage, the fewer activations it has in flight, and the longer its weights' gradients may wait.
+            if action.kind == "I" and action.micro_batch >= stage:
+                row.append(Action(stage, "W", action.micro_batch - stage))
+        done = sum(action.kind == "W" for action in row)
+        schedule.append([*row, *_passes(stage, "W", micro_batches)[done:]])
+    return schedule
+
+
+MakeSchedule = Callable[[int, int, int], Schedule]
+SCHEDULES: dict[str, MakeSchedule] = {
+    "naive": naive,
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+    "interleaved": interleaved,
+    "zb_h1": zb_h1,
+}
+
+
+def _passes(stage: int, kind: Kind, micro_batches: int) -> list[Action]:
+    return [Action(stage, kind, j) for j in range(micro_batches)]
+
+
+def _in_turn(forward: Sequence[Action], backward: Sequence[Action], first: int) -> list[Action]:
+    """`first` forward passes, then one forward and one backward in turn for as long as there are forward passes."""
+    pairs = zip_longest(forward[first:], backward)
+    return [*forward[:first], *(action for pair in pairs for action in pair if action is not None)]
+
+
+def _one_chunk(name: str, workers: int, chunks: int) -> range:
+    if chunks != 1:
+        raise LayoutError(
+            f"strategy.chunks={chunks}: strategy.schedule={name} gives each worker one chunk of the model; choose "
+            "strategy.chunks=1, or strategy.schedule=interleaved"
+        )
+    return range(workers)
