@@ -10,7 +10,7 @@ WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp
 PYTEST := $(BIN)/python -m pytest --dist loadgroup
 SEED := 0
 SEEDS := 3
-STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse
+STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse collectives_by_size collectives_by_workers collectives_hosts compression_digits compression_cnn compression_gpt error_feedback
 # The columns of docs/experiments/NAME.csv: what is chosen, then what is measured.
 CHOSEN_digits_64 := sync
 CHOSEN_stragglers_scaling := sync,hardware.workers
@@ -19,10 +19,23 @@ CHOSEN_local_sgd_period := partition,sync.period,batch_size
 CHOSEN_easgd_downpour := sync,sync.period,sync.push
 CHOSEN_gossip_topologies := sync
 CHOSEN_hogwild_sparse := hardware.workers,sync
+CHOSEN_collectives_by_size := collective,data.features
+CHOSEN_collectives_by_workers := collective,hardware.workers
+CHOSEN_collectives_hosts := collective,data.features
+CHOSEN_compression_digits := compress,hardware.network.bandwidth
+CHOSEN_compression_cnn := compress,hardware.network.bandwidth
+CHOSEN_compression_gpt := compress,hardware.network.bandwidth
+CHOSEN_error_feedback := compress,compress.error_feedback
 MEASURED := accuracy,time_to_accuracy_s,epochs_to_accuracy,step_ms,bytes_per_step,megabytes,staleness_mean,consensus_distance,dropped_gradients
 MEASURED_local_sgd_period := $(MEASURED),rounds_to_accuracy
+MEASURED_collectives_by_size := step_ms,communication_ms,bytes_per_step
+MEASURED_collectives_by_workers := step_ms,communication_ms,bytes_per_step
+MEASURED_collectives_hosts := step_ms,communication_ms,bytes_per_step
 MEASURED_hogwild_sparse := updates_per_second,accuracy
 JOBS_hogwild_sparse := 1  # it is timed
+SEEDS_collectives_by_size := 1  # modelled times of a quiet network are alike for all seeds
+SEEDS_collectives_by_workers := 1
+SEEDS_collectives_hosts := 1
 NONE_IS_FINE := || test $$? -eq 5  # pytest's status when ARGS leaves no test to run
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
@@ -111,13 +124,13 @@ compare: $(READY)  ## Train Fashion-MNIST five ways and compare (the README's ta
 bench: $(READY)  ## Time paceline against what a user would pick instead
 	$(BIN)/python -m benchmarks $(ARGS)
 
-experiments: $(addprefix study-,$(or $(ARGS),$(STUDIES)))  ## Run the studies of sync modes and draw them (ARGS=local_sgd_period SEEDS=1)
+experiments: $(addprefix study-,$(or $(ARGS),$(STUDIES)))  ## Run the studies and draw them (ARGS=local_sgd_period SEEDS=1)
 
 # Each file sweeps/studies/NAME*.yaml is a sweep; together they are the table and the picture of NAME.
 study-%: $(READY)
 	@for file in sweeps/studies/$**.yaml; do \
 	  name=$$(basename $$file .yaml); test -d runs/$$name && again=--resume || again=; \
-	  $(BIN)/paceline sweep $$file tracking=none --seeds $(SEEDS) --jobs $(or $(JOBS_$*),2) $$again || exit $$?; \
+	  $(BIN)/paceline sweep $$file tracking=none --seeds $(or $(SEEDS_$*),$(SEEDS)) --jobs $(or $(JOBS_$*),2) $$again || exit $$?; \
 	done
 	$(BIN)/paceline compare $(notdir $(basename $(wildcard sweeps/studies/$**.yaml))) --no-group --format csv \
 	  --columns $(CHOSEN_$*),seed,modelled,$(or $(MEASURED_$*),$(MEASURED)) > docs/experiments/$*.new

@@ -28,6 +28,7 @@ ROWS = 60  # runs in a picture of rows
 NAME_CHARACTERS = 40
 MARKED = 160  # points in a picture that have markers
 TICKED = 12  # values of a parameter that each have a tick
+ROOM = 30  # letters of ticks that fit side by side
 GRID = "#e6eaee"
 # On/off lengths and markers of matplotlib's for the palette's names.
 _DASHES: dict[str, tuple[float, ...]] = dict(
@@ -281,9 +282,9 @@ def _trace(axes: "Axes", trace: Trace, panel: int, figure: Against, y: Axis) -> 
     if not points:
         return None
     xs, means, lows, highs = zip(*points, strict=True)
-    spread = [
-        [mean - low for mean, low in zip(means, lows, strict=True)],
-        [high - mean for mean, high in zip(means, highs, strict=True)],
+    spread = [  # the mean of equal numbers may be rounded past them
+        [max(0.0, mean - low) for mean, low in zip(means, lows, strict=True)],
+        [max(0.0, high - mean) for mean, high in zip(means, highs, strict=True)],
     ]
     return axes.errorbar(
         xs, means, yerr=spread, color=LIGHT[trace.look.colour], marker=_MARKERS[trace.look.marker], markersize=5,
@@ -296,6 +297,7 @@ def _scale(axes: "Axes", figure: Against, y: Axis) -> None:
     numbers = sorted(value for value in values if isinstance(value, float))
     if y.log:
         axes.set_yscale("log")
+        _ticks_of_few_decades(axes.yaxis)
     elif y.unit == "bytes":
         _ticks_of_bytes(axes.yaxis, axes.get_ylim()[1])
     if figure.x.log:
@@ -309,8 +311,21 @@ def _scale(axes: "Axes", figure: Against, y: Axis) -> None:
     elif not figure.x.log:
         axes.locator_params(axis="x", integer=all(number.is_integer() for number in numbers))
     elif len(numbers) <= TICKED:
-        axes.set_xticks(numbers, [f"{number:g}" for number in numbers])
+        ticks = [f"{number:,.0f}" if number.is_integer() else f"{number:g}" for number in numbers]
+        upright = sum(map(len, ticks)) > ROOM
+        axes.set_xticks(numbers, ticks, rotation=90 if upright else 0)
         axes.minorticks_off()
+
+
+def _ticks_of_few_decades(axis: "XAxis | YAxis") -> None:
+    """1, 2 and 5 of each, as numbers: powers of ten alone would be one tick or two."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    low, high = axis.get_view_interval()
+    if 0 < high < 1000 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 # -- what all have

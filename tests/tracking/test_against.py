@@ -1,7 +1,9 @@
 """Figures over parameters: what is asked for, which points there are, and that both renderers show these."""
 
 import csv
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -185,3 +187,33 @@ def test_epochs_and_rounds_to_the_target_are_those_of_the_first_evaluation_there
     assert row["rounds_to_accuracy"] == -(-reached["step"] // 4)
     (never,) = rows([recorded(epochs=1, summary={"target_accuracy": 0.99})])
     assert never["epochs_to_accuracy"] is None and never["rounds_to_accuracy"] is None
+
+
+def test_ticks_of_long_numbers_do_not_overlap_and_an_axis_of_few_decades_has_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Canvas] = []
+    monkeypatch.setattr(Canvas, "savefig", lambda self, *_, **__: seen.append(self))
+    sizes = [128, 1024, 8192, 65536, 524288, 3276800]
+    runs = [run("bsp", size, 0, 0.3 * (1 + size / 200_000)) for size in sizes]
+    request = Request.parse("x=hardware.workers y=time_to_accuracy log=hardware.workers,time_to_accuracy")
+    write_pictures(runs, tmp_path, [request], alone=True)
+    seen[0].draw_without_rendering()
+    axes = seen[0].axes[0]
+    labels = axes.get_xticklabels()
+    assert [label.get_text() for label in labels] == [f"{size:,}" for size in sizes]
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    low, high = axes.get_ylim()
+    named = [
+        label.get_text() for at, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True) if low < at < high
+    ]
+    assert named == ["0.5", "1", "2", "5"]
+
+
+def test_seeds_that_agree_have_a_point_even_where_their_mean_is_rounded_past_them(tmp_path: Path) -> None:
+    time = 0.1
+    assert fmean([time] * 3) > time
+    runs = [run("bsp", workers, seed, time) for workers in (1, 2) for seed in range(3)]
+    request = Request.parse("x=hardware.workers y=time_to_accuracy")
+    assert len(write_pictures(runs, tmp_path, [request], alone=True)) == 2
