@@ -70,6 +70,43 @@ MUTATIONS = [
         "if status == -1:",
         "tests/comm/test_process_mutex.py",
     ),
+    # -- pipelines
+    Mutation(
+        "strategies/pipelining/split_backward.py",
+        "if recomputed or len(ends) != len(set(ends)):",
+        "if recomputed:",
+        "tests/strategies/test_pipeline.py -k 'every_schedule_is and virtual and zb_h1'",
+    ),
+    Mutation(
+        "strategies/pipelining/check.py",
+        "complete[receiver].append(both[1])",
+        "complete[receiver].insert(0, both[1])",
+        "tests/strategies/test_schedules.py -k messages",
+    ),
+    Mutation(
+        "strategies/pipelining/check.py",
+        "if missing not in ever:",
+        "if False:",
+        "tests/strategies/test_schedules.py -k never_sent",
+    ),
+    Mutation(
+        "strategies/pipelining/schedules.py",
+        'if action.kind == "I" and action.micro_batch >= stage:',
+        'if action.kind == "I":',
+        "tests/strategies/test_schedules.py -k zb_h1",
+    ),
+    Mutation(
+        "strategies/pipelining/simulate.py",
+        "most = max(most, held(now))",
+        "most = max(most, len(row))",
+        "tests/engine/test_pipeline_runs.py -k in_flight",
+    ),
+    Mutation(
+        "engine/memory.py",
+        "self.tensor = tensor.detach()",
+        "self.tensor = tensor",
+        "tests/engine/test_memory_account.py -k let_go_of",
+    ),
     # -- how a run is described, planned and gone on with
     Mutation(
         "engine/compose.py",
@@ -222,6 +259,72 @@ MUTATIONS = [
         'worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(vector)},',
         "tests/strategies/test_gossip.py -k 'virtual or bytes or cost'",
     ),
+    Mutation(
+        "strategies/sync/sparta.py",
+        "default_rng((seed, round))",
+        "default_rng((seed, 0))",
+        "tests/strategies/test_sparta.py -k 'another_in_each_round'",
+    ),
+    Mutation(
+        "strategies/sync/sparta.py",
+        "x.mul_(1 / self.comm.size)",
+        "pass",
+        "tests/strategies/test_sparta.py -k 'the_mean_stays'",
+    ),
+    Mutation(
+        "strategies/sync/noloco.py",
+        ".add_(self._way, alpha=self.outer_momentum)",
+        "",
+        "tests/strategies/test_noloco.py -k 'heavy_ball'",
+    ),
+    Mutation(
+        "strategies/sync/noloco.py",
+        "x.add_(self._slow, alpha=self.pull - self.outer_lr)",
+        "pass",
+        "tests/strategies/test_noloco.py -k 'depend_on_the_pull'",
+    ),
+    Mutation(
+        "strategies/sync/streaming_diloco.py",
+        "fragment.arrives = self._t + self.delay",
+        "fragment.arrives = self._t",
+        "tests/strategies/test_streaming_diloco.py -k 'schedule and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/streaming_diloco.py",
+        "fragment.way.mul_(fragment.own / fragment.all)",
+        "fragment.way.mul_(1 / self.comm.size)",
+        "tests/strategies/test_streaming_diloco.py -k 'schedule and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/dion.py",
+        "alpha=-(1 - self.momentum))",
+        "alpha=-1)",
+        "tests/strategies/test_dion.py -k 'that_has_all_samples and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/dion.py",
+        "found = norms > 100 * torch.finfo(norms.dtype).eps * norms.max()",
+        "found = norms > -1",
+        "tests/strategies/test_dion.py -k 'that_has_all_samples and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/onebit_adam.py",
+        "return self._t < self.warmup or self.comm.size == 1",
+        "return self._t < self.warmup - 1 or self.comm.size == 1",
+        "tests/strategies/test_onebit_adam.py -k 'warm_up_it_is_bsp and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/onebit_adam.py",
+        "root = (v / (1 - beta2**self.warmup)).sqrt_()",
+        "root = v.div_(1 - beta2**self.warmup).sqrt()",
+        "tests/strategies/test_onebit_adam.py -k 'variance_stays'",
+    ),
+    Mutation(
+        "strategies/tensor.py",
+        'check_elementwise(optimizer, "strategy=tensor", "strategy=data_parallel")',
+        "pass",
+        "tests/strategies/test_muon.py -k 'cut_up and tensor'",
+    ),
     # -- what travels, how sums are made and rows are joined, and how a replica lies over workers
     Mutation(
         "strategies/exchange/compress/rounding.py",
@@ -243,8 +346,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/compress/onebit.py",
-        "positive = (columns >= 0).sum(1)",
-        "positive = (columns > 0).sum(1)",
+        "positive = count_of_rows(columns >= 0)",
+        "positive = count_of_rows(columns > 0)",
         "tests/strategies/test_signs.py -k papers",
     ),
     Mutation(
