@@ -24,10 +24,12 @@ from .hogwild import hogwild_against_locks
 from .local_sgd import local_sgd_against_torch
 from .measure import Outcome
 from .memory import memory_table
+from .pipeline import pipeline_against_torch
 from .sharding import sharding_against_torch
 from .start import start_times
 from .sums import sums_against_gloo
 from .sweep import sweep_overhead
+from .tensor import tensor_against_torch
 from .virtual import virtual_speed
 from .zero import zero_against_deepspeed
 
@@ -42,6 +44,8 @@ COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # w
     "hogwild": (hogwild_against_locks, 12, 4),
     "local_sgd": (local_sgd_against_torch, 12, 4),
     "sharding": (sharding_against_torch, 12, 4),
+    "tensor": (tensor_against_torch, 12, 3),
+    "pipeline": (pipeline_against_torch, 12, 4),
     "zero": (zero_against_deepspeed, 40, 3),
     "sweep": (sweep_overhead, 3, 1),
     "fedavg": (fedavg_against_flower, 3, 1),

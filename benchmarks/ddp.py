@@ -5,6 +5,7 @@ Both train the same model on the same batch in the same two processes, in turn.
 
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +42,8 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
         peer = Peer(make(), comm, inputs, targets)
         outcome = alternate(
             f"bsp step, 2 workers: {name}",
-            lambda ours=ours, steps=steps: _block(ours, comm, steps),
-            lambda peer=peer, steps=steps: _block(peer, comm, steps),
+            lambda ours=ours, steps=steps: timed(ours, comm, steps),
+            lambda peer=peer, steps=steps: timed(peer, comm, steps),
             "torch DDP",
             target,
             rounds,
@@ -82,7 +83,7 @@ class Peer:
         self.optimizer.step()
 
 
-def _block(step: Ours | Peer, comm: ProcessComm, steps: int) -> float:
+def timed(step: Callable[[], None], comm: ProcessComm, steps: int) -> float:
     """The median step of a block, in milliseconds."""
     comm.barrier()
     times: list[float] = []

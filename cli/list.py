@@ -105,18 +105,30 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
 
 
 def _takers(every: "list[Pair]") -> list[str]:
-    """Which of them have a use for other choices of a group than the usual one: a line for each group and modes."""
+    """Which of them take other choices of a group than the usual one: a line for each group, its choices and modes."""
     lines: list[str] = []
     for group in dict.fromkeys(group for pair in every for group in pair.takes):
-        modes: dict[str, list[str]] = {}
+        all_others = {name for pair in every for name in pair.takes.get(group, [])}
+        modes: dict[tuple[str, str], list[str]] = {}  # by strategy and what is taken of the group
         for pair in every:
             if group in pair.takes:
-                modes.setdefault(pair.strategy, []).append(pair.sync)
-        strategies: dict[str, list[str]] = {}
-        for strategy, names in modes.items():
-            strategies.setdefault(", ".join(names), []).append(strategy)
-        lines += [f"{group}= is for {names} with {', '.join(those)}" for names, those in strategies.items()]
+                what = _some_of(all_others, pair.takes[group])
+                modes.setdefault((pair.strategy, what), []).append(pair.sync)
+        strategies: dict[tuple[str, str], list[str]] = {}
+        for (strategy, what), names in modes.items():
+            strategies.setdefault((what, ", ".join(names)), []).append(strategy)
+        lines += [
+            f"{group}={what} is for {names} with {', '.join(those)}" for (what, names), those in strategies.items()
+        ]
     return lines
+
+
+def _some_of(every: set[str], names: list[str]) -> str:
+    """Nothing for all of them."""
+    left = sorted(every - {*names})
+    if not left:
+        return ""
+    return f" but {', '.join(left)}" if len(left) < len(names) else ", ".join(names)
 
 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":

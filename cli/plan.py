@@ -8,6 +8,7 @@ import typer
 from .choices import group_of
 from .compare import check_file
 from .fit import fit_for_people, raw_fit
+from .mesh import drawn_mesh, raw_mesh
 from .options import AllowModule, ConfigDir, Overrides
 from .output import aligned, note, note_all, results_alone, shortest, show, show_json
 from .timetable import drawn, title_of
@@ -92,9 +93,9 @@ def _picture(plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None
 
 
 def _schedule_of(plan: "Plan") -> str:
-    """Its name; a user's own has been read, and is known by what is in it."""
-    schedule = plan.experiment.strategy.knobs.get("schedule", "")
-    return schedule if isinstance(schedule, str) else "of your own"
+    from ..engine.timetable import schedule_of
+
+    return schedule_of(plan.experiment)
 
 
 def raw_plan(plan: "Plan") -> dict[str, Any]:
@@ -117,6 +118,7 @@ def raw_plan(plan: "Plan") -> dict[str, Any]:
             }
             for role, i, part in _holders(plan)
         ],
+        "mesh_ranks": raw_mesh(plan),
         "config": redact(plan.experiment.model_dump()),
     }
 
@@ -149,6 +151,7 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None) -> str:
         _title(plan),
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
+        *(["\n".join(drawn_mesh(plan))] if plan.layout.parts > 1 else []),
         f"predicted: {_sent(plan)} sent for each worker and step{shared}{_before(plan)}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
         *(["\n".join(drawn(_schedule_of(plan), timetable))] if timetable is not None else []),

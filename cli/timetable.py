@@ -12,9 +12,10 @@ COLOURS = {"F": 44, "B": 43, "I": 42, "W": 45}  # of the background, by their nu
 
 
 def title_of(schedule: str, timetable: dict[str, Any]) -> str:
-    time = timetable["time"]
+    time = timetable["time"] / timetable["steps"]
     took = f"{1e3 * time:.4g} ms as modelled" if timetable["unit"] == "seconds" else f"{time:.4g} {timetable['unit']}"
-    return f"schedule {schedule}: bubble {timetable['bubble']:.1%}, a step takes {took}"
+    when = " in steady state" if timetable["steady"] else ""
+    return f"schedule {schedule}: bubble {timetable['bubble']:.1%}{when}, a step takes {took}"
 
 
 def drawn(schedule: str, timetable: dict[str, Any]) -> list[str]:
@@ -56,10 +57,13 @@ def _coloured(text: str, kind: str) -> str:
 
 
 def _holds(timetable: dict[str, Any]) -> list[str]:
-    table = [["stage", "worker", "micro-batches in flight", "bubble of the worker"]]
+    several = any(each["versions"] > 1 for each in timetable["stages"])
+    heads = ["stage", "worker", "micro-batches in flight", "bubble of the worker"]
+    table = [heads + ["versions of the weights"] * several]
     for each in timetable["stages"]:
         share = timetable["workers"][each["worker"]]["bubble"]
-        table.append([str(each["stage"]), str(each["worker"]), str(each["in_flight"]), f"{share:.1%}"])
+        row = [str(each["stage"]), str(each["worker"]), str(each["in_flight"]), f"{share:.1%}"]
+        table.append(row + [str(each["versions"])] * several)
     return aligned(table, numbers_from=0)
 
 

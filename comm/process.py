@@ -39,7 +39,7 @@ from .works import Done, InMemory, Mutex, Pending, SumOfRows, Transfer
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
-_NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
+NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class ProcessComm(Comm):
             return
         start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
         self._receive(Receive(self._tag, (self._peer(src),), _memory(tensor)), what)
-        self.timeline.add(self.timeline.launched(channel, "recv", _NEVER), start, self.now())
+        self.timeline.add(self.timeline.launched(channel, "recv", NEVER), start, self.now())
 
     def recv_message(self, src: int, most: int) -> Tensor:
         start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
@@ -280,7 +280,7 @@ class ProcessComm(Comm):
             self._receive(receive, what)
         except TooLongError as error:
             raise MessageError(f"worker {self.board.rank} {what}: {error}") from None
-        self.timeline.add(self.timeline.launched(channel, "recv", _NEVER), start, self.now())
+        self.timeline.add(self.timeline.launched(channel, "recv", NEVER), start, self.now())
         content = receive.content
         return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
 
@@ -300,10 +300,10 @@ class ProcessComm(Comm):
         what, channel = f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
         if tensor.is_cuda:
             work = self.blocked(what, lambda: self._nccl().recv([tensor], src, 0))
-            return Pending(self, work, what, self.timeline.launched(channel, "recv", _NEVER))
+            return Pending(self, work, what, self.timeline.launched(channel, "recv", NEVER))
         receive = Receive(self._tag, (self._peer(src),), _memory(tensor))
         self._worker.sockets.post(receive)
-        return Transfer(self, [receive], what, self.timeline.launched(channel, "recv", _NEVER))
+        return Transfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)
@@ -323,7 +323,7 @@ class ProcessComm(Comm):
     def _source_of(self, receive: Receive, start: float) -> int:
         src = self.ranks.index(receive.source)
         channel = self._channel(src, self.rank)
-        self.timeline.add(self.timeline.launched(channel, "recv", _NEVER), start, self.now())
+        self.timeline.add(self.timeline.launched(channel, "recv", NEVER), start, self.now())
         return src
 
     def _peer(self, rank: int) -> int:

@@ -24,10 +24,19 @@ class Operation(NamedTuple):
     purpose: str = ""  # the algorithm's word for it: push, fetch, gradients, ...; of a message, the sender's
 
 
+class Pass(NamedTuple):
+    """What this worker computed from `start` to `end`, by a name such as 2F0."""
+
+    name: str
+    start: float
+    end: float
+
+
 class Timeline:
     def __init__(self, kept: int = KEPT) -> None:
         self.kept = kept
         self.operations: deque[Operation] = deque(maxlen=kept)
+        self.passes: deque[Pass] | None = None  # None: nobody asked for them
         self._numbers: defaultdict[str, int] = defaultdict(int)
         self._purpose = ""
 
@@ -39,6 +48,10 @@ class Timeline:
             yield
         finally:
             self._purpose = before
+
+    def keep_passes(self) -> None:
+        """The most recent ones, from now on."""
+        self.passes = deque(maxlen=self.kept)
 
     def launched(self, channel: str, primitive: str, at: float, number: int | None = None) -> Operation:
         """An operation that nobody has been blocked on yet. `number`: on its channel; None for the next."""

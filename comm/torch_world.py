@@ -1,4 +1,4 @@
-"""torch's default process group, for libraries that will have no other (DeepSpeed, FSDP2).
+"""torch's default process group, for libraries that will have no other (DeepSpeed, FSDP2, torch's pipelines).
 
 It is a backend of our own over the fabric's (gloo on CPUs, nccl on GPUs), so that what such a library sends is in the
 ledger, when it is blocked is in the timeline, and a timeout or a death is named as everywhere else.
@@ -21,7 +21,7 @@ from torch import Tensor
 from ..compat.process_groups import AllgatherOptions, is_registered
 from . import ledger as wire
 from .base import nbytes
-from .process import ProcessComm
+from .process import NEVER, ProcessComm
 from .timeline import Operation
 
 BACKEND = "paceline"
@@ -147,18 +147,29 @@ class _CountedGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> dist.Work:
         return self._launch("barrier", Fraction(0), lambda: self._inner.barrier(dist.BarrierOptions()))
 
+    # point to point: each way between two workers has a channel of its own
+
+    def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> dist.Work:
+        way = f"{self.rank()}>{dstRank}"
+        return self._launch("send", Fraction(_payload(tensors)), lambda: self._inner.send(tensors, dstRank, tag), way)
+
+    def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> dist.Work:
+        way = f"{srcRank}>{self.rank()}"
+        return self._launch("recv", Fraction(0), lambda: self._inner.recv(tensors, srcRank, tag), way)
+
     def _start_coalescing(self, device: torch.device) -> None: ...
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return _All([])
 
-    def _launch(self, primitive: str, size: Fraction, launch: Callable[[], dist.Work]) -> dist.Work:
-        comm, what = self._comm, f"in torch's {primitive} of {self._comm.name}"
+    def _launch(self, primitive: str, size: Fraction, launch: Callable[[], dist.Work], way: str = "") -> dist.Work:
+        """`way`: "source>destination" of a message, in this group's ranks."""
+        comm, what = self._comm, f"in torch's {primitive} {way and f'{way} '}of {self._comm.name}"
         if size:
             comm.ledger.count(primitive, size)
-        at = comm.now()
+        at = NEVER if primitive == "recv" else comm.now()
         work = comm.blocked(what, launch)
-        return _Counted(comm, work, what, comm.timeline.launched(self._channel, primitive, at))
+        return _Counted(comm, work, what, comm.timeline.launched(f"{self._channel}{way}", primitive, at))
 
 
 class _Counted(dist.Work):

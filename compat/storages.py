@@ -1,6 +1,10 @@
 """Which memory a torch tensor is in, and how often it was written to: `_cdata`, `_version` and `_base`."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -16,3 +20,8 @@ def version_of(tensor: Tensor) -> int:
 def base_of(tensor: Tensor) -> Tensor:
     """What it is a view of, or itself."""
     return tensor if tensor._base is None else tensor._base
+
+
+def unseen_writes(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """What is written to these in here autograd does not see: it takes what it saved of them for unchanged."""
+    return _unsafe_preserve_version_counter(tuple(tensors))

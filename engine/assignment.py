@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..tracking.records import Predicted
 from .experiment import Experiment
@@ -11,7 +12,8 @@ from .experiment import Experiment
 class Assignment:
     """`run`: the run directory. `identity`: see stored.py; checkpoints have it.
 
-    `resume`: the checkpoint to go on from. `trace`: the file to write a trace to.
+    `resume`: the checkpoint to go on from. `trace`: the file to write a trace to. `timetable`: with it, that of
+    the strategy's schedule (timetable.py).
     """
 
     experiment: Experiment
@@ -21,3 +23,4 @@ class Assignment:
     predicted: Predicted
     resume: Path | None = None
     trace: Path | None = None
+    timetable: dict[str, Any] | None = None

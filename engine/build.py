@@ -19,10 +19,12 @@ from . import given
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
-from .experiment import Experiment
+from .experiment import Choice, Experiment
+from .fits import batch_of, checked_loss, model_takes
 from .launchers import launcher_of
 from .launchers.base import Launcher
 from .layout import Layout, check_samples, lay_out
+from .meta import Repeats
 from .pairs import check_pair
 from .stragglers import Stragglers
 from .targets import build
@@ -64,14 +66,14 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     launcher = launcher_of(experiment)
 
     def make_pair() -> tuple[Strategy, Sync]:
-        return pair_of(given.make(experiment, allowed))
+        return pair_of(given.make(experiment, allowed), settled)
 
-    def pair_of(of_groups: given.Given) -> tuple[Strategy, Sync]:
+    def pair_of(of_groups: given.Given, chosen: Choice) -> tuple[Strategy, Sync]:
         with given.naming(experiment):
-            return named_pair_of(of_groups)
+            return named_pair_of(of_groups, chosen)
 
-    def named_pair_of(of_groups: given.Given) -> tuple[Strategy, Sync]:
-        strategy = build("strategy", experiment.strategy, Strategy, allowed, of_groups)
+    def named_pair_of(of_groups: given.Given, chosen: Choice) -> tuple[Strategy, Sync]:
+        strategy = build("strategy", chosen, Strategy, allowed, of_groups)
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         own = strategy.own_sync()
@@ -91,7 +93,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         return strategy, own
 
     of_groups = given.make(experiment, allowed)
-    strategy, sync = pair_of(of_groups)
+    strategy, sync = pair_of(of_groups, experiment.strategy)
     given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
 
     def make_model() -> nn.Module:
@@ -113,7 +115,15 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):
         model = make_model()
-        modules = strategy.split(model)
+    inputs, targets = batch_of(data.spec, experiment.batch_size)
+    with model_takes(experiment, inputs, allowed), Repeats():
+        knobs = strategy.settled(model, inputs, targets, checked_loss(experiment, model, data.spec, task))
+    settled = experiment.strategy.model_copy(update={"knobs": experiment.strategy.knobs | knobs})
+    if knobs:
+        strategy, sync = pair_of(of_groups, settled)
+    modules = strategy.split(model)
+    with given.naming(experiment):
+        check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)  # what parts share is known now
     for part in modules:
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")

@@ -171,7 +171,13 @@ def read_parameters(checkpoint: Path) -> dict[str, Tensor]:
     parts = [int(found[1]) for name in manifest.files if (found := PART.fullmatch(name)) and found[2] is None]
     states = [read_part(checkpoint, part, 0, manifest) for part in sorted(parts)]
     dims = {name: dim for state in states for name, dim in state.get("split", {}).items()}
-    return joined([state["parameters"] for state in states], dims)
+    seen: set[tuple[str, int]] = set()
+    owned: list[dict[str, Tensor]] = []
+    for i, state in enumerate(states):  # what has no piece said was written when each part had one of its own
+        pieces = {name: (name, state.get("piece", {}).get(name, i)) for name in state.get("split", {})}
+        owned.append({name: each for name, each in state["parameters"].items() if pieces.get(name) not in seen})
+        seen.update(pieces.values())
+    return joined(owned, dims)
 
 
 def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:

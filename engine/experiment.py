@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ..conf.groups import BY_NAME, GROUPS
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
-from .moved import renewed
+from .moved import renewed, renewed_strategy
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 CONF = Path(str(files("paceline.conf")))
-RENAMED = {"warmup": "measure.after"}
+RENAMED = {"warmup": "measure.after", "strategy.cuts": "strategy.cut"}
 
 
 class _Frozen(BaseModel):
@@ -217,7 +217,8 @@ def completed(plain: dict[str, Any]) -> dict[str, Any]:
 
     With the usual choices of groups that did not exist then, and by the names that classes have now.
     """
-    plain = plain | {"sync": renewed(plain["sync"])} if "sync" in plain else plain
+    now = {"sync": renewed, "strategy": renewed_strategy}
+    plain = plain | {group: renew(plain[group]) for group, renew in now.items() if group in plain}
     missing = [group for group in GROUPS if group.usual and group.name not in plain]
     return plain | {group.name: shipped(group.name, str(group.usual)).model_dump() for group in missing}
 

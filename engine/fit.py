@@ -39,7 +39,7 @@ from .experiment import Choice, Experiment, Machine
 from .failures import exit_code_of
 from .launchers import launcher_of
 from .plan import Plan, make_plan
-from .targets import load_class, values_of
+from .targets import load_class, load_maker, values_of
 
 PROCESS, SHARE = 2**30, 0.05  # kept back: bytes a process, and of all
 MOST_HEADS, MOST_SAMPLES = 1024, 2**20  # where the searches end
@@ -116,7 +116,8 @@ def search(
     capacity = capacity_of(chosen_plan)
     chosen = _verdict(experiment, chosen_plan)
     of_gpt, said = experiment, list(overrides)
-    if not issubclass(load_class("model", experiment.model.target, torch.nn.Module, allowed), GPT):
+    maker = load_maker("model", experiment.model.target, torch.nn.Module, allowed)
+    if not (isinstance(maker, type) and issubclass(maker, GPT)):
         said = instead(said, {"model": "gpt", "data": "text", **_task_of_text(experiment, allowed)})
         of_gpt = compose(said, config_dir)
     heads, model, next_model = _largest_model(of_gpt, judge)
@@ -280,19 +281,21 @@ def size_of(verdict: Verdict | None) -> int:
 def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict | None, Verdict | None]:
     """The family's largest member that fits, by its heads, what it needs, and what the next larger one would."""
     found: dict[int, Verdict] = {}
+    unit = experiment.model.knobs.get("n_kv_head") or 1  # of so many heads each member has a multiple
+    most = max(MOST_HEADS // unit, 1)
 
-    def fits(heads: int) -> bool:
-        knobs = {**experiment.model.knobs, **family(heads)}
-        found[heads] = judge(_with(experiment, model=experiment.model.model_copy(update={"knobs": knobs})))
-        return found[heads].fits
+    def fits(units: int) -> bool:
+        knobs = {**experiment.model.knobs, **family(units * unit)}
+        found[units] = judge(_with(experiment, model=experiment.model.model_copy(update={"knobs": knobs})))
+        return found[units].fits
 
-    guess = 16
+    guess = max(16 // unit, 1)
     for power in (1 / 3, 1 / 2.5):  # parameters go as heads^3, and activations as heads^2
         fits(guess)
         if used := _used(found[guess]):
-            guess = min(max(int(guess * used**-power), 1), MOST_HEADS)
-    heads = boundary(fits, guess, MOST_HEADS)
-    return heads, found.get(heads), found.get(heads + 1)
+            guess = min(max(int(guess * used**-power), 1), most)
+    units = boundary(fits, guess, most)
+    return units * unit, found.get(units), found.get(units + 1)
 
 
 def _largest_batch(experiment: Experiment, judge: Judge) -> int:

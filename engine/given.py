@@ -17,7 +17,7 @@ from .launchers import launcher_of
 from .targets import base_of, build, load_class
 
 Given = dict[str, object]  # by group
-_BASES = {"sync": Sync, "strategy": Strategy}  # who is given them
+_BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  # who is given them
 
 
 def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
@@ -61,10 +61,10 @@ def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -
 
 
 def named(text: str, experiment: Experiment) -> str:
-    """`compress, aggregate: ...` with the choices: `compress=topk, aggregate=median: ...`."""
+    """`compress, sync: ...` with the choices: `compress=topk, sync=bsp: ...`."""
     head, colon, rest = text.partition(":")
     words = head.split(", ")
-    if not colon or not {*words} <= {group.name for group in _groups()}:
+    if not colon or not {*words} <= {*_BASES, *(group.name for group in _groups())}:
         return text
     return ", ".join(f"{word}={experiment.choice(word).name}" for word in words) + colon + rest
 
@@ -96,18 +96,30 @@ def _takers(group: Group) -> str:
 
 def takes(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:
     """Whether it takes any but the usual one of the group's own choices, with its knobs as they are."""
-    base, others = _BASES[kind], [file.stem for file in (CONF / group.name).glob("*.yaml") if file.stem != group.usual]
+    if not has_use_for(kind, choice, group, allowed):
+        return False
+    return not _others(group) or any(True for _ in with_others(kind, choice, group, allowed))
+
+
+def has_use_for(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:
     with suppress(ConfigError):  # what cannot be imported here is no advice
-        if group.name not in taken(load_class(kind, choice.target, base, allowed)):
-            return False
-        if not others:
-            return True
-    for other in others:
+        return group.name in taken(load_class(kind, choice.target, _BASES[kind], allowed))
+    return False
+
+
+def with_others(
+    kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Sync | Strategy]]:
+    """The group's own choices that it takes, but the usual one, and what it is with each. It has a use for them."""
+    for other in _others(group):
         with suppress(ConfigError, LayoutError):
             made = build(group.name, shipped(group.name, other), base_of(group.name), (), {"seed": 0})
-            build(kind, choice, base, allowed, {**usual(), group.name: made})
-            return True
-    return False
+            yield other, build(kind, choice, _BASES[kind], allowed, {**usual(), group.name: made})
+
+
+def _others(group: Group) -> list[str]:
+    """Of the group's own choices, all but the usual one."""
+    return sorted(file.stem for file in (CONF / group.name).glob("*.yaml") if file.stem != group.usual)
 
 
 def _groups() -> list[Group]:

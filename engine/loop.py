@@ -38,18 +38,19 @@ class Job:
     stop: StopAgreement
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
-    activations: int = field(default=0)  # measured in the first step
+    activations: int = field(default=0)  # measured in the first steps
 
 
 def train(job: Job) -> int:
     """Train; returns the number of steps done, less than `steps` when the run was asked to stop."""
-    done = job.start
+    done, found = job.start, memory.ActivationPeak()
     while (step := job.sync.next_step(done)) < job.steps:
         if job.stop.before(step, job.meter.last):
             return done
         seed_step(job, step)
-        account = memory.activations() if job.activations == 0 else nullcontext()
-        with job.meter.step(job.partition.size(step, job.replica)), account as activations:
+        accounts = job.activations == 0 or job.meter.trained_steps < job.strategy.fills
+        account = memory.activations(found) if accounts else nullcontext()
+        with job.meter.step(job.partition.size(step, job.replica)), account:
             batch = take(job, step)
             job.sync.begin(batch)
             with job.compute.step(step), _in(step, job.comm.board):
@@ -57,8 +58,7 @@ def train(job: Job) -> int:
             job.sync.update()
             if not job.sync.took_step:
                 job.meter.discount()
-        if activations is not None:
-            job.activations = activations.peak
+        job.activations = found.peak
         value = None if loss is None else loss.item()
         if value is not None and not math.isfinite(value):
             raise DivergedError(

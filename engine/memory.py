@@ -71,16 +71,19 @@ class _Saved:
 
     def __init__(self, tensor: Tensor, account: ActivationPeak) -> None:
         self.tensor = tensor.detach()
-        account.count(tensor, self)
+        account.count(_own(self.tensor), self)
 
 
 _current: ContextVar[ActivationPeak | None] = ContextVar("account", default=None)  # of this thread
 
 
 @contextmanager
-def activations() -> Iterator[ActivationPeak]:
-    """Account for what forward and backward passes in here save for backward, recomputed or not."""
-    account = ActivationPeak()
+def activations(account: ActivationPeak | None = None) -> Iterator[ActivationPeak]:
+    """Account for what forward and backward passes in here save for backward, recomputed or not.
+
+    `account`: one to go on with.
+    """
+    account = account or ActivationPeak()
 
     def pack(tensor: Tensor) -> Tensor | _Saved:
         return tensor if _is_parameter(tensor) else _Saved(tensor, account)
@@ -107,6 +110,12 @@ def _accounted_to(account: ActivationPeak | None) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """What this worker has of it: a DTensor's own storage has the size of the whole, and nothing in it."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
 
 
 def _is_parameter(tensor: Tensor) -> bool:

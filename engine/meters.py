@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..comm import Comm
-from ..comm.timeline import Operation, StepSplit, last_launches, split
+from ..comm.timeline import Operation, Pass, StepSplit, last_launches, split
 from ..strategies.base import Measures
 from ..tracking.records import Measured, Staleness, StepTime, Wire, WorkerTime
 from .layout import Layout, Role
@@ -44,6 +44,7 @@ class Report:
     sync: Measures = field(default_factory=Measures)
     left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
+    passes: list[Pass] = field(default_factory=list[Pass])  # none where no trace was asked for
 
     @property
     def measured(self) -> list[tuple[float, float, int]]:
@@ -60,6 +61,7 @@ class Report:
     def from_json(plain: dict[str, Any]) -> "Report":
         report = Report(**plain)
         report.operations = [Operation(*operation) for operation in plain["operations"]]
+        report.passes = [Pass(*each) for each in plain["passes"]]
         return report
 
 
@@ -98,6 +100,19 @@ class Meter:
         if len(self.steps) > 2 * self._kept:
             del self.steps[: -self._kept]
 
+    @contextmanager
+    def drain(self) -> Iterator[None]:
+        """What the last step left under way is finished: it takes that much longer."""
+        start = self._now()
+        yield
+        end = self._now()
+        if not self.steps:
+            return
+        self.ended = end
+        self.seconds = self.at(end) if self._counts_pauses else self.seconds + end - start
+        begun, over, samples = self.steps[-1]
+        self.steps[-1] = begun, over + end - start, samples
+
     def discount(self) -> None:
         """The step under way took time, but its samples did not train the model."""
         self._counts = False
@@ -131,6 +146,7 @@ class Meter:
             sync=sync,
             left_out=max(self._left_out - (self.trained_steps - len(steps)), 0),
             known_from=timeline.operations[0].start if some_are_gone else float("-inf"),
+            passes=[each for each in timeline.passes or () if each.end > since],
         )
 
 

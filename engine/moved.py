@@ -14,6 +14,14 @@ _NOW = {  # choice -> its class now, those of the knobs that it has kept, and th
 }
 
 
+def renewed_strategy(strategy: Any) -> Any:
+    """A stored choice of a strategy as the same choice is stored now: a pipeline's `cuts` are its `cut`."""
+    match strategy:
+        case {"target": "paceline.strategies.pipeline.Pipeline", "knobs": {"cuts": cuts, **knobs}}:
+            return strategy | {"knobs": knobs | {"cut": "parameters" if cuts is None else cuts}}
+    return strategy
+
+
 def renewed(sync: Any) -> Any:
     """A stored choice of a sync mode, {name, target, knobs}, as the same choice is stored now."""
     match sync:

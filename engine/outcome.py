@@ -8,9 +8,11 @@ from ..tracking.records import End, Status, Summary
 from . import memory
 from .evaluations import Evaluations
 from .loop import Job
+from .measured_schedule import beside
 from .meters import Meter, Report, is_too_short, summarise, without_times
 from .notes import effective_batch
 from .saving import Saving
+from .timetable import schedule_of
 from .trace import write_trace
 from .worker import Worker
 
@@ -40,8 +42,20 @@ def report(worker: Worker, trained: Trained | None) -> None:
         _summarise(worker, trained, reports)
         if worker.assignment.trace is not None:
             write_trace(worker.assignment.trace, reports, worker.directory.name, worker.parts.launcher.modelled)
+            _keep_schedule(worker, reports)
         board.post("over", "")
     board.read("over", layout.chief)
+
+
+def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
+    """For the report, where there is one."""
+    timetable = worker.assignment.timetable
+    if timetable is None:
+        return
+    name, modelled = schedule_of(worker.experiment), worker.parts.launcher.modelled
+    kept = beside(name, timetable, reports, worker.layout, modelled)
+    if kept is not None:
+        worker.directory.write_schedule(kept)
 
 
 def _memory(worker: Worker, activations: int) -> dict[str, int]:

@@ -20,7 +20,7 @@ class Pair:
     sync: str
     accepted: bool
     meaning: str  # of what is accepted; else why it is not
-    takes: list[str]  # groups of which it has a use for other choices than the usual ones
+    takes: dict[str, list[str]]  # by group, the other choices than the usual one that it takes, where there are any
 
 
 def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Sync) -> None:
@@ -50,8 +50,8 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
     if strategy.shares and not sync.entrywise:
         raise LayoutError(
             f"compress: chooses entries by what else a worker sends, and strategy={strategy_name} holds some "
-            "parameters whole on several workers of a replica, which would drift apart; choose compress=none, fp16 or "
-            "bf16"
+            "parameters whole on several workers of a replica, which would drift apart; choose compress=none, fp16, "
+            "bf16 or threshold"
         )
 
 
@@ -60,11 +60,9 @@ def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[
     usual = given.usual()
 
     @cache
-    def known(kind: str, choice: str, group: str) -> bool:
-        return given.takes(kind, named[kind, choice], BY_NAME[group], allowed)
-
-    def takes(kind: str, choice: Choice, group: str) -> bool:
-        return known(kind, choice.name, group)
+    def others(kind: str, choice: str, group: str) -> list[tuple[str, Sync | Strategy]]:
+        asked = kind, named[kind, choice], BY_NAME[group], allowed
+        return list(given.with_others(*asked)) if given.has_use_for(*asked) else []
 
     named = {(kind, choice.name): choice for kind, its in (("strategy", strategies), ("sync", modes)) for choice in its}
     for chosen in strategies:
@@ -74,11 +72,26 @@ def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[
             try:
                 check_pair(chosen.name, mode.name, strategy, sync)
             except ConfigError as error:
-                yield Pair(chosen.name, mode.name, False, str(error), [])
-            else:
-                who = [("strategy", chosen), *([("sync", mode)] if strategy.own_sync() is None else [])]
-                groups = [name for name in usual if any(takes(kind, choice, name) for kind, choice in who)]
-                yield Pair(chosen.name, mode.name, True, _meaning(strategy, sync), groups)
+                yield Pair(chosen.name, mode.name, False, str(error), {})
+                continue
+            takes: dict[str, list[str]] = {}
+            for group in usual:
+                of_mode = others("sync", mode.name, group) if strategy.own_sync() is None else []
+                found = [*others("strategy", chosen.name, group), *of_mode]
+                names = [name for name, made in found if _goes(chosen.name, mode.name, strategy, made)]
+                if names:
+                    takes[group] = list(dict.fromkeys(names))
+            yield Pair(chosen.name, mode.name, True, _meaning(strategy, sync), takes)
+
+
+def _goes(strategy_name: str, sync_name: str, strategy: Strategy, made: Sync | Strategy) -> bool:
+    """Whether the strategy takes the sync mode as it is with another choice of a group."""
+    try:
+        if isinstance(made, Sync):
+            check_pair(strategy_name, sync_name, strategy, made)
+    except (ConfigError, LayoutError):
+        return False
+    return True
 
 
 def _meaning(strategy: Strategy, sync: Sync) -> str:

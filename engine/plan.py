@@ -12,15 +12,15 @@ from ..compat.dynamo import without_dynamo
 from ..strategies import Cost, LayoutError, Strategy, Sync
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.exchange.collectives import Collective
+from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
-from ..strategies.placements import entries
+from ..strategies.placements import entries, placements_of
 from ..tracking.records import Predicted
 from . import given, memory
-from .blame import layer, place, said
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
-from .failures import shortest, speaks_for_itself
+from .fits import batch_of, checked_loss, model_takes
 from .launchers import launcher_of
 from .layout import Layout
 from .meta import Repeats
@@ -40,13 +40,16 @@ class Sent:
 class PartPlan:
     """What the workers of one part hold and send. Bytes, and bytes a step."""
 
-    layers: list[str]
+    runs: list[list[str]]  # of layers that follow one another in the model
+    layers: list[str]  # all of them
     parameters: int  # entries
     own: int  # of these, those that no part before has: their sum is the whole model's
     memory: dict[str, int]  # of a worker, by kind
     server_memory: dict[str, int]  # at most, if the sync mode has servers
     held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
     within: Traffic  # what its workers send to others of their replica
+    along: dict[str, float]  # the same, by axis
+    is_cut: bool  # some of its layers are pieces
     worker: Traffic | None  # None: it takes the data to know
     server: Traffic | None
 
@@ -171,7 +174,7 @@ def _uncompressed(
         if cost is None or not sync.states_cost:
             found.append(Sent(None, None))
         else:
-            found.append(Sent(_add(plan.within, cost.worker), cost.server))
+            found.append(Sent(added(plan.within, cost.worker), cost.server))
     return found
 
 
@@ -191,26 +194,21 @@ def _part_plans(
 ) -> list[PartPlan]:
     modules = parts.modules
     parts.model.train()
-    spec, size = parts.data.spec, experiment.batch_size
-    inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
-    targets = torch.empty(size, *spec.target_shape, dtype=spec.target_dtype, device="meta")
+    size = experiment.batch_size
+    inputs, targets = batch_of(parts.data.spec, size)
     repeats = Repeats()
-    try:
-        with memory.AttentionOf(device), repeats:
-            activations = _activations(experiment, parts, inputs, targets, device)
-    except Exception as error:
-        refused = _not_taken(error, experiment, inputs, parts.allowed)
-        if refused is error:
-            raise
-        raise refused from error
+    with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), repeats:
+        activations = _activations(experiment, parts, inputs, targets, device)
     with repeats:
-        within = parts.strategy.cost(modules, inputs)
+        along = parts.strategy.cost_along(modules, inputs)
     parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
     plans: list[PartPlan] = []
-    for module, traffic, saved, own in zip(modules, within, activations, entries(modules), strict=True):
+    owned = entries(modules, parts.strategy.mesh)
+    for i, (module, saved, own) in enumerate(zip(modules, activations, owned, strict=True)):
+        traffic = added(*(each[i] for each in along.values()))
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        stated = parts.sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, len(plans)))
+        stated = parts.sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, i))
         cost, is_stated = stated or Cost(), stated is not None and parts.sync.states_cost
         state = _optimizer_state(parameters, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
@@ -224,51 +222,21 @@ def _part_plans(
         held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
         plans.append(
             PartPlan(
-                layers=[name for name, _ in module.named_children()],
+                runs=(runs := parts.strategy.layers(module)),
+                layers=[name for run in runs for name in run],
                 parameters=sum(parameter.numel() for parameter in parameters),
                 own=own,
                 memory=dict(held),
                 server_memory={**server, "buffers": payload(parameters)},
                 held_in_parameters=payload(parameters),
                 within=traffic,
-                worker=_add(traffic, cost.worker) if is_stated else None,
+                along={axis: sum(each[i].values()) for axis, each in along.items()},
+                is_cut=bool(placements_of(module)),
+                worker=added(traffic, cost.worker) if is_stated else None,
                 server=cost.server if is_stated else None,
             )
         )
     return plans
-
-
-def _not_taken(error: Exception, experiment: Experiment, inputs: Tensor, allowed: tuple[str, ...]) -> Exception:
-    """What to say when the model's forward fails; the error itself where it is not the model's."""
-    where, which = place(error, allowed), layer(error)
-    is_shapes = isinstance(error, RuntimeError | IndexError)  # torch's word on them
-    if speaks_for_itself(error) or not (where or which or is_shapes):
-        return error
-    at = "".join(f"{words}: " for words in (where, which) if words)
-    return ConfigError(
-        f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
-        f"{inputs.dtype} {list(inputs.shape)}: {at}{said(error)}"
-    )
-
-
-def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, parts: Parts) -> None:
-    spec = parts.data.spec
-    wanted = f"[samples, {', '.join(map(str, parts.task.outputs(spec)))}]"
-    if not isinstance(outputs, Tensor):
-        code = type(model).forward.__code__
-        where = (
-            f"{type(model).__module__}.{code.co_qualname} ({shortest(code.co_filename)}, line {code.co_firstlineno})"
-        )
-        raise ConfigError(
-            f"model={experiment.model.name}: {where} returns a {type(outputs).__name__}; must return a tensor "
-            f"{wanted}, such as the object's .logits"
-        )
-    if not parts.task.accepts(outputs, spec):
-        kind = f"{spec.classes} classes" if spec.targets == "labels" else f"numbers ({spec.target_dtype})"
-        raise ConfigError(
-            f"model={experiment.model.name} puts out {list(outputs.shape)}; data={experiment.data.name} has targets "
-            f"{list(spec.target_shape)} of {kind}, so it must be {wanted}"
-        )
 
 
 def _activations(
@@ -279,11 +247,7 @@ def _activations(
     In backward there is more only where something is computed again, and most in that of the first, while the others
     wait.
     """
-
-    def loss(outputs: Tensor, wanted: Tensor) -> Tensor:
-        _check_outputs(experiment, parts.modules[parts.strategy.loss_part], outputs, parts)
-        return parts.task.loss(outputs, wanted)
-
+    loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
     peaks: list[int] = []
     for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
         before, again = 0, 0
@@ -311,7 +275,3 @@ def _optimizer_state(parameters: list[nn.Parameter], make_optimizer: MakeOptimiz
     except (TypeError, RuntimeError, OverflowError) as error:  # wants a closure, sparse gradients, smaller numbers
         raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {error}") from error
     return memory.held(memory.optimizer_state(optimizer))
-
-
-def _add(a: Traffic, b: Traffic) -> dict[str, float]:
-    return {primitive: a.get(primitive, 0) + b.get(primitive, 0) for primitive in {**a, **b}}

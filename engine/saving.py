@@ -2,7 +2,7 @@
 
 import json
 
-from ..strategies.placements import dims_of
+from ..strategies.placements import dims_of, pieces_of
 from ..tracking.records import Checkpoint
 from . import checkpoint
 from .checkpoint import Manifest
@@ -37,6 +37,7 @@ class Saving:
         whole = {"parameters": worker.strategy.part_state(parameters), "sync": state}
         if dims := dims_of([worker.module]):
             whole["split"] = dims
+            whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)
         directory = worker.directory
         name, digest = checkpoint.write_part(directory.checkpoints, done, role.part, role.replica, whole)
         key = f"checkpoint/{done}"

@@ -84,6 +84,8 @@ class Prepared:
         """What each of its workers is told."""
         from .assignment import Assignment
 
+        draws = self.trace is not None and "stage" in plan.layout.mesh.axes
+        timetable = self.timetable() if draws else None
         return Assignment(
             self.experiment,
             directory.path,
@@ -92,6 +94,7 @@ class Prepared:
             plan.predicted(),
             self.checkpoint,
             self.trace,
+            None if timetable is None else timetable.as_dict(),
         )
 
     def plan(self) -> "Plan":

@@ -2,7 +2,8 @@
 
 A configuration may come from anywhere, so what it names is held to three rules before it is called: the module is ours,
 torch.nn's or torch.optim's, or one that the user allowed; it names a class; the class is of the type that the group
-demands. Then its knobs are held to the types and ranges in the class's own signature.
+demands. Of a model it may name a function, whose annotation says that it returns such a class: torchvision's and timm's
+models are functions. Then its knobs are held to the types and ranges in its own signature.
 """
 
 import difflib
@@ -10,7 +11,8 @@ import importlib
 import inspect
 import json
 import re
-from types import ModuleType, UnionType
+from collections.abc import Callable
+from types import FunctionType, ModuleType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Le, Lt
@@ -37,6 +39,7 @@ _OF_OPTIMIZERS: dict[str, Any] = {
     "alpha": _Rate,
     "rho": Annotated[float, Ge(0), Le(1)],
 }
+MAY_BE_MADE = ("model",)  # groups of which a function may make an object
 _STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -55,24 +58,50 @@ def check_target(group: str, target: str, allowed: tuple[str, ...]) -> None:
 
 def load_class(group: str, target: str, base: type[T], allowed: tuple[str, ...]) -> type[T]:
     """The class that `target` names. Raises `ConfigError` unless it is a `base`."""
-    check_target(group, target, allowed)
-    if target in MOVED:
-        raise ConfigError(f"{group}._target_={target}: is called {MOVED[target]} now")
-    module_name, _, class_name = target.rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"{group}._target_={target}: cannot import {module_name}: {error}") from None
-    found = getattr(module, class_name, None)
-    if found is None:
-        raise ConfigError(f"{group}._target_={target}: the module {_near_class(module, class_name, base)}")
+    found = _named(group, target, base, allowed)
     if not (isinstance(found, type) and issubclass(found, base)):
         what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
-        raise ConfigError(f"{group}._target_={target}: is {what}; must be a class {_derived(group, base)}")
+        says = ", or a function that says so of what it returns (-> Module)" if group in MAY_BE_MADE else ""
+        raise ConfigError(f"{group}._target_={target}: is {what}; must be a class {_derived(group, base)}{says}")
     if inspect.isabstract(found):
         lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
         raise ConfigError(f"{group}._target_={target}: lacks {lacks}; must be a class {_derived(group, base)}")
     return found
+
+
+def load_maker(group: str, target: str, base: type[T], allowed: tuple[str, ...]) -> Callable[..., T]:
+    """That class, or a function that is annotated to return a `base`, where the group takes one.
+
+    Raises `ConfigError`.
+    """
+    found = _named(group, target, base, allowed) if group in MAY_BE_MADE else None
+    if isinstance(found, FunctionType):
+        result = _hints(found).get("return")
+        if isinstance(result, type) and issubclass(result, base):
+            return found
+    return load_class(group, target, base, allowed)
+
+
+def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> object:
+    check_target(group, target, allowed)
+    if target in MOVED:
+        raise ConfigError(f"{group}._target_={target}: is called {MOVED[target]} now")
+    module_name, _, name = target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{group}._target_={target}: cannot import {module_name}: {error}") from None
+    found = getattr(module, name, None)
+    if found is None:
+        raise ConfigError(f"{group}._target_={target}: the module {_near_class(module, name, base)}")
+    return found
+
+
+def _hints(maker: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return get_type_hints(maker.__init__ if isinstance(maker, type) else maker, include_extras=True)
+    except NameError:  # a signature that names what its module does not import: nothing to check against
+        return {}
 
 
 def base_of(group: str) -> type:
@@ -101,12 +130,12 @@ def _near_class(module: ModuleType, name: str, base: type) -> str:
 
 def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], given: dict[str, Any]) -> T:
     """An object of the choice. `given`: what the engine itself passes, where the constructor has a place for it."""
-    cls = load_class(group, choice.target, base, allowed)
-    signature = inspect.signature(cls)
-    _check_knobs(group, choice.knobs, cls, signature, set(given))
+    maker = load_maker(group, choice.target, base, allowed)
+    signature = inspect.signature(maker)
+    _check_knobs(group, choice.knobs, maker, signature, set(given))
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
-        return cls(**passed, **choice.knobs)
+        return maker(**passed, **choice.knobs)
     except Exception as error:
         where = place(error, allowed)
         is_of_knobs = isinstance(error, ValueError | TypeError | RuntimeError | AssertionError)
@@ -114,37 +143,37 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
             raise
         if not (is_of_knobs and choice.knobs):
             raise ConfigError(f"{group}={choice.name}: {where or choice.target}: {said(error)}") from error
-        blamed = [name for name in choice.knobs if not _accepts(cls, {**passed, name: choice.knobs[name]})]
+        blamed = [name for name in choice.knobs if not _accepts(maker, {**passed, name: choice.knobs[name]})]
         knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
         raise ConfigError(f"{knobs}: {first_line_of(error)} ({where or choice.target})") from error
 
 
-def _accepts(cls: type, arguments: dict[str, Any]) -> bool:
+def _accepts(maker: Callable[..., object], arguments: dict[str, Any]) -> bool:
     try:
-        cls(**arguments)
+        maker(**arguments)
     except (ValueError, TypeError, RuntimeError, AssertionError):
         return False
     return True
 
 
-def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspect.Signature, given: set[str]) -> None:
-    try:
-        hints = get_type_hints(cls.__init__, include_extras=True)
-    except NameError:  # a signature that names what its module does not import: nothing to check against
-        hints = {}
+def _check_knobs(
+    group: str, knobs: dict[str, Any], maker: Callable[..., object], signature: inspect.Signature, given: set[str]
+) -> None:
+    hints = _hints(maker)
     names = [name for name in signature.parameters if name not in given]
-    is_optimizer = cls.__module__.startswith("torch.optim.")
+    is_optimizer = maker.__module__.startswith("torch.optim.")
+    takes_more = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
     for name, value in knobs.items():
-        if name in given or name not in names:
+        if (name in given or name not in names) and not (takes_more and group in MAY_BE_MADE):
             close = difflib.get_close_matches(name, names, n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else elsewhere(f"{group}.{name}")
             hint = hint or f"valid: {', '.join(names) or 'none'}"
             if name in given and name in BY_NAME:
                 hint = f"{name}=... chooses it"
-            raise ConfigError(f"{group}.{name}: {cls.__name__} has no such parameter; {hint}")
+            raise ConfigError(f"{group}.{name}: {maker.__name__} has no such parameter; {hint}")
         if is_optimizer and name in _OF_OPTIMIZERS:
             _check_type(f"{group}.{name}", value, _OF_OPTIMIZERS[name])
-        elif name in hints:
+        elif name in hints and name in names:
             _check_type(f"{group}.{name}", value, hints[name])
     for name, parameter in signature.parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (
@@ -152,7 +181,7 @@ def _check_knobs(group: str, knobs: dict[str, Any], cls: type, signature: inspec
             parameter.VAR_KEYWORD,
         )
         if name not in knobs and name not in given and not optional:
-            raise ConfigError(f"{group}.{name}: is missing; {cls.__name__} needs it")
+            raise ConfigError(f"{group}.{name}: is missing; {maker.__name__} needs it")
 
 
 def values_of(cls: type, knob: str) -> list[Any]:

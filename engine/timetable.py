@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..compat.dynamo import without_dynamo
@@ -13,22 +12,28 @@ from ..strategies.pipelining.simulate import Simulation, in_flight, live_version
 from .build import assemble
 from .compute import ComputeModel
 from .experiment import Experiment
+from .fits import batch_of
 from .launchers import launcher_of
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """Of one replica's forward and backward passes, without the update and the sums over replicas."""
+    """Of one replica's forward and backward passes, without the update and the sums over replicas.
+
+    Without a flush: of some steps of steady state.
+    """
 
     simulation: Simulation
     seconds: bool  # messages are in it; else time is in floating-point operations, and messages take none
 
     def as_dict(self) -> dict[str, Any]:
         found, held = self.simulation, in_flight(self.simulation.schedule)
-        versions, busy = live_versions(found.schedule), found.busy
+        versions, busy = live_versions(found.schedule, found.versions), found.busy
         return {
             "unit": "seconds" if self.seconds else "floating-point operations",
             "time": found.seconds,
+            "steps": found.steps,
+            "steady": found.window is not None,
             "bubble": found.bubble,
             "stages": [
                 {"stage": stage, "worker": worker, "in_flight": held[stage], "versions": versions[stage]}
@@ -42,6 +47,12 @@ class Timetable:
                 for worker, row in enumerate(found.events)
             ],
         }
+
+
+def schedule_of(experiment: Experiment) -> str:
+    """Its name; a user's own has been read, and is known by what is in it."""
+    schedule = experiment.strategy.knobs.get("schedule", "")
+    return schedule if isinstance(schedule, str) else "of your own"
 
 
 @without_dynamo()
@@ -73,7 +84,6 @@ def make_timetable(
         link = network.inside if hosts is not None and hosts[one] == hosts[other] else network.between
         return link.latency + nbytes / link.bandwidth
 
-    spec, size = parts.data.spec, experiment.batch_size
-    inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
+    inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
     found = parts.strategy.simulate(parts.modules, inputs, time, message)
     return None if found is None else Timetable(found, modelled)

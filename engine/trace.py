@@ -3,20 +3,21 @@
 Format: "Trace Event Format" (Google, 2016): complete events ("X") of one process, a thread a worker or server,
 microseconds since the first step that is shown.
 A step divides into what the worker was blocked on, waiting until the last participant launched the operation and
-communicating from then on (comm/timeline.py), and compute: the rest. Between steps (evaluation, checkpoints) nothing is
-shown. A server's operations are shown, and not what it does between them.
+communicating from then on (comm/timeline.py), and compute: the rest. A pipeline's passes are called what its schedule
+calls them, such as 2F0. Between steps (evaluation, checkpoints) nothing is shown. A server's operations are shown, and
+not what it does between them.
 Flow events ("s", "f") are arrows: a message, from its launch in the sender's thread to the end of its receipt in the
 receiver's. It has one where both ends are shown.
 """
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..comm.timeline import Blocked, Operation, blocked, last_launches
+from ..comm.timeline import Blocked, Operation, Pass, blocked, last_launches
 from ..tracking.run_directory import write_atomically
 from .meters import Report
 
@@ -31,6 +32,7 @@ class Phase(NamedTuple):
     end: float
     kind: str  # compute, waiting, communication
     operation: Operation | None = None
+    name: str = "compute"  # of what was computed
 
 
 class Event(NamedTuple):
@@ -78,7 +80,8 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
             steps = report.whole(report.steps)
             each = zip(steps, blocked(steps, report.operations, launches), strict=True)
             for number, (step, within) in enumerate(each, report.trained_steps - len(steps) + 1):
-                events += _events(phases_of(step, within), report.rank, begin, {"step": number}, messages, names)
+                phases = by_pass(phases_of(step, within), report.passes)
+                events += _events(phases, report.rank, begin, {"step": number}, messages, names)
             shown[_name(report)] = {"steps_trained": report.trained_steps, "steps_shown": len(steps)}
     events.sort(key=lambda event: event[:2])
     about = {"run": run, "clock": "modelled" if modelled else "measured", "shown": shown}
@@ -110,6 +113,22 @@ def phases_of(step: tuple[float, float], within: list[Blocked]) -> Iterator[Phas
     yield Phase(now, over, "compute")
 
 
+def by_pass(phases: Iterable[Phase], passes: Sequence[Pass]) -> Iterator[Phase]:
+    """Computing cut where passes, one after the other, begin and end; each piece has the name of its pass."""
+    for phase in phases:
+        now = phase.start
+        if phase.kind == "compute":
+            for i in range(bisect_left(passes, now, key=lambda each: each.end), len(passes)):
+                name, start, end = passes[i]
+                if start >= phase.end:
+                    break
+                start, end = max(start, now), min(end, phase.end)
+                yield phase._replace(start=now, end=start)
+                yield Phase(start, end, "compute", name=name)
+                now = end
+        yield phase._replace(start=now)
+
+
 def _since(begin: float, operations: list[Operation]) -> list[Operation]:
     return [op._replace(start=max(op.start, begin)) for op in operations if op.end > begin]
 
@@ -137,7 +156,7 @@ def _events(
         if end <= start:
             continue
         if (operation := phase.operation) is None:
-            yield Event(start, rank, end, phase.kind, phase.kind, dict(told))
+            yield Event(start, rank, end, phase.kind, phase.name, dict(told))
             continue
         message = messages.get((operation.channel, operation.number))
         about: dict[str, int | str] = {"operation": operation.channel, "number": operation.number}

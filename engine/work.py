@@ -30,6 +30,8 @@ def work(
     started: Callable[[], None] = lambda: None,
 ) -> None:
     """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
+    if assignment.trace is not None:
+        comm.timeline.keep_passes()
     with comm.ledger.aside():
         worker = set_up(assignment, parts, comm, device)
     dates = Dates(comm.board, comm.rank, parts.layout, parts.sync, worker.read_of_living)
@@ -48,7 +50,8 @@ def work(
     started()
     done = train(job)
     status = "completed" if done == job.steps else "interrupted"
-    parts.strategy.drain()
+    with job.meter.drain():
+        parts.strategy.drain()
     with comm.ledger.aside():
         if status == "interrupted" and saving.saved_at != done and worker.saves:
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
@@ -142,7 +145,8 @@ def _after_step(
     saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and worker.saves
     if not (evaluates or saves):
         return
-    worker.strategy.drain()
+    with job.meter.drain():
+        worker.strategy.drain()
     with worker.comm.ledger.aside():
         if evaluates:
             evaluations.during(done, job)

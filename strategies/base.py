@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
+from .mesh import Mesh
 
 if TYPE_CHECKING:
     from .pipelining.simulate import Simulation
@@ -64,6 +65,7 @@ class Trial:
     alone: Mapping[str, object] = field(default_factory=dict)  # knobs without which it does not run on one replica
     of_64: Mapping[str, object] = field(default_factory=dict)  # overrides with which 64 workers learn digits
     optimizer: Mapping[str, object] = field(default_factory=dict)  # overrides, where it steps with its own alone
+    model: Mapping[str, object] = field(default_factory=dict)  # overrides, of a strategy that takes images alone
     accuracy_lost: float = 0.02  # at most, to serial training on digits
     rounding: float = 1e-12  # from serial training in float64, where only the order of sums differs
     slow: bool = False  # it takes seconds to begin
@@ -104,6 +106,7 @@ class Strategy(ABC):
     shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
+    fills: int = 1  # steps until a worker holds as many activations as it ever does
     moves_model: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
@@ -115,13 +118,28 @@ class Strategy(ABC):
         """The workers of one replica."""
         return prod(self.axes.values())
 
+    @property
+    def mesh(self) -> Mesh:
+        """Of the workers of one replica."""
+        return Mesh(self.axes)
+
     def own_sync(self) -> "Sync | None":
         """The update, when it is not left to a sync mode (torch's DDP). Such a strategy takes sync=bsp only."""
         return None
 
+    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        """The knobs that it chooses by the model and a replica's batch, which are on the meta device: once, before
+        `split`, so that all workers have the same. Raises `LayoutError`.
+        """
+        return {}
+
     def split(self, model: nn.Module) -> list[nn.Module]:
         """The parts of `model`, in order; it works on the meta device too. Raises `LayoutError`."""
         return [model]
+
+    def layers(self, part: nn.Module) -> list[list[str]]:
+        """What a part is made of, by name: runs of layers that follow one another in the model."""
+        return [[name for name, _ in part.named_children()]]
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer that cannot step on these parts; its parameters may be on the meta device.
@@ -196,6 +214,10 @@ class Strategy(ABC):
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
         return [{} for _ in parts]
+
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
+        """What `cost` states, by the axis along which it is sent. A strategy with several axes says how much each."""
+        return {axis: self.cost(parts, inputs) for axis in self.axes}
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""
@@ -343,6 +365,13 @@ class Sync(ABC):
 
         None where it depends on `world.steps_per_epoch`, which is not known yet.
         """
+
+
+def is_mean_cross_entropy(loss: Loss) -> bool:
+    """Whether it says of itself that it is the mean over all predictions of the cross-entropy of the softmax of logits
+    [..., classes], so that a strategy may compute it in another way (`tasks.losses.CrossEntropy` does).
+    """
+    return bool(getattr(loss, "is_mean_cross_entropy", False))
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

@@ -47,3 +47,8 @@ class Mesh:
         """The rank whose random numbers `rank` draws."""
         position = self.position(rank)
         return self.rank({axis: 0 if axis in ALIKE else i for axis, i in position.items()})
+
+    def along(self, rank: int, axis: str) -> list[int]:
+        """The ranks, `rank` among them, that differ from it on this axis alone."""
+        position = self.position(rank)
+        return [self.rank({**position, axis: i}) for i in range(self.axes[axis])]

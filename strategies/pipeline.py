@@ -3,16 +3,20 @@
 Huang et al. 2019, "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (arXiv 1811.06965),
 and those named in pipelining/schedules.py, which says what each schedule does.
 
-The model, an `nn.Sequential`, is cut into p contiguous stages, or p v of them where each worker has v chunks: stage s
-is on worker s % p. A batch is cut into m micro-batches. Every schedule ends with a flush: all gradients are there
-before the update. So each equals gradient accumulation over the same micro-batches bit for bit, and naive, whose m is
-1, serial training. With `recompute` a stage keeps only its inputs, and computes its passes again for backward; zb_h1
-does so twice, for the gradients of the inputs and for those of the weights.
+The model is cut between its blocks (pipelining/blocks.py) into p contiguous stages, or p v of them where each worker
+has v chunks: stage s is on worker s % p, and with zb_v on worker min(s, 2 p - 1 - s). A batch is cut into m
+micro-batches. A schedule with a flush has all gradients before the update. So each equals gradient accumulation over
+the same micro-batches bit for bit, and naive, whose m is 1, serial training. pipedream and pipedream_2bw have none
+(pipelining/without_flush.py): batches follow one another without a pause, and are trained on with older weights. With
+`recompute` a stage keeps only its inputs, and computes its passes again for backward; zb_h1 and zb_v do so twice, for
+the gradients of the inputs and for those of the weights.
 
 Cost per step: where a stage and the next one are on different workers, the output goes forward, and its gradient comes
-back: for each micro-batch |output| from the one, and as much from the other.
+back: for each micro-batch |output| from the one, and as much from the other. Weights that stages on several workers
+share are summed over them (pipelining/ties.py).
 """
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -24,28 +28,35 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from ..comm import Comm
-from .balance import balanced
 from .base import (
     Batch,
     BeforeBackward,
     Loss,
+    Memory,
     MessageTime,
     Pass,
     PassTime,
     Strategy,
+    Sync,
     TimeOf,
     Traffic,
-    layers_of,
     payload,
 )
 from .errors import LayoutError
+from .exchange.collectives.base import added
 from .pipelining.actions import Action, Schedule
-from .pipelining.check import add_messages, check, placement
+from .pipelining.blocks import blocks_of
+from .pipelining.check import add_messages, placement
 from .pipelining.chunks import Chunks, without_data
+from .pipelining.cut import by_memory, by_parameters, by_time, look
 from .pipelining.execute import Held, Step, forward
-from .pipelining.own import parsed, rows_of
+from .pipelining.own import checked, parsed, rows_of
 from .pipelining.schedules import SCHEDULES
-from .pipelining.simulate import Group, Simulation, Times, peak, simulate
+from .pipelining.simulate import Group, Simulation, Times, in_flight, live_versions, peak, simulate, steady
+from .pipelining.stream import Stream
+from .pipelining.ties import Ties, tied, traffic
+from .pipelining.updates import Updates
+from .pipelining.without_flush import READS, Reads, period, reads_of, stream
 from .placements import gather
 
 
@@ -55,27 +66,38 @@ class Pipeline(Strategy):
     def __init__(
         self,
         stages: Annotated[int, Ge(2)] = 2,
-        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1"] | str | list[str] = "gpipe",
+        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"]
+        | str
+        | list[str] = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cuts: list[Annotated[int, Ge(1)]] | None = None,
+        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
         recompute: bool = False,
         chunks: Annotated[int, Ge(1)] | None = None,
+        vertical_sync: bool = False,
     ) -> None:
-        """`cuts`: the indices of the layers at which stages 1, 2, ... begin; None balances the parameters.
+        """`cut`: what the heaviest stage has as little of as can be (pipelining/cut.py), or a list of the layers, by
+        index, at which stages 1, 2, ... begin.
 
-        `micro_batches`: m; a batch of fewer samples is cut into single samples. `chunks`: of the model on each worker;
-        None for 2 with schedule=interleaved, else 1. `schedule`: a name, or that of a user's own, or its lines, one for
-        each worker (pipelining/own.py). Raises `LayoutError`.
+        `micro_batches`: m; an epoch's last batch, if of fewer samples, is cut into single samples. `chunks`: of the
+        model on each worker; None for 2 with schedule=interleaved or zb_v, else 1. `schedule`: a name, or that of a
+        user's own, or its lines, one for each worker (pipelining/own.py). `vertical_sync`: of schedule=pipedream.
+        Raises `LayoutError`.
         """
         self.axes = {"stage": stages}
-        self.micro_batches = 1 if schedule == "naive" else micro_batches
-        self.chunks = chunks or (2 if schedule == "interleaved" else 1)
-        self.cuts, self.recompute = cuts, recompute
-        if isinstance(schedule, str) and schedule in SCHEDULES:
+        self.micro_batches = 1 if schedule in ("naive", "pipedream") else micro_batches
+        self.chunks = chunks or (2 if schedule in ("interleaved", "zb_v") else 1)
+        self.cut, self.recompute = cut, recompute
+        self.reads: Reads | None = reads_of(schedule, self.chunks, vertical_sync)  # None: with a flush
+        self.updates = Updates() if self.reads else None
+        if isinstance(schedule, str) and self.reads is not None:
+            self.schedule, _ = stream(stages, self.micro_batches, self.reads)
+            self.owns_update = f"with strategy.schedule={schedule} updates each stage when its schedule says so"
+            self.bitwise, self.fills = False, stages
+        elif isinstance(schedule, str) and schedule in SCHEDULES:
             self.schedule = SCHEDULES[schedule](stages, self.micro_batches, self.chunks)
         else:
             rows = rows_of(schedule, stages, micro_batches, self.chunks, ()) if isinstance(schedule, str) else schedule
-            self.schedule = _checked(parsed(rows), stages, micro_batches)
+            self.schedule = checked(parsed(rows), stages, micro_batches)
         self.holders = placement(self.schedule)  # the worker of each stage
         self.loss_part = self.holders[-1]
         self._restricted: dict[int, Schedule] = {}
@@ -83,56 +105,103 @@ class Pipeline(Strategy):
     @classmethod
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
         named = knobs.get("schedule", "gpipe")
-        if not isinstance(named, str) or named in SCHEDULES:
+        if not isinstance(named, str) or named in SCHEDULES or named in READS:
             return knobs
         sizes = knobs.get("stages", 2), knobs.get("micro_batches", 4), knobs.get("chunks") or 1
         return {**knobs, "schedule": rows_of(named, *sizes, allowed)}
+
+    def own_sync(self) -> Sync | None:
+        return self.updates
 
     def stages_of(self, worker: int) -> list[int]:
         """In the order of its chunks."""
         return [stage for stage, holder in enumerate(self.holders) if holder == worker]
 
-    def split(self, model: nn.Module) -> list[nn.Module]:
-        if not isinstance(model, nn.Sequential):
+    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        return self.cut_for(self.layers_alone(model), inputs, targets, loss)
+
+    def cut_for(self, layers: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        """`cut` as a list, where it is chosen by what a micro-batch takes in these layers. Raises `LayoutError`."""
+        if self.micro_batches > len(inputs):
             raise LayoutError(
-                f"strategy=pipeline cuts a model between the layers of an nn.Sequential, and {type(model).__name__} "
-                "is none; strategy=data_parallel takes any module"
+                f"strategy.micro_batches={self.micro_batches}: a replica's batch has batch_size={len(inputs)} samples, "
+                f"and cannot be cut into more pieces; choose strategy.micro_batches <= {len(inputs)}"
             )
-        layers, stages = list(layers_of(model).items()), len(self.holders)
-        if len(layers) < stages:
+        if self.cut not in ("time", "memory"):
+            return {}
+        sizes = self.micro_sizes(len(inputs))
+        looks = look(layers, inputs[: sizes[0]], targets[: sizes[0]], loss)
+        if self.cut == "time":
+            return {"cut": by_time(layers, looks, len(self.holders), self.recompute)}
+        m = len(sizes)
+        return {"cut": by_memory(layers, looks, in_flight(self.of_first(m)), self.recompute, self._versions(m))}
+
+    def layers_alone(self, model: nn.Module) -> list[Chunks]:
+        """Each block alone. Raises `LayoutError`."""
+        blocks, stages = blocks_of(model), len(self.holders)
+        if len(blocks) < stages:
             each = stages // self.parts
-            of_each, most = f" of {each} chunks each" if each > 1 else "", len(layers) // each
+            of_each, most = f" of {each} chunks each" if each > 1 else "", len(blocks) // each
+            less = "fewer strategy.chunks" if each > 1 else "strategy=data_parallel, which takes any model"
             raise LayoutError(
-                f"strategy.stages={self.parts}{of_each}: the model has {len(layers)} layers to cut between; "
-                + (f"choose strategy.stages <= {most}" if most > 1 else "choose fewer strategy.chunks")
+                f"strategy.stages={self.parts}{of_each}: the model has {len(blocks)} layers to cut between; choose "
+                + (f"strategy.stages <= {most}" if most > 1 else less)
             )
-        if self.cuts is not None and not _rises(self.cuts, stages, len(layers)):
+        return [Chunks(model, [[block]]) for block in blocks]
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        layers, stages = self.layers_alone(model), len(self.holders)
+        if self.cut == "parameters":
+            cuts = by_parameters(layers, stages)
+        elif isinstance(self.cut, str):
+            raise LayoutError(f"strategy.cut={self.cut}: needs a batch to look at (Strategy.settled)")
+        else:
+            cuts = self.cut
+        if not _rises(cuts, stages, len(layers)):
             raise LayoutError(
-                f"strategy.cuts={self.cuts}: needs {stages - 1} rising layer indices from 1 to {len(layers) - 1}"
+                f"strategy.cut={cuts}: needs {stages - 1} rising layer indices from 1 to {len(layers) - 1}"
             )
-        cuts = self.cuts or balanced([payload(list(layer.parameters())) for _, layer in layers], stages)
-        cut = [layers[a:b] for a, b in pairwise([0, *cuts, len(layers)])]
-        empty = [i for i, stage in enumerate(cut) if not any(p.requires_grad for _, x in stage for p in x.parameters())]
+        cut = [
+            [block for layer in layers[a:b] for block in layer.blocks[0]] for a, b in pairwise([0, *cuts, len(layers)])
+        ]
+        held = [list(Chunks(model, [stage]).parameters()) for stage in cut]
+        empty = [i for i, parameters in enumerate(held) if not any(each.requires_grad for each in parameters)]
         if empty:
+            fewer = ["fewer strategy.chunks, "] * (stages > self.parts) + ["fewer strategy.stages, "] * (self.parts > 2)
             raise LayoutError(
-                f"stage {empty[0]} of strategy=pipeline has no parameters to train (cuts {cuts}); choose fewer "
-                "strategy.stages, or strategy.cuts that leave each stage some"
+                f"stage {empty[0]} has no parameters to train (strategy.cut={cuts}); choose {''.join(fewer)}"
+                "a strategy.cut that leaves each stage some, or strategy=data_parallel"
             )
-        parts = [Chunks([cut[stage] for stage in self.stages_of(worker)]) for worker in range(self.parts)]
-        if sum(len({id(p) for _, x in stage for p in x.parameters()}) for stage in cut) > len(list(model.parameters())):
+        if self.reads is not None and sum(map(len, held)) > len(list(model.parameters())):
             raise LayoutError(
-                f"strategy.cuts={cuts}: two stages would share a parameter (tied weights) by a copy each; "
-                "untie them, cut elsewhere, or choose strategy=data_parallel"
+                f"strategy.cut={cuts}: two stages share a parameter (tied weights), whose gradients are summed before "
+                "the update; without a flush one of them has its own up to p - 1 batches before the other; untie them, "
+                "cut elsewhere, or choose a schedule with a flush, such as 1f1b"
             )
+        parts = [Chunks(model, [cut[stage] for stage in self.stages_of(worker)]) for worker in range(self.parts)]
+        for worker, part in enumerate(parts):
+            part.worker = worker
+        self.shares = bool(tied(parts))
         return list(parts)
 
+    def layers(self, part: nn.Module) -> list[list[str]]:
+        assert isinstance(part, Chunks)
+        return [[block.name for block in chunk] for chunk in part.blocks]
+
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self.take(self.split(model), loss, comm, before_backward)
+
+    def take(self, parts: Sequence[nn.Module], loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        """Keep this worker's of the parts, of which `comm` spans the workers."""
         self._comm = comm
         # What the other workers hold, without the memory: for shapes between stages and the names of full_state.
-        parts = self.split(model)
-        self.module = parts[comm.rank]
-        self._looks = [without_data(part if i == comm.rank else part.to("meta")) for i, part in enumerate(parts)]
+        holders = tied(parts)
+        self._looks = [without_data(part) for part in parts]
+        self.module = copy.deepcopy(parts[comm.rank]) if holders else parts[comm.rank]
+        for part in {*parts} - {self.module}:
+            part.to("meta")
         self._all = [*self._looks[: comm.rank], self.module, *self._looks[comm.rank + 1 :]]
+        self._ties = Ties(holders, self.module, comm)
         assert isinstance(self.module, Chunks)
         self._held = Held(
             module=self.module,
@@ -140,34 +209,58 @@ class Pipeline(Strategy):
             holders=self.holders,
             loss=loss,
             comm=comm,
-            before_backward=before_backward,
+            # what is summed over stages first is not yet whole when the last backward pass is over
+            before_backward=lambda roots, last: before_backward(roots, last and not self._ties),
             like=self._like,
             recompute=self.recompute,
+            updates=self.updates,
         )
+        self._stream = None if self.reads is None else Stream(self._held, self.reads)
         self._shapes: dict[tuple[int, tuple[int, ...]], Tensor] = {}
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
+        if self._stream is not None:
+            return self._stream_on(self._stream, batch)
         if batch.size == 0:
             return None
         sizes = self.micro_sizes(batch.size)
         total = torch.zeros((), device=batch.inputs.device)
         Step(self._held, batch.inputs.split(sizes), batch.targets.split(sizes), total).run(self._actions(len(sizes)))
+        self._ties.sum()
         return total if self._comm.rank == self.loss_part else None
+
+    def _stream_on(self, stream: Stream, batch: Batch) -> Tensor | None:
+        sizes = self.micro_sizes(batch.size) if batch.size else []
+        inputs, targets = (list(all_.split(sizes)) if sizes else [] for all_ in (batch.inputs, batch.targets))
+        total = stream.take(inputs, targets, batch.inputs.device)
+        return total if sizes and self._comm.rank == self.loss_part else None
+
+    def drain(self) -> None:
+        if self._stream is not None:
+            self._stream.drain()
 
     def _actions(self, micro_batches: int) -> Sequence[Action]:
         """This worker's, with its sends and receives."""
         if micro_batches not in self._restricted:
-            self._restricted[micro_batches] = add_messages(self._of_first(micro_batches))
+            self._restricted[micro_batches] = add_messages(self.of_first(micro_batches))
         return self._restricted[micro_batches][self._comm.rank]
 
-    def _of_first(self, micro_batches: int) -> Schedule:
-        """What is left of a schedule without the other micro-batches is one."""
+    def of_first(self, micro_batches: int) -> Schedule:
+        """What is left of a schedule without the other micro-batches is one. Without a flush: batches of so many."""
+        if self.reads is not None:
+            return stream(self.parts, micro_batches, self.reads)[0]
         return [[action for action in row if action.micro_batch < micro_batches] for row in self.schedule]
+
+    def _versions(self, micro_batches: int) -> list[int]:
+        """Of the weights of each stage, at most."""
+        if self.reads is None:
+            return [1] * len(self.holders)
+        return live_versions(*stream(self.parts, micro_batches, self.reads))
 
     def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Simulation:
         """Every micro-batch takes what the first one does, which is as large as any."""
         sizes = self.micro_sizes(len(inputs))
-        outputs = self._activations(parts, inputs[: sizes[0]], len(self.holders) - 1)
+        outputs = self.activations(parts, inputs[: sizes[0]], len(self.holders) - 1)
         passes: list[PassTime] = []
         for stage, entered in enumerate([inputs[: sizes[0]], *outputs]):
             worker = self.holders[stage]
@@ -181,14 +274,20 @@ class Pipeline(Strategy):
         messages = [
             message(payload([output]), *ends) for output, ends in zip(outputs, pairwise(self.holders), strict=True)
         ]
-        return simulate(self._of_first(len(sizes)), times, messages)
+        m, last = len(sizes), len(self.holders) - 1
+        if self.reads is None:
+            return simulate(self.of_first(m), times, messages)
+        schedule, versions = stream(self.parts, m, self.reads)
+        steps = period(self.parts, m)
+        begins, ends = (Action(last, "F", m * batch) for batch in (2 * steps, 3 * steps))
+        return steady(simulate(schedule, times, messages, versions), begins, ends, steps)
 
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        """Of several micro-batches of one size two are taken: each after the first adds what the second does."""
+        """Of several micro-batches of one size two are taken: what the first keeps more is the whole batch's."""
         flowing = {
-            size: [inputs[:size], *self._activations(parts, inputs[:size], len(self.holders) - 1)]
+            size: [inputs[:size], *self.activations(parts, inputs[:size], len(self.holders) - 1)]
             for size in self._kinds(len(inputs))
         }
         for worker, part in enumerate(parts):
@@ -197,12 +296,16 @@ class Pipeline(Strategy):
                 Pass(partial(self._take_pass, part, (chunk, stage), flowing[size][stage], targets[:size], loss))
                 for chunk, stage in enumerate(self.stages_of(worker))
                 for size in self._kinds(len(inputs))
-                for _ in range(min(2, self.micro_sizes(len(inputs)).count(size)))
+                for _ in range(self._rehearsed(size, len(inputs)))
             ]
 
     def _kinds(self, batch_size: int) -> list[int]:
         """The sizes of its micro-batches."""
         return list(dict.fromkeys(self.micro_sizes(batch_size)))
+
+    def _rehearsed(self, size: int, batch_size: int) -> int:
+        """How many passes of a size are taken; of a schedule without a flush several batches are held at once."""
+        return 2 if self.reads is not None else min(2, self.micro_sizes(batch_size).count(size))
 
     def _take_pass(self, part: Chunks, place: tuple[int, int], inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
         """Returns where backward begins."""
@@ -217,17 +320,20 @@ class Pipeline(Strategy):
 
     def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
         sizes, remaining = self.micro_sizes(batch_size), iter(kept)
-        bytes_of = {
-            (stage, size): [next(remaining) for _ in range(min(2, sizes.count(size)))]
-            for stage in self.stages_of(part)
-            for size in self._kinds(batch_size)
-        }
+        own: dict[Group, int] = {}  # of a micro-batch, by stage and size
+        common: dict[int, int] = {}  # of a batch
+        for stage in self.stages_of(part):
+            for size in self._kinds(batch_size):
+                taken = [next(remaining) for _ in range(self._rehearsed(size, batch_size))]
+                own[stage, size] = taken[-1]
+                common.setdefault(stage, taken[0] - taken[-1])
+        m = len(sizes)
 
         def held(now: set[Group]) -> int:
-            counts = Counter((stage, sizes[j]) for stage, j in now)
-            return sum(bytes_of[kind][0] + (count - 1) * bytes_of[kind][-1] for kind, count in counts.items())
+            batches = {(stage, j // m) for stage, j in now}
+            return sum(own[stage, sizes[j % m]] for stage, j in now) + sum(common[stage] for stage, _ in batches)
 
-        return peak(self._of_first(len(sizes))[part], held)
+        return peak(self.of_first(m)[part], held)
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         each, more = divmod(batch_size, m := min(self.micro_batches, batch_size))
@@ -237,10 +343,10 @@ class Pipeline(Strategy):
         """Room for what `stage` puts out for inputs of the shape of `x`."""
         key = stage, tuple(x.shape)
         if key not in self._shapes:
-            self._shapes[key] = self._activations(self._looks, x.to("meta"), stage + 1)[-1]
+            self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
         return torch.empty_like(self._shapes[key], device=x.device, memory_format=torch.contiguous_format)
 
-    def _activations(self, parts: Sequence[nn.Module], x: Tensor, stages: int) -> list[Tensor]:
+    def activations(self, parts: Sequence[nn.Module], x: Tensor, stages: int) -> list[Tensor]:
         """The output of each of the first stages on the meta device for a meta input `x`: shapes and dtypes only."""
         outputs: list[Tensor] = []
         chunks = {stage: (parts[w], c) for w in range(self.parts) for c, stage in enumerate(self.stages_of(w))}
@@ -252,39 +358,31 @@ class Pipeline(Strategy):
         return outputs
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        return gather(self.part_state(parameters), self._all, self._comm, self.loss_part)
+        return gather(self.part_state(parameters), self._all, self.mesh, self._comm, self.loss_part)
+
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        if self.reads is None:
+            return held
+        assert isinstance(part, Chunks)
+        [stage] = self.stages_of(part.worker)
+        trained = payload([each for each in part.parameters() if each.requires_grad])
+        older = (self._versions(self.micro_batches)[stage] - 1) * trained
+        return {**held, "parameters": held["parameters"] + older}
+
+    def measured(self, held: Memory) -> Memory:
+        older = 0 if self.updates is None else self.updates.most_older
+        return {**held, "parameters": held["parameters"] + older}
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         sent = [0] * len(parts)
         for size, times in Counter(self.micro_sizes(len(inputs))).items():
             for output, (one, other) in zip(
-                self._activations(parts, inputs[:size], len(self.holders) - 1), pairwise(self.holders), strict=True
+                self.activations(parts, inputs[:size], len(self.holders) - 1), pairwise(self.holders), strict=True
             ):
                 if one != other:
                     sent[one] += times * payload([output])  # forward
                     sent[other] += times * payload([output])  # its gradient, backward
-        return [{"send": bytes_sent} for bytes_sent in sent]
-
-
-def _checked(schedule: Schedule, workers: int, micro_batches: int) -> Schedule:
-    """A user's own. Raises `LayoutError`."""
-    if len(schedule) != workers:
-        raise LayoutError(
-            f"strategy.stages={workers}: strategy.schedule has {len(schedule)} lines, one for each worker; choose "
-            f"strategy.stages={len(schedule)}"
-        )
-    given = [action for row in schedule for action in row]
-    most = 1 + max((action.micro_batch for action in given), default=-1)
-    if most != micro_batches:
-        raise LayoutError(
-            f"strategy.micro_batches={micro_batches}: strategy.schedule has {most}; choose "
-            f"strategy.micro_batches={most}"
-        )
-    try:
-        check(schedule, 1 + max(action.stage for action in given), micro_batches)
-    except LayoutError as error:
-        raise LayoutError(f"strategy.schedule: {error}") from None
-    return schedule
+        return [added({"send": own}, shared) for own, shared in zip(sent, traffic(parts), strict=True)]
 
 
 def _rises(cuts: Sequence[int], stages: int, layers: int) -> bool:

@@ -6,7 +6,8 @@ A layer that holds a piece of a parameter says so in `placements`, by the parame
         placements: ClassVar = {"weight": Split(0), "bias": Split(0)}
 
 Every other tensor of a part is whole: replicated along the axes on which layers are cut, on one stage alone along
-`stage`. All workers of a replica hold the same tensors of a name, or pieces of it of the same shape.
+`stage`. A piece is that of its worker's place on the axis, and the same on all workers of that place. `mesh`: of the
+workers of one replica.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from ..comm import Comm
 from .base import state_of
+from .mesh import Mesh
 
 
 @dataclass(frozen=True)
@@ -36,25 +38,37 @@ def placements_of(part: nn.Module) -> dict[str, Split]:
     return found
 
 
-def owned(parts: Sequence[nn.Module]) -> list[list[str]]:
-    """Of each part, the names of its tensors that no part before it has whole: together they are the whole model's."""
-    seen: set[str] = set()
+def pieces_of(part: nn.Module, mesh: Mesh, rank: int) -> dict[str, int]:
+    """Which piece it holds of each parameter that is cut."""
+    position = mesh.position(rank)
+    return {name: position[split.axis] for name, split in placements_of(part).items()}
+
+
+def owned(parts: Sequence[nn.Module], mesh: Mesh) -> list[list[str]]:
+    """Of each part, the names of its tensors that no part before it has, whole or the same piece.
+
+    Together they are the whole model's.
+    """
+    seen: set[tuple[str, int | None]] = set()
     found: list[list[str]] = []
-    for part in parts:
-        split, names = placements_of(part), list(state_of(part))
-        found.append([name for name in names if name in split or name not in seen])
-        seen.update(names)
+    for rank, part in enumerate(parts):
+        pieces = pieces_of(part, mesh, rank)
+        held = {name: (name, pieces.get(name)) for name in state_of(part)}
+        found.append([name for name, piece in held.items() if piece not in seen])
+        seen.update(held.values())
     return found
 
 
-def entries(parts: Sequence[nn.Module]) -> list[int]:
+def entries(parts: Sequence[nn.Module], mesh: Mesh) -> list[int]:
     """Of each part, the entries of the parameters that it owns: their sum is the whole model's."""
     named = [dict(part.named_parameters()) for part in parts]
-    return [sum(named[i][name].numel() for name in names if name in named[i]) for i, names in enumerate(owned(parts))]
+    return [
+        sum(named[i][name].numel() for name in names if name in named[i]) for i, names in enumerate(owned(parts, mesh))
+    ]
 
 
 def joined(states: Sequence[Mapping[str, Tensor]], dims: Mapping[str, int]) -> dict[str, Tensor]:
-    """The whole model's state, of those of all parts, in their order.
+    """The whole model's state, of what each part owns of it, in the order of parts.
 
     `dims`: the dimension in which a tensor is cut, for those that are.
     """
@@ -71,9 +85,11 @@ def dims_of(parts: Sequence[nn.Module]) -> dict[str, int]:
     return {name: split.dim for part in parts for name, split in placements_of(part).items()}
 
 
-def gather(mine: Mapping[str, Tensor], parts: Sequence[nn.Module], comm: Comm, to: int) -> dict[str, Tensor] | None:
+def gather(
+    mine: Mapping[str, Tensor], parts: Sequence[nn.Module], mesh: Mesh, comm: Comm, to: int
+) -> dict[str, Tensor] | None:
     """The whole model's state at worker `to` of the replica, None elsewhere. `parts`: all of them, for their shapes."""
-    names = owned(parts)
+    names = owned(parts, mesh)
     if comm.rank != to:
         for name in names[comm.rank]:
             comm.send(mine[name].detach().contiguous(), to)

@@ -1,4 +1,4 @@
-"""Layers cut over workers that compute the same samples: Megatron-LM's tensor parallelism of two linear layers.
+"""Layers cut over workers that compute the same samples: Megatron-LM's tensor parallelism.
 
 Shoeybi et al. 2019, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism" (arXiv
 1909.08053), section 3. Of two linear layers with something element-wise between them,
@@ -10,84 +10,111 @@ worker i holds A_i and B_i and computes Y_i = f(X A_i), since f is element-wise,
     Z = sum_i Y_i B_i          by an all-reduce in forward,
     dX = sum_i dY_i' A_i^T     by an all-reduce in backward, where anything before it is trained.
 
-(torch.nn.Linear has A transposed: its rows are the outputs.) B's bias is added once, to the sum. All other layers are
-whole on every worker, which compute the same of the same activations, with the same random numbers.
+(torch.nn.Linear has A transposed: its rows are the outputs.) All other layers are whole on every worker, which compute
+the same of the same activations, with the same random numbers. Attention is such a pair, too, where f is by head, or by
+group of heads that share a key and a value. A block of a transformer has two pairs: 2 all-reduces in forward, and 2 in
+backward. The rest of the algorithm is in tensor_parallel/:
 
-Deviation from the paper: pairs are found in an `nn.Sequential`; a linear layer without a partner is whole.
+    find.py         which layers are cut, found or planned
+    layers.py       A_i and B_i
+    vocabulary.py   an embedding and a head by rows, and their cross-entropy
+    sequence.py     slices of the sequence between the pairs (Korthikanti et al. 2022)
+    draws.py        dropout of pieces
+    cut.py          all of it over a model, or over a part of one
 
 Cost per step and pair, n samples of the batch: the collective's for n times B's outputs, and for n times A's inputs.
+With `sequence` a pair of S bytes of A's inputs, and of B's outputs, sends all_gather 3 (p-1)/p S and reduce_scatter
+2 (p-1)/p S; a run begins and ends with an all-gather, and sums the gradients of what is whole in it.
 """
 
-import copy
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from annotated_types import Ge
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Strategy, Traffic, World, layers_of
+from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, is_mean_cross_entropy
 from .errors import LayoutError
-from .exchange.collectives import Collective, Fabric
-from .exchange.collectives.base import added
+from .exchange.collectives import Collective
 from .exchange.elementwise import check_elementwise
-from .placements import Split, gather
-
-ELEMENTWISE = (nn.ReLU, nn.GELU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Identity)
+from .pipelining.chunks import without_data
+from .placements import gather
+from .tensor_parallel.cost import sent_in_a_pass
+from .tensor_parallel.cut import cut_over
+from .tensor_parallel.find import Kind, kinds_of, vocabulary_of
+from .tensor_parallel.group import Group
+from .tensor_parallel.sequence import runs_of
+from .tensor_parallel.vocabulary import loss_over
 
 
 class TensorParallel(Strategy):
-    """A replica is `degree` workers, each with a piece of pairs of linear layers."""
+    """A replica is `degree` workers, each with a piece of some layers."""
 
     bitwise = False  # sums of pieces come in another order
     shares = True
 
-    def __init__(self, degree: Annotated[int, Ge(2)] = 2, collective: Collective | None = None) -> None:
-        """`collective`: of the sums of pieces; None for the fabric's."""
+    def __init__(
+        self,
+        degree: Annotated[int, Ge(2)] = 2,
+        collective: Collective | None = None,
+        vocabulary: bool | None = None,
+        sequence: bool = False,
+        plan: dict[str, Kind] | None = None,
+    ) -> None:
+        """`vocabulary`: cut the embedding and the head, too; None does where the loss is the mean cross-entropy, once
+        `settled` has seen it. `plan`: what is cut, by name (tensor_parallel/find.py); None looks for it. `collective`:
+        of the sums of pieces; None for the fabric's.
+        """
         self.axes = {"tensor": degree}
-        self.collective = collective or Fabric()
+        self.vocabulary, self.sequence, self.plan = vocabulary, sequence, plan
+        self.collective = collective
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_elementwise(optimizer, "strategy=tensor", "strategy=data_parallel")
 
-    def split(self, model: nn.Module) -> list[nn.Module]:
-        if not isinstance(model, nn.Sequential):
+    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        found = [] if self.plan is not None else vocabulary_of(model)
+        wanted = self.vocabulary if self.vocabulary is not None else bool(found) and is_mean_cross_entropy(loss)
+        if wanted and self.plan is None and not found:
             raise LayoutError(
-                f"strategy=tensor looks for pairs of linear layers in an nn.Sequential, and {type(model).__name__} is "
-                "none; strategy=data_parallel takes any module"
+                f"strategy.vocabulary=true: {type(model).__name__} does not end in a linear layer with as many outputs "
+                "as an embedding has rows; choose strategy.vocabulary=false, or say them in strategy.plan"
             )
-        layers, degree = layers_of(model), self.parts
-        pairs = paired(layers)
-        if not pairs:
+        with torch.no_grad():
+            loss(model(inputs), targets)  # of pieces of the outputs nobody could say whether they fit
+        return {"vocabulary": wanted} if self.vocabulary is None else {}
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        return self._cut(model, Group(self.parts, self.collective))
+
+    def _cut(self, model: nn.Module, group: Group) -> list[nn.Module]:
+        kinds = kinds_of(model, self.parts, self.plan, bool(self.vocabulary))
+        if self.plan is not None and not kinds:
+            raise LayoutError("strategy.plan={}: says nothing; null finds pairs of layers")
+        if not kinds:
             raise LayoutError(
                 f"strategy=tensor: {type(model).__name__} has no two linear layers with only element-wise ones between "
-                "them; choose model=mlp with two layers in model.hidden, or strategy=data_parallel"
+                "them; choose model=mlp with two layers in model.hidden, say in strategy.plan which layers are cut, "
+                "or choose strategy=data_parallel"
             )
-        for first, _ in pairs:
-            layer = layers[first]
-            assert isinstance(layer, nn.Linear)
-            if (outputs := layer.out_features) % degree:
-                raise LayoutError(
-                    f"strategy.degree={degree}: {outputs} outputs of the layer {first} cannot be cut into {degree} "
-                    f"equal pieces; choose {_nearest(outputs, degree)} of them, or a degree that divides {outputs}"
-                )
-        group = Group(self.collective)
-        parts: list[nn.Module] = []
-        for piece in range(degree):
-            part = nn.Sequential()
-            for name, layer in layers.items():
-                part.add_module(name, _cut(name, layer, pairs, piece, degree, group))
-            parts.append(part)
-        return parts
+        if self.sequence and not runs_of(model, kinds):
+            raise LayoutError(
+                f"strategy.sequence=true: {type(model).__name__} has no norm beside the layers that are cut, among "
+                "layers that compute each place of a sequence by itself (`by_place`); choose model=gpt, or "
+                "strategy.sequence=false"
+            )
+        return cut_over(model, group, kinds, self.sequence)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        parts = self.split(model)
-        self.module, self._loss, self._comm, self._before_backward = parts[comm.rank], loss, comm, before_backward
-        group_of(self.module).comm = comm
-        self._parts = [copy.deepcopy(part).to("meta") for part in parts]  # for the shapes of others' pieces
+        group = Group(self.parts, self.collective)
+        parts = self._cut(model, group)
+        self._parts = [without_data(part) for part in parts]  # for the shapes of others' pieces
+        self.module, self._comm, self._before_backward = parts[comm.rank], comm, before_backward
+        self._loss = loss_over(self.module, loss)
+        group.join(self.module, comm)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
@@ -98,134 +125,16 @@ class TensorParallel(Strategy):
         return loss.detach() if self._comm.rank == self.loss_part else None
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        return gather(self.part_state(parameters), self._parts, self._comm, self.loss_part)
+        return gather(self.part_state(parameters), self._parts, self.mesh, self._comm, self.loss_part)
+
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        for part in parts:
+            of_part = loss_over(part, loss)
+            yield [Pass(lambda part=part, of_part=of_part: of_part(part(inputs), targets))]
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
-        """Counted in a rehearsal of a pass: all parts send alike."""
-        group = group_of(parts[0])
-        group.sums.clear()
-        outputs = parts[0](inputs)
-        outputs.sum().backward()
-        parts[0].zero_grad()
-        world = World(self.parts, hosts=self.hosts)
-        traffic = added(*(self.collective.traffic(size, world) for size in group.sums))
-        return [traffic for _ in parts]
-
-
-class Group:
-    """The workers of a replica. Without `comm`, as a copy is, it is alone; `sums`: the bytes that it summed then."""
-
-    def __init__(self, collective: Collective) -> None:
-        self.collective = collective
-        self.comm: Comm | None = None
-        self.sums: list[int] = []
-
-    def __deepcopy__(self, memo: object) -> "Group":
-        return Group(self.collective)
-
-    def sum(self, x: Tensor, purpose: str) -> Tensor:
-        """[...] on each -> their sum, on all; `x` is the result's memory."""
-        if self.comm is None:
-            self.sums.append(x.numel() * x.element_size())
-            return x
-        with self.comm.timeline.named(purpose):
-            self.collective.all_reduce(x, self.comm).wait()
-        return x
-
-
-class ColumnLinear(nn.Module):
-    """A linear layer's outputs of one piece; its input is all of it, the same on all workers."""
-
-    placements: ClassVar = {"weight": Split(0), "bias": Split(0)}
-
-    def __init__(self, layer: nn.Linear, piece: int, pieces: int, group: Group) -> None:
-        super().__init__()
-        self.group = group
-        self.weight = _piece(layer.weight, 0, piece, pieces)
-        self.bias = None if layer.bias is None else _piece(layer.bias, 0, piece, pieces)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(_SummedInBackward.apply(x, self.group), self.weight, self.bias)
-
-
-class RowLinear(nn.Module):
-    """A linear layer over one piece of its inputs, summed over the pieces: its output is all of it, on all workers."""
-
-    placements: ClassVar = {"weight": Split(1)}
-
-    def __init__(self, layer: nn.Linear, piece: int, pieces: int, group: Group) -> None:
-        super().__init__()
-        self.group = group
-        self.weight = _piece(layer.weight, 1, piece, pieces)
-        self.bias = layer.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = _SummedInForward.apply(F.linear(x, self.weight), self.group)
-        return z if self.bias is None else z + self.bias
-
-
-class _SummedInBackward(torch.autograd.Function):
-    """The paper's f: the identity, whose gradient is summed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = grad_outputs
-        return ctx.group.sum(gradient.clone(memory_format=torch.contiguous_format), "gradients of inputs"), None
-
-
-class _SummedInForward(torch.autograd.Function):
-    """The paper's g: a sum, whose gradient is everyone's."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        return group.sum(x.clone(memory_format=torch.contiguous_format), "activations")
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
-        return grad_outputs[0], None
-
-
-def paired(layers: Mapping[str, nn.Module | None]) -> list[tuple[str, str]]:
-    """The names of linear layers to cut by columns and by rows: each with the next, if nothing else is between them."""
-    pairs: list[tuple[str, str]] = []
-    open_: str | None = None
-    for name, layer in layers.items():
-        if isinstance(layer, nn.Linear):
-            if open_ is not None:
-                pairs.append((open_, name))
-                open_ = None
-            else:
-                open_ = name
-        elif not isinstance(layer, ELEMENTWISE):
-            open_ = None
-    return pairs
-
-
-def group_of(part: nn.Module) -> Group:
-    return next(layer.group for layer in part.modules() if isinstance(layer, ColumnLinear))
-
-
-def _cut(
-    name: str, layer: nn.Module | None, pairs: Sequence[tuple[str, str]], piece: int, pieces: int, group: Group
-) -> nn.Module | None:
-    if isinstance(layer, nn.Linear):
-        if name in [first for first, _ in pairs]:
-            return ColumnLinear(layer, piece, pieces, group)
-        if name in [second for _, second in pairs]:
-            return RowLinear(layer, piece, pieces, group)
-    return layer
-
-
-def _piece(parameter: Tensor, dim: int, piece: int, pieces: int) -> nn.Parameter:
-    own = parameter.detach().chunk(pieces, dim=dim)[piece].clone(memory_format=torch.contiguous_format)
-    return nn.Parameter(own, requires_grad=parameter.requires_grad)
-
-
-def _nearest(outputs: int, degree: int) -> str:
-    below = outputs // degree * degree
-    return f"{below} or {below + degree}" if below else str(degree)
+        """All parts send alike."""
+        group = Group(self.parts, self.collective)
+        return [group.traffic(sent_in_a_pass(parts[0], inputs), self.hosts) for _ in parts]

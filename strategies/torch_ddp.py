@@ -3,7 +3,15 @@
 Its gradients travel by torch's communication hook, so that the ledger sees them; torch waits for them inside backward.
 Uneven batches are weighted through the loss, as DDP averages over replicas: loss_j * K n_j / sum_i n_i.
 
-Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S.
+torch puts its buckets into another order after the first step of a process. Among three workers or more, sums are then
+made in another order, too, and a resumed run may differ in the last bits; with `find_unused` it keeps the first order.
+
+With `zero_optimizer` torch's ZeroRedundancyOptimizer shares out the optimizer's state (ZeRO-1; Rajbhandari et al. 2020,
+arXiv 1910.02054): each tensor of the model has an owner, which steps on it and broadcasts it. A replica holds the state
+of its own tensors.
+
+Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S; with `zero_optimizer` also broadcast,
+(K-1)/K S on the average.
 """
 
 from collections.abc import Sequence
@@ -18,8 +26,10 @@ from torch.optim import Optimizer
 
 from ..comm import Comm
 from ..comm.process import ProcessComm
-from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, World, payload
+from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World, payload
+from .errors import LayoutError
 from .exchange.collectives import Fabric
+from .external.zero_redundancy import ZeroRedundancy, largest_share
 
 
 class TorchDDP(Strategy):
@@ -27,11 +37,23 @@ class TorchDDP(Strategy):
 
     needs_processes = True
 
-    def __init__(self, bucket_mb: Annotated[float, Gt(0)] = 25.0, find_unused: bool = False) -> None:
-        self.bucket_mb, self.find_unused = bucket_mb, find_unused
+    def __init__(
+        self, bucket_mb: Annotated[float, Gt(0)] = 25.0, find_unused: bool = False, zero_optimizer: bool = False
+    ) -> None:
+        self.bucket_mb, self.find_unused, self.zero_optimizer = bucket_mb, find_unused, zero_optimizer
 
     def own_sync(self) -> Sync:
         return _DDPUpdate(self)
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})
+        if self.zero_optimizer and len(dtypes) > 1:
+            raise LayoutError(
+                "strategy.zero_optimizer=true: torch's ZeroRedundancyOptimizer wants parameters of one dtype, these "
+                f"are {', '.join(dtypes)}; choose strategy.zero_optimizer=false, or strategy=data_parallel "
+                "sync.shard=optimizer"
+            )
+        return [model]
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
@@ -64,6 +86,7 @@ class _DDPUpdate(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
+        self._zero: ZeroRedundancy | None = None
         if comm.size == 1:
             return
         assert isinstance(comm, ProcessComm)
@@ -83,13 +106,37 @@ class _DDPUpdate(Sync):
 
         ddp.register_comm_hook(comm, reduce)
         strategy.wrapped, strategy.replicas, strategy.comm = ddp, comm.size, comm
+        if strategy.zero_optimizer:
+            self._zero = ZeroRedundancy(optimizer, comm)
+
+    def begin(self, batch: Batch) -> None:
+        (self._zero.torchs if self._zero else self.optimizer).zero_grad()  # the second may have some alone
 
     def update(self) -> None:
-        self.optimizer.step()
+        (self._zero.torchs if self._zero else self.optimizer).step()
+
+    def state_dict(self) -> State:
+        return self._zero.state_dict() if self._zero else super().state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        if self._zero:
+            self._zero.load_state_dict(state)
+        else:
+            super().load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
         return list(self._seen.values())
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        size = payload(parameters)
-        return Cost(worker=Fabric().traffic(size, world), buffers=size if world.replicas > 1 else 0)
+        size, replicas = payload(parameters), world.replicas
+        traffic = dict(Fabric().traffic(size, world))
+        if self._strategy.zero_optimizer:
+            traffic["broadcast"] = (replicas - 1) * size / replicas
+        return Cost(worker=traffic, buffers=size if replicas > 1 else 0)
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        """As if the optimizer kept as much for each entry."""
+        if not self._strategy.zero_optimizer:
+            return held
+        share = largest_share(parameters, replicas)
+        return {**held, "optimizer": held["optimizer"] * share // payload(parameters)}

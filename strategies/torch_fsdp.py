@@ -5,19 +5,24 @@ torch's second version, `fully_shard`: of the rows of every parameter each of K 
 and optimizer state too. A block of the model (an entry of its list of modules) is gathered whole for its forward pass,
 and again, ahead of time, for its backward pass; what is in no block, or in two, is gathered once a step.
 
+With `shard_over` N < K it is the paper's hybrid sharding (HSDP, section 3.2.2): rows are over N workers that follow one
+another, and K/N such groups hold the same. A gradient is summed inside of a group, then each worker's rows of it over
+the groups.
+
 Uneven batches are weighted through the loss, as FSDP averages over replicas: loss_j * K n_j / sum_i n_i.
 
-Cost per step and worker, of S bytes of parameters in blocks and R in none (rows padded to a multiple of K):
-all_gather (K-1)/K (2 S + R), without `reshard` (K-1)/K (S + R); reduce_scatter (K-1)/K (S + R) of gradients, which gloo
-does by an all-reduce and so sends twice.
+Cost per step and worker, of S bytes of parameters in blocks and R in none (rows padded to a multiple of N, which is K
+without `shard_over`): all_gather (N-1)/N (2 S + R), without `reshard` (N-1)/N (S + R); of gradients reduce_scatter
+(N-1)/N (S + R), which gloo does by an all-reduce and so sends twice, and all_reduce 2 (K/N-1)/(K/N) (S + R)/N.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -29,6 +34,7 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
+from .exchange.collectives import Fabric
 from .exchange.elementwise import check_elementwise
 from .exchange.start_alike import start_alike
 from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
@@ -41,9 +47,24 @@ class TorchFSDP(Strategy):
     needs_processes = True
     moves_model = True
 
-    def __init__(self, reshard: bool = True) -> None:
-        """`reshard`: a block is cut up again after its forward pass; else it stays whole until its backward pass."""
-        self.reshard = reshard
+    def __init__(self, reshard: bool = True, shard_over: Annotated[int, Ge(2)] | None = None) -> None:
+        """`reshard`: a block is cut up again after its forward pass; else it stays whole until its backward pass.
+
+        `shard_over`: N, the workers that hold a model together; None for all.
+        """
+        self.reshard, self.shard_over = reshard, shard_over
+
+    def shards(self, workers: int) -> int:
+        """N of these K workers. Raises `LayoutError`."""
+        shards = self.shard_over or workers
+        if workers % shards == 0:
+            return shards
+        divisors = [n for n in range(2, workers + 1) if workers % n == 0]
+        nearest = min(divisors, key=lambda n: abs(n - shards), default=None)
+        raise LayoutError(
+            f"strategy.shard_over={shards}: must divide hardware.workers={workers}, "
+            + (f"for instance {nearest}" if nearest else "and one worker has nobody to share with; choose null")
+        )
 
     def own_sync(self) -> Sync:
         return _FSDPUpdate(self)
@@ -122,7 +143,9 @@ class _FSDPUpdate(Sync):
             super().prepare(parameters, optimizer, comm)
             return
         torch_world(comm)
-        mesh = init_device_mesh(comm.device.type, (comm.size,))
+        shards = strategy.shards(comm.size)
+        sizes = (shards,) if shards == comm.size else (comm.size // shards, shards)
+        mesh = init_device_mesh(comm.device.type, sizes, mesh_dim_names=("groups", "rows")[-len(sizes) :])
         names = {parameter: name for name, parameter in module.named_parameters()}
         blocks = block_modules(module)
         self.account = Account(module, blocks)  # before FSDP has hooks of its own
@@ -168,18 +191,19 @@ class _FSDPUpdate(Sync):
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         strategy = self._strategy
-        return stated(strategy.root, strategy.blocks, strategy.reshard, held, replicas)
+        return stated(strategy.root, strategy.blocks, strategy.reshard, held, strategy.shards(replicas))
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        strategy, replicas = self._strategy, world.replicas
+        strategy, shards = self._strategy, self._strategy.shards(world.replicas)
         every = list(chain(strategy.root, *strategy.blocks))
-        gathered = padded(every, replicas) + (
-            padded(list(chain(*strategy.blocks)), replicas) if strategy.reshard else 0
-        )
-        reduced = padded([parameter for parameter in every if parameter.requires_grad], replicas)
-        others = (replicas - 1) / replicas
+        gathered = padded(every, shards) + (padded(list(chain(*strategy.blocks)), shards) if strategy.reshard else 0)
+        reduced = padded([parameter for parameter in every if parameter.requires_grad], shards)
+        others = (shards - 1) / shards
         twice = 2 if strategy.sends_twice else 1
-        return Cost(worker={"all_gather": others * gathered, "reduce_scatter": twice * others * reduced})
+        traffic = {"all_gather": others * gathered, "reduce_scatter": twice * others * reduced}
+        if shards < world.replicas:
+            traffic |= Fabric().traffic(reduced // shards, World(world.replicas // shards))
+        return Cost(worker=traffic)
 
 
 def _whole(value: Any) -> Any:
@@ -192,8 +216,9 @@ def _cut_up_like(parameter: nn.Parameter, whole: Any) -> Any:
     if not (isinstance(parameter, DTensor) and isinstance(whole, Tensor) and whole.shape == parameter.shape):
         return whole
     mesh, placements = parameter.device_mesh, parameter.placements
-    pieces = whole.to(mesh.device_type).chunk(mesh.size())
-    own = pieces[mesh.get_local_rank()] if mesh.get_local_rank() < len(pieces) else whole[:0]
+    rows = mesh.ndim - 1  # the axis that they are cut up along
+    pieces, rank = whole.to(mesh.device_type).chunk(mesh.size(rows)), mesh.get_local_rank(rows)
+    own = pieces[rank] if rank < len(pieces) else whole[:0]
     return DTensor.from_local(
         own.clone(), mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )

@@ -14,7 +14,6 @@ import re
 import threading
 import time
 import uuid
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from ..tracking.files import UnusableFileError, read_text
 from ..tracking.redact import HIDDEN, hide_in_urls
 from ..tracking.run_directory import write_atomically
 from .definition import Definition, EarlyTermination, Point, Space, Values, from_dict
+from .quiet import quiet
 
 SamplerName = Literal["auto", "random", "tpe", "gp"]
 LOCAL = "sqlite:///"  # and the path of a file
@@ -345,8 +345,7 @@ def _sampler(definition: Definition, name: SamplerName, seed: int) -> optuna.sam
     """`seed`: another one each time that a study is opened, and on each machine, or it would draw the same again."""
     if name == "auto" and definition.method == "bayes":
         name = "tpe"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # optuna calls some of it experimental
+    with quiet():  # optuna calls some of it experimental
         match name:
             case "tpe":
                 return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
@@ -399,8 +398,7 @@ def _storage(url: str, grace: float) -> RDBStorage:
     try:
         if not local:
             _make_tables(url)
-        with _stored(url), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _stored(url):
             return RDBStorage(
                 url,
                 engine_kwargs={"connect_args": {"timeout": 60}} if local else {**REMOTE, "pool_pre_ping": True},
@@ -424,8 +422,7 @@ def _make_tables(url: str) -> None:
     """In a new database, in which another machine may do so at the same moment. Raises `StorageError`."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _stored(url), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _stored(url):
                 RDBStorage(url, engine_kwargs={**REMOTE, "poolclass": NullPool}).remove_session()
                 return
         except StorageError as error:
@@ -453,9 +450,7 @@ SPENT = " (is the disk full, out of inodes or read-only?)"  # SQLite does not sa
 def _stored(url: str) -> Iterator[None]:
     """Around what reads or writes the database at `url`: raises `StorageError`, naming the file where it is one."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            warnings.simplefilter("ignore", UserWarning)  # about heartbeats, which we send ourselves
+        with quiet():  # optuna warns of heartbeats, which we send ourselves
             yield
     except (StorageInternalError, SQLAlchemyError) as error:
         if isinstance(error, ArgumentError | NoSuchModuleError):

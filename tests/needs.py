@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,16 @@ def _has_cuda() -> bool:
     return torch.cuda.is_available()
 
 
+@cache
+def _has_torchvision() -> bool:
+    """A build for CUDA cannot be imported beside a torch for CPUs alone."""
+    try:
+        import_module("torchvision")
+    except (ImportError, RuntimeError):
+        return False
+    return True
+
+
 NEEDS = {
     "bash": Need("bash", "apt-get install bash", _has("bash")),
     "chromium": Need(
@@ -81,6 +92,7 @@ NEEDS = {
         _has_namespaces,
     ),
     "postgres": Need("PostgreSQL's server", "apt-get install postgresql", lambda: postgres_binaries() is not None),
+    "torchvision": Need("a torchvision for this torch", "pip install 'paceline[vision]'", _has_torchvision),
     "root": Need("root", "run the tests as root", lambda: os.geteuid() == 0),
 }
 
@@ -92,6 +104,7 @@ needs_gpu = pytest.mark.needs("gpu")
 needs_make = pytest.mark.needs("make")
 needs_namespaces = pytest.mark.needs("namespaces")
 needs_postgres = pytest.mark.needs("postgres")
+needs_torchvision = pytest.mark.needs("torchvision")
 needs_root = pytest.mark.needs("root")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from needs import needs_fashion_mnist, needs_make
+from needs import needs_fashion_mnist, needs_make, needs_torchvision
 
 from paceline.cli.main import main
 
@@ -59,9 +59,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def of_page(page: str) -> list[ParameterSet]:
-    """Its commands; those that train on Fashion-MNIST need it."""
+    """Its commands, with what they need."""
+    needs = {"fashion": needs_fashion_mnist, "resnet18": needs_torchvision}
     return [
-        pytest.param(command, marks=[needs_fashion_mnist] if "fashion" in command else [])
+        pytest.param(command, marks=[mark for word, mark in needs.items() if word in command])
         for command in commands("paceline", page)
     ]
 

@@ -67,7 +67,9 @@ def test_it_installs_one_import_name_and_one_command(wheel: Path) -> None:
     assert "paceline = paceline.cli.main:main" in commands
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
-    assert len(required) == len(project["dependencies"])
+    extras = [line for line in required if "extra ==" in line]
+    assert len(required) - len(extras) == len(project["dependencies"])
+    assert len(extras) == sum(map(len, project["optional-dependencies"].values()))
 
 
 def paceline(*arguments: str, site: Path, cwd: Path) -> str:

@@ -11,6 +11,7 @@ from .errors import TableError
 from .text import did_you_mean
 
 SWEPT = 2
+ONE_WORKER = "one worker"  # of a replica
 TRAINED = ("model", "data", "task")  # runs that differ in one of them are not compared
 METRICS = ("accuracy", "r2")  # what tasks report beside the loss: a run has one of them
 DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
@@ -111,6 +112,7 @@ COLUMNS = (
     Column("modelled", "modelled"),
     *(Column(group.name, group.name, usual=group.usual, rank=group.rank) for group in SHOWN),
     Column("workers", "workers", _fixed(0)),
+    Column("mesh", "replica", usual=ONE_WORKER),
     Column("servers", "servers", _fixed(0), usual=0),
     Column("effective_batch", "batch", _fixed(0)),
     Column("n", "n", _fixed(0), usual=1),  # completed runs that a row is the mean of
@@ -123,6 +125,7 @@ COLUMNS = (
     Column("compute_ms", "compute ms", _milliseconds, short="compute"),
     Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
+    Column("blocked", "blocked", lambda value: f"{value:.1%}"),
     Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
     *(Column(f"{kind}_mib", f"{kind.replace('_', ' ')} MiB", _mebibytes, short=kind) for kind in MEMORY_KINDS),
     Column("bytes_per_step", "sent/step", human_bytes, short="bytes", rank=6),

@@ -8,7 +8,7 @@ from .sources import RunData
 from .summaries import Row
 from .values import number, plain_number
 
-DERIVED = ("dollars", "epochs_to_accuracy", "rounds_to_accuracy", "updates_per_second")
+DERIVED = ("blocked", "dollars", "epochs_to_accuracy", "rounds_to_accuracy", "updates_per_second")
 OF_RECORDS = ("epochs_to_accuracy", "rounds_to_accuracy")  # None where a run's records were not read
 
 
@@ -18,7 +18,10 @@ def derived(run: RunData) -> Row:
     step = None if reached is None else number(reached.get("step"))
     period = number(_section(_section(run.config, "sync"), "knobs").get("period"))
     rate, batch = number(run.summary.get("throughput")), number(run.summary.get("batch_size"))
+    took = _section(run.summary, "step_time")
+    whole, computed = number(took.get("median")), number(took.get("compute"))
     return {
+        "blocked": 1 - computed / whole if whole and computed is not None else None,
         "dollars": dollars(run),
         "epochs_to_accuracy": None if reached is None else number(reached.get("epoch")),
         "rounds_to_accuracy": math.ceil(step / period) if step and period else None,

@@ -27,6 +27,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "modelled": ("", "whether times are those of a virtual cluster"),
     **{group.name: ("", group.meaning) for group in SHOWN},
     "workers": ("", "workers of all replicas together; servers are not among them"),
+    "mesh": ("", "the workers of one replica, along each axis: stage 2 x tensor 2"),
     "servers": ("", "parameter servers beside the workers"),
     "effective_batch": (
         "samples",
@@ -45,6 +46,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "the time of a step that was blocked after the last worker or server that takes part had begun",
     ),
     "waiting_ms": ("ms", "the time of a step that was blocked until the last worker or server that takes part began"),
+    "blocked": ("share", "communication and waiting, of a step's time over all workers; a pipeline's bubble is in it"),
     "peak_memory_mib": ("MiB", "peak of the largest process, worker or server"),
     **{
         f"{kind}_mib": (

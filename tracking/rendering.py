@@ -23,7 +23,7 @@ SHORTEST_WHY = 20  # characters of a reason in a narrow table
 # Told by the run's label, by other columns, or shown where runs differ in it only; --columns shows each.
 _NOT_FOR_PEOPLE = (
     *("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs"),
-    *("megabytes", "updates_per_second", "epochs_to_accuracy", "rounds_to_accuracy"),
+    *("blocked", "megabytes", "updates_per_second", "epochs_to_accuracy", "rounds_to_accuracy"),
 )
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")

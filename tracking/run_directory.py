@@ -5,6 +5,7 @@ runs/<name>/
     environment.json   versions, commit, machine
     metrics.jsonl      one JSON record a line, appended while training
     summary.json       the run's result row, written at the end
+    schedule.json      of a pipeline with --trace, a step as modelled and as measured: see schedule.py
     logs/              one log a worker
     checkpoints/
 """
@@ -45,6 +46,7 @@ class RunDirectory:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
+        self.schedule = path / "schedule.json"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
         # Records before this byte belong to the run's earlier lives: mirrors have seen them.
@@ -138,10 +140,14 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.summary, json.dumps(finite(summary), indent=2) + "\n")
 
+    def write_schedule(self, schedule: dict[str, Any]) -> None:
+        write_atomically(self.schedule, json.dumps(finite(schedule), separators=(",", ":")) + "\n")
+
     def forget_summary(self) -> None:
-        """That of an earlier life of the run. Raises StorageError."""
-        with writing(self.summary):
-            self.summary.unlink(missing_ok=True)
+        """That of an earlier life of the run, and its schedule. Raises StorageError."""
+        for file in (self.summary, self.schedule):
+            with writing(file):
+                file.unlink(missing_ok=True)
 
     def read_summary(self) -> dict[str, Any] | None:
         """The result row, or None while the run is unfinished. Raises CorruptRunError."""

@@ -23,17 +23,20 @@ rect { stroke: #fff; stroke-width: 1 }
 """
 
 
-def as_svg(title: str, timetable: dict[str, Any]) -> str:
+def as_svg(title: str, timetable: dict[str, Any], until: float | None = None) -> str:
     """`timetable`: {"time", "bubble", "unit", "stages", "workers": [{"bubble", "actions"}]}.
 
     "actions": [{"action": as `2F0`, "start", "end"}]; "stages": [{"stage", "worker", "in_flight", "versions"}].
+    `until`: where the time axis ends; None for where the schedule does.
     """
+    scale = WIDTH / (until or timetable["time"])
     workers, stages = timetable["workers"], timetable["stages"]
     kinds = [kind for kind in COLOURS if any(_kind(each) == kind for row in workers for each in row["actions"])]
     end = TOP + len(workers) * ROW
     height = end + 50 + 16 * len(stages)
     notes = [
         f"stage {each['stage']} on worker {each['worker']}: at most {each['in_flight']} micro-batches in flight"
+        + (f", {each['versions']} versions of its weights" if each["versions"] > 1 else "")
         for each in stages
     ]
     parts = [
@@ -42,7 +45,7 @@ def as_svg(title: str, timetable: dict[str, Any]) -> str:
         f"<title>{escape(title)}</title>",
         f"<style>{STYLE}</style>",
         _text(10, 24, title, "title"),
-        *(_row(i, row, timetable) for i, row in enumerate(workers)),
+        *(_row(i, row, timetable, scale) for i, row in enumerate(workers)),
         *(_meaning(place, kind, end + 14) for place, kind in enumerate(kinds)),
         *(_text(10, end + 50 + 16 * i, text, "small") for i, text in enumerate(notes)),
         "</svg>",
@@ -50,12 +53,12 @@ def as_svg(title: str, timetable: dict[str, Any]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _row(i: int, row: dict[str, Any], timetable: dict[str, Any]) -> str:
-    top, scale = TOP + i * ROW, WIDTH / timetable["time"]
+def _row(i: int, row: dict[str, Any], timetable: dict[str, Any], scale: float) -> str:
+    top, whole = TOP + i * ROW, f"{timetable['time'] * scale:.6g}"  # pixels
     several = len(timetable["stages"]) > len(timetable["workers"])
     parts = [
         _text(10, top + 20, f"worker {i}"),
-        f'<rect class="bubble" x="{LEFT}" y="{top}" width="{WIDTH}" height="{ROW - 4}">'
+        f'<rect class="bubble" x="{LEFT}" y="{top}" width="{whole}" height="{ROW - 4}">'
         f"<title>bubble: {row['bubble']:.1%} of worker {i}'s time</title></rect>",
     ]
     for each in row["actions"]:

@@ -1,6 +1,7 @@
 """What is compared: runs, wherever they were recorded."""
 
 import gc
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ class RunData:
     extra: dict[str, Any] = field(default_factory=dict)  # by names of its own: W&B's summary, an exported table's row
     file: Path | None = None  # that holds this run and no other: a W&B file
     damage: tuple[str, ...] = ()  # of its files, what could not be read
+    schedule: dict[str, Any] | None = None  # as schedule.json: see schedule.py
 
 
 @contextmanager
@@ -114,7 +116,9 @@ def from_directory(run: RunDirectory, records: bool = True) -> RunData:
     told, of_records = _records(run, every)
     summary = summaries.summary_of(run, told if every else None)
     swept, of_note = _swept(run)
-    return RunData(run.name, summary, config, told or [], run.path, swept, damage=(*of_config, *of_records, *of_note))
+    schedule, of_schedule = _schedule(run)
+    damage = (*of_config, *of_records, *of_note, *of_schedule)
+    return RunData(run.name, summary, config, told or [], run.path, swept, damage=damage, schedule=schedule)
 
 
 def check(run: RunData) -> None:
@@ -151,6 +155,19 @@ def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record] | None, list
         return [], [f"{run.metrics}: begins with what is no record"] if damaged else []
     count = f"{len(damaged)} lines are" if len(damaged) > 1 else "1 line is"
     return records, [f"{run.metrics}: {count} no record (the first: line {damaged[0]})"] if damaged else []
+
+
+def _schedule(run: RunDirectory) -> tuple[dict[str, Any] | None, list[str]]:
+    if not os.path.lexists(run.schedule):
+        return None, []
+    from .schedule import read_schedule
+
+    try:
+        return read_schedule(run.schedule), []
+    except OSError as error:
+        return None, [f"{run.schedule}: cannot be read ({error.strerror})"]
+    except UnusableFileError as error:
+        return None, [f"{run.schedule}: {error}"]
 
 
 @_collector_paused()

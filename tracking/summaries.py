@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..conf.groups import SHOWN
-from .columns import MEMORY_KINDS, METRICS, shortened
+from .columns import MEMORY_KINDS, METRICS, ONE_WORKER, shortened
 from .errors import CorruptRunError
 from .run_directory import Record, RunDirectory
 
@@ -55,6 +55,7 @@ FIELDS: dict[str, Field] = {
     "time_to_accuracy_s": Field("time_to_accuracy"),
     "why": Field("reason", text=True, longest=LONGEST_REASON),
 }
+_MESH = Field("mesh", text=True)
 _USUAL = {group.name: group.usual for group in SHOWN if group.usual}
 _SECTIONS = ("server_memory", *dict.fromkeys(field.section for field in FIELDS.values() if field.section))
 
@@ -76,6 +77,7 @@ def row_of(summary: Summary) -> Row:
     if row["strategy"] is not None and row["sync"] is not None:  # a run of ours, maybe from before there was the group
         row |= {key: usual for key, usual in _USUAL.items() if row[key] is None}
     told = {key: bool(summary.get(key)) for key in ("modelled", "too_short")}
+    row["mesh"] = _mesh(summary.get("mesh"))
     return row | told | {"lost_workers": _count(summary, "lost")}
 
 
@@ -89,6 +91,8 @@ def summary_from(row: Row) -> Summary:
         section = summary.setdefault(field.section, {}) if field.section else summary
         inverse = None if field.factor is None else 1 / field.factor
         section[field.name] = _text(value, field) if field.text else _scaled(value, inverse)
+    if row.get("mesh") is not None:
+        summary["mesh"] = _mesh(row["mesh"])
     lost = _number(row.get("lost_workers"))
     if lost is not None and math.isfinite(lost):
         summary["lost"] = [None] * min(int(lost), 4096)
@@ -148,6 +152,17 @@ def _told_by(record: Record) -> Summary:
         case "resume":
             return {"status": "unfinished", "reason": "it still runs, or was killed"}
     return {}
+
+
+def _mesh(value: Any) -> str | None:
+    """`stage 2 x tensor 2` of workers by axis, or as a table has it."""
+    if value is None or isinstance(value, str):
+        return None if value is None else _text(value, _MESH)
+    if not isinstance(value, dict):
+        raise ValueError(f"mesh={_quoted(value)} is no mapping")
+    sizes = {axis: _number(size) or 0 for axis, size in value.items() if axis != "replica"}
+    inner = [f"{axis} {size:.0f}" for axis, size in sizes.items() if size > 1]
+    return _text(" x ".join(inner) or ONE_WORKER, _MESH)
 
 
 def _section(summary: Summary, name: str) -> dict[str, Any]:

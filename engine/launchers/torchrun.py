@@ -9,7 +9,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -70,7 +69,7 @@ class Torchrun(Launcher):
 
     def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
         assert self._joined is not None
-        return _ThisWorker(assignment if self.tells(layout) else replace(assignment, trace=None), *self._joined)
+        return _ThisWorker(assignment, *self._joined)
 
 
 class _ThisWorker:

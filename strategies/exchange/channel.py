@@ -143,11 +143,11 @@ def check_adds_up(compress: Compressor, collective: Collective) -> None:
         )
 
 
-def check_differences(compress: Compressor, mode: str) -> None:
+def check_differences(compress: Compressor, what: str = "messages", instead: str = "sync=bsp") -> None:
     """Refuse a rule that is for gradients, where differences of weights travel. Raises `LayoutError`."""
     if compress.of_gradients:
         raise LayoutError(
-            f"compress: sync={mode} sends differences of weights, and this rule is one for gradients; choose sync=bsp, "
+            f"compress, sync: {what} are differences of weights, and this rule is one for gradients; choose {instead}, "
             "or another compress"
         )
 
@@ -173,10 +173,10 @@ def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequenc
     sent, plain = (sum(of_sums(rule, Fabric(), vectors, world).values()) for rule in (compress, Dense()))
     if sent < plain or isinstance(compress, Dense) or not compress.steady:
         return []
-    return [
-        f"compress: sends {sent:,.0f} bytes for a sum for which compress=none sends {plain:,.0f}: messages go from "
-        f"everyone to everyone, and with {world.replicas} replicas must be shorter"
-    ]
+    why = f"messages go from everyone to everyone, and with {world.replicas} replicas must be shorter"
+    if isinstance(compress, Summed):
+        why = "with these knobs nothing of this model becomes shorter"
+    return [f"compress: sends {sent:,.0f} bytes for a sum for which compress=none sends {plain:,.0f}: {why}"]
 
 
 def held(compress: Compressor, vectors: Iterable[Vector]) -> int:

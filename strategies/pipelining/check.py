@@ -6,12 +6,13 @@ from ..errors import LayoutError
 from .actions import Action, Schedule
 
 
-def check(schedule: Schedule, stages: int, micro_batches: int) -> None:
+def check(schedule: Schedule, stages: int, micro_batches: int, flush: bool = True) -> None:
     """That every micro-batch goes forward and backward through every stage once, and nobody waits forever.
 
-    Raises `LayoutError`, which names the worker, the action, and what it waits for.
+    `flush`: the update follows the last action; else every gradient is in some update. Raises `LayoutError`, which
+    names the worker, the action, and what it waits for.
     """
-    _check_actions(schedule, stages, micro_batches)
+    _check_actions(schedule, stages, micro_batches, flush)
     add_messages(schedule)
     given = {action for row in schedule for action in row}
     for stage in range(stages):
@@ -22,9 +23,24 @@ def check(schedule: Schedule, stages: int, micro_batches: int) -> None:
             if not both and not (inputs and weights):
                 missing = f"{stage}W{j}" if inputs else f"{stage}B{j}, nor {stage}I{j} and {stage}W{j}"
                 raise LayoutError(f"no worker ever runs {missing}: the gradient would lack micro-batch {j}")
+    if not flush:
+        _check_updates(schedule)
 
 
-def _check_actions(schedule: Schedule, stages: int, micro_batches: int) -> None:
+def _check_updates(schedule: Schedule) -> None:
+    """The last backward pass of a stage is before its last update."""
+    for worker, row in enumerate(schedule):
+        waiting: dict[int, Action] = {}
+        for action in row:
+            if action.kind in ("B", "W"):
+                waiting[action.stage] = action
+            elif action.kind == "U":
+                waiting.pop(action.stage, None)
+        for action in waiting.values():
+            raise LayoutError(f"worker {worker} at {action}: no update of stage {action.stage} comes after it")
+
+
+def _check_actions(schedule: Schedule, stages: int, micro_batches: int, flush: bool) -> None:
     """Each is known, on the worker of its stage, and there once."""
     holders: dict[int, int] = {}
     seen: set[Action] = set()
@@ -32,10 +48,10 @@ def _check_actions(schedule: Schedule, stages: int, micro_batches: int) -> None:
         if not row:
             raise LayoutError(f"worker {worker} has nothing to do")
         for action in row:
-            if action.kind not in ("F", "B", "I", "W"):
+            if action.kind not in (("F", "B", "I", "W") if flush else ("F", "B", "I", "W", "U")):
                 raise LayoutError(
                     f"worker {worker} at {action}: a schedule with a flush is of F, B, I and W; messages are added, "
-                    "and the update follows the last action"
+                    "and the update follows the last action (strategy.schedule=pipedream updates in between)"
                 )
             if action.stage >= stages or action.micro_batch >= micro_batches:
                 raise LayoutError(
@@ -69,6 +85,8 @@ def reads(action: Action, stages: int) -> Iterator[Action]:
             yield Action(stage + 1, "B", j)
     if kind == "W":
         yield Action(stage, "I", j)
+    if kind == "U":
+        yield Action(stage, "B", j)
 
 
 def does(action: Action) -> Iterator[Action]:

@@ -1,17 +1,20 @@
 """One worker's list of actions, carried out for one batch."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import InitVar, dataclass, field
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...comm import Comm, Work
+from ...comm.timeline import Pass
 from ..base import BeforeBackward, Loss
 from .actions import Action
 from .chunks import Chunks
 from .split_backward import backward_to_input
+from .updates import Updates
 
 Key = tuple[int, int]  # a stage, and a micro-batch
 
@@ -28,6 +31,7 @@ class Held:
     before_backward: BeforeBackward
     like: Callable[[int, Tensor], Tensor]  # (stage, a micro-batch of the data) -> an empty tensor as its output
     recompute: bool
+    updates: Updates | None = None  # of a schedule without a flush
 
     def forward(self, stage: int, inputs: Tensor) -> Tensor:
         return forward(self.module, self.chunks[stage], inputs, self.recompute)
@@ -41,14 +45,23 @@ def forward(module: Chunks, chunk: int, inputs: Tensor, recompute: bool) -> Tens
     return output
 
 
+@dataclass(frozen=True)
+class MicroBatch:
+    inputs: Tensor  # of the first stage
+    targets: Tensor
+    share: float  # of its batch
+
+
 @dataclass
 class Step:
-    """A batch under way. What is no longer needed is let go of at once."""
+    """A batch under way, or several of a schedule without a flush. What is no longer needed is let go of at once."""
 
     held: Held
-    inputs: Sequence[Tensor]  # of the first stage, by micro-batch
-    targets: Sequence[Tensor]
+    inputs: InitVar[Sequence[Tensor]]  # of the first stage, by micro-batch
+    targets: InitVar[Sequence[Tensor]]
     total: Tensor  # the loss so far
+    versions: dict[Action, int] = field(default_factory=dict)  # that actions read; of U, the oldest still read after it
+    _micro_batches: dict[int, MicroBatch] = field(default_factory=dict)
     _receiving: dict[tuple[str, Key], tuple[Tensor, Work]] = field(default_factory=dict)
     _sending: list[Work] = field(default_factory=list)
     _made: dict[tuple[str, Key], Tensor] = field(default_factory=dict)  # for the next stage, or the one before
@@ -56,26 +69,85 @@ class Step:
     _ended: dict[Key, Tensor] = field(default_factory=dict)  # where backward begins
     _later: dict[Key, Callable[[], None]] = field(default_factory=dict)  # the weights' gradients
 
+    def __post_init__(self, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        self.enter(0, inputs, targets)
+
+    def enter(self, first: int, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+        """A batch, whose micro-batches are numbered from `first`."""
+        size = sum(map(len, targets))
+        for j, (x, y) in enumerate(zip(inputs, targets, strict=True), start=first):
+            self._micro_batches[j] = MicroBatch(x, y, len(y) / size)
+
     def run(self, actions: Sequence[Action]) -> None:
-        last = max((i for i, action in enumerate(actions) if action.kind in ("B", "W")), default=-1)
+        last, sent = self._last_of_each(actions), len(self._sending)
         for i, action in enumerate(actions):
             match action.kind:
                 case "F":
                     self._forward(action)
                 case "B":
-                    self._backward(action, i == last)
+                    self._backward(action, i in last)
                 case "I":
                     self._backward_to_input(action)
                 case "W":
-                    self._weights(action, i == last)
+                    self._weights(action, i in last)
                 case "SEND_F" | "SEND_B":
                     self._send(action)
                 case "RECV_F" | "RECV_B":
                     self._receive(action)
                 case "U":
-                    raise AssertionError("a schedule with a flush has no updates")
-        for work in self._sending:
+                    assert self.held.updates is not None, "a schedule with a flush has no updates"
+                    self.held.updates.apply(self.versions[action])
+        # without a flush, who is sent something may take it in the next step only
+        self.wait_for_sends(None if self.held.updates is None else sent)
+
+    def wait_for_sends(self, count: int | None = None) -> None:
+        """For the first so many; None for all."""
+        for work in self._sending[:count]:
             work.wait()
+        del self._sending[:count]
+
+    def forget(self, done: Sequence[Action]) -> None:
+        """What they have read, of micro-batches that went backward here, and of updates."""
+        for action in done:
+            if action.kind == "B":
+                self._micro_batches.pop(action.micro_batch)
+                self.versions.pop(action._replace(kind="F"))
+            if action.kind in ("B", "U"):
+                self.versions.pop(action, None)
+
+    def _last_of_each(self, actions: Sequence[Action]) -> set[int]:
+        """The places after which a gradient is whole: before each update, or at the end."""
+        found: set[int] = set()
+        last = -1
+        for i, action in enumerate(actions):
+            if action.kind in ("B", "W"):
+                last = i
+            elif action.kind == "U":
+                found.add(last)
+        return found if self.held.updates is not None else {last}
+
+    def _computing(self, action: Action) -> AbstractContextManager[None]:
+        """Within, the weights that a pass reads are in their place; a trace is told when it was."""
+        return self._reading(action) if self.held.comm.timeline.passes is None else self._traced(action)
+
+    def _reading(self, action: Action) -> AbstractContextManager[None]:
+        if self.held.updates is None:
+            return nullcontext()
+        return self.held.updates.reading(self.versions[action._replace(kind="F")])
+
+    @contextmanager
+    def _traced(self, action: Action) -> Iterator[None]:
+        start = self._now()
+        with self._reading(action):
+            yield
+        passes = self.held.comm.timeline.passes
+        assert passes is not None
+        passes.append(Pass(str(action), start, self._now()))
+
+    def _now(self) -> float:
+        if self.total.is_cuda:
+            torch.cuda.synchronize(self.total.device)
+        return self.held.comm.now()
 
     @property
     def _last_stage(self) -> int:
@@ -95,7 +167,7 @@ class Step:
         stage, way, j = action.stage, action.kind[-1], action.micro_batch
         source = stage - 1 if way == "F" else stage + 1
         if way == "F":
-            empty = self.held.like(source, self.inputs[j])
+            empty = self.held.like(source, self._micro_batches[j].inputs)
         else:
             empty = torch.empty_like(self._ended[stage, j], memory_format=torch.contiguous_format)
         work = self.held.comm.irecv(empty, self.held.holders[source])
@@ -113,17 +185,18 @@ class Step:
 
     def _forward(self, action: Action) -> None:
         stage, j = key = action.stage, action.micro_batch
-        entered = self.inputs[j]
+        batch = self._micro_batches[j]
+        entered = batch.inputs
         if stage > 0:
             entered = self._take("F", key)
             entered.requires_grad_(entered.is_floating_point())
-        output = self.held.forward(stage, entered)
-        if stage == self._last_stage:
-            # the mean over the batch is the mean of the micro-batches' means, weighted by their sizes
-            targets = self.targets[j]
-            output = self.held.loss(output, targets) * (len(targets) / sum(map(len, self.targets)))
-            self.total += output.detach()
-        else:
+        with self._computing(action):
+            output = self.held.forward(stage, entered)
+            if stage == self._last_stage:
+                # the mean over the batch is the mean of the micro-batches' means, weighted by their sizes
+                output = self.held.loss(output, batch.targets) * batch.share
+                self.total += output.detach()
+        if stage < self._last_stage:
             self._made["F", (stage + 1, j)] = output.detach()
         self._entered[key], self._ended[key] = entered, output
 
@@ -136,7 +209,8 @@ class Step:
         gradient = self._gradient(key)
         output, entered = self._ended.pop(key), self._entered.pop(key)
         self.held.before_backward([output], last)
-        output.backward(gradient)
+        with self._computing(action):
+            output.backward(gradient)
         self._hand_back(key, entered)
 
     def _hand_back(self, key: Key, entered: Tensor) -> None:
@@ -151,13 +225,15 @@ class Step:
         gradient = self._gradient(key)
         output, entered = self._ended[key], self._entered.pop(key)
         weights = self.held.module.weights(self.held.chunks[action.stage])
-        if action.stage == 0:
-            self._later[key] = lambda: output.backward(gradient)
-            return
-        self._later[key] = backward_to_input(output, gradient, entered, weights, self.held.recompute)
+        with self._computing(action):
+            if action.stage == 0:
+                self._later[key] = lambda: output.backward(gradient)
+                return
+            self._later[key] = backward_to_input(output, gradient, entered, weights, self.held.recompute)
         self._hand_back(key, entered)
 
     def _weights(self, action: Action, last: bool) -> None:
         key = action.stage, action.micro_batch
         self.held.before_backward([self._ended.pop(key)], last)
-        self._later.pop(key)()
+        with self._computing(action):
+            self._later.pop(key)()

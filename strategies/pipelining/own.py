@@ -9,7 +9,9 @@ from pathlib import Path
 
 from ..errors import LayoutError
 from .actions import Action, Schedule, parse
+from .check import check
 from .schedules import SCHEDULES
+from .without_flush import READS
 
 MOST_BYTES = 2**22
 _OF_TORCH = re.compile(r"\d+REDUCE_GRAD")  # sums over replicas, which a sync mode makes
@@ -24,11 +26,11 @@ def rows_of(named: str, workers: int, micro_batches: int, chunks: int, allowed: 
         return _read(named)
     if "." in named:
         return _called(named, workers, micro_batches, chunks, allowed)
-    nearest = difflib.get_close_matches(named, SCHEDULES, n=1)
+    nearest = difflib.get_close_matches(named, [*SCHEDULES, *READS], n=1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
     raise LayoutError(
-        f"strategy.schedule={named}: {hint}must be {', '.join(SCHEDULES)}, a file whose name ends in .csv, or "
-        "module.function of your own with --allow-module module"
+        f"strategy.schedule={named}: {hint}must be {', '.join([*SCHEDULES, *READS])}, a file whose name ends in .csv, "
+        "or module.function of your own with --allow-module module"
     )
 
 
@@ -76,3 +78,24 @@ def _called(named: str, workers: int, micro_batches: int, chunks: int, allowed: 
             f"strategy.schedule={named}: {function}({workers}, {micro_batches}, {chunks}) must return a list of "
             f"actions for each worker: {type(error).__name__}: {error}"
         ) from error
+
+
+def checked(schedule: Schedule, workers: int, micro_batches: int) -> Schedule:
+    """A user's own. Raises `LayoutError`."""
+    if len(schedule) != workers:
+        raise LayoutError(
+            f"strategy.stages={workers}: strategy.schedule has {len(schedule)} lines, one for each worker; "
+            + (f"choose strategy.stages={len(schedule)}" if len(schedule) > 1 else f"it needs {workers} of them")
+        )
+    given = [action for row in schedule for action in row]
+    most = 1 + max((action.micro_batch for action in given), default=-1)
+    if most != micro_batches:
+        raise LayoutError(
+            f"strategy.micro_batches={micro_batches}: strategy.schedule has {most}; choose "
+            f"strategy.micro_batches={most}"
+        )
+    try:
+        check(schedule, 1 + max(action.stage for action in given), micro_batches)
+    except LayoutError as error:
+        raise LayoutError(f"strategy.schedule: {error}") from None
+    return schedule

@@ -1,6 +1,7 @@
 """Pipeline schedules: pure functions (workers p, micro-batches m, chunks v) -> one list of actions for each worker.
 
-Stage s is chunk s // p of worker s % p, and there are p v stages. A worker's forward and backward passes come in one
+Stage s is chunk s // p of worker s % p, and there are p v stages; zb_v alone has 2 p, of which stage s is on worker
+min(s, 2 p - 1 - s). A worker's forward and backward passes come in one
 order each; a schedule says how the two are put together. For each worker i:
 
     naive        each micro-batch goes forward through all stages, and back, before the next one begins
@@ -11,6 +12,8 @@ order each; a schedule says how the two are put together. For each worker i:
                  v times smaller, and a step sends v times as many messages
     zb_h1        1f1b with the gradients of the weights apart, which fill the bubble (Qi et al. 2024, "Zero Bubble
                  Pipeline Parallelism", arXiv 2401.10241): no worker keeps more than 1f1b's first
+    zb_v         two chunks a worker, down the workers and up again, so that the last stage is on the first worker,
+                 which goes backward at once (ZB-V, the same paper, section 6): zb_h1's memory, and half its bubble
 
 Bubbles as shares of the time of a step, where every stage takes T_F, T_B = T_I + T_W, and messages take no time:
 
@@ -18,11 +21,13 @@ Bubbles as shares of the time of a step, where every stage takes T_F, T_B = T_I 
     gpipe, 1f1b  (p - 1) / (m + p - 1)
     interleaved  (p - 1) / (v m + p - 1), where p divides m
     zb_h1        b / (m (T_F + T_I + T_W) + b), b = (p - 1)(T_F + T_I - T_W), where m >= p, T_W <= T_I and T_W <= T_F
+    zb_v         b / (3 m T + b), b = (p - 1) T / 2, where m >= 2 p - 1, and T_F = T_I = T_W = T of both chunks together
 
 Deviation from GPipe's paper: backward takes the micro-batches in the order of forward, not in reverse, so that sums
 come out as in gradient accumulation.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
@@ -90,6 +95,48 @@ def zb_h1(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
     return schedule
 
 
+def zb_v(workers: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    if chunks != 2:
+        raise LayoutError(
+            f"strategy.chunks={chunks}: strategy.schedule=zb_v gives each worker two chunks of the model, one on the "
+            "way down and one on the way up; choose strategy.chunks=2"
+        )
+    schedule: list[list[Action]] = []
+    for i in range(workers):
+        down, up = i, 2 * workers - 1 - i
+        row: list[Action] = []
+        done: Counter[tuple[int, Kind]] = Counter()
+
+        def take(stage: int, *kinds: Kind, row: list[Action] = row, done: Counter[tuple[int, Kind]] = done) -> None:
+            for kind in kinds:
+                row.append(Action(stage, kind, done[stage, kind]))
+                done[stage, kind] += 1
+
+        most = max(micro_batches, 2 * workers - 1)  # as if there were enough to fill it; the others are left out below
+        for _ in range(2 * (workers - i) - 1):
+            take(down, "F")
+        for _ in range(i):
+            take(up, "F")
+            take(down, "F")
+        for _ in range(workers - i):
+            take(up, "F", "I", "W")
+        while done[up, "F"] < most:
+            if done[down, "F"] < most:
+                take(down, "F")
+            take(down, "I", "W")
+            take(up, "F", "I", "W")
+        for _ in range(i):
+            take(down, "I")
+            take(up, "I")
+        for _ in range(workers - i):
+            take(down, "I", "W")
+        for stage in (up, down):
+            while done[stage, "W"] < most:
+                take(stage, "W")
+        schedule.append([action for action in row if action.micro_batch < micro_batches])
+    return schedule
+
+
 MakeSchedule = Callable[[int, int, int], Schedule]
 SCHEDULES: dict[str, MakeSchedule] = {
     "naive": naive,
@@ -97,6 +144,7 @@ SCHEDULES: dict[str, MakeSchedule] = {
     "1f1b": one_forward_one_backward,
     "interleaved": interleaved,
     "zb_h1": zb_h1,
+    "zb_v": zb_v,
 }
 
 

@@ -1,10 +1,12 @@
 """How long a schedule takes, how much of that is bubble, and what each stage holds meanwhile: before anything runs."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .actions import Action, Kind, Schedule
 from .check import does, placement, reads
+from .without_flush import Versions
 
 Times = Mapping[Kind, Sequence[float]]  # F, B, I, W -> seconds, by stage
 
@@ -20,10 +22,13 @@ class Event:
 class Simulation:
     schedule: Schedule
     events: list[list[Event]]  # [worker][place]
+    versions: Versions | None = None  # that passes read, where it is not the newest
+    window: float | None = None  # seconds of steady state that `events` are of, where that is not the whole schedule
+    steps: int = 1  # that it takes so long for
 
     @property
     def seconds(self) -> float:
-        return max(row[-1].end for row in self.events)
+        return max(row[-1].end for row in self.events) if self.window is None else self.window
 
     @property
     def busy(self) -> list[float]:
@@ -36,11 +41,13 @@ class Simulation:
         return 1 - sum(self.busy) / (self.seconds * len(self.events))
 
 
-def simulate(schedule: Schedule, times: Times, messages: Sequence[float] = ()) -> Simulation:
-    """A schedule that was checked. `messages`: between each stage and the next one, either way, the seconds from the
-    end of an action until another worker has what it made; none where nothing is said.
+def simulate(
+    schedule: Schedule, times: Times, messages: Sequence[float] = (), versions: Versions | None = None
+) -> Simulation:
+    """A schedule that was checked, and the versions that it reads, where that is not the newest.
 
-    They go on beside computation, and any number of them at once.
+    `messages`: between each stage and the next one, either way, the seconds from the end of an action until another
+    worker has what it made; none where nothing is said. They go on beside computation, and any number of them at once.
     """
     holders = placement(schedule)
     between = [*messages] or [0.0] * (len(holders) - 1)
@@ -59,12 +66,32 @@ def simulate(schedule: Schedule, times: Times, messages: Sequence[float] = ()) -
                     for each in needed
                 ]
                 start = max([*ready, events[worker][-1].end if events[worker] else 0.0])
-                assert action.kind in ("F", "B", "I", "W")
-                event = Event(action, start, start + times[action.kind][action.stage])
+                event = Event(action, start, start + _time(action, times))
                 events[worker].append(event)
                 ended |= dict.fromkeys(does(action), event.end)
                 progress = True
-    return Simulation(schedule, events)
+    return Simulation(schedule, events, versions)
+
+
+def _time(action: Action, times: Times) -> float:
+    """An update takes none here: it is not in what a step takes with a flush, either."""
+    assert action.kind in ("F", "B", "I", "W", "U")
+    return 0.0 if action.kind == "U" else times[action.kind][action.stage]
+
+
+def steady(simulation: Simulation, begins: Action, ends: Action, steps: int) -> Simulation:
+    """What there is from the start of one action until that of another: so many steps, without filling and draining."""
+    starts = {event.action: event.start for row in simulation.events for event in row}
+    begin, end = starts[begins], starts[ends]
+    events = [
+        [
+            Event(event.action, max(event.start, begin) - begin, min(event.end, end) - begin)
+            for event in row
+            if event.end > begin and event.start < end
+        ]
+        for row in simulation.events
+    ]
+    return Simulation(simulation.schedule, events, simulation.versions, end - begin, steps)
 
 
 def even(stages: int, forward: float = 1.0, inputs: float = 1.0, weights: float = 1.0) -> Times:
@@ -98,22 +125,34 @@ def in_flight(schedule: Schedule) -> list[int]:
     ]
 
 
-def live_versions(schedule: Schedule) -> list[int]:
+def live_versions(schedule: Schedule, versions: Versions | None = None) -> list[int]:
     """For each stage, the most versions of its weights that are needed at once, the newest among them.
 
-    F reads the newest; B, I and W read that of their F; U makes a new one. Without U there is one.
+    U makes a new one. B, I and W read that of their F, which is what `versions` says; without it, the newest. A version
+    that nobody has read yet, but will, is needed too. Without U there is one.
     """
     most = [1] * len(placement(schedule))
     for row in schedule:
-        newest: dict[int, int] = {}
-        read: dict[Group, int] = {}
+        read = _versions_of(row) if versions is None else versions
+        ahead = Counter((stage, read[stage, j]) for stage, kind, j in row if kind == "F")
+        newest: Counter[int] = Counter()
         for stage, kind, j in row:
-            if kind == "F":
-                read[stage, j] = newest.get(stage, 0)
-            elif kind in ("B", "W"):
-                read.pop((stage, j), None)
+            if kind in ("B", "W"):
+                ahead[stage, read[stage, j]] -= 1
             elif kind == "U":
-                newest[stage] = newest.get(stage, 0) + 1
-            live = {version for (each, _), version in read.items() if each == stage} | {newest.get(stage, 0)}
-            most[stage] = max(most[stage], len(live))
+                newest[stage] += 1
+            live = {v for (each, v), passes in ahead.items() if each == stage and passes and v <= newest[stage]}
+            most[stage] = max(most[stage], len(live | {newest[stage]}))
     return most
+
+
+def _versions_of(row: Sequence[Action]) -> dict[Group, int]:
+    """Where each forward pass reads the newest."""
+    newest: Counter[int] = Counter()
+    read: dict[Group, int] = {}
+    for stage, kind, j in row:
+        if kind == "F":
+            read[stage, j] = newest[stage]
+        elif kind == "U":
+            newest[stage] += 1
+    return read

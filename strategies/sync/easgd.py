@@ -57,7 +57,7 @@ class EASGD(Sync):
         self.rho, self.period, self.nesterov = rho, period, nesterov
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         check_adds_up(self.compress, self.collective)
-        check_differences(self.compress, "easgd")
+        check_differences(self.compress)
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
 
     def check_optimizer(self, optimizer: Optimizer) -> None:

@@ -103,7 +103,7 @@ class FedAvg(Sync):
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         self.compress = compress or Dense()
-        check_differences(self.compress, "fedavg")
+        check_differences(self.compress)
         self.states_cost = self.compress.steady
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
 

@@ -77,7 +77,7 @@ class Gossip(Sync):
         self.topology: Topology = topology
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
         self.compress = compress or Dense()
-        check_differences(self.compress, "gossip")
+        check_differences(self.compress)
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
         if not isinstance(self.compress, Dense) and topology not in STAYS:
             raise LayoutError(

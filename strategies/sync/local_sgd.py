@@ -80,7 +80,7 @@ class LocalSGD(Sync):
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         self.entrywise = self.compress.entrywise
         check_adds_up(self.compress, self.collective)
-        check_differences(self.compress, "local_sgd")
+        check_differences(self.compress)
         if switch_step > 0 and not isinstance(self.compress, Dense):
             raise LayoutError(
                 f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "

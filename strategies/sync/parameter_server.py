@@ -76,7 +76,7 @@ class ParameterServer(Sync):
         self.servers = servers
         self.compress, self.compress_answers = compress or Dense(), compress_answers
         if compress_answers:
-            check_differences(self.compress, "parameter_server with sync.compress_answers=true")
+            check_differences(self.compress, "answers", "sync.compress_answers=false")
             if isinstance(self.compress, Dense):
                 raise LayoutError(
                     "sync.compress_answers=true: there is no compression; choose compress=bf16, or another"

@@ -101,7 +101,7 @@ class StreamingDiLoCo(Sync):
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
         check_adds_up(self.compress, self.collective)
-        check_differences(self.compress, "streaming_diloco")
+        check_differences(self.compress)
         if fragments > period:
             raise LayoutError(
                 f"sync.fragments={fragments}: one is sent in a step, and a round has sync.period={period} steps; "

@@ -6,14 +6,25 @@ k = prod(target_shape).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import prod
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import Tensor
 
 from ..base import DataSpec
 from ..errors import TaskConfigError
 from .metrics import Metric
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+
+def mean_cross_entropy(loss: F) -> F:
+    """Says of a `Task.loss` that it is the mean over all predictions of the cross-entropy of softmax [..., classes]:
+    a strategy may then compute it of logits in pieces (strategy=tensor).
+    """
+    loss.is_mean_cross_entropy = True  # type: ignore[attr-defined]
+    return loss
 
 
 class Task(ABC):

@@ -6,7 +6,7 @@ Bishop, "Pattern Recognition and Machine Learning", 2006, equation 4.108, as a m
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import Task
+from .base import Task, mean_cross_entropy
 from .metrics import Accuracy
 
 
@@ -20,5 +20,6 @@ class CrossEntropy(Task):
     targets = "labels"
     metric = Accuracy()
 
+    @mean_cross_entropy
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(outputs, targets)

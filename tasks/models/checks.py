@@ -35,3 +35,22 @@ def need_tokens(model: str, spec: DataSpec) -> None:
     is_text = len(spec.input_shape) == 1 and spec.target_shape == spec.input_shape and spec.targets == "labels"
     if spec.input_dtype.is_floating_point or not is_text:
         raise TaskConfigError(f"model={model} predicts the next token of a text; use data=text.")
+
+
+def need_divisor(knob: str, value: int, of: int, what: str) -> None:
+    """Raises TaskConfigError, with the nearest that would do, unless `value` divides `of`, which is `what`."""
+    if of % value:
+        below = max(n for n in range(1, min(value, of) + 1) if of % n == 0)
+        above = min((n for n in range(value, of + 1) if of % n == 0), default=None)
+        nearest = f"{below}" if above is None else f"{below} or {above}"
+        raise TaskConfigError(f"model.{knob}={value} does not divide {what}; choose {nearest}.")
+
+
+def need_pixels(model: str, spec: DataSpec) -> None:
+    """Raises TaskConfigError unless a sample is an image [channels, height, width] with a label for each pixel."""
+    is_image = spec.features is None and spec.input_dtype.is_floating_point and len(spec.input_shape) == 3
+    if not is_image or spec.targets != "labels" or spec.target_shape != spec.input_shape[1:]:
+        raise TaskConfigError(
+            f"model={model} labels each pixel of an image; a sample of these data has the shape "
+            f"{list(spec.input_shape)} and targets {list(spec.target_shape)}: use data=disks."
+        )

@@ -55,6 +55,7 @@ def test_what_follows_a_break_alone_is_inserted(offered) -> None:
     assert offered("paceline train strat") == ["strategy="]
     assert offered("paceline train model=c") == ["cnn"]
     assert offered("paceline train model=") == [
+        "alexnet",
         "cnn",
         "gpt",
         "gpt_100m",
@@ -66,7 +67,10 @@ def test_what_follows_a_break_alone_is_inserted(offered) -> None:
         "linear",
         "logistic_regression",
         "mlp",
+        "resnet",
         "sparse_logistic_regression",
+        "unet",
+        "vit",
     ]
     assert offered("paceline plan sync=bsp model=c") == ["cnn"]
 

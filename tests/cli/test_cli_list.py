@@ -1,6 +1,7 @@
 """`paceline list` against the files it speaks of."""
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -89,6 +90,22 @@ def test_the_documented_table_of_pairs_is_what_is_accepted(paceline) -> None:
     expected = accepted | {(sync, group): (sync, group) in takes for sync, _ in accepted for group in given}
     assert documented == expected, "renew docs/compatibility.md from `paceline list pairs`"
     assert f"{sum(accepted.values())} of the {len(accepted)} pairs" in text
+
+
+def test_pairs_says_which_choices_of_a_group_go_with_which_pairs(paceline) -> None:
+    told = json.loads(paceline("list", "pairs", "--format", "json").out)
+    takes = {(pair["strategy"], pair["sync"]): pair.get("takes", {}) for pair in told}
+    everything = {choice.name for choice in groups()["compress"]} - {"none"}
+    assert set(takes["data_parallel", "bsp"]["compress"]) == everything
+    assert everything - set(takes["data_parallel", "diloco"]["compress"]) == {"demo", "dgc", "signsgd"}
+    assert takes["tensor", "bsp"]["compress"] == ["bf16", "fp16", "threshold"]
+    assert "compress" not in takes["data_parallel", "sparta"] and takes["torch_ddp", "bsp"] == {}
+    lines = paceline("list", "pairs").out.splitlines()
+    assert any(line.startswith("compress= but demo, dgc, signsgd is for diloco, ") for line in lines)
+    assert any(
+        re.fullmatch("compress=bf16, fp16, threshold is for bsp, .* with domain, hybrid, tensor", line)
+        for line in lines
+    )
 
 
 def test_pairs_is_a_table_with_a_line_for_each_meaning_and_takes_a_users_own(paceline, here: Path) -> None:

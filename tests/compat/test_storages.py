@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from paceline.compat.storages import base_of, storage_key, version_of
+from paceline.compat.storages import base_of, storage_key, unseen_writes, version_of
 
 
 def test_views_share_a_key_and_others_do_not() -> None:
@@ -27,4 +27,19 @@ def test_a_view_of_a_parameter_leads_to_it() -> None:
     parameter = nn.Parameter(torch.zeros(4))
     assert base_of(parameter[1:]) is parameter is base_of(parameter), (
         "torch no longer says what a view is of: parameters are counted among activations"
+    )
+
+
+def test_a_weight_can_be_exchanged_and_updated_between_its_forward_and_its_backward_pass() -> None:
+    weight = nn.Parameter(torch.tensor([2.0]))
+    x = torch.tensor([3.0], requires_grad=True)
+    output, read = weight * x, weight.data
+    weight.data = weight.data.clone()
+    with unseen_writes([weight]):
+        weight.data.copy_(torch.tensor([5.0]))
+        torch.optim.SGD([weight], lr=1.0).step()
+    weight.data = read
+    output.backward()
+    assert x.grad is not None and x.grad.item() == 2, (
+        "torch no longer lets writes go unseen: strategy.schedule=pipedream cannot go backward with older weights"
     )

@@ -64,7 +64,7 @@ def test_flops_of_an_mlp(hidden: list[int], batch: int) -> None:
 def test_flops_of_a_stage_whose_input_wants_a_gradient() -> None:
     """So the stages of a pipeline have the flops of the whole, and no less."""
     model = mlp(32, 16)
-    stages = Pipeline(stages=2, cuts=[3]).split(model)
+    stages = Pipeline(stages=2, cut=[3]).split(model)
     whole = count_flops(model, images(4))
     first = count_flops(stages[0], images(4))
     second = count_flops(stages[1], torch.zeros(4, 32, requires_grad=True))
@@ -383,7 +383,7 @@ def test_a_pipeline_costs_the_passes_of_its_micro_batches_and_another_forward_wh
     """All forward, then all backward; each stage's parameters are those of one layer, which has all of backward."""
 
     def act(comm: VirtualComm) -> tuple[list[float], list[float]]:
-        strategy = Pipeline(stages=2, schedule="gpipe", micro_batches=4, cuts=[3], recompute=recompute)
+        strategy = Pipeline(stages=2, schedule="gpipe", micro_batches=4, cut=[3], recompute=recompute)
         of_worker = ModelledCompute(comm, ComputeModel(1e6, 0.3, False), comm.rank, NoStragglers())
         strategy.prepare(mlp(32), cross_entropy, comm, lambda roots, last: of_worker.backward_begins())
         of_worker.attach(strategy.module)

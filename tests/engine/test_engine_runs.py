@@ -134,11 +134,13 @@ def test_the_callers_signal_handlers_are_put_back(train: Train) -> None:
     [
         ("strategy=pipeline", "optimizer=adam"),
         pytest.param(("strategy=torch_ddp", "optimizer=adam"), marks=pytest.mark.slow),
+        pytest.param(("strategy=torch_zero_optimizer", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("strategy=zero", "strategy.stage=3", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("strategy=torch_fsdp", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("optimizer=sgd",), marks=pytest.mark.slow),
         pytest.param(("strategy=single", "optimizer=adamw"), marks=pytest.mark.slow),
         pytest.param(("strategy=pipeline", "hardware.workers=4"), marks=pytest.mark.slow),
+        pytest.param(("strategy=hybrid", "model.hidden=[16,12]", "optimizer=adam"), marks=pytest.mark.slow),
         pytest.param(("sync=bsp_naive", "model=cnn", "model.hidden=[24,16]"), marks=pytest.mark.slow),
     ],
     ids=" ".join,

@@ -14,7 +14,7 @@ from paceline.engine.experiment import from_yaml, to_yaml
         [],
         ["experiment=fashion_cnn"],
         ["experiment=pipeline_2x2", "sync=asp"],
-        ["tracking=none", "name=x", "optimizer=adam", "strategy=pipeline", "strategy.cuts=[1]"],
+        ["tracking=none", "name=x", "optimizer=adam", "strategy=pipeline", "strategy.cut=[1]"],
         ["tracking.tags=['a: b','#c','ü','yes']", "seed=9223372036854775807", "optimizer.lr=1e-30"],
     ],
 )

@@ -148,10 +148,13 @@ class TestFit:
         assert "too much for a device" in found.next_model.why
 
     def test_the_chosen_gpts_other_knobs_are_kept(self) -> None:
-        found = fit("model=gpt", "data=text", "model.vocabulary=1000", "data.context=16", SMALL, strategies=())
+        asked = ("model.vocabulary=1000", "data.context=16", "model.n_kv_head=4")
+        found = fit("model=gpt", "data=text", *asked, SMALL, strategies=())
         assert found.model is not None and found.model.plan is not None
         knobs = found.model.plan.experiment.model.knobs
         assert knobs["vocabulary"] == 1000 and found.model.plan.experiment.data.knobs["context"] == 16
+        assert knobs["n_kv_head"] == 4 and knobs["n_head"] % 4 == 0
+        assert found.next_model is not None and "too much for a device" in found.next_model.why
 
     def test_what_does_not_fit_is_said_with_by_how_much(self) -> None:
         found = fit("model=gpt_1b", "data=text", SMALL)

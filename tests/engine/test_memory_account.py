@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from choices import STRATEGIES as CHOSEN
 from torch import Tensor
 
 import paceline.conf
 from paceline import engine
 from paceline.engine import memory
-from paceline.engine.build import assemble
 from paceline.strategies.errors import LayoutError
 
 CONF = Path(next(iter(paceline.conf.__path__)))
@@ -45,18 +45,24 @@ def measured(tmp_path: Path, *overrides: str) -> tuple[dict[str, int], dict[str,
 
 
 def count(strategy: str) -> str:
-    most = assemble(engine.prepare([f"strategy={strategy}"]).experiment, ()).strategy.max_replicas
-    return f"hardware.workers={1 if most == 1 else 2}"
+    chosen = CHOSEN[strategy]
+    return f"hardware.workers={max(chosen.parts, 1 if chosen.max_replicas == 1 else 2)}"
 
 
-def can_tie(strategy: str) -> bool:
-    """A strategy that cuts the model would copy what embedding and head share."""
-    return assemble(engine.prepare([f"strategy={strategy}"]).experiment, ()).strategy.parts == 1
-
-
-FAST = [("data_parallel", "mlp"), ("data_parallel", "gpt that recomputes"), ("pipeline", "tied gpt")]  # one is refused
+NO_TIES = ("hybrid", "torch_pipelining")  # over stages
+KEEPS_MORE = pytest.mark.xfail(
+    strict=True, reason="torch's DTensor keeps more when a block is recomputed: docs/tensor.md"
+)
+FAST = [("data_parallel", "mlp"), ("data_parallel", "gpt that recomputes"), ("pipeline", "tied gpt")]
 RUNS = [
-    pytest.param(strategy, model, marks=[] if (strategy, model) in FAST else pytest.mark.slow)
+    pytest.param(
+        strategy,
+        model,
+        marks=[
+            *([] if (strategy, model) in FAST else [pytest.mark.slow]),
+            *([KEEPS_MORE] if (strategy, model) == ("torch_tensor", "gpt that recomputes") else []),
+        ],
+    )
     for strategy in STRATEGIES
     for model in MODELS
 ]
@@ -65,14 +71,13 @@ RUNS = [
 @pytest.mark.dist
 @pytest.mark.parametrize(("strategy", "model"), RUNS)
 def test_the_kinds_of_memory_are_as_predicted(strategy: str, model: str, tmp_path: Path, fork_server: None) -> None:
-    if strategy == "tensor" and "gpt" in model:
-        with pytest.raises(LayoutError, match="GPT has no two linear layers"):
+    if strategy == "domain" and model != "cnn":
+        with pytest.raises(LayoutError, match=r"no layer of MLP works on slabs|cuts images"):
             measured(tmp_path, f"strategy={strategy}", *MODELS[model])
         return
-    if model == "tied gpt" and not can_tie(strategy):
-        with pytest.raises(LayoutError, match=r"share a parameter \(tied weights\).*untie them") as caught:
+    if strategy in NO_TIES and model == "tied gpt":
+        with pytest.raises(LayoutError, match=r"two stages would share a parameter \(tied weights\)"):
             measured(tmp_path, f"strategy={strategy}", *MODELS[model])
-        assert caught.value.exit_code == 2
         return
     found, stated = measured(tmp_path, f"strategy={strategy}", count(strategy), *MODELS[model])
     for kind, size in stated.items():

@@ -52,6 +52,16 @@ def test_what_was_stored_is_what_would_be_typed_now(then, now):
     assert plain == stored(*then), "the file's own content is what makes the run what it is"
 
 
+@pytest.mark.parametrize(("cuts", "cut"), [(None, "parameters"), ([3], "[3]")])
+def test_a_pipelines_cuts_are_its_cut(cuts, cut):
+    now = ["strategy=pipeline", f"strategy.cut={cut}"]
+    plain = compose(now).model_dump()
+    knobs = {knob: value for knob, value in plain["strategy"]["knobs"].items() if knob != "cut"}
+    then = plain | {"strategy": plain["strategy"] | {"knobs": knobs | {"cuts": cuts}}}
+    assert from_plain(then) == compose(now)
+    assert overrides_of(then) == now
+
+
 def test_a_users_own_choice_of_a_class_that_was_moved_keeps_its_name():
     assert from_plain(stored("mine", SERVER, ASP)).sync.name == "mine"
 

@@ -66,7 +66,9 @@ def test_frozen_parameters_stay_as_they_were_and_are_saved(root: Path, fork_serv
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_starts(root: Path) -> None:
-    assert "strategy.cuts" in refusal("model.kind=tied", "strategy=pipeline", "strategy.cuts=[3]")
+    assert "strategy.cut" in refusal(
+        "model.kind=tied", "strategy=pipeline", "strategy.schedule=pipedream", "strategy.cut=[3]"
+    )
     assert "sync=bsp takes several" in refusal("model.kind=two_dtypes", "sync=asp")
     assert "no parameters to train" in refusal("model.kind=all_frozen")
     assert "[16, 7]" in refusal("model.kind=few_outputs")

@@ -25,13 +25,16 @@ SETTINGS = [
 ]
 SAVING = ["checkpoint.every_steps=2"]
 FABRICS = {"virtual": ["hardware=virtual"], "process": ["hardware.device=cpu", "hardware.threads=1"]}
-SCHEDULES = {
+FLUSHING = {
     "naive": [],
     "gpipe": [],
     "1f1b": ["strategy.micro_batches=6"],
     "interleaved": ["strategy.chunks=3"],
     "zb_h1": ["strategy.micro_batches=6"],
+    "zb_v": ["strategy.micro_batches=6"],
 }
+STREAMING = {"pipedream": ["strategy.vertical_sync=true"], "pipedream_2bw": ["strategy.micro_batches=6"]}
+SCHEDULES = FLUSHING | STREAMING
 pytestmark = [pytest.mark.dist, pytest.mark.budget(6)]
 
 
@@ -46,7 +49,10 @@ def finish(root: Path, *overrides: str, resume: str | None = None):
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
 
 
-FAST = [("virtual", "interleaved", "false"), ("virtual", "zb_h1", "false")]  # its own tests have the others' parts
+FAST = [
+    ("virtual", "interleaved", "false"),
+    ("virtual", "zb_h1", "false"),
+]  # its own tests have the others' parts
 RUNS = [
     pytest.param(*how, marks=[] if how in FAST else pytest.mark.slow)
     for how in product(FABRICS, SCHEDULES, ["false", "true"])
@@ -61,6 +67,7 @@ def test_bytes_and_activations_of_each_schedule_are_those_of_the_plan(
     _, summary = finish(tmp_path, *how)
     stated = summary["predicted"]
     assert summary["wire"]["bytes_per_step"] == stated["bytes_per_step"] > 0
+    assert summary["memory"]["parameters"] == stated["memory"]["parameters"] > 0
     found = summary["memory"]["activations"]
     assert found == pytest.approx(stated["memory"]["activations"], rel=0.02 if recompute == "false" else 0.15)
 
@@ -83,18 +90,20 @@ def test_activations_of_a_plan_follow_what_is_in_flight() -> None:
 
 
 @pytest.mark.parametrize(
-    "schedule", [pytest.param(name, marks=[] if name == "zb_h1" else pytest.mark.slow) for name in SCHEDULES]
+    "schedule",
+    [pytest.param(name, marks=[] if name == "zb_h1" else pytest.mark.slow) for name in SCHEDULES],
 )
 def test_a_resumed_run_of_each_schedule_is_the_uninterrupted_one_bit_for_bit(
     schedule: str, tmp_path: Path, fork_server: None
 ) -> None:
+    """Without a flush, too, where both drain at the same checkpoints; a virtual cluster makes none."""
     how = [*FABRICS["process"], f"strategy.schedule={schedule}", *SCHEDULES[schedule], "hardware.timeout=30"]
     straight, _ = finish(tmp_path, *how, *SAVING, "name=straight")
     half, _ = finish(tmp_path, *how, *SAVING, "name=half", "steps=2")
     resumed, _ = finish(tmp_path, "steps=4", resume="half")
     assert identical(straight, resumed) and not identical(straight, half)
     virtual, _ = finish(tmp_path, *how[2:-1], "hardware=virtual", "name=virtual")
-    assert identical(straight, virtual)
+    assert identical(straight, virtual) == (schedule in FLUSHING)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +115,13 @@ def test_a_resumed_run_of_each_schedule_is_the_uninterrupted_one_bit_for_bit(
         ),
         (["strategy.schedule=1f1b", "strategy.chunks=2"], "chunks=2: .* choose strategy.chunks=1, or .*interleaved"),
         (["strategy.schedule=interleaved", "strategy.chunks=9"], "9 chunks each: the model has .* layers to cut"),
+        (["strategy.micro_batches=33"], "micro_batches=33: .* batch_size=32 .*; choose strategy.micro_batches <= 32"),
+        (
+            ["strategy=hybrid", "strategy.tensor=1", "strategy.micro_batches=33", "strategy.cut=parameters"],
+            "micro_batches=33: .* batch_size=32 .*; choose strategy.micro_batches <= 32",
+        ),
+        (["model.hidden=[]"], "no parameters to train .*that leaves each stage some, or strategy=data_parallel"),
+        (["strategy.schedule=interleaved", "model.hidden=[16,8]"], "no parameters to train .*fewer strategy.chunks"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(overrides: list[str], says: str) -> None:
@@ -113,6 +129,41 @@ def test_what_does_not_fit_is_refused_before_anything_starts(overrides: list[str
         engine.prepare([*SETTINGS, *overrides]).plan()
     assert getattr(caught.value, "exit_code", None) == 2
     assert not torch.distributed.is_initialized()
+
+
+# -- without a flush
+
+
+@pytest.mark.parametrize("schedule", STREAMING)
+def test_evaluation_drains_and_its_moments_are_part_of_the_result(schedule: str, tmp_path: Path) -> None:
+    """Twelve steps, three an epoch: drained after each epoch, after every second, and at the end alone."""
+    how = [*FABRICS["virtual"], f"strategy.schedule={schedule}", "steps=12"]
+    found = [
+        finish(tmp_path, *how, f"evaluate.every={every}", f"name=every-{every}-{i}")[0]
+        for i, every in enumerate([1, 2, 9, 9])
+    ]
+    assert identical(found[2], found[3])
+    assert not identical(found[0], found[1]) and not identical(found[1], found[2])
+
+
+@pytest.mark.parametrize("schedule", STREAMING)
+def test_a_step_takes_in_steady_state_what_its_schedule_takes_when_simulated(schedule: str, tmp_path: Path) -> None:
+    """And the drain is part of the last step: all passes are in the time of training."""
+    how = [*FABRICS["virtual"], f"strategy.schedule={schedule}", "steps=60", "evaluate.every=99", "measure.after=10"]
+    timetable = engine.prepare([*SETTINGS, *how]).timetable()
+    assert timetable is not None
+    _, summary = finish(tmp_path, *how)
+    step = timetable.simulation.seconds / timetable.simulation.steps
+    assert summary["per_worker"][1]["median"] == pytest.approx(step, rel=1e-6)  # the last stage's steps are alike
+    busy = max(timetable.simulation.busy) / timetable.simulation.steps
+    assert summary["seconds"] >= 60 * busy
+
+
+def test_only_bsp_goes_with_a_schedule_that_updates_by_itself() -> None:
+    with pytest.raises(Exception, match=r"sync=asp: .*schedule=pipedream updates each stage .* takes sync=bsp only"):
+        engine.prepare([*SETTINGS, "strategy.schedule=pipedream", "sync=asp"]).plan()
+    with pytest.raises(Exception, match=r"sync\.bucket_mb=3.*owns its update"):
+        engine.prepare([*SETTINGS, "strategy.schedule=pipedream", "sync.bucket_mb=3"]).plan()
 
 
 # -- a user's own schedule
@@ -128,7 +179,7 @@ OWN = ["strategy.micro_batches=2", "hardware=virtual"]
 
 
 def csv_of(path: Path, *rows: str) -> str:
-    path.write_text("\n".join(rows) + "\n")
+    path.write_text("".join(f"{row}\n" for row in rows))
     return f"strategy.schedule={path}"
 
 
@@ -162,9 +213,10 @@ def test_a_schedule_of_a_users_function_is_gradient_accumulation_bit_for_bit(tmp
         ),
         (["0F0,0F1,0B0,0B1", "1F0,1B0,1F1"], "worker 0 waits forever at 0B1: it reads what 1B1 makes"),
         (["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,what"], "worker 1: 'what' is no action"),
-        (["0F0,0F1,0B0,0B1"], "strategy.stages=2: strategy.schedule has 1 lines.* choose strategy.stages=1"),
+        (["0F0,0F1,0B0,0B1"], "strategy.stages=2: strategy.schedule has 1 lines.* it needs 2 of them"),
         (["0F0,0B0", "1F0,1B0"], "strategy.micro_batches=2: strategy.schedule has 1; choose strategy.micro_batches=1"),
         (["", ""], "strategy.schedule has 0"),
+        ([], "strategy.stages=2: strategy.schedule has 0 lines.* it needs 2 of them"),
     ],
 )
 def test_a_schedule_of_the_users_that_cannot_go_well_is_refused(rows: list[str], says: str, tmp_path: Path) -> None:

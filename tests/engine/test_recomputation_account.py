@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from paceline import engine
 from paceline.engine import memory
-from paceline.strategies.base import layers_of
+from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks
 from paceline.strategies.pipelining.execute import forward as forward_of
 from paceline.strategies.zero import Zero
@@ -100,7 +100,7 @@ def zero_case(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> tuple[Step,
 
 def pipeline_case(model: nn.Sequential, batch: tuple[Tensor, Tensor]) -> tuple[Step, Segments, Tensor, Tensor]:
     x, y = batch
-    chunks = Chunks([list(layers_of(model).items())])
+    chunks = Chunks(model, [blocks_of(model)])
     return (
         lambda x: forward_of(chunks, 0, x, recompute=True),
         [(model, True), (lambda out: cross_entropy(out, y), False)],
@@ -148,7 +148,7 @@ def test_what_is_recomputed_within_what_is_recomputed_counts_too() -> None:
     twice = GPT(TEXT, n_layer=3, n_head=2, width=32, recompute=True)
 
     def peak(model: nn.Sequential) -> int:
-        chunks = Chunks([list(layers_of(model).items())])
+        chunks = Chunks(model, [blocks_of(model)])
         return measured(lambda x: forward_of(chunks, 0, x, recompute=True), x, y)[1]
 
     block, _ = saved_by(plain[1], torch.randn(4, 16, 32, requires_grad=True))

@@ -16,7 +16,7 @@ from short_runs import QUICK
 
 from paceline import engine
 from paceline.comm import Comm
-from paceline.comm.timeline import Operation, Timeline, last_launches, split
+from paceline.comm.timeline import Operation, Pass, Timeline, last_launches, split
 from paceline.engine.errors import ConfigError, MachineError
 from paceline.engine.layout import Role
 from paceline.engine.meters import Meter, Report
@@ -184,6 +184,18 @@ def test_a_collective_is_called_what_it_does_and_what_for() -> None:
     ]
     trace = as_trace([report(0, [(10.0, 18.0, 1)], operations)], "mine", False)
     assert [e["name"] for e in complete(trace) if e["cat"] != "compute"] == ["gradients (all_reduce)", "barrier"]
+
+
+def test_what_is_computed_has_the_name_of_its_pass_and_is_cut_where_the_worker_was_blocked() -> None:
+    blocked = Operation("g:0>1", 1, NEVER, 12.0, 14.0, "recv")
+    passes = [Pass("0F0", 8.0, 9.0), Pass("0F1", 11.0, 15.0), Pass("0B0", 15.0, 16.0), Pass("0B1", 17.0, 20.0)]
+    trace = as_trace([report(0, [(10.0, 18.0, 1)], [blocked], passes=passes)], "mine", False)
+    assert_sound(trace)
+    found = [(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in complete(trace) if e["cat"] == "compute"]
+    assert found == [
+        ("compute", 0.0, 1.0), ("0F1", 1.0, 2.0), ("0F1", 4.0, 5.0), ("0B0", 5.0, 6.0), ("compute", 6.0, 7.0),
+        ("0B1", 7.0, 8.0),
+    ]  # fmt: skip
 
 
 def test_steps_whose_operations_are_no_longer_kept_are_left_out_and_the_trace_says_so() -> None:
@@ -424,6 +436,11 @@ def test_a_pipeline_shows_a_thread_for_each_stage(traced) -> None:
     _, trace = traced("strategy=pipeline", "hardware.workers=2", "model.hidden=[32,16]")
     assert_sound(trace)
     assert {"activations (recv)", "waiting for gradients (recv)"} <= {e["name"] for e in complete(trace)}
+    for stage in (0, 1):  # each pass of each step, by its name
+        passes = {f"{stage}{kind}{j}" for kind in "FB" for j in range(4)}
+        for step in range(1, 7):
+            names = {e["name"] for e in complete(trace, stage) if e["args"]["step"] == step and e["cat"] == "compute"}
+            assert names - {"compute"} == passes
 
 
 def test_each_stage_of_a_pipeline_waits_for_the_other(traced) -> None:

@@ -1,5 +1,6 @@
 """Training written a second time: models, data, serial loops in plain torch, and a driver for the real objects."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from paceline.strategies import Batch, Strategy, Sync
 from paceline.strategies.state import from_bytes
 
 FEATURES, CLASSES = 6, 4
+IMAGE = (1, 8, 8)  # as digits are
 Weights = dict[str, Tensor]
 
 
@@ -33,6 +35,21 @@ def mlp64() -> nn.Sequential:
 
 def deep64() -> nn.Sequential:
     return nn.Sequential(*[nn.Linear(FEATURES, FEATURES) for _ in range(4)], nn.Linear(FEATURES, CLASSES)).double()
+
+
+def images64() -> nn.Sequential:
+    """For images; each sample is normalised by itself, so that replicas together are one worker."""
+    return nn.Sequential(
+        OrderedDict(
+            conv=nn.Conv2d(1, 4, 3, padding=1),
+            norm=nn.GroupNorm(2, 4),
+            relu=nn.ReLU(),
+            pool=nn.MaxPool2d(2),
+            again=nn.Conv2d(4, 4, 3, padding=1),
+            flatten=nn.Flatten(),
+            output=nn.Linear(4 * 4 * 4, CLASSES),
+        )
+    ).double()
 
 
 class TwoDtypes(nn.Module):
@@ -84,10 +101,12 @@ def adam(parameters) -> torch.optim.Optimizer:
 # -- data
 
 
-def samples(step: int, count: int, first_feature: Sequence[float] | None = None) -> tuple[Tensor, Tensor]:
+def samples(
+    step: int, count: int, first_feature: Sequence[float] | None = None, shape: Sequence[int] = (FEATURES,)
+) -> tuple[Tensor, Tensor]:
     """The `count` samples of `step`, float64; `first_feature` sets each sample's first one."""
     generator = torch.Generator().manual_seed(1000 + step)
-    inputs = torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
+    inputs = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
     if first_feature is not None:
         inputs[:, 0] = torch.tensor(first_feature)
     return inputs, torch.randint(0, CLASSES, (count,), generator=generator)
@@ -95,19 +114,23 @@ def samples(step: int, count: int, first_feature: Sequence[float] | None = None)
 
 @dataclass(frozen=True)
 class Case:
-    """Something to train. `sizes`: [step][replica] samples. `branches`: [step][replica], whether its samples branch."""
+    """Something to train. `sizes`: [step][replica] samples. `branches`: [step][replica], whether its samples branch.
+    `loss`: (outputs, targets) -> mean over the samples.
+    """
 
     sizes: list[list[int]]
     model: Callable[[], nn.Module] = mlp64
     optimizer: Callable[..., torch.optim.Optimizer] = momentum
     branches: list[list[bool]] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+    shape: tuple[int, ...] = (FEATURES,)  # of a sample
 
     def step(self, step: int) -> tuple[Tensor, Tensor]:
         """All replicas' samples of `step`, in the order of replicas, in the model's dtype."""
         sizes, feature = self.sizes[step], None
         if self.branches is not None:
             feature = [1.0 if on else -1.0 for on, n in zip(self.branches[step], sizes, strict=True) for _ in range(n)]
-        inputs, targets = samples(step, sum(sizes), feature)
+        inputs, targets = samples(step, sum(sizes), feature, self.shape)
         return inputs.to(next(self.start().parameters()).dtype), targets
 
     def start(self, seed: int = 0) -> nn.Module:
@@ -137,7 +160,7 @@ def serial(case: Case, pieces: Callable[[int], int] = lambda n: 1, zeros_for_non
         optimizer.zero_grad()
         cuts = pieces(len(targets))
         for x, y in zip(torch.tensor_split(inputs, cuts), torch.tensor_split(targets, cuts), strict=True):
-            (F.cross_entropy(model(x), y) * (len(y) / len(targets))).backward()
+            (case.loss(model(x), y) * (len(y) / len(targets))).backward()
         if zeros_for_none:
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -180,7 +203,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         if of_replica is None:
             module = strategy.split(model)[part]
         else:
-            strategy.prepare(model, F.cross_entropy, of_replica, sync.before_backward)
+            strategy.prepare(model, case.loss, of_replica, sync.before_backward)
             module = strategy.module
         state = None
         if plan.state is not None:
@@ -209,6 +232,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         sync.update()
         losses.append(None if loss is None else float(loss))
         trajectory.append(weights_of(module))
+    strategy.drain()
     with comm.ledger.aside():
         kept = sync.state_dict() if sync.synchronous or slot == 0 else None
         before_finish = weights_of(module)

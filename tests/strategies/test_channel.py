@@ -220,9 +220,15 @@ def test_a_server_that_squeezes_too_sends_what_it_has_not_told_yet(fabric):
     assert results[-1]["ledger"] == {"send": replicas * len(SIZES) * answer}
 
 
-@pytest.mark.parametrize("compress", [None, SignSGD()], ids=["none", "of gradients"])
-def test_answers_are_not_squeezed_by_nothing_or_by_a_rule_for_gradients(compress):
-    with pytest.raises(LayoutError, match=r"compress_answers=true"):
+@pytest.mark.parametrize(
+    ("compress", "says"),
+    [
+        pytest.param(None, r"sync\.compress_answers=true: there is no compression", id="none"),
+        pytest.param(SignSGD(), r"choose sync\.compress_answers=false", id="of gradients"),
+    ],
+)
+def test_answers_are_not_squeezed_by_nothing_or_by_a_rule_for_gradients(compress, says):
+    with pytest.raises(LayoutError, match=says):
         ParameterServer(compress=compress, compress_answers=True)
 
 

@@ -199,6 +199,9 @@ def test_a_plan_says_what_was_chosen_and_why(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     decided = prepare([*TINY, *overrides]).plan().decided
     assert [line.startswith(f"collective=auto: {says}") for line in decided] == ([True] if says else [])
+    assert ["(the only one that goes on during backward)" in line for line in decided] == [
+        not says.startswith("fabric") for line in decided
+    ]
 
 
 def test_parts_of_a_replica_choose_by_their_own_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -272,11 +271,6 @@ MODES = {
 def asked(mode: str) -> tuple[str, ...]:
     chosen = () if any(word.startswith("sync=") for word in MODES[mode]) else (f"sync={mode}",)
     return (*TINY, *chosen, *MODES[mode])
-
-
-@pytest.fixture
-def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def summary_of(*overrides: str) -> dict[str, Any]:

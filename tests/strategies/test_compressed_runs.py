@@ -177,7 +177,11 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=demo", "optimizer=adam"), "Adam would add its own; choose optimizer=sgd and optimizer.momentum=0"),
         (("compress=demo", "compress.beta=1"), "compress.beta=1: must be less than 1"),
         (("compress=demo", "compress.k=0"), "compress.k=0: must be greater than or equal to 1"),
-        (("compress=demo", "sync=local_sgd", "optimizer.momentum=0"), "sends differences of weights.*for gradients"),
+        (("compress=demo", "sync=local_sgd", "optimizer.momentum=0"), "are differences of weights.*for gradients"),
+        (
+            ("compress=dgc", "sync=parameter_server", "sync.compress_answers=true", "optimizer.momentum=0"),
+            "compress=dgc, sync=parameter_server: answers are .* choose sync.compress_answers=false, or another",
+        ),
         (("compress=atomo", "compress.triples=0"), "compress.triples=0: must be greater than or equal to 1"),
         (("compress=atomo", "compress.triples=17"), r"compress.triples=17: must be at most 16, .*\[16, 64\]"),
     ],
@@ -191,11 +195,25 @@ def test_what_cannot_be_compressed_is_refused_by_name(overrides: tuple[str, ...]
 
 @pytest.mark.parametrize("sync", ["local_sgd", "diloco", "fedavg", "gossip", "easgd"])
 def test_a_vote_is_refused_by_name_where_differences_of_weights_travel(sync: str) -> None:
-    mode = "local_sgd" if sync == "diloco" else sync
-    says = f"compress=signsgd: sync={mode} sends differences of weights, and this rule is one for gradients; choose"
+    says = f"compress=signsgd, sync={sync}: messages are differences of weights, .* rule is one for gradients; choose"
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, "compress=signsgd", "hardware.workers=2", f"sync={sync}"]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("compress=qsgd", "hardware.workers=8"), "messages go from everyone to everyone, and with 8 replicas must be"),
+        (("compress=powersgd", "compress.rank=16", "hardware.workers=2"), "nothing of this model becomes shorter"),
+        (("compress=randomk", "compress.ratio=1", "hardware.workers=2"), "nothing of this model becomes shorter"),
+        (("compress=randomk", "hardware.workers=1"), "one replica alone sends nothing"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_plan_says_where_a_rule_saves_nothing_and_why(overrides: tuple[str, ...], says: str) -> None:
+    notes = [note for note in prepare([*TINY, *overrides]).plan().notes if note.startswith("compress=")]
+    assert len(notes) == 1 and says in notes[0]
 
 
 @pytest.mark.parametrize("where", ["virtual", pytest.param("local", marks=pytest.mark.slow)])

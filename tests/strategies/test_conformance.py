@@ -6,6 +6,7 @@ strategy of several parts; all other pairs are marked slow.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,20 @@ import torch.nn.functional as F
 import yaml
 from choices import CHOICES, CHOSEN, CONF, STRATEGIES, SYNCS
 from fabrics import FABRICS
-from oracles import Case, Plan, Weights, distance, identical, mlp64, momentum, serial, train, workers_of
+from oracles import (
+    IMAGE,
+    Case,
+    Plan,
+    Weights,
+    distance,
+    identical,
+    images64,
+    mlp64,
+    momentum,
+    serial,
+    train,
+    workers_of,
+)
 
 import paceline.strategies
 from paceline.engine import prepare, run
@@ -34,7 +48,6 @@ from paceline.tasks.partition import ShuffledPartition
 
 HIDDEN, BATCH, LR, MOMENTUM = [16, 12], 8, 0.05, 0.9
 SETTINGS = [
-    "model=mlp",
     f"model.hidden={HIDDEN}",
     "data=digits",
     f"batch_size={BATCH}",
@@ -46,22 +59,29 @@ sgd = partial(torch.optim.SGD, lr=LR, momentum=MOMENTUM)
 SGD = {"optimizer": "sgd", "optimizer.lr": LR, "optimizer.momentum": MOMENTUM}
 
 
-def settings(sync: str) -> list[str]:
-    """With an optimizer that it steps with."""
-    return [*SETTINGS, *(f"{key}={value}" for key, value in (SYNCS[sync].trial.optimizer or SGD).items())]
+def settings(sync: str, strategy: str = "data_parallel") -> list[str]:
+    """With a model that the strategy takes, and an optimizer that the sync mode steps with."""
+    needed = {**(STRATEGIES[strategy].trial.model or {"model": "mlp"}), **(SYNCS[sync].trial.optimizer or SGD)}
+    return [*SETTINGS, *(f"{key}={value}" for key, value in needed.items())]
 
 
 def pair(strategy: str, sync: str, *more: str) -> Experiment:
     """What composing the two choices gives (held below), without Hydra: there are many pairs."""
     chosen = {"strategy": CHOSEN["strategy", strategy], "sync": CHOSEN["sync", sync]}
-    return compose([*settings(sync), *more]).model_copy(update=chosen)
+    return compose([*settings(sync, strategy), *more]).model_copy(update=chosen)
 
 
 def parts_of(strategy: str, sync: str, *more: str) -> Parts:
-    experiment = (
-        compose([f"strategy={strategy}", f"sync={sync}", *settings(sync), *more]) if more else pair(strategy, sync)
-    )
-    return assemble(experiment, ())
+    if not more:
+        return assemble(pair(strategy, sync), ())
+    return assemble(compose([f"strategy={strategy}", f"sync={sync}", *settings(sync, strategy), *more]), ())
+
+
+def case_for(strategy: str, sizes: list[list[int]], optimizer: Callable[..., torch.optim.Optimizer]) -> Case:
+    """In float64, of images where the strategy takes no other samples."""
+    if STRATEGIES[strategy].trial.model:
+        return Case(sizes, images64, optimizer, shape=IMAGE)
+    return Case(sizes, mlp64, optimizer)
 
 
 def is_accepted(strategy: str, sync: str) -> bool:
@@ -161,7 +181,7 @@ def finish(
         overrides = [
             f"strategy={strategy}",
             f"sync={sync}",
-            *settings(sync),
+            *settings(sync, strategy),
             *HARDWARE[fabric],
             f"hardware.workers={workers}",
             *alone,
@@ -214,7 +234,7 @@ def serial_digits(samples: int, steps: int, micro_sizes, make_optimizer) -> Weig
 @pytest.mark.parametrize(("group", "choice"), CHOSEN)
 def test_a_choice_of_this_file_is_what_composing_it_gives(group, choice):
     others = {"strategy": "data_parallel", "sync": "bsp"} | {group: choice}
-    assert pair(**others) == compose([f"{group}={choice}", *settings(others["sync"])])
+    assert pair(**others) == compose([f"{group}={choice}", *settings(others["sync"], others["strategy"])])
 
 
 @pytest.mark.budget(1)
@@ -254,7 +274,7 @@ def test_a_misspelt_knob_is_refused_with_the_nearest_name_and_an_unknown_one_by_
     for add, key in product(["", "+"], [*CHOSEN[group, choice].knobs, None]):
         wrong, nearest = ("zzz", "") if key is None else (f"{key}x", rf".*did you mean [\w. ]*\b{key}\b")
         with pytest.raises(ConfigError, match=rf"{group}\.{wrong}: {nearest}") as caught:
-            prepare([f"{group}={choice}", other, *SETTINGS, f"{add}{group}.{wrong}=1"]).plan()
+            prepare([f"{group}={choice}", other, "model=mlp", *SETTINGS, f"{add}{group}.{wrong}=1"]).plan()
         assert caught.value.exit_code == 2
 
 
@@ -284,9 +304,8 @@ def test_the_naive_schedule_is_strategy_single_bit_for_bit():
 @on_both_fabrics(AGREEING)
 def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(fabric, strategy, sync):
     parts = parts_of(strategy, sync)
-    plan = Plan(
-        parts.strategy, parts.sync, Case([[3, 3], [4, 2], [1, 0], [2, 2]], optimizer=optimizer_of(sync)), seeds=[0, 1]
-    )
+    case = case_for(strategy, [[3, 3], [4, 2], [1, 0], [2, 2]], optimizer_of(sync))
+    plan = Plan(parts.strategy, parts.sync, case, seeds=[0, 1])
     results = FABRICS[fabric](workers_of(plan), train, plan)
     count = parts.strategy.parts
     for part in range(count):
@@ -299,7 +318,7 @@ def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(fabri
 @on_both_fabrics(EXACT)
 def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, strategy, sync):
     parts = parts_of(strategy, sync)
-    case = Case([[3, 3], [4, 2], [1, 0], [2, 2]], model=mlp64, optimizer=optimizer_of(sync))
+    case = case_for(strategy, [[3, 3], [4, 2], [1, 0], [2, 2]], optimizer_of(sync))
     plan = Plan(parts.strategy, parts.sync, case)
     results = FABRICS[fabric](workers_of(plan), train, plan)
     whole = results[parts.strategy.loss_part]["whole"]
@@ -370,8 +389,8 @@ def test_what_a_sync_mode_saves_goes_through_bytes_and_back(fabric, strategy, sy
     replicas = 2 if several else 1
     parts = parts_of(strategy, sync, *([] if several else alone_with(sync)))
     each = several and not (parts.sync.weights_agree and parts.sync.state_agrees)
-    whole = Case([[3] * replicas] * 4, optimizer=optimizer_of(sync))
-    half = Case(whole.sizes[:2], optimizer=whole.optimizer)
+    whole = case_for(strategy, [[3] * replicas] * 4, optimizer_of(sync))
+    half = replace(whole, sizes=whole.sizes[:2])
     plan = Plan(parts.strategy, parts.sync, half)
     count = parts.strategy.parts * (replicas if each else 1)
     workers = FABRICS[fabric]

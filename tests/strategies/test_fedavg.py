@@ -570,6 +570,7 @@ def test_two_clients_with_evenly_dealt_digits_learn_them_as_well_as_one_does(for
     assert accuracy(monkeypatch, tmp_path, "sync=fedavg", "hardware.workers=2") > serial - 0.02 > 0.92
 
 
+@pytest.mark.slow
 def test_three_parties_with_other_digits_each_learn_all_ten_and_less_than_with_evenly_dealt_ones(
     fork_server, monkeypatch, tmp_path
 ):

@@ -2,7 +2,6 @@
 
 import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,11 +222,6 @@ MODES = {
     "fedavg": ("aggregate=median",),
     "fedavg, mean": ("sync=fedavg",),
 }
-
-
-@pytest.fixture
-def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def check_bytes(mode: str, *overrides: str) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from paceline.strategies.base import state_of
 from paceline.strategies.mesh import Mesh
-from paceline.strategies.placements import Split, dims_of, entries, gather, joined, owned
+from paceline.strategies.placements import Split, dims_of, entries, gather, joined, owned, pieces_of
 
 MESH = Mesh({"replica": 2, "stage": 3, "tensor": 2})
 
@@ -56,13 +56,38 @@ def test_pieces_are_joined_in_order_and_what_is_whole_is_the_first_ones() -> Non
 
 
 def test_each_entry_is_owned_once() -> None:
-    assert owned(parts()) == [["piece.weight", "piece.bias"], ["piece.weight"]]
-    assert entries(parts()) == [6 + 3, 6]
+    assert owned(parts(), HALVES) == [["piece.weight", "piece.bias"], ["piece.weight"]]
+    assert entries(parts(), HALVES) == [6 + 3, 6]
+
+
+def test_a_piece_that_several_workers_have_is_owned_by_the_first() -> None:
+    """Of 2 x 2 workers, the two along the other axis hold the same piece."""
+    mesh = Mesh({"tensor": 2, "domain": 2})
+    one, other = parts()
+    four = [one, one, other, other]
+    assert owned(four, mesh) == [["piece.weight", "piece.bias"], [], ["piece.weight"], []]
+    assert entries(four, mesh) == [6 + 3, 0, 6, 0]
+    assert [pieces_of(part, mesh, rank) for rank, part in enumerate(four)] == [
+        {"piece.weight": i} for i in (0, 0, 1, 1)
+    ]
+
+
+def test_pieces_of_two_stages_are_owned_by_their_workers() -> None:
+    mesh = Mesh({"stage": 2, "tensor": 2})
+    first, last = ([nn.ModuleDict({name: part.get_submodule("piece")}) for part in parts()] for name in ("a", "b"))
+    assert owned([*first, *last], mesh) == [["a.weight", "a.bias"], ["a.weight"], ["b.weight", "b.bias"], ["b.weight"]]
+
+
+def test_those_along_an_axis_differ_on_it_alone() -> None:
+    assert [MESH.along(7, axis) for axis in MESH.axes] == [[1, 7], [7, 9, 11], [6, 7]]
+
+
+HALVES = Mesh({"tensor": 2})
 
 
 def gather_at(comm, to: int):
     mine = state_of(parts()[comm.rank])
-    whole = gather(mine, [part.to("meta") for part in parts()], comm, to)
+    whole = gather(mine, [part.to("meta") for part in parts()], HALVES, comm, to)
     return None if whole is None else {name: tensor.tolist() for name, tensor in whole.items()}
 
 

@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from paceline.strategies import LayoutError
 from paceline.strategies.balance import balanced
 from paceline.strategies.pipeline import Pipeline
+from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks
 from paceline.strategies.pipelining.split_backward import backward_to_input
 from paceline.strategies.single import LocalUpdate
@@ -37,8 +38,8 @@ from paceline.strategies.sync.downpour import Downpour
 SIZES = [[8], [7], [5], [2], [1]]  # one replica: even, uneven, fewer samples than micro-batches
 
 
-def gpipe(stages: int, micro_batches: int, recompute: bool = False, cuts: list[int] | None = None) -> Pipeline:
-    return Pipeline(stages, "gpipe", micro_batches, cuts, recompute)
+def gpipe(stages: int, micro_batches: int, recompute: bool = False, cut: str | list[int] = "parameters") -> Pipeline:
+    return Pipeline(stages, "gpipe", micro_batches, cut, recompute)
 
 
 def run(workers, strategy, case, sync=None):
@@ -80,7 +81,7 @@ def test_gpipe_with_more_stages_is_gradient_accumulation_bit_for_bit(workers, st
     assert identical(whole, serial(case, pieces=lambda n: min(n, 3)))
 
 
-OTHERS = [("1f1b", None), ("interleaved", 2), ("interleaved", 3), ("zb_h1", None)]
+OTHERS = [("1f1b", None), ("interleaved", 2), ("interleaved", 3), ("zb_h1", None), ("zb_v", 2)]
 
 
 def seven() -> nn.Sequential:
@@ -113,7 +114,7 @@ def test_every_schedule_is_gradient_accumulation_bit_for_bit(fabric, schedule, c
     """On batches of fewer samples than there are micro-batches, too."""
     case = Case(SIZES, model=seven)
     for micro_batches in [4] if chunks else [1, 3, 5]:
-        strategy = Pipeline(2, schedule, micro_batches, None, recompute, chunks)
+        strategy = Pipeline(2, schedule, micro_batches, "parameters", recompute, chunks)
         _, whole = run(fabric, strategy, case)
         assert identical(whole, serial(case, pieces=lambda n, most=micro_batches: min(n, most)))
 
@@ -122,7 +123,7 @@ def test_every_schedule_is_gradient_accumulation_bit_for_bit(fabric, schedule, c
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", None), ("interleaved", 2), ("zb_h1", None)])
 def test_more_stages_are_gradient_accumulation_bit_for_bit(virtual_workers, schedule, chunks):
     case = Case(SIZES, model=seven)
-    _, whole = run(virtual_workers, Pipeline(3, schedule, 6, None, False, chunks), case)
+    _, whole = run(virtual_workers, Pipeline(3, schedule, 6, "parameters", False, chunks), case)
     assert identical(whole, serial(case, pieces=lambda n: min(n, 6)))
 
 
@@ -148,6 +149,27 @@ def test_tensors_that_are_plain_attributes_of_layers_do_not_matter(virtual_worke
     case = Case([[4], [3]], model=masked)
     _, whole = run(virtual_workers, Pipeline(stages, schedule, 2), case)
     assert identical(whole, serial(case, pieces=lambda n: min(n, 2)))
+
+
+def in_place() -> nn.Sequential:
+    layers = [nn.Sequential(nn.ReLU(inplace=True), nn.Linear(FEATURES, FEATURES)) for _ in range(3)]
+    return nn.Sequential(nn.Linear(FEATURES, FEATURES), *layers, nn.Linear(FEATURES, CLASSES))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("schedule", "cut"), [("1f1b", [2]), ("zb_h1", [2]), ("interleaved", [1, 2, 3])])
+def test_a_stage_may_begin_with_a_layer_that_works_in_place(virtual_workers, schedule, cut, recompute):
+    case = Case([[4], [3]], model=in_place)
+    _, whole = run(virtual_workers, Pipeline(2, schedule, 2, cut, recompute), case)
+    assert identical(whole, serial(case, pieces=lambda n: min(n, 2)))
+
+
+def test_layers_that_work_in_place_can_be_looked_at():
+    with torch.device("meta"):
+        model, inputs, targets = in_place(), torch.empty(4, FEATURES), torch.empty(4, dtype=torch.int64)
+    for cut in ("time", "memory"):
+        assert Pipeline(2, cut=cut).settled(model, inputs, targets, nn.functional.cross_entropy)["cut"]
 
 
 @pytest.mark.dist
@@ -184,7 +206,8 @@ def test_the_whole_state_is_gathered_of_all_chunks(virtual_workers):
 
 def test_a_stage_that_takes_its_backward_apart_computes_no_gradient_twice():
     """Of the inputs first, and of the weights from where that passed: together, as many products as one pass has."""
-    module = Chunks([list(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4)).named_children())])
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4))
+    module = Chunks(model, [blocks_of(model)])
     x = torch.randn(3, 5, requires_grad=True)
     counted = []
     for apart in (False, True):
@@ -227,7 +250,7 @@ def swapping() -> nn.Sequential:
 @pytest.mark.dist
 def test_activations_of_any_strides_go_between_stages(workers):
     case = Case([[4], [3]], model=swapping)
-    _, whole = run(workers, gpipe(2, 2, cuts=[2]), case)
+    _, whole = run(workers, gpipe(2, 2, cut=[2]), case)
     assert identical(whole, serial(case, pieces=lambda n: min(n, 2)))
 
 
@@ -337,7 +360,7 @@ def test_stages_put_together_are_the_model(widths, data):
     stages = data.draw(st.integers(2, len(widths)))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(widths) - 1), min_size=stages - 1, max_size=stages - 1)))
     try:
-        parts = Pipeline(stages, cuts=cuts).split(model)
+        parts = Pipeline(stages, cut=cuts).split(model)
     except LayoutError as error:
         assert "has no parameters to train" in str(error)
         assert not all(any(widths[a:b]) for a, b in pairwise([0, *cuts, len(widths)]))
@@ -349,15 +372,16 @@ def test_stages_put_together_are_the_model(widths, data):
 @pytest.mark.parametrize(
     ("strategy", "model", "says"),
     [
-        (Pipeline(2), Branching, "nn.Sequential"),
+        (Pipeline(2), Branching, r"no nn\.Sequential.*blocks"),
         (Pipeline(6), mlp, "strategy.stages <= 5"),
         (Pipeline(4), mlp, "has no parameters to train"),  # 3 layers have some
-        (Pipeline(2, cuts=[0]), mlp, "rising layer indices from 1 to 4"),
-        (Pipeline(2, cuts=[5]), mlp, "rising layer indices from 1 to 4"),
-        (Pipeline(3, cuts=[3, 2]), mlp, "rising layer indices from 1 to 4"),
-        (Pipeline(3, cuts=[2, 2]), mlp, "rising layer indices from 1 to 4"),
-        (Pipeline(3, cuts=[2]), mlp, "needs 2 rising"),
-        (Pipeline(3, cuts=[1, 2]), mlp, "stage 1 .* has no parameters to train"),
+        (Pipeline(2, cut=[0]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(2, cut=[5]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(3, cut=[3, 2]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(3, cut=[2, 2]), mlp, "rising layer indices from 1 to 4"),
+        (Pipeline(3, cut=[2]), mlp, "needs 2 rising"),
+        (Pipeline(2), lambda: nn.Sequential(nn.Linear(2, 2)), "1 layers to cut between; choose strategy=data_parallel"),
+        (Pipeline(3, cut=[1, 2]), mlp, "stage 1 has no parameters to train"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):

@@ -11,7 +11,7 @@ from paceline.strategies import LayoutError
 from paceline.strategies.pipelining.actions import Action, parse, written
 from paceline.strategies.pipelining.check import add_messages, check, placement
 from paceline.strategies.pipelining.schedules import SCHEDULES
-from paceline.strategies.pipelining.simulate import even, in_flight, live_versions, simulate
+from paceline.strategies.pipelining.simulate import even, in_flight, live_versions, peak, simulate
 
 workers_and_batches = st.tuples(st.integers(1, 8), st.integers(1, 20))
 FLUSH = ["naive", "gpipe", "1f1b", "zb_h1"]
@@ -107,6 +107,14 @@ def test_zb_h1_is_torchs_zero_bubble_of_one_chunk(workers, micro_batches):
     assert in_torchs_words(SCHEDULES["zb_h1"](workers, micro_batches, 1)) == expected
 
 
+@pytest.mark.parametrize(("workers", "micro_batches"), [*SIZES, (4, 16), (8, 8), (8, 16)])
+def test_zb_v_is_torchs(workers, micro_batches):
+    schedule = torch_schedules.ScheduleZBVZeroBubble.__new__(torch_schedules.ScheduleZBVZeroBubble)
+    schedule._n_microbatches, schedule.pp_group_size, schedule.num_stages = micro_batches, workers, 2 * workers
+    theirs = computed({rank: schedule._calculate_single_rank_operations(rank) for rank in range(workers)})
+    assert in_torchs_words(SCHEDULES["zb_v"](workers, micro_batches, 2)) == theirs
+
+
 # -- what holds of them
 
 
@@ -156,6 +164,8 @@ def test_interleaving_that_does_not_fit_is_refused_with_the_nearest_that_does():
         SCHEDULES["interleaved"](4, 9, 2)
     for fits in (8, 12):
         SCHEDULES["interleaved"](4, fits, 2)
+    with pytest.raises(LayoutError, match=r"strategy\.chunks=1: .*schedule=zb_v .* choose strategy\.chunks=2"):
+        SCHEDULES["zb_v"](4, 4, 1)
 
 
 # -- written
@@ -189,7 +199,9 @@ def test_a_schedule_is_written_as_torchs_csv(tmp_path):
 
 def sizes_of(name, workers, batches):
     """(workers, micro-batches, chunks) that the schedule takes."""
-    return (workers, workers * batches, 2) if name == "interleaved" else (workers, batches, 1)
+    if name == "interleaved":
+        return workers, workers * batches, 2
+    return workers, batches, 2 if name == "zb_v" else 1
 
 
 every_schedule = given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 6), st.integers(1, 9))
@@ -340,6 +352,19 @@ def test_the_bubble_of_zb_h1_is_that_of_its_paper(sizes, forward, inputs, weight
     idle = (p - 1) * (forward + inputs - weights)
     assert found.seconds == pytest.approx(m * (forward + inputs + weights) + idle)
     assert found.bubble == pytest.approx(idle / (m * (forward + inputs + weights) + idle))
+
+
+@given(st.integers(1, 6), st.integers(0, 8))
+def test_zb_v_has_half_the_bubble_of_zb_h1_and_no_more_in_flight(p, more):
+    """Of chunks half as large as its stages, that take as long for F, I and W."""
+    m = 2 * p - 1 + more
+    schedule = SCHEDULES["zb_v"](p, m, 2)
+    found, of_h1 = simulate(schedule, even(2 * p, 0.5, 0.5, 0.5)), simulate(SCHEDULES["zb_h1"](p, m, 1), even(p))
+    idle = (p - 1) / 2
+    assert found.seconds == pytest.approx(3 * m + idle)
+    assert of_h1.seconds == pytest.approx(3 * m + 2 * idle)
+    assert max(peak(row, len) for row in schedule) / 2 <= max(in_flight(SCHEDULES["zb_h1"](p, m, 1)))
+    assert placement(schedule) == [min(s, 2 * p - 1 - s) for s in range(2 * p)]
 
 
 def test_a_message_delays_who_waits_for_it_and_nobody_else():

@@ -199,6 +199,12 @@ def test_dgc_is_its_algorithm(masking):
     assert channel.compress.held(vector) == 2 * 8 * n == sum(kept.nbytes for kept in channel.buffers())
 
 
+def test_clipping_takes_time_on_a_modelled_worker():
+    """A norm and a product: on one core it took as long again as all else that is done with u and v."""
+    plain, clipping = (DGC(clip=clip).feedback for clip in (None, 1.0))
+    assert plain is not None and clipping is not None and clipping.passes == 2 * plain.passes
+
+
 def test_each_of_n_workers_is_clipped_to_its_part_of_the_bound():
     g, compress = torch.tensor([3.0, 4.0]), DGC(1.0, 0.0, clip=2.0)
     slot = slot_of(g, workers=16)

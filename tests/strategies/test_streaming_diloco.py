@@ -232,7 +232,7 @@ def test_another_collective_makes_the_same_sums(virtual_workers):
         (["sync.delay=4"], "sync.delay=4: a fragment must have arrived.*choose 3 at most"),
         (["sync.local_share=1"], "sync.local_share=1: must be less than 1"),
         (["sync.pattern=zigzag"], "sync.pattern='zigzag': must be .*strided.*sequential"),
-        (["compress=signsgd"], "compress=signsgd: sync=streaming_diloco sends differences of weights"),
+        (["compress=signsgd"], "compress=signsgd, sync=streaming_diloco: messages are differences of weights"),
     ],
 )
 def test_what_it_cannot_do_is_refused(overrides, says):

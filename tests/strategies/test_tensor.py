@@ -1,15 +1,16 @@
 """Pairs of linear layers cut over workers: against serial training, layer by layer, in bytes, and what is refused."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
+import whole_runs
 from oracles import CLASSES, FEATURES, Case, Plan, distance, identical, mlp64, momentum, serial, train
 from torch import nn
 
-from paceline.engine import prepare, run
+from paceline.comm import Comm
+from paceline.engine import prepare
 from paceline.engine.build import assemble
 from paceline.engine.evaluations import Evaluations
 from paceline.engine.launchers.virtual import cluster_of
@@ -24,7 +25,12 @@ from paceline.strategies.sync.easgd import EASGD
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.parameter_server import ParameterServer
-from paceline.strategies.tensor import ColumnLinear, RowLinear, TensorParallel, paired
+from paceline.strategies.tensor import TensorParallel
+from paceline.strategies.tensor_parallel.cut import cut_over
+from paceline.strategies.tensor_parallel.find import all_pairs, paired
+from paceline.strategies.tensor_parallel.group import Group
+from paceline.strategies.tensor_parallel.layers import ColumnLinear, RowLinear
+from paceline.tasks.models.gpt import Block
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = pytest.mark.dist
@@ -73,6 +79,65 @@ def test_what_is_whole_stays_the_same_bits_on_all_workers_of_a_replica(fabric):
     one, other = (result["weights"] for result in results)
     assert all(torch.equal(one[name], other[name]) for name in WHOLE)
     assert not torch.equal(one["a.weight"], other["a.weight"])
+
+
+def attention64(n_kv_head: int = 2) -> nn.Sequential:
+    """Three places of width 8, four heads; a block has two pairs."""
+    return nn.Sequential(
+        OrderedDict(
+            enter=nn.Linear(FEATURES, 24),
+            places=nn.Unflatten(1, (3, 8)),
+            block=Block(8, 4, n_kv_head, dropout=0.0),
+            flatten=nn.Flatten(),
+            leave=nn.Linear(24, CLASSES),
+        )
+    ).double()
+
+
+@pytest.mark.parametrize(
+    ("degree", "model"), [(2, attention64), (4, lambda: attention64(4))], ids=["2 groups", "4 heads"]
+)
+def test_attention_is_cut_by_groups_of_heads_and_trains_as_one_worker(virtual_workers, degree, model):
+    case = Case([[5], [3], [1], [4]], model=model, optimizer=momentum)
+    results = virtual_workers(degree, train, Plan(TensorParallel(degree), BSP(), case))
+    assert distance(results[0]["whole"], serial(case)) < 1e-13
+    held = results[0]["weights"]
+    assert held["block.attention.qkv.weight"].shape == ((8 + 2 * degree * 2) // degree, 8)
+    assert held["block.attention.project.weight"].shape == (8, 8 // degree)
+    assert held["block.mlp.expand.weight"].shape == (32 // degree, 8)
+
+
+def test_a_blocks_two_pairs_are_summed_in_forward_and_in_backward(virtual_workers):
+    strategy = TensorParallel(2, Fabric())
+    with torch.device("meta"):
+        [stated, _] = strategy.cost(strategy.split(attention64()), torch.empty(4, FEATURES, dtype=torch.float64))
+    assert stated == Fabric().traffic(8 * 4 * (4 * 3 * 8), World(2))
+    case = Case([[4]], model=attention64)
+    results = virtual_workers(2, train, Plan(TensorParallel(2), BSP(), case))
+    assert all(result["ledger"] == pytest.approx(stated) for result in results)
+
+
+def sums_of_a_block(comm: Comm) -> list[Counter[str]]:
+    """Messages of a block's forward, and of its backward pass."""
+    group = Group(comm.size)
+    part = cut_over(nn.Sequential(Block(8, 4, 4, dropout=0.0)).double(), group)[comm.rank]
+    group.join(part, comm)
+    x = torch.ones(2, 3, 8, dtype=torch.float64, requires_grad=True)
+    before = Counter(comm.ledger.messages)
+    y = part(x).sum()
+    between = Counter(comm.ledger.messages)
+    y.backward()
+    return [between - before, Counter(comm.ledger.messages) - between]
+
+
+def test_a_block_makes_two_all_reduces_in_forward_and_two_in_backward_and_nothing_else(virtual_workers):
+    assert virtual_workers(2, sums_of_a_block) == [[{"all_reduce": 2}, {"all_reduce": 2}]] * 2
+
+
+def test_a_layer_within_layers_that_has_two_places_is_whole():
+    shared = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    own = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    assert all_pairs(nn.Sequential(shared, own, shared)) == [("1.0", "1.2")]
 
 
 def test_other_sync_modes_agree_piece_by_piece(virtual_workers):
@@ -129,8 +194,11 @@ def test_two_sums_a_pair_but_none_back_to_what_is_not_trained(virtual_workers, c
             r"strategy.degree=3: 10 outputs of the layer 0 .*choose 9 or 12 of them, or a degree that divides 10",
         ),
         (16, mlp64, r"strategy.degree=16: 10 outputs of the layer 0 .*choose 16 of them"),
+        (4, attention64, r"degree=4 does not divide the 2 keys and values a place of block.attention; choose 2$"),
+        (3, lambda: attention64(4), "degree=3 does not divide the 4 keys .*; choose 2 or 4$"),
+        (2, lambda: attention64(1), r"the 1 keys and values .*; choose more of them \(model.n_kv_head\)"),
         (2, lambda: nn.Sequential(nn.Linear(6, 4)), "no two linear layers with only element-wise ones between"),
-        (2, lambda: nn.Bilinear(2, 2, 2), "strategy=tensor looks for pairs of linear layers in an nn.Sequential"),
+        (2, lambda: nn.Bilinear(2, 2, 2), "strategy=tensor: Bilinear has no two linear layers"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_could(degree, model, says):
@@ -177,15 +245,8 @@ def test_and_would_not_under_those_that_are_refused(virtual_workers):
 TINY = ("tracking=none", "strategy=tensor", "model.hidden=[16,12]", "batch_size=8", "data.limit=96", "steps=8")
 
 
-@pytest.fixture
-def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def trained(*overrides: str, **how: str) -> tuple[dict[str, torch.Tensor], dict]:
-    result = run([*(() if "resume" in how else TINY), *overrides], quiet=True, **how)
-    assert result is not None and result.summary["status"] == "completed"
-    return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
+    return whole_runs.trained(*(() if "resume" in how else TINY), *overrides, **how)
 
 
 def test_a_run_has_the_bits_bytes_and_memory_of_the_virtual_cluster_and_its_plan(here):
@@ -200,6 +261,7 @@ def test_a_run_has_the_bits_bytes_and_memory_of_the_virtual_cluster_and_its_plan
     assert [told["memory"][kind] for kind in kinds] == [told["predicted"]["memory"][kind] for kind in kinds]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_and_one_that_begins_with_a_checkpoint_have_all_pieces(here):
     overrides = ("hardware.workers=2", "hardware.threads=1")
     whole, _ = trained(*overrides)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from sweeps_here import SMALL, Noted, sweep
 
 from paceline.engine.errors import ConfigError, MachineError
 from paceline.sweep.definition import Definition, Values, define
+from paceline.sweep.quiet import quiet
 from paceline.sweep.study import Done, create, reopen
 from paceline.tracking.errors import StorageError
 
@@ -151,8 +151,7 @@ def test_a_machine_that_was_killed_before_it_said_who_it_is_is_given_up_too(url:
     definition = Definition("grid", {"optimizer.lr": Values(("0.1",))})
     gone = create("swept", url, definition, "auto", "gone", 0.2)
     assert gone is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna's, about heartbeats
+    with quiet():  # Optuna's, about heartbeats
         gone._study.ask(gone._spaces)
     other = reopen("swept", url, definition, "auto", "other", 0.2)
     assert other is not None and other.next() is None and other.awaited() == 1

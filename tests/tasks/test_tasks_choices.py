@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from paceline.tasks.base import Data, DataSpec
+from paceline.tasks.data.disks import Disks
 from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.data.text import Text
 
@@ -72,10 +73,10 @@ def test_a_choice_builds_what_its_group_demands(group: str, name: str) -> None:
         assert spec.outputs >= 1 if spec.targets == "numbers" else spec.classes > 1
     else:
         image = DataSpec((1, 8, 8), torch.float32, (), 10, None, None)
-        specs = {"GPT": Text().spec, "SparseLogisticRegression": Sparse().spec}
+        specs = {"GPT": Text().spec, "SparseLogisticRegression": Sparse().spec, "UNet": Disks().spec}
         with torch.device("meta"):
             model = target(specs.get(target.__name__, image), **values)
-        assert isinstance(model, nn.Sequential)
+        assert isinstance(model, nn.Module if name == "unet" else nn.Sequential)  # its levels meet again
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,38 @@ from paceline.engine import memory
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses.cross_entropy import cross_entropy
+from paceline.tasks.models.alexnet import AlexNet
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.gpt import GPT
 from paceline.tasks.models.logistic_regression import LogisticRegression
 from paceline.tasks.models.mlp import MLP
+from paceline.tasks.models.resnet import ResNet
+from paceline.tasks.models.vit import ViT
 
 DIGITS = DataSpec((1, 8, 8), torch.float32, (), 10, 1437, 360)
 FASHION = DataSpec((1, 28, 28), torch.float32, (), 10, 60_000, 10_000)
 ODD = DataSpec((3, 9, 7), torch.float32, (), 4, None, None)
 TEXT = DataSpec((12,), torch.int64, (12,), 256, None, None)
 
-FITTING = [(model, spec) for model in (LogisticRegression, MLP, CNN) for spec in (DIGITS, FASHION, ODD)]
+FITTING: list[tuple[Callable[[DataSpec], nn.Sequential], DataSpec]] = [
+    (model, spec) for model in (LogisticRegression, MLP, CNN) for spec in (DIGITS, FASHION, ODD)
+]
 FITTING.append((GPT, TEXT))
+
+
+def small_resnet(spec: DataSpec) -> ResNet:
+    return ResNet(spec, depth=8, width=8, norm="group", groups=4)
+
+
+def small_vit(spec: DataSpec) -> ViT:
+    return ViT(spec, patch=2, width=32, n_layer=2)
+
+
+def small_alexnet(spec: DataSpec) -> AlexNet:
+    return AlexNet(spec, channels=(8, 8, 16, 16, 16), hidden=(32, 32), dropout=0.0)
+
+
+FITTING += [(small_resnet, DIGITS), (small_resnet, ODD), (small_vit, DIGITS), (small_alexnet, ODD)]
 fitting = pytest.mark.parametrize(
     ("model_class", "spec"), FITTING, ids=[f"{m.__name__}-{'x'.join(map(str, s.input_shape))}" for m, s in FITTING]
 )
@@ -122,6 +142,9 @@ def test_parameter_counts_are_the_textbook_ones() -> None:
     # token, position; 12 w^2 + 13 w a block; the last norm; the head
     w = 32
     assert count(GPT(TEXT, n_layer=3, n_head=2, width=w)) == 268 * w + 3 * (12 * w**2 + 13 * w) + 2 * w + 256 * w
+    # a quarter of the keys and values: (10 + 2/4) w^2 + (11 + 2/4) w a block
+    quarter = count(GPT(TEXT, n_layer=3, n_head=8, n_kv_head=2, width=w))
+    assert quarter == 268 * w + 3 * (10.5 * w**2 + 11.5 * w) + 2 * w + 256 * w
 
 
 def test_a_tied_gpt_has_one_matrix_for_embedding_and_head_and_trains_it_from_both() -> None:
@@ -218,6 +241,20 @@ def test_gpt_drops_out_in_training_only() -> None:
         (lambda: CNN(DataSpec((1, 3, 8), torch.float32, (), 10, None, None)), "4x4"),
         (lambda: CNN(DataSpec((64,), torch.float32, (), 10, None, None)), r"\[64\]"),
         (lambda: CNN(DIGITS, kernel=4), "model.kernel=4"),
+        (lambda: AlexNet(TEXT), "model=gpt"),
+        (lambda: ResNet(TEXT), "model=gpt"),
+        (lambda: ResNet(DIGITS, depth=9), r"model.depth=9 is neither 6n \+ 2 nor 18; choose 8 or 14\.$"),
+        (lambda: ResNet(DIGITS, depth=19), "choose 18 or 20"),
+        (lambda: ResNet(DIGITS, depth=2), r"choose 8\.$"),
+        (lambda: ResNet(DIGITS, depth=18), "needs a side of more than 8 pixels.*use model.norm=group"),
+        (
+            lambda: ResNet(DIGITS, norm="group", groups=5),
+            r"model.groups=5 does not divide model.width=16; choose 4 or 8",
+        ),
+        (lambda: ViT(TEXT), "model=gpt"),
+        (lambda: ViT(DIGITS, patch=3), r"model.patch=3 does not divide both sides of images of 8x8; choose 2 or 4\.$"),
+        (lambda: ViT(ODD, patch=2), r"model.patch=2 does not divide both sides of images of 9x7; choose 1\.$"),
+        (lambda: ViT(DIGITS, n_head=5), r"model.n_head=5 does not divide model.width=64; choose 4 or 8"),
         (lambda: GPT(DIGITS), "data=text"),
         (lambda: GPT(TEXT, n_head=3, width=8), "model.n_head=3"),
         (lambda: GPT(TEXT, vocabulary=255), r"model\.vocabulary=255: these data have 256 tokens; null"),

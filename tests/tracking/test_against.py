@@ -53,6 +53,12 @@ def test_a_line_for_each_value_points_in_order_and_every_seed_beside_its_setting
     assert found.panels[0].title == "time to accuracy, s"
 
 
+def test_a_line_for_each_combination_of_two_names_them() -> None:
+    found = figure(scaling(), "x=accuracy y=time_to_accuracy line=sync,hardware.workers")
+    labels = [trace.label for trace in found.traces]
+    assert labels[0] == "sync bsp, workers 4" and len(set(labels)) == len(labels) == 6
+
+
 def test_a_setting_with_a_seed_that_never_got_there_or_broke_has_no_mean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

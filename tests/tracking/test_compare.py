@@ -8,6 +8,7 @@ import pytest
 from paceline.tracking.compare import COLUMNS, FORMATS, check, human_bytes, render, rows, sort
 from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.summaries import row_of, summary_from
 
 OF_GROUPS = ("front", "n", "runs", "others")  # columns that only some comparisons have
 
@@ -57,6 +58,17 @@ def test_the_batch_is_shown_where_the_data_gave_less_than_was_asked_for():
     assert "batch" not in render([asked], "markdown") and markdown_cell([asked, fewer], 1, "batch") == "6"
 
 
+def test_a_replica_of_several_workers_is_shown_by_its_axes():
+    meshes = [{"replica": 4}, {"replica": 2, "stage": 2, "tensor": 1}, {"replica": 2, "stage": 2, "tensor": 4}]
+    found = rows([summary(mesh=mesh) for mesh in meshes])
+    assert [row["mesh"] for row in found] == ["one worker", "stage 2", "stage 2 x tensor 4"]
+    assert "replica" not in render(found[:1], "markdown") and markdown_cell(found, 2, "replica") == "stage 2 x tensor 4"
+    assert [row_of(summary_from(row))["mesh"] for row in found] == [row["mesh"] for row in found]
+    for wrong in ([2], {"stage": "many"}):
+        with pytest.raises(ValueError, match=r"no mapping|many"):
+            row_of(summary(mesh=wrong))
+
+
 def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
     (row,) = rows([summary()])
     assert row == {
@@ -76,6 +88,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "aggregate": "mean",
         "attack": "none",
         "workers": 4,
+        "mesh": None,
         "servers": 1,
         "effective_batch": None,
         "throughput_samples_per_s": 1000.0,
@@ -84,6 +97,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "compute_ms": 9.0,
         "communication_ms": 2.0,
         "waiting_ms": 0.5,
+        "blocked": pytest.approx(0.25),
         "peak_memory_mib": 300.0,
         "parameters_mib": 1.0,
         "gradients_mib": None,

@@ -1,5 +1,6 @@
 """Names, values and metrics that mean harm are text in the report: not run, not markup, and nothing is fetched."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from browser import Browser
 from needs import needs_chromium
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, recorded
+from test_report_schedules import schedule
 
 from paceline.tracking.report import write_report
 from paceline.tracking.sources import RunData, Swept
@@ -62,7 +64,7 @@ def hostile_runs() -> list[RunData]:
         for record in run.records:
             if record["kind"] == "step":
                 record[text] = record["loss"]
-        runs.append(run)
+        runs.append(replace(run, schedule=schedule(schedule=text)))
     return [*runs, failed("lost", HOSTILE[0]), recorded("odd", status=HOSTILE[2])]
 
 
@@ -86,12 +88,19 @@ def test_hostile_texts_are_shown_as_text_and_never_run(hostile: Browser) -> None
     assert sorted(hostile.run(NAMES)) == sorted(shown(text) for text in [*HOSTILE, "lost", "odd"])
     parts = hostile.run(
         "return [window.hacked === undefined, Object.keys(Object.prototype).length, document.querySelectorAll("
-        "'body img, body iframe, body object, body b, body br, main a, main script, svg a').length,"
+        "'body img:not(.schedule), body iframe, body object, body b, body br, main a, main script, svg a').length,"
         " document.querySelectorAll('main [onclick], main [onerror], main [onload]').length]"
     )
     assert parts == [True, 0, 0, 0]
     config = hostile.run("return document.getElementById('folded').textContent")
     assert all(shown(text) in config for text in HOSTILE)
+    drawn = hostile.run(
+        "return [...document.querySelectorAll('img.schedule')].map((image) => image.complete && image.naturalWidth > 0)"
+    )
+    assert len(drawn) == 2 * len(HOSTILE) and all(drawn)
+    assert all(
+        shown(text) in hostile.run("return document.getElementById('schedules').textContent") for text in HOSTILE
+    )
     reasons = "return [...document.querySelectorAll('#table tbody td.reason')].map((cell) => cell.textContent)"
     assert shown(HOSTILE[0]) in "\n".join(hostile.run(reasons))
     assert hostile.complaints() == []

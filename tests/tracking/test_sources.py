@@ -175,7 +175,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "trial.json", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "trial.json", "metrics.jsonl", "schedule.json"])
 @pytest.mark.parametrize("content", [*HOSTILE.values(), None], ids=[*HOSTILE, "pipe"])
 def test_no_file_of_a_run_crashes_or_hangs_a_comparison_and_each_is_named(name, content, root):
     file = root / "first" / name

@@ -21,7 +21,7 @@ TITLES = {
     "bytes_per_step": "bytes a step",
     "updates_per_second": "updates/s",
 }
-UNITS: dict[str, Unit] = {"accuracy": "share", "bytes_per_step": "bytes"}
+UNITS: dict[str, Unit] = {"accuracy": "share", "blocked": "share", "bytes_per_step": "bytes"}
 ENDINGS = {"_mib": "MiB", "_ms": "ms", "_s": "s"}  # of a column's key, and its unit
 
 
@@ -54,7 +54,7 @@ class _Read:
     @classmethod
     def of(cls, runs: Sequence[RunData], rows: Sequence[Plain], request: Request) -> "_Read":
         names = Names.of(runs, frozenset(BY_KEY))
-        words = {word for name in (request.x, *request.y, request.line) for word in name}
+        words = {word for name in (request.x, *request.y, *request.lines) for word in name}
         read = cls(runs, rows, request, names, {word: names.key(word, is_ranked=True) for word in sorted(words)})
         for name in request.y:
             values = [read.value(place, name) for place in range(len(runs))]
@@ -94,8 +94,7 @@ def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Again
         x = _x(read, places)
         values = tuple(tuple(_completed(read, place, y) for place in places) for y in request.y)
         if x is not None and any(value is not None for of_panel in values for value in of_panel):
-            line = read.value(places[0], request.line) if request.line else None
-            label = "" if line is None else shown(plain(line))
+            label = _label(read, places[0])
             traces.setdefault(label, []).append(Point(x, tuple(places), values))
     in_numbers = all(isinstance(point.x, float) for points in traces.values() for point in points)
     drawn = tuple(
@@ -105,6 +104,15 @@ def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Again
     joined = in_numbers and not read.is_measured(request.x)
     panels = tuple(map(read.axis, request.y))
     return Against(request.name, read.axis(request.x), panels, drawn, joined, modelled)
+
+
+def _label(read: _Read, place: int) -> str:
+    """Of its line: a value alone, or several of them with their names."""
+    values = [(name[0].rpartition(".")[2], read.value(place, name)) for name in read.request.lines]
+    known = [(name, value) for name, value in values if value is not None]
+    if len(values) == 1:
+        return shown(plain(known[0][1])) if known else ""
+    return ", ".join(f"{name} {f'{v:g}' if isinstance(v, float) else shown(plain(v))}" for name, v in known)
 
 
 def _ordered(points: list[Point], in_numbers: bool) -> list[Point]:

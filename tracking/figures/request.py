@@ -25,7 +25,7 @@ class Request:
     text: str
     x: Name
     y: tuple[Name, ...]
-    line: Name
+    lines: tuple[Name, ...]  # each combination of their values is a line
     log: frozenset[Name]
     name: str
 
@@ -53,7 +53,8 @@ class Request:
         name = given.get("name", f"{given['y'].partition(',')[0]}-against-{given['x']}")
         if "name" in given and not NAME.fullmatch(name):
             raise TableError(f"{OPTION} {text}: name={name} must be letters, digits and ._-, 64 at most")
-        return cls(text, x, y, _name(given.get("line", "")), log, re.sub(r"[^A-Za-z0-9._-]+", "-", name))
+        lines = tuple(map(_name, _listed(given.get("line", ""))))
+        return cls(text, x, y, lines, log, re.sub(r"[^A-Za-z0-9._-]+", "-", name))
 
 
 def _listed(text: str) -> list[str]:

@@ -17,6 +17,7 @@ from ..groups import t975
 from ..rendering import for_people, is_too_short
 from ..sources import RunData
 from ..text import VALUE_CHARACTERS, plain, shown
+from .schedules import schedules
 from .verdict import verdicts
 
 # What is compared, before what it is made of; then as in the terminal's table.
@@ -47,6 +48,7 @@ def document(
         "sorted": next((i for i, column in enumerate(columns) if column["title"] == title), None),
         "larger": BY_KEY[judged].larger_first,
         "sections": sections_of(sheet),
+        "schedules": schedules(runs),
         "settings": _plain(sheet.settings, 0),
         "t975": [t975(n) for n in range(max((len(setting.runs) for setting in sheet.settings), default=0) + 1)],
         "configKeys": keys,

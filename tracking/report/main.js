@@ -45,6 +45,7 @@ buildVerdict();
 buildCompared();
 buildTable(() => redraw());
 report.sections.forEach(buildSection);
+buildSchedules();
 buildDifference();
 buildConfigurations();
 buildContents();

@@ -33,6 +33,9 @@ CANDIDATES: dict[str, Collective] = {
 }
 
 
+OVERLAPS = " (the only one that goes on during backward)"  # which the times that are compared leave out
+
+
 @dataclass(frozen=True)
 class Choice:
     name: str
@@ -95,7 +98,7 @@ def _said(workers: int, hosts: int, name: str, choices: dict[float, Choice]) -> 
     if not times:
         return f"{what}: the links between them are not described, and it is what the fabric has for it"
     took = sorted((time, other) for other, time in times.items() if other != name)
-    others = ", ".join(f"{other} {_millis(time)}" for time, other in took)
+    others = ", ".join(f"{other} {_millis(time)}{OVERLAPS if other == 'fabric' else ''}" for time, other in took)
     of = "the largest takes " if least < most else ""
     return f"{what}: {of}{_millis(times[name])} by the cost model; {others}"
 

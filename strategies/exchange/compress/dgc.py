@@ -84,10 +84,12 @@ class DGC(Compressor):
 
 
 class MomentumCorrection(Feedback):
-    passes = 11.0  # u <- m u + g, v <- v + u, v <- v - C(v), u <- 0, and the norm of g: as long as these took
+    passes = 11.0  # u <- m u + g, v <- v + u, v <- v - C(v), u <- 0: as long as these took
 
     def __init__(self, momentum: float, clip: float | None, masking: bool) -> None:
         self.momentum, self.clip, self.masking = momentum, clip, masking
+        if clip is not None:
+            self.passes += 11.0  # the norm of g, in float64, and g made shorter: as long as these took
 
     def add(self, x: Tensor, slot: Remembered) -> Tensor:
         for name in ("u", "v"):

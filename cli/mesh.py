@@ -1,0 +1,85 @@
+"""The mesh of a plan: where each rank is, what it holds, and what it sends along each axis in a step."""
+
+from typing import TYPE_CHECKING, Any
+
+from .output import aligned
+
+if TYPE_CHECKING:
+    from ..engine.plan import PartPlan, Plan
+
+LINES = 8  # of a table; JSON has all
+
+
+def raw_mesh(plan: "Plan") -> list[dict[str, Any]]:
+    """Of each worker; bytes, and bytes a step. Empty where replicas are one part each."""
+    return [_of(plan, rank) for rank in range(plan.layout.workers)] if plan.layout.parts > 1 else []
+
+
+def _of(plan: "Plan", rank: int) -> dict[str, Any]:
+    parts, mesh = plan.layout.parts, plan.layout.mesh
+    part = plan.parts[rank % parts]
+    sends: list[dict[str, Any]] = [
+        {"axis": axis, "bytes": part.along[axis], "among": mesh.along(rank, axis)}
+        for axis, size in mesh.axes.items()
+        if axis != "replica" and size > 1
+    ]
+    if plan.layout.replicas > 1 or plan.layout.servers:
+        sends.append({"axis": "replica", "bytes": _outside(part), "among": mesh.along(rank, "replica")})
+    return {
+        "rank": rank,
+        "at": mesh.position(rank),
+        "layers": list(part.layers),
+        "parameters": part.parameters,
+        "parameter_bytes": part.held_in_parameters,
+        "is_cut": part.is_cut,
+        "share": part.parameters / max(1, sum(each.own for each in plan.parts)),
+        "sends": sends,
+    }
+
+
+def _outside(part: "PartPlan") -> float | None:
+    """What the sync mode sends; None: it takes the data to know."""
+    return None if part.worker is None else sum(part.worker.values()) - sum(part.within.values())
+
+
+def drawn_mesh(plan: "Plan") -> list[str]:
+    from ..tracking.compare import human_bytes
+
+    rows = raw_mesh(plan)
+    table = [["rank", "at", "holds", "entries", "parameters", "sends in a step"]]
+    for row in rows[:LINES]:
+        table.append(
+            [
+                str(row["rank"]),
+                ", ".join(f"{axis} {at}" for axis, at in row["at"].items()),
+                _held(plan, row),
+                f"{row['parameters']:,}",
+                human_bytes(row["parameter_bytes"]),
+                "; ".join(_sent(plan, row["rank"], send) for send in row["sends"]),
+            ]
+        )
+    left = len(rows) - LINES
+    return [*aligned(table, numbers_from=6), *([f"... {left:,} more ranks: --format json has all"] if left > 0 else [])]
+
+
+def _held(plan: "Plan", row: dict[str, Any]) -> str:
+    if plan.layout.mesh.axes.get("stage", 1) == 1:
+        return f"{row['share']:.1%} of the model"
+    part = plan.parts[row["rank"] % plan.layout.parts]
+    held = ", ".join(" .. ".join(dict.fromkeys([run[0], run[-1]])) for run in part.runs)
+    if (pieces := plan.layout.mesh.axes.get("tensor", 1)) == 1:
+        return held
+    return f"1/{pieces} of the pairs in {held}" if part.is_cut else f"{held}, whole"
+
+
+def _sent(plan: "Plan", rank: int, send: dict[str, Any]) -> str:
+    from ..tracking.compare import human_bytes
+
+    size = "varies" if send["bytes"] is None else human_bytes(send["bytes"])
+    if send["axis"] == "replica" and plan.layout.servers:
+        return f"replica: {size} to servers"
+    others = [each for each in send["among"] if each != rank]
+    if send["axis"] == "stage" and len(others) == 1:
+        return f"stage: {size} to {others[0]}"
+    group = ", ".join(map(str, send["among"])) if len(send["among"]) <= 4 else f"{len(send['among'])} ranks"
+    return f"{send['axis']}: {size} among {group}"

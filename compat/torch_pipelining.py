@@ -1,0 +1,32 @@
+"""torch.distributed.pipelining: making it ready before the first step, and what its stages receive in."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .changed import need
+
+USE = "by which strategy=torch_pipelining {}"
+
+
+def start(schedule: Any, stages: Sequence[Any], inputs: Sequence[Tensor], target: Tensor | None) -> None:
+    """What the schedule's first step would do before it: workers vote, and room for messages is made.
+
+    Raises `ChangedLibraryError`.
+    """
+    own = "_initialize_stage" if hasattr(schedule, "_initialize_stage") else "_initialize_stages"
+    for stage in stages:
+        stage.has_backward = True
+    need(schedule, own, "torch", USE.format("starts"))(tuple(inputs), {}, target)
+
+
+def receive_buffers(stage: Any) -> list[Tensor]:
+    """Of activations and of their gradients. Raises `ChangedLibraryError`."""
+    infos = [
+        info
+        for name in ("args_recv_info", "grad_recv_info")
+        for of_one in need(stage, name, "torch", USE.format("is accounted for")).values()
+        for info in of_one
+    ]
+    return [info.buffer for info in infos if info.buffer is not None]

@@ -1,0 +1,173 @@
+"""Images cut into slabs of rows over workers that train on the same samples: domain parallelism.
+
+Gholami, Azad, Jin, Keutzer, Buluc 2018, "Integrated Model, Batch, and Domain Parallelism in Training Neural Networks"
+(SPAA, arXiv 1712.04432), section 2.3 and equation 7. Worker i of p has a slab of each image, and of each feature map
+X, of height X_H, width X_W and X_C channels. A convolution whose kernel has k rows needs of each neighbour, for B
+samples,
+
+    B X_W X_C floor(k / 2)   numbers in forward, of X,   and as many in backward, of dX
+
+(the halo); a kernel of one row needs none. Weights are whole on all workers. The gradient of each is the sum over
+slabs,
+
+    dW = sum_i dW_i,         by an all-reduce in backward, before replicas see it.
+
+Equation 7 is for stride 1. Here an output row is on the worker that has the input row at the middle of what it reads
+(domains/rows.py), which needs whatever else it reads of its neighbours, for any stride, padding and dilation. So each
+height is dealt in one way, and maps of one height can be added and joined (skip connections). Normalisation is over
+whole images (domains/norms.py). Where a layer needs the whole image (flatten, a global pooling) the slabs are
+gathered, and all behind it is computed alike on all workers; in backward each goes on with the gradient of its own
+rows, without a message. A model that gives predictions for pixels is not gathered: each worker has the loss of its own
+rows.
+
+Deviation from the paper: rows alone are cut, not columns, and fully connected layers are not cut.
+
+Cost per step: those halos; for normalisation two numbers a statistic to each worker in forward, and a sum of as many
+in backward; the maps that are gathered; an all-reduce of the gradients of the weights before the gathering, and of the
+loss over pixels.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from ..comm import Comm
+from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, Trial
+from .domains.cut import Cut, cut
+from .domains.group import ROWS, Group
+from .errors import LayoutError
+from .exchange.collectives import Collective, Fabric
+
+
+class DomainParallel(Strategy):
+    """A replica is `degree` workers, each with a slab of every image."""
+
+    bitwise = False  # sums over pixels come in another order
+    shares = True
+    trial = Trial(model={"model": "cnn"})
+
+    def __init__(
+        self,
+        degree: Annotated[int, Ge(2)] = 2,
+        image: list[Annotated[int, Ge(1)]] | None = None,
+        collective: Collective | None = None,
+    ) -> None:
+        """`image`: [channels, height, width] of a sample; None for that of the data. `collective`: of sums over
+        slabs.
+        """
+        self.axes = {"domain": degree}
+        self.image = image
+        self.collective = collective or Fabric()
+
+    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        if inputs.dim() != 4 or not inputs.is_floating_point():
+            raise LayoutError(
+                f"strategy=domain cuts images [channels, height, width] by rows; a sample of these data is "
+                f"{inputs.dtype} {list(inputs.shape[1:])}: choose data=digits, fashion_mnist or disks, or "
+                "strategy=data_parallel"
+            )
+        image = list(inputs.shape[1:])
+        if self.image not in (None, image):
+            raise LayoutError(
+                f"strategy.image={self.image}: a sample of these data is an image {image}; choose strategy.image=null"
+            )
+        found = cut(model, image, self.parts, self.collective)
+        if found.rows is not None:
+            _check_loss(found, targets, loss)
+        return {"image": image}
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        if self.image is None:
+            raise LayoutError("strategy.image: needs the shape of a sample (Strategy.settled)")
+        self._cut = cut(model, self.image, self.parts, self.collective)
+        return self._cut.parts
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self.module = self.split(model)[comm.rank]
+        self._group = group_of(self.module)
+        self._group.comm = comm
+        self._loss, self._comm, self._before_backward = loss, comm, before_backward
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        if batch.size == 0:
+            return None
+        place = self._comm.rank
+        outputs = self.module(self._slab(batch.inputs, place))
+        loss = self._loss_of(outputs, batch.targets, self._loss, place)
+        self._before_backward([loss], True)
+        loss.backward()
+        whole = loss.detach()
+        if self._cut.rows is not None:
+            whole = self._group.sum(whole.clone(), "loss")
+        return whole if place == self.loss_part else None
+
+    def _slab(self, images: Tensor, place: int) -> Tensor:
+        first, end = self._cut.deal[place : place + 2]
+        return images.narrow(ROWS, first, end - first).contiguous()
+
+    def _loss_of(self, outputs: Tensor, targets: Tensor, loss: Loss, place: int) -> Tensor:
+        """The whole loss; of predictions for pixels this slab's share of it, of which the whole is the sum."""
+        if self._cut.rows is None:
+            return loss(outputs, targets)
+        first, end = self._cut.outs[place : place + 2]
+        rows = targets.narrow(self._cut.rows, first, end - first)
+        # the mean over all pixels: sum_i (rows_i / rows) loss_i
+        return loss(outputs, rows) * ((end - first) / self._cut.outs[-1])
+
+    def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        return self.part_state(parameters) if self._comm.rank == self.loss_part else None
+
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        for place, part in enumerate(parts):
+
+            def forward(place: int = place, part: nn.Module = part) -> Tensor:
+                return self._loss_of(part(self._slab(inputs, place)), targets, loss, place)
+
+            yield [Pass(forward)]
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        """Counted in a rehearsal of a pass, of each part: those at the edges have one neighbour."""
+        found: list[Traffic] = []
+        for place, part in enumerate(parts):
+            group = group_of(part)
+            group.hosts = self.hosts
+            group.traffic()
+            outputs = part(self._slab(inputs, place))
+            loss = outputs.sum()
+            loss.backward()
+            part.zero_grad()
+            if self._cut.rows is not None:
+                group.sum(loss.detach(), "loss")
+            found.append(group.traffic())
+        return found
+
+
+def group_of(part: nn.Module) -> Group:
+    its = (vars(layer).get("group") for layer in part.modules())
+    return next(group for group in its if isinstance(group, Group))
+
+
+def _check_loss(found: Cut, targets: Tensor, loss: Loss) -> None:
+    """It must be a mean over predictions, as it is taken of each slab. It is tried out, on three rows of pixels."""
+    rows = found.rows
+    assert rows is not None
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(1, *found.output, generator=generator).narrow(rows, 0, min(3, found.output[rows - 1]))
+    shape = [1, *targets.shape[1:]]
+    shape[rows] = outputs.shape[rows]
+    if targets.is_floating_point():
+        wanted = torch.randn(shape, generator=generator, dtype=targets.dtype)
+    else:
+        wanted = torch.randint(0, min(2, outputs.shape[-1]), shape, generator=generator)
+    whole = loss(outputs, wanted)
+    parts = zip(outputs.split(1, dim=rows), wanted.split(1, dim=rows), strict=True)
+    if not torch.allclose(torch.stack([loss(*part) for part in parts]).mean(), whole, rtol=1e-4):
+        raise LayoutError(
+            "strategy=domain: the loss over some rows of pixels is not the mean of the losses of each, so that slabs "
+            "cannot have one each; choose task=cross_entropy, or strategy=data_parallel"
+        )

@@ -1,0 +1,135 @@
+"""Between what a model can be cut: its blocks, one after another, each of which takes one tensor and gives one.
+
+    nn.Sequential    its layers, where it has no forward of its own
+    blocks()         the modules that this method of the model returns, in the order of its forward
+    any other        what torch.fx traces of its forward, cut wherever a single value goes on
+
+A trace never cuts inside an entry of a ModuleList, or inside a module of torch's own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+from torch import Tensor, fx, nn
+
+from ..base import layers_of
+from ..errors import LayoutError
+
+Run = Callable[[nn.Module, Tensor], Tensor]  # (a module that has what the block uses, under the model's names; input)
+
+
+@dataclass(frozen=True)
+class Block:
+    name: str
+    uses: tuple[str, ...]  # modules, parameters and buffers of the model
+    run: Run
+    is_module: bool = False  # what it does is what the module of its name does
+
+    def parameters(self, of: nn.Module) -> Iterator[nn.Parameter]:
+        """Its parameters, each once, as `of` has them."""
+        found = chain.from_iterable(_parameters(attribute(of, path)) for path in self.uses)
+        return iter({id(each): each for each in found}.values())
+
+
+def blocks_of(model: nn.Module) -> list[Block]:
+    """What no block uses, but the model's state has, goes with the last one. Raises `LayoutError`."""
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        return [_of_module(name) for name in layers_of(model)]
+    own = getattr(model, "blocks", None)
+    if callable(own) and not isinstance(own, nn.Module):
+        blocks = _own(model, own())
+    else:
+        blocks = _traced(model)
+    used = {path for block in blocks for path in block.uses}
+    rest = [name for name in model.state_dict() if not any(f"{name}.".startswith(f"{path}.") for path in used)]
+    *first, last = blocks
+    return [*first, replace(last, uses=(*last.uses, *rest))]
+
+
+def attribute(module: nn.Module, path: str) -> object:
+    *owners, name = path.split(".")
+    return getattr(module.get_submodule(".".join(owners)), name)
+
+
+def _parameters(value: object) -> Iterable[nn.Parameter]:
+    if isinstance(value, nn.Module):
+        return value.parameters()
+    return [value] if isinstance(value, nn.Parameter) else []
+
+
+def _of_module(path: str) -> Block:
+    return Block(path, (path,), partial(_call, path), is_module=True)
+
+
+def _call(path: str, root: nn.Module, x: Tensor) -> Tensor:
+    return root.get_submodule(path)(x)
+
+
+def _own(model: nn.Module, returned: object) -> list[Block]:
+    kind = type(model).__name__
+    modules = list(returned) if isinstance(returned, Iterable) else [returned]
+    names = {id(module): name for name, module in model.named_modules(remove_duplicate=False) if name}
+    foreign = [type(each).__name__ for each in modules if id(each) not in names]
+    if foreign or not modules:
+        what = f"a {foreign[0]} that is no module of it" if foreign else "nothing"
+        raise LayoutError(
+            f"strategy.stages: {kind}.blocks() returns {what}; must return modules of the model, in the order in "
+            "which forward calls them"
+        )
+    return [_of_module(names[id(module)]) for module in modules]
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        owner = self.root.get_submodule(module_qualified_name.rpartition(".")[0])
+        return isinstance(owner, nn.ModuleList) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _traced(model: nn.Module) -> list[Block]:
+    kind = type(model).__name__
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LayoutError(
+            f"strategy.stages: cannot find where to cut {kind}: it is no nn.Sequential, and torch.fx cannot trace its "
+            f"forward ({line}); give it a method blocks() that returns its modules in the order in which forward calls "
+            "them, each of which takes what the one before gives; strategy=data_parallel takes any module"
+        ) from error
+    inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    if len(inputs) != 1 or not nodes:
+        raise LayoutError(f"strategy.stages: the forward of {kind} must take one tensor, and do something with it")
+    blocks: list[Block] = []
+    entering, begin = inputs[0], 0
+    alive = {inputs[0]: len(inputs[0].users)}  # values -> users to come
+    for i, node in enumerate(nodes):
+        for given in node.all_input_nodes:
+            if given in alive:
+                alive[given] -= 1
+        alive = {value: users for value, users in alive.items() if users} | {node: len(node.users)}
+        if len(alive) == 1:
+            blocks.append(_segment(model, entering, nodes[begin : i + 1]))
+            entering, begin = node, i + 1
+    return blocks
+
+
+def _segment(model: nn.Module, entering: fx.Node, nodes: list[fx.Node]) -> Block:
+    graph = fx.Graph()
+    copies = {entering: graph.placeholder("x")}
+
+    def copy(node: fx.Node) -> fx.Node:
+        if node not in copies:  # a parameter, fetched where it is used
+            copies[node] = graph.node_copy(node)
+        return copies[node]
+
+    for node in nodes:
+        for given in node.all_input_nodes:
+            copy(given)
+        copies[node] = graph.node_copy(node, copy)
+    graph.output(copies[nodes[-1]])
+    uses = tuple(dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")))
+    name = next((str(node.target) for node in nodes if node.op == "call_module"), nodes[0].name)
+    return Block(name, uses, type(fx.GraphModule(model, graph)).forward)

@@ -1,0 +1,120 @@
+"""Where a model is cut into stages: so that the heaviest stage is as light as it can be.
+
+    time        the flops of a micro-batch's forward and backward pass, which is what the virtual cluster computes by
+    memory      the bytes of parameters, in as many versions as the schedule has it keep, of gradients, and of the
+                activations that the schedule has it hold at once
+    parameters  the bytes of parameters
+
+A schedule is as slow as its slowest stage. Of several cuts that are as good by time or memory, that one is taken which
+sends the fewest bytes. What an optimizer keeps is not counted: it goes with the parameters.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+from ...compat.storages import base_of, storage_key
+from ..balance import balanced, lightest
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one micro-batch takes in one layer."""
+
+    forward: int  # flops
+    backward: int  # flops
+    entered: int  # bytes of its input
+    kept: dict[int, int]  # for backward: storage -> bytes; what two layers keep is the same storage
+
+
+def look(
+    layers: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+) -> list[Look]:
+    """All is on the meta device. The loss goes with the last layer."""
+    found: list[Look] = []
+    alive: list[Tensor] = []  # a storage that is freed may have its key again
+
+    def forward(layer: nn.Module, entered: Tensor, is_last: bool) -> tuple[Tensor, dict[int, int]]:
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            if not isinstance(base_of(tensor), nn.Parameter):
+                alive.append(tensor)
+                kept[storage_key(tensor)] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = layer(entered)
+            return (loss(output, targets) if is_last else output), kept
+
+    x = inputs
+    for i, layer in enumerate(layers):
+        entered = x.detach().requires_grad_(x.requires_grad)
+        with FlopCounterMode(display=False) as first:
+            x, kept = forward(layer, entered, i == len(layers) - 1)
+        with FlopCounterMode(display=False) as second:
+            wanted = [each for each in (entered, *layer.parameters()) if each.requires_grad]
+            if x.requires_grad and wanted:
+                torch.autograd.grad(x.sum(), wanted, allow_unused=True)
+        alive += [entered, x]
+        size = entered.numel() * entered.element_size()
+        found.append(Look(first.get_total_flops(), second.get_total_flops(), size, kept))
+    return found
+
+
+def by_parameters(layers: Sequence[nn.Module], stages: int) -> list[int]:
+    return balanced([_bytes(layer) for layer in layers], stages)
+
+
+def by_time(layers: Sequence[nn.Module], looks: Sequence[Look], stages: int, recompute: bool) -> list[int]:
+    def flops(_: int, begin: int, end: int) -> float:
+        if not _trains(layers[begin:end]):
+            return inf
+        return sum((1 + recompute) * each.forward + each.backward for each in looks[begin:end])
+
+    return lightest(len(layers), stages, flops, lambda i: looks[i].entered)
+
+
+def by_memory(
+    layers: Sequence[nn.Module],
+    looks: Sequence[Look],
+    in_flight: Sequence[int],
+    recompute: bool,
+    versions: Sequence[int] | None = None,
+) -> list[int]:
+    """`in_flight`: for each stage, the most micro-batches whose activations it holds at once.
+
+    `versions`: for each stage, those of its weights; None for one.
+
+    With `recompute` a stage holds their inputs, and the activations of the one that is computed again.
+    """
+
+    def held(stage: int, begin: int, end: int) -> float:
+        if not _trains(layers[begin:end]):
+            return inf
+        merged: dict[int, int] = {}
+        for each in looks[begin:end]:
+            merged |= each.kept
+        kept = sum(merged.values())
+        activations = looks[begin].entered * in_flight[stage] + kept if recompute else kept * in_flight[stage]
+        trained = sum(map(_trained_bytes, layers[begin:end])) * (1 if versions is None else versions[stage])
+        return sum(map(_bytes, layers[begin:end])) + trained + activations
+
+    return lightest(len(layers), len(in_flight), held, lambda i: looks[i].entered)
+
+
+def _trains(layers: Sequence[nn.Module]) -> bool:
+    return any(_trained_bytes(layer) for layer in layers)
+
+
+def _bytes(layer: nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in layer.parameters())
+
+
+def _trained_bytes(layer: nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in layer.parameters() if each.requires_grad)

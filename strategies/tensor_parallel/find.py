@@ -1,0 +1,237 @@
+"""Which layers of a model are cut, and how: found, or as a plan of the user's says, by their names in the model.
+
+    column, row    two linear layers with something element-wise between them, or the two of a layer that says so
+                   (`by_group`: their names in it, whose rows and columns go by group, and `groups`, how many there are)
+    vocabulary     an embedding by rows, and the head by as many outputs
+
+Pairs are found wherever layers are known to follow one another: in an nn.Sequential, and in a pipeline's stage. A plan
+takes any linear layer of any module, as torch's `parallelize_module` does: that what is between a column and a row
+layer can be computed of each piece alone is then up to the user.
+"""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+
+from ..base import layers_of
+from ..errors import LayoutError
+from ..pipelining.chunks import Chunks
+
+Kind = Literal["column", "row", "vocabulary"]
+ELEMENTWISE = (
+    nn.ReLU,
+    nn.GELU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.SiLU,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.Identity,
+    nn.Dropout,  # each piece draws numbers of its own
+)
+
+
+def kinds_of(
+    model: nn.Module, degree: int, plan: Mapping[str, Kind] | None = None, vocabulary: bool = False
+) -> dict[str, Kind]:
+    """What is cut, by name. `plan`: names, in which * stands for any one part; None looks for pairs, and with
+    `vocabulary` for the vocabulary too. Raises `LayoutError` for what cannot be cut into `degree` pieces.
+    """
+    kinds: dict[str, Kind] = {}
+    if plan is not None:
+        kinds = planned(model, plan)
+    else:
+        for first, second in all_pairs(model):
+            kinds[first], kinds[second] = "column", "row"
+        if vocabulary:
+            kinds |= {name: "vocabulary" for name in vocabulary_of(model)}
+    for name, _ in model.named_modules():
+        if name in kinds:
+            check(name, kinds[name], model, degree)
+    _check_tied(model, kinds)
+    return kinds
+
+
+def sequences(model: nn.Module) -> Iterator[list[str]]:
+    """Names of layers that follow one another, the outermost first."""
+    for name, layer in model.named_modules():
+        above = f"{name}." if name else ""
+        if isinstance(layer, Chunks):
+            for chunk in layer.blocks:  # what is traced, and no module, may do anything between the layers
+                for is_module, blocks in groupby(chunk, lambda block: block.is_module):
+                    if is_module:
+                        yield [above + block.name for block in blocks]
+        elif type(layer).forward is nn.Sequential.forward:
+            yield [above + own for own in layers_of(layer)]
+
+
+def paired(layers: Mapping[str, nn.Module | None]) -> list[tuple[str, str]]:
+    """The names of linear layers to cut by columns and by rows: each with the next, if nothing else is between them."""
+    pairs: list[tuple[str, str]] = []
+    open_: str | None = None
+    for name, layer in layers.items():
+        if isinstance(layer, nn.Linear):
+            if open_ is not None:
+                pairs.append((open_, name))
+                open_ = None
+            else:
+                open_ = name
+        elif not isinstance(layer, ELEMENTWISE):
+            open_ = None
+    return pairs
+
+
+def all_pairs(model: nn.Module) -> list[tuple[str, str]]:
+    """The pairs of a model and of the layers within its layers. Those whose weights have another place are whole."""
+    found = [pair for names in sequences(model) for pair in paired(_named(model, names))]
+    for name, layer in model.named_modules():
+        if (by_group := getattr(layer, "by_group", None)) is not None:
+            first, second = (f"{name}.{own}" if name else own for own in by_group)
+            found.append((first, second))
+    places = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    return [
+        pair
+        for pair in found
+        if all(places[id(weight)] == 1 for each in pair for weight in model.get_submodule(each).parameters())
+    ]
+
+
+def _named(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module | None]:
+    found: dict[str, nn.Module | None] = {}
+    for name in names:
+        layer = model
+        for own in name.split("."):
+            layer = getattr(layer, own)
+        found[name] = layer
+    return found
+
+
+def vocabulary_of(model: nn.Module) -> list[str]:
+    """The head, if a model ends in one, and the embeddings of as many rows as it has outputs; else nothing.
+
+    Where the head's matrix is an embedding's (tied weights), one piece serves both.
+    """
+    if type(model).forward is not nn.Sequential.forward or not len(model := cast("nn.Sequential", model)):
+        return []
+    name, head = list(layers_of(model).items())[-1]
+    if not isinstance(head, nn.Linear) or name in (each for pair in all_pairs(model) for each in pair):
+        return []
+    found = [
+        own
+        for own, layer in model.named_modules()
+        if isinstance(layer, nn.Embedding) and layer.num_embeddings == head.out_features and not _why_not(layer)
+    ]
+    cut = {id(model.get_submodule(each).weight) for each in (*found, name)}
+    places = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    mine = Counter(id(model.get_submodule(each).weight) for each in (*found, name))
+    return [*found, name] if found and all(places[each] == mine[each] for each in cut) else []
+
+
+def planned(model: nn.Module, plan: Mapping[str, Kind]) -> dict[str, Kind]:
+    kinds: dict[str, Kind] = {}
+    names = [name for name, _ in model.named_modules() if name]
+    for key, kind in plan.items():
+        pattern = str(key)  # YAML reads the name of a layer of an nn.Sequential, 0, as a number
+        matched = [name for name in names if _matches(name, pattern)]
+        wanted = nn.Linear | nn.Embedding if kind == "vocabulary" else nn.Linear
+        fitting = [name for name in names if isinstance(model.get_submodule(name), wanted)]
+        if not matched:
+            near = difflib.get_close_matches(pattern, fitting, n=3, cutoff=0.3) or fitting[:5]
+            raise LayoutError(
+                f"strategy.plan.{pattern}={kind}: the model has no such layer; "
+                + (f"did you mean {' or '.join(near)}?" if near else "it has none that could be cut so")
+            )
+        fits = [name for name in matched if name in fitting]
+        if not fits:
+            name, kind_of = matched[0], type(model.get_submodule(matched[0]))
+            what = "an nn.Linear or an nn.Embedding" if kind == "vocabulary" else "an nn.Linear"
+            within = [each for each in fitting if each.startswith(f"{name}.")]
+            near = within[:3] or difflib.get_close_matches(name, fitting, n=3, cutoff=0.3) or fitting[:3]
+            raise LayoutError(
+                f"strategy.plan.{pattern}={kind}: {name} is of class {kind_of.__name__}, and must be {what}; "
+                f"choose {' or '.join(near) or 'another strategy: the model has none'}"
+            )
+        for name in fits:
+            if kinds.setdefault(name, kind) != kind:
+                raise LayoutError(f"strategy.plan: {name} is {kinds[name]} by one entry and {kind} by another")
+    return kinds
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def check(name: str, kind: Kind, model: nn.Module, degree: int) -> None:
+    """Whether this layer can be cut into so many pieces. Raises `LayoutError`."""
+    layer = model.get_submodule(name)
+    if kind == "vocabulary":
+        rows = cast("Any", layer).weight.shape[0]
+        if rows < degree:
+            raise LayoutError(
+                f"strategy.degree={degree}: the {rows} rows of {name} cannot be cut into {degree}; at most {rows}"
+            )
+        if why := _why_not(layer):
+            raise LayoutError(f"strategy.plan.{name}=vocabulary: {why}; leave it out of strategy.plan")
+        return
+    assert isinstance(layer, nn.Linear)
+    above, _, own = name.rpartition(".")
+    owner: Any = model.get_submodule(above)
+    if own in getattr(owner, "by_group", ()):
+        _check_groups(above, owner.groups, degree)
+        return
+    width, which = (layer.out_features, "outputs") if kind == "column" else (layer.in_features, "inputs")
+    if width % degree:
+        raise LayoutError(
+            f"strategy.degree={degree}: {width} {which} of the layer {name} cannot be cut into {degree} "
+            f"equal pieces; choose {_nearest(width, degree)} of them, or a degree that divides {width}"
+        )
+
+
+def _check_tied(model: nn.Module, kinds: Mapping[str, Kind]) -> None:
+    """A weight with several places is cut alike in all of them."""
+    first: dict[int, str] = {}
+    for name, layer in model.named_modules(remove_duplicate=False):
+        if isinstance(weight := getattr(layer, "weight", None), Tensor):
+            other = first.setdefault(id(weight), name)
+            if other != name and (kinds.get(name), kinds.get(other)) not in (
+                (None, None),
+                ("vocabulary", "vocabulary"),
+            ):
+                raise LayoutError(
+                    f"strategy.plan: {other} and {name} have one weight (tied); both must be vocabulary, or neither cut"
+                )
+
+
+def _why_not(layer: nn.Module) -> str | None:
+    """Why an embedding's rows cannot be on several workers."""
+    if not isinstance(layer, nn.Embedding):
+        return None
+    chosen = {
+        "padding_idx": layer.padding_idx,
+        "max_norm": layer.max_norm,
+        "scale_grad_by_freq": layer.scale_grad_by_freq or None,
+        "sparse": layer.sparse or None,
+    }
+    used = [name for name, value in chosen.items() if value is not None]
+    return f"an embedding with {', '.join(used)} is whole" if used else None
+
+
+def _nearest(outputs: int, degree: int) -> str:
+    below = outputs // degree * degree
+    return f"{below} or {below + degree}" if below else str(degree)
+
+
+def _check_groups(name: str, groups: int, degree: int) -> None:
+    if groups % degree:
+        degrees = [n for n in range(2, groups + 1) if groups % n == 0]
+        near = [*[n for n in degrees if n < degree][-1:], *[n for n in degrees if n > degree][:1]]
+        choose = " or ".join(map(str, near)) if near else "more of them (model.n_kv_head), or strategy=data_parallel"
+        raise LayoutError(
+            f"strategy.degree={degree} does not divide the {groups} keys and values a place of {name}; choose {choose}"
+        )

@@ -1,0 +1,125 @@
+"""Between tensor-parallel layers each worker has a slice of the sequence: norms, dropout, sums with a residual.
+
+Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198), section
+4.2.2. Layers that compute each place of [n, t, w] from that place alone need no other, so that worker i takes the t / d
+places of slice i:
+
+    enter    [n, t, w], the same on all -> its slice       backward: all-gather
+    leave    its slice -> [n, t, w] on all, by all-gather  backward: its slice of the gradient, which all have alike
+
+Attention looks at other places between its own column and row layer alone, where all places are gathered (layers.py).
+A whole parameter within has a gradient of its slice, which is summed over the workers before anybody sees it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import LayoutError
+from .find import ELEMENTWISE, Kind, sequences
+from .group import Group
+
+BY_PLACE = (*ELEMENTWISE, nn.LayerNorm, nn.RMSNorm, nn.Linear)
+
+
+def runs_of(model: nn.Module, kinds: Mapping[str, Kind]) -> list[list[str]]:
+    """Layers, by name, that follow one another and are by place but for what `kinds` cuts; each run has a cut layer
+    and a norm."""
+    found: list[list[str]] = []
+    for names in sequences(model):
+        run: list[str] = []
+        for name in [*names, None]:
+            if name is not None and _by_place(name, model.get_submodule(name), kinds):
+                run.append(name)
+                if kinds.get(name) != "vocabulary":  # a head's outputs are of the whole sequence
+                    continue
+            is_cut = any(own == each or own.startswith(f"{each}.") for each in run for own in kinds)
+            if is_cut and any(_gains(model.get_submodule(each)) for each in run):
+                found.append(run)
+            run = []
+    inner = {each for run in found for each in run}
+    return [run for run in found if not any(run[0].startswith(f"{each}.") for each in inner)]
+
+
+def _by_place(name: str, layer: nn.Module, kinds: Mapping[str, Kind]) -> bool:
+    if type(layer).forward is nn.Sequential.forward:
+        return all(_by_place(f"{name}.{own}", each, kinds) for own, each in layer.named_children())
+    if not getattr(layer, "by_place", False):
+        return isinstance(layer, BY_PLACE)
+    grouped: list[tuple[str, Any]] = [(own, each) for own, each in layer.named_modules() if hasattr(each, "by_group")]
+    return all(f"{name}.{own}.{linear}" in kinds for own, each in grouped for linear in each.by_group)
+
+
+def _gains(layer: nn.Module) -> bool:
+    """Whether it keeps or computes something of whole activations, which slices make less."""
+    return any(isinstance(each, nn.LayerNorm | nn.RMSNorm) for each in layer.modules())
+
+
+class Enter:
+    """Before the first layer of a run."""
+
+    def __init__(self, piece: int, group: Group) -> None:
+        self.piece, self.group = piece, group
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, *rest = inputs
+        if x.dim() < 3:
+            raise LayoutError(
+                f"strategy.sequence=true: activations {list(x.shape)} have no sequence to cut, which is the second of "
+                "three or more dimensions; choose strategy.sequence=false"
+            )
+        if (t := x.shape[1]) % (degree := self.group.size):
+            near = " or ".join(str(n) for n in (t // degree * degree, (t // degree + 1) * degree) if n)
+            degrees = [n for n in range(2, t + 1) if t % n == 0]
+            closest = min(degrees, key=lambda n: abs(n - degree), default=None)
+            raise LayoutError(
+                f"strategy.sequence=true: a sequence of {t} cannot be cut into {degree} equal slices; choose {near} "
+                "places" + (f", or strategy.degree={closest}" if closest else "")
+            )
+        self.group.draws.leave(x.device)  # a pass that was computed again may have ended in between
+        if layer.training:
+            self.group.draws.enter(self.piece, x.device)
+        return _Slice.apply(x, self.piece, self.group), *rest
+
+
+class Leave:
+    """After the last layer of a run. `is_whole`: its output is of the whole sequence already."""
+
+    def __init__(self, piece: int, group: Group, is_whole: bool) -> None:
+        self.piece, self.group, self.is_whole = piece, group, is_whole
+
+    def __call__(self, layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        self.group.draws.leave(output.device)
+        if self.is_whole:
+            return output
+        whole: Tensor = _Whole.apply(output, self.piece, self.group)
+        return whole
+
+
+class _Slice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, piece: int, group: Group) -> Tensor:
+        ctx.group = group
+        return slice_of(x, piece, group.size)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.group.gather(grad_outputs[0], "gradients of inputs"), None, None
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, piece: int, group: Group) -> Tensor:
+        ctx.piece, ctx.size = piece, group.size
+        return group.gather(x, "activations")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:
+        return slice_of(grad_outputs[0], ctx.piece, ctx.size), None, None
+
+
+def slice_of(x: Tensor, piece: int, pieces: int) -> Tensor:
+    """A copy: a view would keep all of it."""
+    return x.chunk(pieces, dim=1)[piece].clone(memory_format=torch.contiguous_format)

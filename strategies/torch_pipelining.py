@@ -1,0 +1,188 @@
+"""torch's own torch.distributed.pipelining: the reference that a user would pick instead of strategy=pipeline.
+
+The model is cut as strategy=pipeline cuts it, by the same rule, and goes through the schedule of the same name: torch's
+ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B, and ScheduleInterleavedZeroBubble with one chunk a worker. Stages,
+sends and receives are torch's. Each schedule equals gradient accumulation over the same micro-batches bit for bit.
+
+torch takes micro-batches of one size alone: m must divide the batch, and of an odd last batch as many are made as do
+(through GPipe if those are fewer than the stages, which torch's 1F1B refuses).
+It makes room to receive all micro-batches before the first step, and keeps it.
+
+Cost per step: that of strategy=pipeline, |output| forward and as much back for each micro-batch and cut.
+Memory: that of strategy=pipeline, and buffers of m (|input| + |output|) for each stage: |input| but for the first, and
+|output|, of its gradient, but for the last. Inputs that are kept for backward count as activations too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+
+from ..comm import Comm
+from ..comm.process import ProcessComm
+from ..comm.torch_world import torch_world
+from .base import (
+    Batch,
+    BeforeBackward,
+    Cost,
+    Loss,
+    Memory,
+    MessageTime,
+    Pass,
+    Strategy,
+    Sync,
+    TimeOf,
+    Traffic,
+    Trial,
+    World,
+    payload,
+)
+from .errors import LayoutError
+from .external.torch_schedules import TorchSchedule
+from .pipeline import Pipeline
+from .pipelining.chunks import Chunks, without_data
+
+
+class TorchPipelining(Strategy):
+    """A replica is `stages` workers in a row; there is one."""
+
+    needs_processes = True
+    max_replicas = 1
+    trial = Trial(slow=True)
+
+    def __init__(
+        self,
+        stages: Annotated[int, Ge(2)] = 2,
+        schedule: Literal["gpipe", "1f1b", "interleaved", "zb_h1"] = "gpipe",
+        micro_batches: Annotated[int, Ge(1)] = 4,
+        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        chunks: Annotated[int, Ge(1)] | None = None,
+    ) -> None:
+        """As those of `Pipeline`. Raises `LayoutError`."""
+        if schedule in ("gpipe", "1f1b", "zb_h1") and (chunks or 1) > 1:
+            raise LayoutError(
+                f"strategy.chunks={chunks}: strategy.schedule={schedule} has one on each worker; choose "
+                "strategy.schedule=interleaved, or strategy.chunks=1"
+            )
+        if schedule == "1f1b" and micro_batches < stages:
+            raise LayoutError(
+                f"strategy.micro_batches={micro_batches}: torch's 1F1B takes no fewer than strategy.stages={stages}; "
+                f"choose strategy.micro_batches={stages}, or strategy.schedule=gpipe"
+            )
+        self._ours = Pipeline(stages, schedule, micro_batches, cut, chunks=chunks)
+        self.schedule, self.micro_batches = schedule, micro_batches
+        self.axes, self.loss_part = self._ours.axes, self._ours.loss_part
+        self._running: tuple[int, TorchSchedule] | None = None  # for batches of this size
+        self._received = 0  # the most bytes that there was room for
+        self._room: dict[int, int] = {}  # stated, by the part
+
+    def own_sync(self) -> Sync:
+        return _Update()
+
+    def micro_sizes(self, batch_size: int) -> list[int]:
+        m = max(m for m in range(1, min(self.micro_batches, batch_size) + 1) if batch_size % m == 0)
+        return [batch_size // m] * m
+
+    # -- the cut, and what is stated of it: as strategy=pipeline does
+
+    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        if len(inputs) % self.micro_batches:
+            raise LayoutError(
+                f"strategy.micro_batches={self.micro_batches}: strategy=torch_pipelining wants micro-batches of one "
+                f"size, and batch_size={len(inputs)} is no multiple of it; choose "
+                f"strategy.micro_batches={len(self.micro_sizes(len(inputs)))}, or strategy=pipeline"
+            )
+        return self._ours.settled(model, inputs, targets, loss)
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        parts = self._ours.split(model)
+        if self._ours.shares:
+            raise LayoutError(
+                "strategy=torch_pipelining: two stages would share a parameter (tied weights), and torch would not sum "
+                "its gradients over them; untie them, choose a strategy.cut that leaves both in one stage, or choose "
+                "strategy=pipeline, which sums them"
+            )
+        return parts
+
+    def layers(self, part: nn.Module) -> list[list[str]]:
+        return self._ours.layers(part)
+
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        yield from self._ours.rehearse(parts, inputs, targets, loss, device)
+        sizes = self.micro_sizes(len(inputs))
+        flowing = self._flowing(parts, inputs[: sizes[0]])
+        last = len(flowing) - 2
+        for worker, part in enumerate(parts):
+            entering = [flowing[stage] for stage in self._ours.stages_of(worker) if stage > 0]
+            leaving = [flowing[stage + 1] for stage in self._ours.stages_of(worker) if stage < last]
+            self._room[id(part)] = len(sizes) * payload([*entering, *leaving])
+
+    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
+        return self._ours.at_once(part, kept, batch_size)
+
+    def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Any:
+        return self._ours.simulate(parts, inputs, time, message)
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        return self._ours.cost(parts, inputs)
+
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        return {**held, "buffers": held["buffers"] + self._room[id(part)]}
+
+    def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        return self._ours.full_state(parameters)
+
+    # -- a step
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        assert isinstance(comm, ProcessComm)
+        self._ours.prepare(model, loss, comm, before_backward)
+        self.module, self._loss, self._comm = self._ours.module, loss, comm
+        self._looks = [without_data(part) for part in self._ours.split(model)]
+        torch_world(comm)
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        if batch.size == 0:
+            return None
+        if self._running is None or self._running[0] != batch.size:
+            self._running = None  # before there is room for others
+            self._running = batch.size, self._made(batch)
+            self._received = max(self._received, payload(self._running[1].buffers()))
+        return self._running[1].run(batch.inputs, batch.targets)
+
+    def _made(self, batch: Batch) -> TorchSchedule:
+        sizes = self.micro_sizes(batch.size)
+        assert isinstance(self.module, Chunks)
+        return TorchSchedule(
+            self.schedule,
+            self.module,
+            {stage: chunk for chunk, stage in enumerate(self._ours.stages_of(self._comm.rank))},
+            self._flowing(self._looks, batch.inputs[: sizes[0]].to("meta")),
+            len(sizes),
+            self._loss,
+            self._comm,
+            batch.inputs,
+            batch.targets,
+        )
+
+    def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
+        """What enters each stage, and what leaves the last one, for meta inputs: shapes and dtypes only."""
+        left = self._ours.activations(parts, inputs, len(self._ours.holders))
+        return [inputs, *(each.requires_grad_(each.is_floating_point()) for each in left)]
+
+    def measured(self, held: Memory) -> Memory:
+        return {**held, "buffers": held["buffers"] + self._received}
+
+
+class _Update(Sync):
+    """The gradients are there, on each stage."""
+
+    def update(self) -> None:
+        self.optimizer.step()
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        return Cost()

@@ -1,0 +1,124 @@
+"""torch's own tensor parallelism: the reference that a user would pick instead of strategy=tensor.
+
+`parallelize_module` (torch.distributed.tensor.parallel) makes weights of the same pairs of linear layers DTensors, by
+ColwiseParallel and RowwiseParallel; torch makes the sums, through the fabric's own groups, where the ledger sees them.
+Everything else is whole, the vocabulary too.
+
+A worker's piece of a weight is the DTensor's own memory under the model's name, and the optimizer steps on that: its
+fused and foreach kernels refuse DTensors beside other tensors. Dropout between the pairs draws the same on all workers.
+
+Cost per step and pair of S bytes of the first layer's inputs, and of the second's outputs, p workers: all_reduce
+2 (p-1)/p 2 S.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.optim import Optimizer
+
+from ..comm import Comm
+from ..comm.process import ProcessComm
+from ..comm.torch_world import torch_world
+from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, Traffic, Trial, World
+from .errors import LayoutError
+from .exchange.elementwise import check_elementwise
+from .pipelining.chunks import without_data
+from .placements import gather
+from .tensor_parallel.cost import sent_in_a_pass
+from .tensor_parallel.cut import cut_over
+from .tensor_parallel.find import kinds_of
+from .tensor_parallel.group import Group
+
+
+class TorchTensor(Strategy):
+    """One replica of `degree` workers; torch owns the pieces and the sums."""
+
+    trial = Trial(slow=True)
+    bitwise = False
+    shares = True
+    max_replicas = 1
+    needs_processes = True
+
+    def __init__(self, degree: Annotated[int, Ge(2)] = 2) -> None:
+        self.axes = {"tensor": degree}
+
+    def own_sync(self) -> Sync:
+        return _LocalUpdate(self)
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        check_elementwise(optimizer, "strategy=torch_tensor", "strategy=data_parallel")
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        kinds = kinds_of(model, self.parts)
+        if not kinds:
+            raise LayoutError(
+                f"strategy=torch_tensor: {type(model).__name__} has no two linear layers with only element-wise ones "
+                "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp"
+            )
+        return cut_over(model, Group(self.parts), kinds)
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        parts = self.split(model)
+        self._parts = [without_data(part) for part in parts]
+        self.module, self.whole, self.comm, self._loss = parts[comm.rank], model, comm, loss
+
+    def make_parallel(self) -> None:
+        """The model's weights become DTensors, whose local memory is that of this worker's part."""
+        assert isinstance(self.comm, ProcessComm)
+        torch_world(self.comm)
+        mesh = init_device_mesh(self.comm.device.type, (self.parts,))
+        ways = {"column": ColwiseParallel(), "row": RowwiseParallel()}
+        kinds = kinds_of(self.whole, self.parts)
+        plan = {name: ways[kind] for name, kind in kinds.items()}
+        parallelize_module(self.whole, mesh, plan, src_data_rank=None)  # every worker has the same model: none is sent
+        for name, mine in self.module.named_parameters():
+            parameter = self.whole.get_parameter(name).detach()
+            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            local.copy_(mine.detach())
+            mine.data = local
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        if batch.size == 0:
+            return None
+        loss = self._loss(self.whole(batch.inputs), batch.targets)
+        loss.backward()
+        return loss.detach() if self.comm.rank == self.loss_part else None
+
+    def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        return gather(self.part_state(parameters), self._parts, self.mesh, self.comm, self.loss_part)
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        return [Group(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.hosts) for _ in parts]
+
+
+class _LocalUpdate(Sync):
+    """A step on this worker's pieces, with the DTensors' gradients."""
+
+    def __init__(self, strategy: TorchTensor) -> None:
+        self._strategy = strategy
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._strategy.make_parallel()
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._strategy.whole.zero_grad()
+
+    def update(self) -> None:
+        for name, mine in self.parameters.items():
+            gradient = self._strategy.whole.get_parameter(name).grad
+            if isinstance(gradient, DTensor):
+                parameter = self._strategy.whole.get_parameter(name)
+                assert isinstance(parameter, DTensor)
+                gradient = gradient.redistribute(placements=parameter.placements).to_local()
+            mine.grad = gradient
+        self.optimizer.step()
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        return Cost()

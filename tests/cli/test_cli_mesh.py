@@ -1,0 +1,57 @@
+"""The mesh of `paceline plan`."""
+
+import pytest
+
+from paceline import engine
+from paceline.cli.mesh import LINES, drawn_mesh, raw_mesh
+from paceline.cli.plan import raw_plan
+from paceline.engine.plan import Plan
+
+
+def planned(*overrides: str) -> Plan:
+    return engine.prepare(["hardware=virtual", *overrides]).plan()
+
+
+@pytest.mark.parametrize("strategy", ["pipeline", "tensor"])
+def test_bytes_by_rank_are_those_of_the_plan(strategy: str) -> None:
+    plan = planned(f"strategy={strategy}", "hardware.workers=4")
+    rows = raw_mesh(plan)
+    sent = sum(send["bytes"] for row in rows for send in row["sends"])
+    assert sent / 4 == pytest.approx(plan.bytes_per_step())
+    axis = "stage" if strategy == "pipeline" else "tensor"
+    assert [row["at"] for row in rows] == [{"replica": i // 2, axis: i % 2} for i in range(4)]
+    assert [(send["axis"], send["among"]) for send in rows[3]["sends"]] == [(axis, [2, 3]), ("replica", [1, 3])]
+    assert raw_plan(plan)["mesh_ranks"] == rows
+
+
+def test_a_hybrid_sends_along_each_axis_and_says_which_stage_is_whole() -> None:
+    plan = planned("strategy=hybrid", "hardware.workers=8", "strategy.cut=[5]", "model.hidden=[32,16]")
+    rows, text = raw_mesh(plan), drawn_mesh(plan)
+    assert sum(send["bytes"] for row in rows for send in row["sends"]) / 8 == pytest.approx(plan.bytes_per_step())
+    sends = [(send["axis"], send["among"]) for send in rows[5]["sends"]]
+    assert sends == [("stage", [5, 7]), ("tensor", [4, 5]), ("replica", [1, 5])]
+    assert [row["is_cut"] for row in rows] == [True, True, False, False] * 2
+    assert "1/2 of the pairs in flatten .. relu2" in text[1] and "output, whole" in text[3]
+    assert "stage: " in text[2] and "to 3; tensor: " in text[2] and "among 0, 1; replica: " in text[2]
+
+
+def test_a_pipeline_names_layers_and_the_other_stage() -> None:
+    text = drawn_mesh(planned("strategy=pipeline", "hardware.workers=4"))
+    assert "flatten .. hidden1" in text[1] and "to 1; replica" in text[1] and "among 0, 2" in text[1]
+
+
+def test_layers_that_do_not_follow_one_another_are_no_range() -> None:
+    knobs = ("strategy.schedule=interleaved", "model.hidden=[16,16,16]")
+    text = drawn_mesh(planned("strategy=pipeline", "hardware.workers=2", *knobs))
+    assert "," in text[1].split("stage 0")[1].split("  ")[1]
+
+
+def test_a_large_mesh_says_how_many_are_left_out() -> None:
+    plan = planned("strategy=pipeline", "hardware.workers=12")
+    text = drawn_mesh(plan)
+    assert len(text) == LINES + 2 and text[-1].startswith("... 4 more ranks")
+    assert len(raw_mesh(plan)) == 12
+
+
+def test_data_parallel_has_none() -> None:
+    assert raw_mesh(planned("hardware.workers=2")) == []

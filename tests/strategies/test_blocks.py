@@ -1,0 +1,191 @@
+"""Models that are no nn.Sequential, cut into stages: by their own word, or by a trace of their forward."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import CLASSES, FEATURES, Branching, Case, Plan, identical, serial, train, workers_of
+from torch import Tensor, nn
+
+from paceline.strategies import LayoutError
+from paceline.strategies.pipeline import Pipeline
+from paceline.strategies.pipelining.blocks import blocks_of
+from paceline.strategies.pipelining.chunks import Chunks
+from paceline.strategies.sync.bsp import BSP
+
+SIZES = [[8], [7], [5]]
+SCHEDULES = [("gpipe", None), ("1f1b", None), ("interleaved", 2), ("zb_h1", None)]
+
+
+class Residual(nn.Module):
+    """[n, width] -> [n, width]; two values are alive in it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.other(F.gelu(self.one(x)))
+
+
+class Stacked(nn.Module):
+    """A ModuleList, parameters of its own, a constant, a buffer that is not saved, and a weight that nobody uses."""
+
+    offset: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Linear(FEATURES, 6)
+        self.place = nn.Parameter(torch.linspace(-1, 1, 6))
+        self.register_buffer("offset", torch.full((6,), 0.5), persistent=False)
+        self.register_buffer("seen", torch.zeros(3))
+        self.layers = nn.ModuleList(Residual(6) for _ in range(3))
+        self.spare = nn.Parameter(torch.ones(2))
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x.flatten(1)) + self.place + torch.arange(6) / 10
+        for layer in self.layers:
+            x = layer(x)
+        return self.head((x - self.offset).tanh())
+
+
+class Skipping(nn.Module):
+    """Shaped like a U: what enters goes around the middle, where no cut is possible."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.middle = nn.Linear(FEATURES, 6), nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
+        self.up, self.head = nn.Linear(12, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        down = self.down(x)
+        return self.head(F.relu(self.up(torch.cat([down, self.middle(down)], dim=1))))
+
+
+class Telling(nn.Module):
+    """Its forward cannot be traced, and it says its blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.ModuleDict({"first": nn.Linear(FEATURES, 6), "second": nn.Linear(6, 6)})
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks():
+            x = block(x) if bool(x.isfinite().all()) else x
+        return x
+
+    def blocks(self) -> list[nn.Module]:
+        return [*self.trunk.values(), self.head]
+
+
+def double(kind: type[nn.Module]) -> nn.Module:
+    return kind().double()
+
+
+def stacked() -> nn.Module:
+    return double(Stacked)
+
+
+def skipping() -> nn.Module:
+    return double(Skipping)
+
+
+def telling() -> nn.Module:
+    return double(Telling)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("model", "schedule", "chunks"),
+    [
+        *((stacked, *schedule) for schedule in SCHEDULES),
+        (telling, "gpipe", None),
+        (telling, "1f1b", None),
+        (skipping, "zb_h1", None),
+        (skipping, "gpipe", None),
+    ],
+)
+def test_stages_are_gradient_accumulation_bit_for_bit(virtual_workers, model, schedule, chunks):
+    case = Case(SIZES, model=model)
+    plan = Plan(Pipeline(2, schedule, 4, chunks=chunks), BSP(), case)
+    results = virtual_workers(workers_of(plan), train, plan)
+    whole = {name: weight for stage in results for name, weight in stage["weights"].items()}
+    trained = {name: weight for name, weight in serial(case, pieces=lambda n: min(n, 4)).items() if name in whole}
+    assert identical(whole, trained)
+    assert whole.keys() >= {name for name, _ in model().named_parameters()} - {"spare"}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("model", [stacked, telling, skipping])
+def test_all_blocks_one_after_another_are_the_model(model, recompute):
+    whole, x = model(), torch.randn(5, FEATURES, dtype=torch.float64)
+    parts = Pipeline(2, recompute=recompute).split(whole)
+    y = x
+    for part in parts:
+        y = part(y)
+    assert y.equal(whole(x))
+    names = [name for part in parts for name in part.state_dict()]
+    assert sorted(names) == sorted(whole.state_dict()), "each under its own name, once"
+
+
+def test_a_forward_is_cut_where_one_value_goes_on():
+    names = [block.name for block in blocks_of(stacked())]
+    assert [name for name in names if "layers" in name] == ["layers.0", "layers.1", "layers.2"]
+    held = [{*block.uses} for block in blocks_of(skipping())]
+    assert {"middle.0", "middle.1", "middle.2"} in held, "what goes around them is still to come"
+
+
+def test_a_sequential_with_a_forward_of_its_own_is_not_taken_for_its_layers():
+    class Doubled(nn.Sequential):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input) * 2
+
+    model, x = Doubled(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(3, 4)
+    one, other = Pipeline(2).split(model)
+    assert other(one(x)).equal(model(x))
+
+
+def test_a_weight_that_two_blocks_use_counts_once_in_one_stage_and_is_refused_in_two_without_a_flush():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.shared, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.shared(self.shared(self.first(x)).relu()))
+
+    assert len(blocks_of(Twice())) == 5
+    assert all(isinstance(part, Chunks) for part in Pipeline(2, cut=[1]).split(Twice()))
+    with pytest.raises(LayoutError, match="two stages share a parameter"):
+        Pipeline(2, "pipedream", cut=[2]).split(Twice())
+
+
+class Foreign(Telling):
+    def blocks(self) -> list[nn.Module]:
+        return [nn.Linear(2, 2)]
+
+
+class Silent(Telling):
+    def blocks(self) -> list[nn.Module]:
+        return []
+
+
+class TwoInputs(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Branching, r"torch\.fx cannot trace its forward .*; give it a method blocks\(\)"),
+        (Foreign, r"Foreign\.blocks\(\) returns a Linear that is no module of it"),
+        (Silent, r"Silent\.blocks\(\) returns nothing"),
+        (TwoInputs, "the forward of TwoInputs must take one tensor"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_with_what_it_would_need(model, says):
+    with pytest.raises(LayoutError, match=says) as caught:
+        Pipeline(2).split(model())
+    assert caught.value.exit_code == 2

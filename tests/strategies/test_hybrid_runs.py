@@ -1,0 +1,127 @@
+"""Whole runs of stages of several workers: bytes and memory as predicted, resumed, and on the virtual clock."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from oracles import distance, identical
+from whole_runs import trained
+
+from paceline.engine import prepare
+from paceline.engine.compose import compose
+
+pytestmark = pytest.mark.dist
+
+MLP = ("tracking=none", "model.hidden=[16,16,12]", "data.limit=64", "batch_size=8", "steps=6")
+GPT = ("tracking=none", "model=gpt", "model.n_layer=2", "model.n_head=2", "model.width=16", "data=text")
+SMALL = (*GPT, "data.context=8", "data.limit=32", "batch_size=4", "steps=4", "model.dropout=0.1")
+TWO_BY_TWO = ("strategy=hybrid", "strategy.schedule=1f1b")
+REAL = ("hardware.threads=1", "hardware.device=cpu", "hardware.timeout=60")
+
+
+@pytest.fixture(autouse=True)
+def here(fork_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def as_predicted(summary: dict) -> bool:
+    return summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"])
+
+
+@pytest.mark.slow
+def test_the_preset_is_two_replicas_of_two_by_two_on_two_hosts_and_trains_as_one_worker():
+    weights, told = trained("experiment=hybrid_2x2x2", *MLP, "batch_size=4")
+    assert told["mesh"] == {"replica": 2, "stage": 2, "tensor": 2} and as_predicted(told)
+    alone, _ = trained("strategy=single", "hardware=virtual", *MLP, "batch_size=8")
+    assert distance(weights, alone) < 1e-5  # float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", ["none", "optimizer", "gradients"])
+def test_a_gpt_with_dropout_trains_on_two_by_two_by_two(shard):
+    weights, told = trained(
+        *SMALL, *TWO_BY_TWO, "hardware=virtual", "hardware.workers=8", f"sync.shard={shard}", "optimizer=adam"
+    )
+    assert as_predicted(told) and told["stages"] == 2
+    assert all(torch.isfinite(each).all() for each in weights.values())
+    kinds = ("parameters", "gradients", "optimizer", "activations", "buffers")
+    exact = 0 if shard == "none" else 0.05  # of a share of the optimizer's state, as of any
+    for kind in kinds:
+        assert told["memory"][kind] == pytest.approx(told["predicted"]["memory"][kind], rel=exact), kind
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        pytest.param(MLP, (), marks=pytest.mark.slow),
+        pytest.param(SMALL, (), marks=pytest.mark.slow),
+        pytest.param(MLP, ("strategy.tensor=1",), marks=pytest.mark.slow),
+    ],
+    ids=["mlp 1 x 2 x 2", "gpt 1 x 2 x 2", "mlp 2 x 2 x 1"],
+)
+def test_four_processes_send_what_is_predicted_and_a_resumed_run_equals_the_whole_one_bit_for_bit(model, shape):
+    how = (*model, *TWO_BY_TWO, *shape, *REAL, "hardware.workers=4", "steps=4")
+    whole, told = trained(*how)
+    assert as_predicted(told)
+    trained(*how, "steps=2", "checkpoint.every_steps=2", name="half")
+    assert identical(trained("steps=4", resume="half")[0], whole)
+    virtual, _ = trained(*model, *TWO_BY_TWO, *shape, "hardware=virtual", "hardware.workers=4", "steps=4")
+    assert distance(virtual, whole) < 1e-5  # sums come in another order
+    checkpoint = "weights=runs/half/checkpoints/step-00000004"
+    begun, _ = trained(*model, "strategy=single", "hardware=virtual", "steps=1", "optimizer.lr=1e-30", checkpoint)
+    assert distance(begun, whole) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1"])
+def test_a_step_on_the_virtual_clock_takes_what_the_plan_says(schedule):
+    """One replica, whose workers share no link: the passes, their sums and the messages, then the update."""
+    how = (*MLP, "model.hidden=[64,64,64]", "strategy=hybrid", f"strategy.schedule={schedule}", "hardware=virtual")
+    how = (*how, "hardware.workers=4", "hardware.workers_per_host=2", "measure.after=1")
+    timetable = prepare([*how]).timetable()
+    assert timetable is not None and timetable.seconds
+    _, told = trained(*how)
+    assert told["step_time"]["median"] == pytest.approx(timetable.simulation.seconds, rel=0.02)
+    parts = prepare([*how, "strategy.tensor=1", "hardware.workers=2"]).timetable()
+    assert parts is not None and parts.simulation.seconds != timetable.simulation.seconds
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("hardware.workers=6",), "hardware.workers=6: strategy=hybrid lays one replica over 4 workers.* 4 or 8"),
+        (("strategy.stages=9",), "strategy.stages=9: the model has 8 layers .* choose strategy.stages <= 8"),
+        (("strategy.tensor=5",), "strategy.tensor=5: 1. outputs of the layer .* choose"),
+        (
+            ("model.hidden=[16]", "strategy.cut=[2]"),
+            "tensor=2: no stage has two linear layers .* choose strategy.tensor=1",
+        ),
+        (("strategy.schedule=zb_h",), "strategy.schedule=zb_h: did you mean zb_h1"),
+        (
+            ("strategy.schedule=interleaved", "strategy.micro_batches=5"),
+            "micro_batches=5: .*nearest that fit are 4 and 6",
+        ),
+        (("hardware.workers=8", "sync=asp"), "sync=asp: updates each part at a time of its own"),
+        (("hardware.workers=8", "compress=topk"), "compress=topk: chooses entries by what else a worker sends"),
+        (("hardware.workers=8", "optimizer=muon"), "strategy=hybrid: a worker steps on pieces of tensors"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_laid_out_is_refused_before_anything_starts(overrides, says):
+    with pytest.raises(ValueError, match=says) as refused:
+        prepare([*MLP, "strategy=hybrid", *overrides]).plan()
+    assert getattr(refused.value, "exit_code", None) == 2
+
+
+@pytest.mark.slow
+def test_a_pipeline_of_one_tensor_worker_takes_what_a_pipeline_takes():
+    for overrides in (("sync=asp",), ("compress=topk",), ("optimizer=muon",)):
+        plan = prepare([*MLP, "strategy=hybrid", "strategy.tensor=1", "hardware.workers=4", *overrides]).plan()
+        assert plan.layout.parts == 2
+
+
+def test_a_schedule_of_ones_own_is_kept_in_the_run():
+    Path("own.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    overrides = [*MLP, "strategy=hybrid", "strategy.schedule=own.csv", "strategy.micro_batches=2", "hardware=virtual"]
+    assert prepare(overrides).experiment.strategy.knobs["schedule"] == ["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"]
+    assert compose(["strategy=hybrid"]).strategy.knobs["tensor"] == 2

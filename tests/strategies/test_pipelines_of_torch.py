@@ -1,0 +1,103 @@
+"""strategy=torch_pipelining: torch's own schedules, against serial accumulation of gradients and strategy=pipeline."""
+
+import pytest
+import safetensors.torch
+from fabrics import FABRICS
+from oracles import Case, Plan, adam, deep64, identical, serial, train
+
+from paceline import engine
+from paceline.engine.errors import ConfigError
+from paceline.strategies.errors import LayoutError
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.torch_pipelining import TorchPipelining
+
+SIZES = [[8], [8], [6], [5], [8]]  # 6 makes 3 micro-batches of 2, and 5 one
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb_h1"]
+EVERYWHERE = ["tracking=none", "hardware.threads=1", "strategy=torch_pipelining", "hardware.workers=2"]
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(300)]
+slow = pytest.mark.slow
+fast_is_one = pytest.mark.parametrize("schedule", ["gpipe", *(pytest.param(s, marks=slow) for s in SCHEDULES[1:])])
+
+
+def pieces(size: int) -> int:
+    return max(m for m in (1, 2, 3, 4) if size % m == 0)
+
+
+@fast_is_one
+def test_each_schedule_is_serial_accumulation_bit_for_bit_and_sends_what_is_stated(schedule):
+    case = Case(SIZES, model=deep64, optimizer=adam)
+    strategy = TorchPipelining(schedule=schedule)
+    results = FABRICS["process"](2, train, Plan(strategy, BSP(), case))
+    assert identical(results[strategy.loss_part]["whole"], serial(case, pieces))
+    assert results[0]["losses"] == [None] * len(SIZES)
+    cuts = 3 if schedule == "interleaved" else 1  # between workers
+    sent = sum(n for [n] in SIZES) * 6 * 8 * cuts  # float64 of 6 features, forward, and as much back
+    assert sum(each["ledger"]["send"] for each in results) == 2 * sent
+
+
+def test_a_batch_is_cut_into_micro_batches_of_one_size():
+    strategy = TorchPipelining(micro_batches=4)
+    assert [strategy.micro_sizes(n) for n in (8, 6, 5, 3, 1)] == [[2] * 4, [2] * 3, [5], [1] * 3, [1]]
+
+
+@slow
+@pytest.mark.parametrize("model", [["model.hidden=[17,12,11]"], ["model=cnn", "strategy.cut=parameters"]], ids=" ".join)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_memory_and_bytes_are_the_stated_ones_and_weights_those_of_our_pipeline(fork_server, tmp_path, schedule, model):
+    def run(strategy):
+        how = [
+            *EVERYWHERE,
+            *model,
+            f"strategy={strategy}",
+            f"strategy.schedule={schedule}",
+            "data.limit=256",
+            "steps=4",
+        ]
+        return engine.run(how, root=tmp_path, quiet=True)
+
+    torchs, ours = run("torch_pipelining"), run("pipeline")
+    stated, measured = torchs.summary["predicted"], torchs.summary
+    assert measured["wire"]["bytes_per_step"] == stated["bytes_per_step"] == ours.summary["wire"]["bytes_per_step"]
+    for kind in ("parameters", "gradients", "buffers", "activations"):
+        assert measured["memory"][kind] == stated["memory"][kind] > 0, kind
+    weights = [safetensors.torch.load_file(each.path / "model.safetensors") for each in (torchs, ours)]
+    assert identical(*weights)
+
+
+@slow
+def test_a_resumed_run_equals_the_uninterrupted_one_with_an_odd_last_batch(fork_server, tmp_path):
+    def run(*overrides, **how):
+        result = engine.run(list(overrides), root=tmp_path, quiet=True, **how)
+        return safetensors.torch.load_file(result.path / "model.safetensors")
+
+    how = [*EVERYWHERE, "strategy.schedule=1f1b", "model.hidden=[17,12,11]", "data.limit=201", "epochs=4"]
+    straight = run(*how, "steps=12", "checkpoint.every_steps=5")
+    run(*how, "steps=5", "checkpoint.every_steps=5", name="first")
+    assert identical(run("steps=12", resume="first"), straight)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["strategy.micro_batches=5"], r"micro_batches=5: .*batch_size=32 is no multiple of it; choose .*=4, or"),
+        (["batch_size=2"], r"micro_batches=4: .*batch_size=2 .*choose strategy.micro_batches=2"),
+        (["strategy.chunks=2"], r"strategy.chunks=2: strategy.schedule=gpipe has one .*schedule=interleaved"),
+        (["hardware.workers=4"], r"hardware.workers=4: strategy=torch_pipelining takes at most 2"),
+        (["sync=local_sgd"], r"sync=local_sgd: strategy=torch_pipelining owns its update"),
+        (
+            ["strategy.schedule=1f1b", "strategy.stages=5"],
+            r"micro_batches=4: .*choose strategy.micro_batches=5, or .*gpipe",
+        ),
+        (["hardware=virtual"], r"hardware=virtual: strategy=torch_pipelining talks to torch's own process groups"),
+        (
+            ["model=gpt", "model.tied=true", "data=text"],
+            r"two stages would share a parameter \(tied weights\).* choose strategy=pipeline, which sums",
+        ),
+        (["strategy.schedule=naive"], r"strategy.schedule='naive': .*gpipe.*1f1b.*interleaved.*zb_h1"),
+    ],
+)
+def test_what_torch_would_not_do_is_refused_with_what_would_be_right(overrides, said):
+    with pytest.raises((ConfigError, LayoutError), match=said) as caught:
+        engine.prepare(["strategy=torch_pipelining", "hardware.workers=2", *overrides]).plan()
+    assert caught.value.exit_code == 2

@@ -1,0 +1,139 @@
+"""A plan of names -> what is cut, for a module of the user's own, as torch's `parallelize_module` takes one."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import Plan, distance, momentum, serial, train
+from tensor_cases import PLACES, VOCABULARY, Tokens
+from torch import Tensor, nn
+
+from paceline.strategies import LayoutError
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.tensor import TensorParallel
+from paceline.strategies.tensor_parallel.find import kinds_of
+
+pytestmark = pytest.mark.dist
+
+
+class Own(nn.Module):
+    """Blocks of query, key, value and output layers of their own, and a gated two-layer network; no nn.Sequential."""
+
+    def __init__(self, width: int = 8, heads: int = 4) -> None:
+        super().__init__()
+        self.emb = nn.Embedding(VOCABULARY, width)
+        self.blocks = nn.ModuleList([OwnBlock(width, width // heads) for _ in range(2)])
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.emb(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class OwnBlock(nn.Module):
+    def __init__(self, width: int, head_width: int) -> None:
+        super().__init__()
+        self.head_width = head_width
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.gate, self.up, self.down = nn.Linear(width, 12), nn.Linear(width, 12), nn.Linear(12, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (layer(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        x = x + self.out(F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+PLAN = {
+    "emb": "vocabulary",
+    "blocks.*.[qkv]": "column",
+    "blocks.*.out": "row",
+    "blocks.*.gate": "column",
+    "blocks.*.up": "column",
+    "blocks.*.down": "row",
+    "head": "vocabulary",
+}
+
+
+def own64() -> nn.Module:
+    return Own().double()
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_a_module_of_ones_own_is_cut_by_its_plan_and_trains_as_one_worker(virtual_workers, degree):
+    case = Tokens([[3, 2]] * 3, model=own64, optimizer=momentum)
+    results = virtual_workers(2 * degree, train, Plan(TensorParallel(degree, plan=PLAN), BSP(), case))
+    assert distance(results[0]["whole"], serial(case)) < 1e-13
+    held = results[0]["weights"]
+    assert held["blocks.1.q.weight"].shape == (8 // degree, 8) and held["blocks.1.down.weight"].shape == (
+        8,
+        12 // degree,
+    )
+    assert len(held["emb.weight"]) == -(-VOCABULARY // degree)
+
+
+def test_without_a_plan_it_has_nothing_that_is_found():
+    with pytest.raises(LayoutError, match=r"Own has no two linear layers .* say in strategy.plan which layers"):
+        TensorParallel(2).split(Own())
+
+
+def test_a_star_is_one_part_of_a_name():
+    cut = kinds_of(Own(), 2, {"blocks.*.gate": "column", "*": "vocabulary"} | {"blocks.1.down": "row"} | ONLY)
+    assert cut == {"blocks.0.gate": "column", "blocks.1.gate": "column", "blocks.1.down": "row"} | ONLY
+
+
+ONLY = {"emb": "vocabulary", "head": "vocabulary"}
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (
+            {"blocks.*.fc1": "column"},
+            r"strategy.plan.blocks.\*.fc1=column: the model has no such layer; did you mean bl",
+        ),
+        ({"block.0.down": "row"}, r"no such layer; did you mean blocks.0.down or"),
+        ({"emb": "column"}, r"plan.emb=column: emb is of class Embedding, and must be an nn.Linear; choose"),
+        (
+            {"blocks.0": "row"},
+            r"blocks.0 is of class OwnBlock, and must be an nn.Linear; choose blocks.0.q or blocks.0.k",
+        ),
+        ({"head": "column"}, r"13 outputs of the layer head cannot be cut into 4 equal pieces; choose 12 or 16"),
+        ({"blocks.*.down": "row", "blocks.0.*": "column"}, r"blocks.0.down is row by one entry and column by another"),
+        ({"blocks.*.down": "row"}, r"12 inputs .* into 8 equal pieces; choose 8 or 16 of them"),
+        ({}, r"strategy.plan=\{\}: says nothing"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_a_plan_that_cannot_be_followed_is_refused_with_the_nearest(plan, says):
+    degree = 8 if "into 8" in says else 4
+    with pytest.raises(LayoutError, match=says):
+        TensorParallel(degree, plan=plan).split(Own())
+
+
+def test_a_layer_of_a_sequential_may_be_named_by_its_number():
+    model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 4))
+    by_number, by_name = (
+        [part.state_dict() for part in TensorParallel(2, plan=plan).split(model)]
+        for plan in ({0: "column", 2: "row"}, {"0": "column", "2": "row"})
+    )
+    assert [{k: v.shape for k, v in part.items()} for part in by_number] == [
+        {k: v.shape for k, v in part.items()} for part in by_name
+    ]
+    assert by_number[0]["0.weight"].shape == (6, 8)
+
+
+def test_tied_weights_are_cut_in_both_places_or_in_none():
+    model = Own()
+    model.head.weight = model.emb.weight
+    [part, _] = TensorParallel(2, plan=ONLY).split(model)
+    assert part.head.weight is part.emb.weight
+    with pytest.raises(LayoutError, match=r"emb and head have one weight \(tied\); both must be vocabulary"):
+        TensorParallel(2, plan={"emb": "vocabulary"}).split(model)
+
+
+def test_only_a_layer_by_columns_has_one_by_rows_after_it():
+    """What is between is the user's: a shape that does not fit shows when a batch is tried."""
+    [part, _] = TensorParallel(2, plan={"blocks.*.gate": "column"}).split(Own())
+    with pytest.raises(RuntimeError, match="must match"):
+        part(torch.zeros(1, PLACES, dtype=torch.int64))
