@@ -28,11 +28,11 @@ from typing import Any
 from ..compat import fork_server
 from .errors import MachineError, WorkerFailedError
 from .parent_death import LAUNCHER
+from .signals import STOP_SIGNALS
 
 GRACE = 2.0  # seconds after the first failure in which others may say what they know, or end by themselves
 ONE_PRESS = 0.3  # seconds within which two signals are one
 PROMPT = 2.0  # seconds for what the kernel does at once
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WORKER_FAILED = 4
 SECONDARY = ("PeerLostError", "HangError")  # another worker may be the cause
 LONGEST = 2**20  # bytes of what a worker says at once
@@ -130,6 +130,7 @@ class Crew:
                 worker = context.Process(
                     target=main, args=(rank, told, theirs), name=f"paceline-worker-{rank}", daemon=True
                 )
+                self._members.append(_Member(worker, ours))  # first: a signal may come as soon as there is a process
                 try:
                     worker.start()
                 except (EOFError, ConnectionError):
@@ -138,7 +139,6 @@ class Crew:
                         f"worker {rank} cannot begin: the fork server {end}", WORKER_FAILED, []
                     ) from None
                 theirs.close()
-                self._members.append(_Member(worker, ours))
 
     @property
     def has_started(self) -> bool:
@@ -229,7 +229,8 @@ class Crew:
             if member.process.is_alive():
                 member.process.kill()
         for member in self._members:
-            member.process.join(PROMPT)  # the fork server tells, which may be frozen
+            if member.process.pid is not None:  # it was started
+                member.process.join(PROMPT)  # the fork server tells, which may be frozen
             if member.channel is not None:
                 member.channel.close()
         self._afterwards()

@@ -9,12 +9,13 @@ from pathlib import Path
 from ..comm.shared_memory import MIB, available
 from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
 from .assignment import Assignment
-from .crew import STOP_SIGNALS, WORKER_FAILED, Ended
+from .crew import WORKER_FAILED, Ended
 from .errors import InterruptedRunError, WorkerFailedError
 from .failures import NO_MEMORY, how_it_ended
 from .launchers import launcher_of
 from .launchers.base import Handle, Launcher
 from .layout import Layout
+from .signals import STOP_SIGNALS, lost
 
 LOST_A_PEER = "PeerLostError"  # such a worker is not the cause
 NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError", "NotFiniteError")  # the sentence says of whom
@@ -61,12 +62,14 @@ def _is_complete(run: Path) -> bool:
 
 @contextmanager
 def _signals(handle: Handle) -> Iterator[None]:
-    """While the workers are watched, SIGINT and SIGTERM mean: save and stop."""
+    """While the workers are watched, SIGINT and SIGTERM mean: save and stop; so does one that was lost before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.signal(number, lambda number, _: handle.stop(number)) for number in STOP_SIGNALS}
     try:
+        if number := lost():
+            handle.stop(number)
         yield
     finally:
         for number, handler in before.items():

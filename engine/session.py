@@ -30,6 +30,7 @@ from .errors import ConfigError, DivergedError, MachineError
 from .experiment import Experiment
 from .failures import exit_code_of
 from .launchers import is_first, launcher_of
+from .signals import noted
 from .stored import Stored, check_identity, identity, read_stored
 
 if TYPE_CHECKING:
@@ -285,12 +286,13 @@ def run(
     compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed
     checkpoint that `weights` names. Raises errors with an `exit_code` (docs/running.md, "How it fails").
     """
-    prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
-    plan = prepared.plan()
-    if not quiet and is_first():
-        for text in plan.notes:
-            print(f"note: {text}", file=sys.stderr, flush=True)
-    return carry_out(prepared, plan, Path(root), quiet)
+    with noted():
+        prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
+        plan = prepared.plan()
+        if not quiet and is_first():
+            for text in plan.notes:
+                print(f"note: {text}", file=sys.stderr, flush=True)
+        return carry_out(prepared, plan, Path(root), quiet)
 
 
 def _check(prepared: Prepared, plan: "Plan") -> "Data":

@@ -20,12 +20,13 @@ from ..tracking.records import Predicted
 from ..tracking.run_directory import writing
 from .assignment import Assignment
 from .build import assemble
-from .crew import READY, STOP_SIGNALS, WORKER_FAILED
+from .crew import READY, WORKER_FAILED
 from .experiment import from_yaml, to_yaml
 from .failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, words_of
 from .launchers import launcher_of
 from .launchers.base import Launcher
 from .parent_death import die_with_parent
+from .signals import STOP_SIGNALS
 from .worker import prepare_process
 
 

@@ -1,0 +1,72 @@
+"""A signal while workers are being started is never lost, and no worker is left behind."""
+
+import multiprocessing
+import signal
+import sys
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+import pytest
+from short_runs import Train
+
+from paceline.engine.crew import Crew
+from paceline.engine.errors import InterruptedRunError
+
+pytestmark = pytest.mark.dist
+
+
+class Dying:
+    """A signal comes in its destructor."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._number)
+
+
+class TerminatedError(Exception):
+    pass
+
+
+def terminate(*_: object) -> None:
+    raise TerminatedError
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_whose_exception_python_drops_ends_the_run_all_the_same(
+    train: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    dropped: list[type[BaseException]] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: dropped.append(what.exc_type))
+    start = Crew.start
+
+    def start_and_lose_a_signal(crew: Crew, *args: Any) -> None:
+        start(crew, *args)
+        Dying(number)
+
+    monkeypatch.setattr(Crew, "start", start_and_lose_a_signal)
+    raising = signal.default_int_handler if number == signal.SIGINT else terminate
+    before = signal.signal(number, raising)
+    try:
+        with pytest.raises(InterruptedRunError, match=f"stopped by {number.name}; nothing was saved yet") as stopped:
+            train()
+        assert signal.getsignal(number) is raising
+    finally:
+        signal.signal(number, before)
+    assert dropped == [KeyboardInterrupt if number == signal.SIGINT else TerminatedError]
+    assert stopped.value.exit_code == 128 + number
+
+
+def test_a_signal_just_after_a_worker_was_started_leaves_none(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is left over keeps the launcher from ending: workers block SIGTERM until they have met."""
+    start = ForkServerProcess.start
+
+    def start_and_stop(process: ForkServerProcess) -> None:
+        start(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ForkServerProcess, "start", start_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert not [each for each in multiprocessing.active_children() if each.name.startswith("paceline-worker")]
