@@ -149,7 +149,7 @@ def _account_for_recomputation() -> None:
         def _pack(self, tensor: Tensor) -> Tensor:
             if self._account is not None and not _is_parameter(tensor):
                 tensor = tensor.detach()  # this object is kept, and by nobody else
-                self._account.count(tensor, tensor)
+                self._account.count(_own(tensor), tensor)
             return self._keep(tensor)
 
         def __enter__(self) -> None:

@@ -50,19 +50,9 @@ def count(strategy: str) -> str:
 
 
 NO_TIES = ("hybrid", "torch_pipelining")  # over stages
-KEEPS_MORE = pytest.mark.xfail(
-    strict=True, reason="torch's DTensor keeps more when a block is recomputed: docs/tensor.md"
-)
 FAST = [("data_parallel", "mlp"), ("data_parallel", "gpt that recomputes"), ("pipeline", "tied gpt")]
 RUNS = [
-    pytest.param(
-        strategy,
-        model,
-        marks=[
-            *([] if (strategy, model) in FAST else [pytest.mark.slow]),
-            *([KEEPS_MORE] if (strategy, model) == ("torch_tensor", "gpt that recomputes") else []),
-        ],
-    )
+    pytest.param(strategy, model, marks=[] if (strategy, model) in FAST else [pytest.mark.slow])
     for strategy in STRATEGIES
     for model in MODELS
 ]
