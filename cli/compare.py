@@ -95,9 +95,10 @@ def compare(
     """Set runs side by side.
 
     Throughput, step time, memory, bytes sent, accuracy and time to accuracy, one row a run; runs that differ in their
-    seed alone are one row, mean ± half of the 95 % interval. In a terminal, or with COLUMNS set, the table leaves out
-    the columns that do not fit and names them; piped, and in the other formats, it is whole. A run with a damaged
-    summary is shown as damaged; one that is named (RUN, --baseline) ends the command with exit status 7.
+    seed alone are one row, mean ± half of the 95 % interval; a knob by which alone others differ is a column. In a
+    terminal, or with COLUMNS set, the table leaves out the columns that do not fit and names them; piped, and in the
+    other formats, it is whole. A run with a damaged summary is shown as damaged; one that is named (RUN, --baseline)
+    ends the command with exit status 7.
 
     \b
     paceline compare                                every run under runs/

@@ -21,6 +21,7 @@ from .columns import (
     unknown,
 )
 from .derived import DERIVED, derived
+from .differing import differing
 from .errors import TableError
 from .groups import INTERVAL, Entry, grouped, mean, uniform
 from .labels import labels
@@ -193,8 +194,10 @@ def _exported(extra: Row) -> Row:
 
 
 def _own(runs: Sequence[RunData], request: Request) -> list[Row]:
-    """For each run what sweeps varied, and what is asked for by a name that is no column's."""
-    keys = [name for name in _varied(runs) if name not in _SHOWN]
+    """For each run what sweeps varied, in what runs of the same choices differ, and what is asked for by a name that
+    is no column's.
+    """
+    keys = [name for name in (*_varied(runs), *differing(runs)) if name not in _SHOWN]
     if request.columns or request.sort:
         every = Names.of(runs, frozenset(BY_KEY))
         keys += [every.key(word) for word in request.columns]
