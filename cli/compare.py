@@ -61,7 +61,10 @@ def compare(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,...", help="Show these: columns, configuration keys, W&B's summary names."),
+        typer.Option(
+            metavar="A,B,...",
+            help="Show these: columns (paceline list columns), configuration keys, W&B's summary names.",
+        ),
     ] = None,
     pareto: Annotated[
         str | None,
@@ -159,9 +162,11 @@ def _check_figures(runs: "list[RunData]", figures: "list[Request]") -> None:
 
 def _of_records(words: list[str]) -> bool:
     """Whether a column is named that takes the runs' records, which a table does without."""
+    from ..tracking.columns import BY_KEY
     from ..tracking.derived import OF_RECORDS
 
-    return any(key in word for word in words for key in OF_RECORDS)
+    names = [name for key in OF_RECORDS for name in (key, BY_KEY[key].title)]
+    return any(name in word for word in words for name in names)
 
 
 def check_file(option: str, file: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +161,12 @@ def known(name: str) -> Column | None:
     return _BY_NAME.get(name)
 
 
+def titled(title: str, keys: Container[str]) -> Column | None:
+    """The one column of `keys` that is shown under this heading."""
+    found = [column for column in COLUMNS if column.key in keys and column.title.casefold() == title.casefold()]
+    return found[0] if len(found) == 1 else None
+
+
 def unknown(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
@@ -168,7 +174,8 @@ def unknown(value: Any) -> bool:
 def no_column(name: str, keys: Iterable[str]) -> TableError:
     """The error for a name that is none of `keys` (of columns, a configuration, W&B)."""
     names = [word for key in keys for word in (BY_KEY[key].short if key in BY_KEY else "", key) if word]
-    return TableError(f"no column {name!r}: {nearest(name, list(dict.fromkeys(names)))}")
+    near = nearest(name, list(dict.fromkeys(names))).removesuffix("?")
+    return TableError(f"no column {name!r}: {near}; what each is: paceline list columns")
 
 
 def nearest(name: str, names: list[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .columns import BY_KEY, TRAINED, known, no_column, unknown
+from .columns import BY_KEY, TRAINED, known, no_column, titled, unknown
 from .errors import TableError
 from .sources import RunData
 from .summaries import Row
@@ -62,7 +62,7 @@ class Names:
         return cls(columns, chosen, frozenset(key for run in runs if run.path is None for key in run.extra))
 
     def key(self, name: str, is_ranked: bool = False) -> str:
-        """The key that `name` (a key or a short name) stands for. Raises TableError, naming the nearest.
+        """The key that `name` (a key, a short name or a heading) stands for. Raises TableError, naming the nearest.
 
         A short name gives way to a configuration's key (`optimizer`), unless better and worse are meant (`is_ranked`).
         """
@@ -75,6 +75,8 @@ class Names:
             return column.key
         if name in self.logged or name.replace(".", "/") in self.logged:
             return name
+        if (column := titled(name, self.columns)) is not None:
+            return column.key
         raise no_column(name, [*(key for key in BY_KEY if key in self.columns), *sorted(self.chosen | self.logged)])
 
     def is_measured(self, key: str) -> bool:

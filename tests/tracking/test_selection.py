@@ -2,13 +2,15 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import config, data, failed
 
-from paceline.tracking import selection
+from paceline.tracking import columns, selection
+from paceline.tracking.columns import COLUMNS, Column
 from paceline.tracking.compare import Request, column_keys, render, table
 from paceline.tracking.errors import TableError
 from paceline.tracking.selection import configured, mark_front
@@ -118,6 +120,32 @@ def test_any_value_can_be_sorted_by():
 def test_an_unknown_column_is_refused_with_the_nearest(request_):
     with pytest.raises(TableError, match=r"no column 'acuracy': did you mean accuracy"):
         table(RUNS, request_)
+
+
+@pytest.mark.parametrize("column", [each for each in COLUMNS if each.key not in ("front", "n", "runs", "others")])
+def test_a_heading_is_taken_as_it_is_shown(column: Column) -> None:
+    runs = [data("a", memory={"process_peak": 2**20, "host_optimizer": 3})]
+    every = Request(baseline=runs[0], columns=(column.title,))
+    shown, _ = table(runs, every)
+    assert column.key in column_keys(every, runs, shown)
+
+
+def test_a_heading_is_taken_in_conditions_sorts_and_fronts_too() -> None:
+    assert kept("sent/step>=1e9") == [] and kept("peak MiB<1000") == kept("memory<1000") == ["bsp", "ssp"]
+    assert [row["run"] for row in table(RUNS, Request(sort="samples/s"))[0]][:2] == ["bsp", "ssp"]
+    assert front("Accuracy", "to acc. s") == front("accuracy", "time_to_accuracy")
+
+
+def test_a_heading_that_two_columns_have_stands_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = tuple(replace(each, title="peak") if each.key in ("loss", "messages") else each for each in COLUMNS)
+    monkeypatch.setattr(columns, "COLUMNS", both)
+    with pytest.raises(TableError, match="no column 'peak'"):
+        table(RUNS, Request(columns=("peak",)))
+
+
+def test_a_refused_column_names_the_command_that_lists_them_all() -> None:
+    with pytest.raises(TableError, match=r"no column 'acuracy': did you mean .*; what each is: paceline list columns"):
+        table(RUNS, Request(columns=("acuracy",)))
 
 
 def test_what_a_sweep_chose_is_known_without_a_configuration():
