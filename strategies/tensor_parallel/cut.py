@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..placements import placements_of
-from .find import Kind, kinds_of
+from .find import Kind, degrees_of, kinds_of
 from .group import Group
 from .layers import ColumnLinear, RowLinear
 from .sequence import Enter, Leave, runs_of
@@ -51,7 +51,7 @@ def _part(model: nn.Module, kinds: Mapping[str, Kind], piece: int, group: Group,
         part.set_submodule(name, _layer(layer, kind, piece, group, in_run, cut))
     for run in runs:
         is_whole = isinstance(part.get_submodule(run[-1]), VocabularyHead)
-        part.get_submodule(run[0]).register_forward_pre_hook(Enter(piece, group))
+        part.get_submodule(run[0]).register_forward_pre_hook(Enter(piece, group, degrees_of(model, kinds)))
         part.get_submodule(run[-1]).register_forward_hook(Leave(piece, group, is_whole))
     return part
 

@@ -10,11 +10,12 @@ layer can be computed of each piece alone is then up to the user.
 """
 
 import difflib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -50,9 +51,10 @@ def kinds_of(
             kinds[first], kinds[second] = "column", "row"
         if vocabulary:
             kinds |= {name: "vocabulary" for name in vocabulary_of(model)}
+    degrees = degrees_of(model, kinds)
     for name, _ in model.named_modules():
         if name in kinds:
-            check(name, kinds[name], model, degree)
+            check(name, kinds[name], model, degree, degrees)
     _check_tied(model, kinds)
     return kinds
 
@@ -167,7 +169,41 @@ def _matches(name: str, pattern: str) -> bool:
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
-def check(name: str, kind: Kind, model: nn.Module, degree: int) -> None:
+class Degrees(NamedTuple):
+    """Into how many pieces what is cut can be cut, all of it."""
+
+    divide: int  # they divide this; 0: any do
+    most: int | None  # rows of the shortest vocabulary; None where there is none
+
+    def __contains__(self, degree: object) -> bool:
+        return isinstance(degree, int) and self.divide % degree == 0 and (self.most is None or degree <= self.most)
+
+    def nearest(self, to: int, dividing: int = 0) -> list[int]:
+        """Of those that divide `dividing` too, the next from 2 on below `to` and above it."""
+        whole = math.gcd(self.divide, dividing)
+        last = whole or self.most or 0
+        found = [n for n in range(2, last + 1) if whole % n == 0 and n in self]
+        return [*[n for n in found if n < to][-1:], *[n for n in found if n > to][:1]]
+
+
+def degrees_of(model: nn.Module, kinds: Mapping[str, Kind]) -> Degrees:
+    sizes = [_divided(name, kind, model) for name, kind in kinds.items() if kind != "vocabulary"]
+    rows = [cast("Any", model.get_submodule(name)).weight.shape[0] for name in kinds if kinds[name] == "vocabulary"]
+    return Degrees(math.gcd(*sizes), min(rows, default=None))
+
+
+def _divided(name: str, kind: Kind, model: nn.Module) -> int:
+    """What a degree divides, of a layer by columns or rows: its groups, or its width."""
+    above, _, own = name.rpartition(".")
+    owner: Any = model.get_submodule(above)
+    if own in getattr(owner, "by_group", ()):
+        return owner.groups
+    layer = model.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
+    return layer.out_features if kind == "column" else layer.in_features
+
+
+def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees) -> None:
     """Whether this layer can be cut into so many pieces. Raises `LayoutError`."""
     layer = model.get_submodule(name)
     if kind == "vocabulary":
@@ -179,18 +215,21 @@ def check(name: str, kind: Kind, model: nn.Module, degree: int) -> None:
         if why := _why_not(layer):
             raise LayoutError(f"strategy.plan.{name}=vocabulary: {why}; leave it out of strategy.plan")
         return
-    assert isinstance(layer, nn.Linear)
-    above, _, own = name.rpartition(".")
-    owner: Any = model.get_submodule(above)
-    if own in getattr(owner, "by_group", ()):
-        _check_groups(above, owner.groups, degree)
+    width = _divided(name, kind, model)
+    if width % degree == 0:
         return
-    width, which = (layer.out_features, "outputs") if kind == "column" else (layer.in_features, "inputs")
-    if width % degree:
+    others = " or ".join(map(str, degrees.nearest(degree)))
+    above, _, own = name.rpartition(".")
+    if own in getattr(model.get_submodule(above), "by_group", ()):
+        choose = others or "more of them (model.n_kv_head), or strategy=data_parallel"
         raise LayoutError(
-            f"strategy.degree={degree}: {width} {which} of the layer {name} cannot be cut into {degree} "
-            f"equal pieces; choose {_nearest(width, degree)} of them, or a degree that divides {width}"
+            f"strategy.degree={degree} does not divide the {width} keys and values a place of {above}; choose {choose}"
         )
+    which = "outputs" if kind == "column" else "inputs"
+    raise LayoutError(
+        f"strategy.degree={degree}: {width} {which} of the layer {name} cannot be cut into {degree} equal pieces; "
+        f"choose {_nearest(width, degree)} of them" + (f", or strategy.degree={others}" if others else "")
+    )
 
 
 def _check_tied(model: nn.Module, kinds: Mapping[str, Kind]) -> None:
@@ -225,13 +264,3 @@ def _why_not(layer: nn.Module) -> str | None:
 def _nearest(outputs: int, degree: int) -> str:
     below = outputs // degree * degree
     return f"{below} or {below + degree}" if below else str(degree)
-
-
-def _check_groups(name: str, groups: int, degree: int) -> None:
-    if groups % degree:
-        degrees = [n for n in range(2, groups + 1) if groups % n == 0]
-        near = [*[n for n in degrees if n < degree][-1:], *[n for n in degrees if n > degree][:1]]
-        choose = " or ".join(map(str, near)) if near else "more of them (model.n_kv_head), or strategy=data_parallel"
-        raise LayoutError(
-            f"strategy.degree={degree} does not divide the {groups} keys and values a place of {name}; choose {choose}"
-        )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LayoutError
-from .find import ELEMENTWISE, Kind, sequences
+from .find import ELEMENTWISE, Degrees, Kind, sequences
 from .group import Group
 
 BY_PLACE = (*ELEMENTWISE, nn.LayerNorm, nn.RMSNorm, nn.Linear)
@@ -58,10 +58,10 @@ def _gains(layer: nn.Module) -> bool:
 
 
 class Enter:
-    """Before the first layer of a run."""
+    """Before the first layer of a run. `degrees`: into how many pieces the layers can be cut."""
 
-    def __init__(self, piece: int, group: Group) -> None:
-        self.piece, self.group = piece, group
+    def __init__(self, piece: int, group: Group, degrees: Degrees) -> None:
+        self.piece, self.group, self.degrees = piece, group, degrees
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         x, *rest = inputs
@@ -72,11 +72,10 @@ class Enter:
             )
         if (t := x.shape[1]) % (degree := self.group.size):
             near = " or ".join(str(n) for n in (t // degree * degree, (t // degree + 1) * degree) if n)
-            degrees = [n for n in range(2, t + 1) if t % n == 0]
-            closest = min(degrees, key=lambda n: abs(n - degree), default=None)
+            others = " or ".join(map(str, self.degrees.nearest(degree, dividing=t)))
             raise LayoutError(
                 f"strategy.sequence=true: a sequence of {t} cannot be cut into {degree} equal slices; choose {near} "
-                "places" + (f", or strategy.degree={closest}" if closest else "")
+                "places, " + (f"strategy.degree={others}, " if others else "") + "or strategy.sequence=false"
             )
         self.group.draws.leave(x.device)  # a pass that was computed again may have ended in between
         if layer.training:

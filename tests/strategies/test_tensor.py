@@ -191,7 +191,7 @@ def test_two_sums_a_pair_but_none_back_to_what_is_not_trained(virtual_workers, c
         (
             3,
             mlp64,
-            r"strategy.degree=3: 10 outputs of the layer 0 .*choose 9 or 12 of them, or a degree that divides 10",
+            r"strategy.degree=3: 10 outputs of the layer 0 .*choose 9 or 12 of them, or strategy.degree=2 or 5$",
         ),
         (16, mlp64, r"strategy.degree=16: 10 outputs of the layer 0 .*choose 16 of them"),
         (4, attention64, r"degree=4 does not divide the 2 keys and values a place of block.attention; choose 2$"),

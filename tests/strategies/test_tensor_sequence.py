@@ -11,10 +11,12 @@ from paceline.strategies import LayoutError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.tensor import TensorParallel
-from paceline.strategies.tensor_parallel.find import kinds_of
+from paceline.strategies.tensor_parallel.find import degrees_of, kinds_of
 from paceline.strategies.tensor_parallel.sequence import runs_of
 from paceline.strategies.tensor_parallel.vocabulary import loss_over
+from paceline.tasks.base import DataSpec
 from paceline.tasks.losses import CrossEntropy
+from paceline.tasks.models.gpt import GPT
 
 pytestmark = pytest.mark.dist
 
@@ -107,8 +109,17 @@ def test_runs_are_what_computes_each_place_by_itself():
 @pytest.mark.parametrize(
     ("shape", "degree", "says"),
     [
-        ((2, 5, 4), 2, r"sequence of 5 cannot be cut into 2 equal slices; choose 4 or 6 places, or strategy.degree=5"),
-        ((2, 3, 4), 4, r"sequence of 3 cannot be cut into 4 equal slices; choose 4 places, or strategy.degree=3"),
+        (
+            (2, 5, 4),
+            2,
+            r"sequence of 5 cannot be cut into 2 equal slices; choose 4 or 6 places, or strategy.sequence=f",
+        ),
+        ((2, 3, 4), 4, r"sequence of 3 cannot be cut into 4 equal slices; choose 4 places, or strategy.sequence=false"),
+        (
+            (2, 6, 4),
+            4,
+            r"6 cannot be cut into 4 equal slices; choose 4 or 8 places, strategy.degree=2, or strategy.seq",
+        ),
         ((2, 4), 2, r"activations \[2, 4\] have no sequence to cut"),
     ],
 )
@@ -117,6 +128,31 @@ def test_what_has_no_slices_is_refused(shape, degree, says):
     [part, *_] = sliced(degree, vocabulary=False).split(model)
     with pytest.raises(LayoutError, match=says):
         part(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("t", "heads", "degree", "says"),
+    [
+        (63, 4, 2, "choose 62 or 64 places, or strategy.sequence=false"),  # 3 divides it, and not the 4 heads
+        (66, 4, 4, "choose 64 or 68 places, strategy.degree=2, or strategy.sequence=false"),
+        (63, 6, 2, "choose 62 or 64 places, strategy.degree=3, or strategy.sequence=false"),
+        (64, 8, 3, "does not divide the 8 keys and values a place of block1.attention; choose 2 or 4"),
+    ],
+)
+def test_a_degree_that_is_advised_is_one_that_the_layers_take(t, heads, degree, says):
+    model = GPT(DataSpec((t,), torch.int64, (t,), 50, None, None), n_layer=1, n_head=heads, width=8 * heads)
+    with pytest.raises(LayoutError, match=f"{says}$"):
+        sliced(degree).split(model)[0](torch.zeros((2, t), dtype=torch.int64))
+
+
+def test_degrees_are_those_that_all_layers_take():
+    model = nn.Sequential(nn.Embedding(5, 12), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 8), nn.Linear(8, 5))
+    kinds = {"0": "vocabulary", "1": "column", "3": "row", "4": "vocabulary"}
+    found = degrees_of(model, kinds)
+    assert [n for n in range(2, 13) if n in found] == [2, 3, 4]  # of 12 and no more than the 5 rows
+    assert found.nearest(3) == [2, 4] and found.nearest(2) == [3] and found.nearest(5, dividing=6) == [3]
+    alone = degrees_of(model, {"0": "vocabulary", "4": "vocabulary"})
+    assert [n for n in range(2, 13) if n in alone] == [2, 3, 4, 5] and alone.nearest(9, dividing=7) == []
 
 
 def test_a_model_without_such_layers_is_refused():
