@@ -18,6 +18,7 @@ backward. The rest of the algorithm is in tensor_parallel/:
     find.py         which layers are cut, found or planned
     layers.py       A_i and B_i
     vocabulary.py   an embedding and a head by rows, and their cross-entropy
+    unpaired.py     plans without one of the two
     sequence.py     slices of the sequence between the pairs (Korthikanti et al. 2022)
     draws.py        dropout of pieces
     cut.py          all of it over a model, or over a part of one
@@ -28,6 +29,7 @@ With `sequence` a pair of S bytes of A's inputs, and of B's outputs, sends all_g
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import torch
@@ -42,6 +44,7 @@ from .exchange.collectives import Collective
 from .exchange.elementwise import check_elementwise
 from .pipelining.chunks import without_data
 from .placements import gather
+from .tensor_parallel import unpaired
 from .tensor_parallel.cost import sent_in_a_pass
 from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import Kind, kinds_of, vocabulary_of
@@ -132,7 +135,11 @@ class TensorParallel(Strategy):
     ) -> Iterator[list[Pass]]:
         for part in parts:
             of_part = loss_over(part, loss)
-            yield [Pass(lambda part=part, of_part=of_part: of_part(part(inputs), targets))]
+            yield [Pass(lambda part=part, of_part=of_part: of_part(self._outputs(part, inputs), targets))]
+
+    def _outputs(self, part: nn.Module, inputs: Tensor) -> Tensor:
+        with nullcontext() if self.plan is None else unpaired.named(part):
+            return part(inputs)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         """All parts send alike."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from paceline.strategies import LayoutError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.tensor import TensorParallel
-from paceline.strategies.tensor_parallel.find import kinds_of
+from paceline.strategies.tensor_parallel.find import Kind, kinds_of
 
 pytestmark = pytest.mark.dist
 
@@ -132,8 +132,41 @@ def test_tied_weights_are_cut_in_both_places_or_in_none():
         TensorParallel(2, plan={"emb": "vocabulary"}).split(model)
 
 
-def test_only_a_layer_by_columns_has_one_by_rows_after_it():
-    """What is between is the user's: a shape that does not fit shows when a batch is tried."""
-    [part, _] = TensorParallel(2, plan={"blocks.*.gate": "column"}).split(Own())
-    with pytest.raises(RuntimeError, match="must match"):
-        part(torch.zeros(1, PLACES, dtype=torch.int64))
+BY_COLUMNS = {"blocks.*.gate": "column", "blocks.*.up": "column"}
+
+
+def rehearsed(plan: dict[str, Kind], model: nn.Module | None = None) -> Tensor:
+    """As a plan of a run does, before anything starts."""
+    strategy, batch = TensorParallel(2, plan=plan), torch.zeros(1, PLACES, dtype=torch.int64)
+    parts = strategy.split(model or Own())
+    [only] = next(strategy.rehearse(parts, batch, batch, lambda out, _: out.sum(), torch.device("cpu")))
+    return only.forward()
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (BY_COLUMNS, r"plan: blocks.0.up is by columns, .* add blocks.0.down, which comes next, as row, .*"),
+        ({"blocks.1.[qkv]": "column"}, r"blocks.1.v is by columns, .* add blocks.1.out, which comes next, as row"),
+        ({"blocks.0.gate": "column", "blocks.0.down": "row"}, r"gate is by columns.*beside blocks.0.gate as column"),
+        ({"head": "column"}, r"head is by columns, .* add the linear layer that comes next as row.*leave head out$"),
+        ({"blocks.*.down": "row"}, r"down is by rows and takes pieces of 6 inputs, and is given all 12, .* as column"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_a_layer_whose_other_half_is_missing_is_named_with_the_rule_and_what_to_add(plan, says):
+    model = Own()
+    model.head = nn.Linear(8, 14)  # an even one
+    with pytest.raises(LayoutError, match=f"strategy.*{says}"):
+        rehearsed(plan, model)
+
+
+def test_a_mistake_of_the_models_own_is_left_as_it_is():
+    model = Own()
+    model.blocks[1].out = nn.Linear(9, 8)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        rehearsed(BY_COLUMNS | {"blocks.*.down": "row"}, model)
+
+
+def test_a_whole_plan_is_rehearsed():
+    assert rehearsed({name: kind for name, kind in PLAN.items() if name != "head"}).dim() == 0
