@@ -19,12 +19,12 @@ def _of(plan: "Plan", rank: int) -> dict[str, Any]:
     parts, mesh = plan.layout.parts, plan.layout.mesh
     part = plan.parts[rank % parts]
     sends: list[dict[str, Any]] = [
-        {"axis": axis, "bytes": part.along[axis], "among": mesh.along(rank, axis)}
+        {"axis": axis, "bytes": part.along[axis], "among": mesh.along(rank, axis), "to": _to(plan, rank, axis)}
         for axis, size in mesh.axes.items()
         if axis != "replica" and size > 1
     ]
     if plan.layout.replicas > 1 or plan.layout.servers:
-        sends.append({"axis": "replica", "bytes": _outside(part), "among": mesh.along(rank, "replica")})
+        sends.append({"axis": "replica", "bytes": _outside(part), "among": mesh.along(rank, "replica"), "to": None})
     return {
         "rank": rank,
         "at": mesh.position(rank),
@@ -35,6 +35,13 @@ def _of(plan: "Plan", rank: int) -> dict[str, Any]:
         "share": part.parameters / max(1, sum(each.own for each in plan.parts)),
         "sends": sends,
     }
+
+
+def _to(plan: "Plan", rank: int, axis: str) -> list[int] | None:
+    """The ranks that it sends to; None: all along the axis send among themselves."""
+    places = plan.parts[rank % plan.layout.parts].to.get(axis)
+    among = plan.layout.mesh.along(rank, axis)
+    return None if places is None else [among[place] for place in places]
 
 
 def _outside(part: "PartPlan") -> float | None:
@@ -55,7 +62,7 @@ def drawn_mesh(plan: "Plan") -> list[str]:
                 _held(plan, row),
                 f"{row['parameters']:,}",
                 human_bytes(row["parameter_bytes"]),
-                "; ".join(_sent(plan, row["rank"], send) for send in row["sends"]),
+                "; ".join(_sent(plan, send) for send in row["sends"]),
             ]
         )
     left = len(rows) - LINES
@@ -72,14 +79,16 @@ def _held(plan: "Plan", row: dict[str, Any]) -> str:
     return f"1/{pieces} of the pairs in {held}" if part.is_cut else f"{held}, whole"
 
 
-def _sent(plan: "Plan", rank: int, send: dict[str, Any]) -> str:
+def _sent(plan: "Plan", send: dict[str, Any]) -> str:
     from ..tracking.compare import human_bytes
 
     size = "varies" if send["bytes"] is None else human_bytes(send["bytes"])
     if send["axis"] == "replica" and plan.layout.servers:
         return f"replica: {size} to servers"
-    others = [each for each in send["among"] if each != rank]
-    if send["axis"] == "stage" and len(others) == 1:
-        return f"stage: {size} to {others[0]}"
-    group = ", ".join(map(str, send["among"])) if len(send["among"]) <= 4 else f"{len(send['among'])} ranks"
-    return f"{send['axis']}: {size} among {group}"
+    if send["to"] is not None:
+        return f"{send['axis']}: {size} to {_ranks(send['to'], ' and ')}"
+    return f"{send['axis']}: {size} among {_ranks(send['among'], ', ')}"
+
+
+def _ranks(ranks: list[int], between: str) -> str:
+    return between.join(map(str, ranks)) if len(ranks) <= 4 else f"{len(ranks)} ranks"

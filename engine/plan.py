@@ -49,6 +49,7 @@ class PartPlan:
     held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
     within: Traffic  # what its workers send to others of their replica
     along: dict[str, float]  # the same, by axis
+    to: dict[str, list[int]]  # by axis, the places on it that this is sent to; without an axis along which all send
     is_cut: bool  # some of its layers are pieces
     worker: Traffic | None  # None: it takes the data to know
     server: Traffic | None
@@ -203,6 +204,7 @@ def _part_plans(
         along = parts.strategy.cost_along(modules, inputs)
     parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
     plans: list[PartPlan] = []
+    receivers = parts.strategy.sends_to(modules)
     owned = entries(modules, parts.strategy.mesh)
     for i, (module, saved, own) in enumerate(zip(modules, activations, owned, strict=True)):
         traffic = added(*(each[i] for each in along.values()))
@@ -231,6 +233,7 @@ def _part_plans(
                 held_in_parameters=payload(parameters),
                 within=traffic,
                 along={axis: sum(each[i].values()) for axis, each in along.items()},
+                to={axis: to[parts.strategy.mesh.position(i)[axis]] for axis, to in receivers.items()},
                 is_cut=bool(placements_of(module)),
                 worker=added(traffic, cost.worker) if is_stated else None,
                 server=cost.server if is_stated else None,

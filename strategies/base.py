@@ -219,6 +219,10 @@ class Strategy(ABC):
         """What `cost` states, by the axis along which it is sent. A strategy with several axes says how much each."""
         return {axis: self.cost(parts, inputs) for axis in self.axes}
 
+    def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
+        """Of axes along which a worker sends to some others only: for each place on the axis, the places of these."""
+        return {}
+
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""
         return held

@@ -204,6 +204,9 @@ class Hybrid(Strategy):
             "tensor": [self._group().traffic(sums[stage], self._hosts(rank)) for rank, stage in enumerate(at)],
         }
 
+    def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
+        return self._pipeline.sends_to(self._lanes(parts)[0])
+
     def _sums(self, lane: Sequence[nn.Module], worker: int, inputs: Tensor) -> list[Sent]:
         """All that the workers of a stage send to one another in a step."""
         pipeline, part = self._pipeline, lane[worker]

@@ -384,6 +384,17 @@ class Pipeline(Strategy):
                     sent[other] += times * payload([output])  # its gradient, backward
         return [added({"send": own}, shared) for own, shared in zip(sent, traffic(parts), strict=True)]
 
+    def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
+        """Outputs to the next stage, their gradients to the one before, those of tied weights to all who have them."""
+        found: list[set[int]] = [set() for _ in parts]
+        for one, other in pairwise(self.holders):
+            found[one].add(other)
+            found[other].add(one)
+        for together in tied(parts).values():
+            for each in together:
+                found[each].update(together)
+        return {"stage": [sorted(others - {place}) for place, others in enumerate(found)]}
+
 
 def _rises(cuts: Sequence[int], stages: int, layers: int) -> bool:
     return len(cuts) == stages - 1 and all(a < b for a, b in zip([0, *cuts], [*cuts, layers], strict=True))

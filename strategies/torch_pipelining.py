@@ -130,6 +130,9 @@ class TorchPipelining(Strategy):
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
         return self._ours.cost(parts, inputs)
 
+    def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
+        return self._ours.sends_to(parts)
+
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         return {**held, "buffers": held["buffers"] + self._room[id(part)]}
 

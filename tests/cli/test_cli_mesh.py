@@ -40,6 +40,38 @@ def test_a_pipeline_names_layers_and_the_other_stage() -> None:
     assert "flatten .. hidden1" in text[1] and "to 1; replica" in text[1] and "among 0, 2" in text[1]
 
 
+DEEP = "model.hidden=[16,16,16,16,16,16,16]"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "to"),
+    [
+        ((DEEP, "strategy.stages=4", "hardware.workers=8"), [[1], [0, 2], [1, 3], [2], [5], [4, 6], [5, 7], [6]]),
+        ((DEEP, "strategy.stages=4", "strategy.schedule=zb_v", "hardware.workers=4"), [[1], [0, 2], [1, 3], [2]]),
+        (  # from the last worker's first chunk to the first worker's second one
+            (DEEP, "strategy.stages=4", "strategy.schedule=interleaved", "hardware.workers=4"),
+            [[1, 3], [0, 2], [1, 3], [0, 2]],
+        ),
+        (  # the ends share a matrix
+            ("model=gpt", "data=text", "model.tied=true", "strategy.stages=3", "hardware.workers=3"),
+            [[1, 2], [0, 2], [0, 1]],
+        ),
+        (
+            ("strategy=hybrid", DEEP, "strategy.stages=3", "strategy.tensor=2", "hardware.workers=6"),
+            [[2], [3], [0, 4], [1, 5], [2], [3]],
+        ),
+    ],
+)
+def test_a_stage_sends_to_its_neighbours_and_to_who_shares_its_weights(
+    overrides: tuple[str, ...], to: list[list[int]]
+) -> None:
+    plan = planned(*([] if "strategy=hybrid" in overrides else ["strategy=pipeline"]), *overrides)
+    rows, text = raw_mesh(plan), drawn_mesh(plan)
+    assert [send["to"] for row in rows for send in row["sends"] if send["axis"] == "stage"] == to
+    assert f" to {' and '.join(map(str, to[1]))}" in text[2]
+    assert all(send["to"] is None for row in rows for send in row["sends"] if send["axis"] != "stage")
+
+
 def test_layers_that_do_not_follow_one_another_are_no_range() -> None:
     knobs = ("strategy.schedule=interleaved", "model.hidden=[16,16,16]")
     text = drawn_mesh(planned("strategy=pipeline", "hardware.workers=2", *knobs))
