@@ -51,7 +51,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards newest check fix compare bench experiments lock clean
+.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards newest check fix compare bench predictions experiments lock clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,6 +133,9 @@ compare: $(READY)  ## Train Fashion-MNIST five ways and compare (the README's ta
 
 bench: $(READY)  ## Time paceline against what a user would pick instead
 	$(BIN)/python -m benchmarks $(ARGS)
+
+predictions: $(READY)  ## Score the cost model on published runs: ARGS=FOLDER has runs.csv and hardware.csv
+	$(BIN)/python -m benchmarks.published $(ARGS)
 
 experiments: $(addprefix study-,$(or $(ARGS),$(STUDIES)))  ## Run the studies and draw them (ARGS=local_sgd_period SEEDS=1)
 

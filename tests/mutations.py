@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cli", "comm", "compat", "conf", "engine", "strategies", "sweep", "tasks", "tracking")
+ROOMS = ("cli", "comm", "compat", "conf", "cost", "engine", "strategies", "sweep", "tasks", "tracking")
 SECONDS = 400  # that the tests of one line may take
 FAILED, EMPTY = 1, 5  # pytest's exit status when a test failed, and when no test was chosen
 
@@ -585,6 +585,43 @@ MUTATIONS = [
         "if sha256(content).hexdigest() != expected:",
         "if not content:",
         "tests/tasks/test_tasks_fashion_mnist.py",
+    ),
+    # -- predicted costs
+    Mutation(
+        "cost/transformer.py",
+        "attention = 4 * tokens * self.context * self.width",
+        "attention = 2 * tokens * self.context * self.width",
+        "tests/cost/test_cost_transformer.py -k flops",
+    ),
+    Mutation(
+        "cost/device.py",
+        "ceil(ceil(m / rows) * ceil(n / columns) * count / at_once) * at_once",
+        "ceil(m / rows) * ceil(n / columns) * count",
+        "tests/cost/test_cost_device.py -k wave",
+    ),
+    Mutation(
+        "cost/links.py",
+        "sharing = min(self.per_host, stride)",
+        "sharing = 1",
+        "tests/cost/test_cost_links.py -k share",
+    ),
+    Mutation(
+        "cost/step.py",
+        "bubble=(layout.stages - 1) / layout.chunks *",
+        "bubble=layout.stages / layout.chunks *",
+        "tests/cost/test_cost_step.py -k bubble",
+    ),
+    Mutation(
+        "cost/memory.py",
+        "in_flight = min(layout.stages if first else 1, layout.micro_batches)",
+        "in_flight = layout.micro_batches",
+        "tests/cost/test_cost_memory.py -k first_stage",
+    ),
+    Mutation(
+        "benchmarks/published/rows.py",
+        'raise Unscored("contradicts itself in its source")',
+        "pass",
+        "tests/test_published.py -k why",
     ),
     # -- where results go
     Mutation(

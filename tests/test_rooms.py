@@ -20,14 +20,15 @@ from paceline.strategies import Strategy, Sync
 
 ROOT = Path(__file__).parents[1]
 MAY_USE = {
-    "cli": {"sweep", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat"},
+    "cli": {"sweep", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
     "sweep": {"engine", "tracking", "compat"},
-    "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat"},
+    "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
     "strategies": {"comm", "compat"},
     "comm": {"compat"},
     "tasks": set(),
     "tracking": {"conf", "compat"},
     "conf": set(),
+    "cost": set(),
     "compat": set(),
 }
 OWNERS = {  # what is imported -> the files that may

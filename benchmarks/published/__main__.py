@@ -1,0 +1,34 @@
+"""See the package; `make predictions ARGS="FOLDER"`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cost.device import Efficiency
+
+from .fitting import fitted
+from .rows import cases_of, is_fitted, read
+from .tables import links_inside, memory, rankings, times
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Has runs.csv and hardware.csv.", exists=True, file_okay=False)],
+    fit: Annotated[bool, typer.Option(help="Fit the constants once more, and print them.")] = False,
+    worst: Annotated[int, typer.Option(help="So many rows with the largest errors of each group.", min=0)] = 0,
+    group: Annotated[list[str] | None, typer.Option(help="Only these groups.")] = None,
+) -> None:
+    rows = read(folder / "runs.csv")
+    fits = Efficiency()
+    cases, unscored = cases_of(rows)
+    if fit:
+        fits = fitted([case for case in cases if is_fitted(case.row) and case.seconds])
+        print(fits, end="\n\n")
+    print("\n".join(links_inside(read(folder / "hardware.csv"))), end="\n\n")
+    print("\n".join(times(cases, unscored, fits, worst, group or [])), end="\n\n")
+    print("\n".join(rankings(cases, fits)), end="\n\n")
+    print("\n".join(memory(cases)))
+
+
+if __name__ == "__main__":
+    typer.run(main)

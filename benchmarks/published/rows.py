@@ -1,0 +1,212 @@
+"""From a row of runs.csv to what `paceline.cost` predicts of it, or to the reason why it does not."""
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline.cost.device import Device, Efficiency
+from paceline.cost.devices import DEVICES, INSIDE
+from paceline.cost.layout import CostError, Layout, Offload, Recompute
+from paceline.cost.links import Link, Links
+from paceline.cost.memory import held
+from paceline.cost.step import Cluster, step_time
+from paceline.cost.transformer import Transformer
+
+Row = dict[str, str]
+
+FITTED_GROUP, FITTED_SHAPES = "vtrain-single-node", {("1024", "24"), ("2048", "12")}  # width, layers
+FUSED = ("llm-foundry", "NeMo", "InternEvo", "torchtitan", "fms-fsdp", "Nanotron", "nanotron")  # fused attention
+FUSED_2023 = ("NeMo 24", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp", "anotron")
+OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
+BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
+MOE = "experts are not modelled"
+
+
+class Unscored(Exception):
+    """Why a row is not scored."""
+
+
+@dataclass(frozen=True)
+class Case:
+    row: Row
+    of: Transformer
+    layout: Layout
+    cluster: Cluster
+    recompute_stated: bool
+    seconds: float | None  # of a step, as measured
+
+    @property
+    def flops(self) -> float:
+        return self.of.pass_flops(self.layout.batch, self.layout.recompute == "full")
+
+    def predicted(self, fits: Efficiency) -> float:
+        """Seconds of a step. From 2023 on fused attention is that of Dao 2023."""
+        if _has(self.row["framework"], FUSED_2023):
+            fits = replace(fits, attention=0.6, attention_back=0.5)
+        return step_time(self.of, self.layout, self.cluster, fits).total
+
+    @property
+    def several_hosts(self) -> bool:
+        return self.layout.devices > self.cluster.links.per_host
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def cases_of(rows: list[Row]) -> tuple[list[Case], dict[str, Counter[str]]]:
+    cases: list[Case] = []
+    unscored: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        try:
+            cases.append(case_of(row))
+        except (Unscored, CostError) as error:
+            unscored[row["group"]][re.sub(r"\d+", "N", str(error))] += 1
+    return cases, unscored
+
+
+def case_of(row: Row) -> Case:
+    if row["arch"] == "moe":
+        raise Unscored(MOE)
+    if row["arch"] not in ("gpt", "llama"):
+        raise Unscored(f"arch={row['arch']} is not modelled")
+    if "INCONSISTENT" in row["note"]:
+        raise Unscored("contradicts itself in its source")
+    if "LoRA" in row["model"]:
+        raise Unscored("a frozen base is not modelled")
+    for key in ("hidden", "layers", "global_batch", "gpus"):
+        if not row[key]:
+            raise Unscored(f"no {key}")
+    of = _shape(row)
+    device, dtype = _device(row)
+    tensor, stages, context = (_whole(row, key, 1) for key in ("tp", "pp", "cp"))
+    data = _whole(row, "dp", _whole(row, "gpus", 1) // (tensor * stages * context))
+    batch = _whole(row, "global_batch", 1)
+    stated = bool(row["recompute"])
+    layout = Layout(
+        batch,
+        _whole(row, "micro_batch", max(1, min(8, batch // data))),
+        data=data,
+        tensor=tensor,
+        stages=stages,
+        context=context,
+        chunks=_whole(row, "vp", 1) if stages > 1 else 1,
+        zero=_zero(row),
+        recompute=_recompute(row),
+        offload=_offload(row),
+        fused=_has(row["framework"], FUSED),
+        sequence="NeMo" in row["framework"] and tensor > 1,
+        overlap=_has(row["framework"], OVERLAPS) or _zero(row) > 0,
+        dtype=dtype,
+    )
+    if not stated and row["gpu_mem_gb"] and held(of, layout).total > float(row["gpu_mem_gb"]) * 2**30:
+        layout = replace(layout, recompute="full")
+    return Case(row, of, layout, _cluster(row, device), stated, _seconds(row))
+
+
+def _shape(row: Row) -> Transformer:
+    width, gated = _whole(row, "hidden", 0), row["arch"] == "llama"
+    return Transformer(
+        _whole(row, "layers", 0),
+        width,
+        _whole(row, "heads", max(1, width // 64)),
+        _whole(row, "seq", 1024),
+        _whole(row, "vocab", 51200),
+        _whole(row, "kv_heads", 0) or None,
+        _whole(row, "ffn", 8 * width // 3 if gated else 4 * width),
+        gated=gated,
+        tied=not gated,
+        positions=not gated,
+        dropout=not gated and "llm-foundry" not in row["framework"],
+    )
+
+
+def _device(row: Row) -> tuple[Device, str]:
+    """With the peak that the source states for its precision."""
+    gpu = row["gpu"]
+    if "+" in gpu:
+        raise Unscored("devices of different kinds")
+    name = next((name for name in sorted(DEVICES, key=len, reverse=True) if gpu.startswith(name)), None)
+    if name == "A100" and row["gpu_mem_gb"] == "40":
+        name = "A100 40 GB"
+    if name is None:
+        raise Unscored(f"gpu={gpu} is not in paceline.cost.devices")
+    precision = row["precision"].lower()
+    dtype = "float4" if "fp4" in precision else "float8" if "fp8" in precision else "float16"
+    if precision in ("fp32", "tf32"):
+        dtype = {"fp32": "float32", "tf32": "tf32"}[precision]
+    device = DEVICES[name]
+    if row["peak_tflops"]:
+        device = replace(device, peak={**device.peak, dtype: float(row["peak_tflops"]) * 1e12})
+    return device, dtype
+
+
+def _cluster(row: Row, device: Device) -> Cluster:
+    text, per_host = row["interconnect"], _whole(row, "gpus_per_node", 8)
+    between = BETWEEN
+    if "measured 23-57 Gb/s" in text:  # the source's own measurement, bytes of a ring: see hardware.csv
+        between = Link(BETWEEN.latency, 1.0e10)
+    elif found := re.search(r"(?:(\d+)x)?(\d+) Gb/s", text):
+        between = Link(BETWEEN.latency, int(found[1] or 1) * int(found[2]) / 8 * 1e9)
+    if "NVL domain" in text:
+        per_host = int(found[1]) if (found := re.search(r"(\d+)-GPU", text)) else 72
+    return Cluster(device, Links(INSIDE[device.name], between, per_host))
+
+
+def _seconds(row: Row) -> float | None:
+    if row["outcome"] != "ok":
+        return None
+    if row["step_s"]:
+        return float(row["step_s"])
+    samples = float(row["global_batch"])
+    if row["samples_per_s"]:
+        return samples / float(row["samples_per_s"])
+    if row["tokens_per_s_gpu"] and row["seq"]:
+        return samples * float(row["seq"]) / float(row["tokens_per_s_gpu"]) / float(row["gpus"])
+    if row["tokens_per_s"] and row["seq"]:
+        return samples * float(row["seq"]) / float(row["tokens_per_s"])
+    return None
+
+
+def _recompute(row: Row) -> Recompute:
+    match row["recompute"]:
+        case "" if "Megatron 1.1.5" in row["framework"]:
+            return "full"  # as its example scripts have it
+        case "" | "none":
+            return "none"
+        case "selective":
+            return "selective"
+        case _:
+            return "full"
+
+
+def _zero(row: Row) -> int:
+    if "Deepspeed ZeRO" in row["note"]:
+        return 3
+    sharded = 1 if "NeMo" in row["framework"] else 0  # its recipes shard the optimizer's state over replicas
+    return _whole(row, "zero", sharded)
+
+
+def _offload(row: Row) -> Offload:
+    return {"": "none", "none": "none", "optimizer": "optimizer"}.get(row["offload"], "all")  # pyright: ignore[reportReturnType]
+
+
+def _whole(row: Row, key: str, otherwise: int) -> int:
+    return int(float(row[key])) if row.get(key) else otherwise
+
+
+def _has(text: str, words: Iterable[str]) -> bool:
+    return any(word in text for word in words)
+
+
+def is_fitted(row: Row) -> bool:
+    return row["group"] == FITTED_GROUP and (row["hidden"], row["layers"]) in FITTED_SHAPES
+
+
+def measured(case: Case) -> float:
+    assert case.seconds is not None
+    return case.seconds

@@ -1,0 +1,187 @@
+"""What was predicted beside what was measured, as Markdown."""
+
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+import numpy as np
+
+from paceline.cost.device import Efficiency
+from paceline.cost.devices import INSIDE
+from paceline.cost.links import Links
+from paceline.cost.memory import held
+
+from .rows import BETWEEN, Case, Row, is_fitted, measured
+
+TIMES = ("step time: group", "rows", "median", "mean", "90 %", "excess", "one constant", "and bubble", "notes")
+RANKINGS = ("ranking: group", "sets of layouts", "layouts in each", "best is our first", "among our first three")
+MEMORY = ("memory: group", "stated peaks", "median error", "ran, and we say so", "ran out, and we say so")
+ALIKE = ("group", "model", "hidden", "layers", "seq", "gpu", "gpus", "global_batch", "framework", "precision")
+FEWEST = 4  # layouts that can be ranked
+
+
+def times(
+    cases: list[Case], unscored: dict[str, Counter[str]], fits: Efficiency, worst: int, groups: list[str]
+) -> list[str]:
+    """Relative errors of step time by group, beside those of one constant efficiency for the group."""
+    lines = _heading(TIMES)
+    everyone: dict[str, list[float]] = {"one host": [], "several hosts": []}
+    by_group = _by_group(cases)
+    for name, its in by_group.items():
+        if groups and its[0].row["group"] not in groups:
+            continue
+        timed = [case for case in its if case.seconds]
+        notes = _notes(its, timed, unscored.get(name, Counter()))
+        if not timed:
+            lines.append(_line(name, 0, *[""] * 6, notes))
+            continue
+        excess = [case.predicted(fits) / measured(case) - 1 for case in timed]
+        constant, bubbled = _constant(timed, lambda _: 1.0), _constant(timed, _bubble)
+        figures = [*_spread(excess), f"{100 * np.median(excess):+.1f} %", _percent(constant), _percent(bubbled)]
+        lines.append(_line(name, len(timed), *figures, notes))
+        order = sorted(range(len(timed)), key=lambda i: -abs(excess[i]))[:worst]
+        lines += [_line(f"{_said(timed[i])}: {100 * excess[i]:+.0f} %", *[""] * 8) for i in order]
+        for case, x in zip(timed, excess, strict=True):
+            if not is_fitted(case.row):
+                everyone["several hosts" if case.several_hosts else "one host"].append(x)
+    for name in sorted(unscored.keys() - by_group.keys()):
+        if not groups or name in groups:
+            lines.append(_line(name, 0, *[""] * 6, _counted(unscored[name])))
+    for name, excess in everyone.items():
+        if excess:
+            lines.append(_line(f"**{name}, not fitted**", len(excess), *_spread(excess), *[""] * 4))
+    return lines
+
+
+def rankings(cases: list[Case], fits: Efficiency) -> list[str]:
+    """Layouts of one model, batch and number of devices, each with its best micro-batch: where do we rank the best?"""
+    alike: dict[tuple[str, ...], list[Case]] = defaultdict(list)
+    for case in cases:
+        if case.seconds:
+            alike[tuple(case.row[key] for key in ALIKE)].append(case)
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for key, its in alike.items():
+        fastest: dict[tuple[int, ...], float] = {}
+        predicted: dict[tuple[int, ...], float] = {}
+        for case in its:
+            at = (case.layout.data, case.layout.tensor, case.layout.stages)
+            fastest[at] = min(fastest.get(at, np.inf), measured(case))
+            predicted[at] = min(predicted.get(at, np.inf), case.predicted(fits))
+        if len(fastest) >= FEWEST:
+            best = min(fastest, key=fastest.__getitem__)
+            found[key[0]].append((sorted(predicted, key=predicted.__getitem__).index(best), len(fastest)))
+    lines = _heading(RANKINGS)
+    for group, places in [*found.items(), ("**all**", [place for its in found.values() for place in its])]:
+        first, three = (sum(place < n for place, _ in places) / max(1, len(places)) for n in (1, 3))
+        sizes = [size for _, size in places]
+        lines.append(_line(group, len(places), f"{min(sizes)} to {max(sizes)}", _percent(first), _percent(three)))
+    return lines
+
+
+def memory(cases: list[Case]) -> list[str]:
+    """Stated peaks beside ours; and of the runs that ran, and that did not, those of which we say so."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    called: dict[str, Counter[tuple[bool, bool]]] = defaultdict(Counter)
+    for case in cases:
+        row, need = case.row, held(case.of, case.layout).total
+        if row["mem_gb"]:
+            errors[row["group"]].append(abs(need / 1e9 / float(row["mem_gb"]) - 1))
+        if row["gpu_mem_gb"]:
+            called[row["group"]][row["outcome"] == "ok", need <= float(row["gpu_mem_gb"]) * 2**30] += 1
+    lines = _heading(MEMORY)
+    for group in sorted({*errors, *called}):
+        its, said = errors[group], called[group]
+        ran, not_ran = said[True, True] + said[True, False], said[False, True] + said[False, False]
+        lines.append(
+            _line(
+                group,
+                len(its),
+                _percent(statistics.median(its)) if its else "",
+                f"{said[True, True]} of {ran}" if ran else "",
+                f"{said[False, False]} of {not_ran}" if not_ran else "",
+            )
+        )
+    return lines
+
+
+def links_inside(rows: list[Row]) -> list[str]:
+    """Measured all-reduces of 1 MB and more beside alpha + 2 (n-1)/n S beta with the constants of `INSIDE`."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        name = next((name for name in INSIDE if re.search(rf"\b{name}\b", row["hardware"])), None)
+        nbytes = float(row["payload_bytes"] or 0)
+        if row["kind"] != "all_reduce" or row["nodes"] != "1" or name is None or nbytes < 1e6:
+            continue
+        if row["time_us"]:
+            seconds = float(row["time_us"]) / 1e6
+        elif row["algbw_GBps"]:
+            seconds = nbytes / float(row["algbw_GBps"]) / 1e9
+        else:
+            continue
+        workers = int(row["gpus"])
+        predicted = Links(INSIDE[name], BETWEEN, workers).all_reduce(nbytes, workers, 1)
+        errors[row["hardware"]].append(abs(predicted / seconds - 1))
+    lines = _heading(("all-reduce in one host", "sizes", "median", "largest"))
+    for hardware, its in errors.items():
+        lines.append(_line(hardware, len(its), _percent(statistics.median(its)), _percent(max(its))))
+    return lines
+
+
+# -- parts of tables
+
+
+def _heading(titles: tuple[str, ...]) -> list[str]:
+    return [_line(*titles), "|---|" + "---:|" * (len(titles) - 1)]
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _spread(excess: list[float]) -> list[str]:
+    errors = [abs(x) for x in excess]
+    return [_percent(float(x)) for x in (np.median(errors), np.mean(errors), np.quantile(errors, 0.9))]
+
+
+def _by_group(cases: list[Case]) -> dict[str, list[Case]]:
+    groups: dict[str, list[Case]] = {}
+    for case in cases:
+        name = case.row["group"] + (" (fitted)" if is_fitted(case.row) else "")
+        groups.setdefault(name, []).append(case)
+    return groups
+
+
+def _notes(its: list[Case], timed: list[Case], reasons: Counter[str]) -> str:
+    without = Counter(case.row["outcome"].replace("ok", "without a time") for case in its if not case.seconds)
+    assumed = Counter({"recomputation not stated": sum(not case.recompute_stated for case in timed)})
+    return _counted(reasons + without + assumed)
+
+
+def _counted(reasons: Counter[str]) -> str:
+    return "; ".join(f"{count} {reason}" for reason, count in reasons.items())
+
+
+def _said(case: Case) -> str:
+    row, at = case.row, case.layout
+    return (
+        f"{row['id']} {row['model']} on {row['gpus']} {row['gpu']}, {at.data} x {at.tensor} x {at.stages} "
+        f"(data, tensor, stages), micro-batch {at.micro_batch} of {at.batch}: {case.seconds:.3g} s"
+    )
+
+
+def _bubble(case: Case) -> float:
+    return 1 + (case.layout.stages - 1) / (case.layout.micro_batches * case.layout.chunks)
+
+
+def _constant(cases: list[Case], factor: Callable[[Case], float]) -> float:
+    """The mean relative error with one efficiency for all rows: the one that makes it least."""
+    ratios = [
+        case.flops * factor(case) / (case.layout.devices * case.cluster.device.peak[case.layout.dtype]) / measured(case)
+        for case in cases
+    ]
+    return min(statistics.fmean(abs(ratio / scale - 1) for ratio in ratios) for scale in ratios)

@@ -1,0 +1,102 @@
+"""Accelerators that people train on: their makers' data sheets, and what was measured on them.
+
+`peak`: dense, without sparsity. `best`: the largest share of it that any shape of product reached, by a search over
+shapes (stas00/ml-engineering, compute/accelerator, "maximum achievable matmul flops", read in November 2026); where no
+search is known, that of the A100 is taken, but for the T4, whose 70 W let it hold about half of its peak.
+"""
+
+from .device import Device
+from .links import Link
+
+TERA = 1e12
+
+
+def _device(
+    name: str, bandwidth: float, units: int, peak: dict[str, float], best: dict[str, float] | None = None
+) -> Device:
+    teras = {dtype: flops * TERA for dtype, flops in peak.items()}
+    if "float16" in teras:
+        teras.setdefault("bfloat16", teras["float16"])
+    best = best or {}
+    if "float16" in best:
+        best = {"bfloat16": best["float16"], **best}
+    return Device(name, teras, bandwidth, units, best)
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        # NVIDIA V100 data sheet, 2020
+        _device("V100", 9.0e11, 80, {"float32": 15.7, "float16": 125}),
+        # NVIDIA T4 data sheet, 2019
+        _device("T4", 3.2e11, 40, {"float32": 8.1, "float16": 65}, {"float16": 0.5, "float32": 0.5}),
+        # NVIDIA A10 data sheet, 2021
+        _device("A10", 6.0e11, 72, {"float32": 31.2, "tf32": 62.5, "float16": 125}),
+        # NVIDIA L4 data sheet, 2023
+        _device("L4", 3.0e11, 58, {"float32": 30.3, "tf32": 60, "float16": 121, "float8": 242}),
+        # NVIDIA A100 data sheet, 2021: with 40 GB its memory is slower
+        _device("A100 40 GB", 1.555e12, 108, {"float32": 19.5, "tf32": 156, "float16": 312}, {"float16": 0.869}),
+        _device("A100", 2.0e12, 108, {"float32": 19.5, "tf32": 156, "float16": 312}, {"float16": 0.869}),
+        # NVIDIA H100 SXM data sheet, 2023
+        _device(
+            "H100",
+            3.35e12,
+            132,
+            {"float32": 67, "tf32": 494, "float16": 989, "float8": 1979},
+            {"float16": 0.803, "float8": 0.709},
+        ),
+        # NVIDIA H200 data sheet, 2024
+        _device(
+            "H200",
+            4.8e12,
+            132,
+            {"float32": 67, "tf32": 494, "float16": 989, "float8": 1979},
+            {"float16": 0.803, "float8": 0.734},
+        ),
+        # NVIDIA DGX B200 data sheet, 2024: an eighth of it
+        _device(
+            "B200", 8.0e12, 148, {"float16": 2250, "float8": 4500, "float4": 9000}, {"float16": 0.776, "float8": 0.763}
+        ),
+        # NVIDIA HGX B300 data sheet, 2025
+        _device(
+            "B300", 8.0e12, 148, {"float16": 2250, "float8": 4500, "float4": 13500}, {"float16": 0.786, "float8": 0.745}
+        ),
+        # NVIDIA GB200 NVL72 data sheet, 2024: a 72nd of it
+        _device(
+            "GB200",
+            8.0e12,
+            148,
+            {"float16": 2500, "float8": 5000, "float4": 10000},
+            {"float16": 0.729, "float8": 0.723},
+        ),
+        # NVIDIA GB300 NVL72 data sheet, 2025
+        _device(
+            "GB300",
+            8.0e12,
+            148,
+            {"float16": 2500, "float8": 5000, "float4": 15000},
+            {"float16": 0.786, "float8": 0.745},
+        ),
+        # AMD Instinct MI300X data sheet, 2023
+        _device("MI300X", 5.3e12, 304, {"float32": 163.4, "float16": 1307, "float8": 2615}, {"float16": 0.511}),
+    )
+}
+
+# Links inside a host, by device: what an all-reduce of 1 MiB and more was measured to take, as alpha + 2 (n-1)/n S beta
+# (nccl-tests and all_reduce_bench.py in stas00/ml-engineering, network, and the traces of vTrain, read in November
+# 2026; medians of the relative residuals are 2 to 12 %).
+INSIDE = {
+    "V100": Link(7.5e-5, 1.37e11),  # NVLink 2, 8 of a DGX-1V; pairs there have 2.3e10, fours 8.7e10
+    "A100 40 GB": Link(5.5e-5, 2.2e11),
+    "A100": Link(5.5e-5, 2.2e11),  # NVLink 3, 2 to 8: 41 to 78 us, 188 to 225 GB/s
+    "H100": Link(5.2e-5, 4.6e11),  # NVLink 4 with sums in the switch; measured with H200
+    "H200": Link(5.2e-5, 4.6e11),
+    "B200": Link(7.9e-5, 7.4e11),  # NVLink 5
+    "B300": Link(7.9e-5, 7.4e11),
+    "GB200": Link(7.9e-5, 7.4e11),
+    "GB300": Link(7.9e-5, 7.4e11),
+    "T4": Link(5.0e-5, 6.0e9),  # PCIe 3.0, two devices a switch: half of a direction's 12 GB/s
+    "A10": Link(5.0e-5, 1.2e10),  # PCIe 4.0 likewise
+    "L4": Link(5.0e-5, 1.2e10),
+    "MI300X": Link(7.9e-5, 3.0e11),  # Infinity Fabric: 448 GB/s a direction by the data sheet, two thirds of it
+}

@@ -1,0 +1,64 @@
+"""How a transformer is laid out over devices: degrees, samples, and what is computed again, sharded or on the host."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Recompute = Literal["none", "selective", "full"]
+Offload = Literal["none", "optimizer", "all"]
+
+
+class CostError(ValueError):
+    """What was asked cannot be: the value, the rule, and what would do."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks go along tensor first, then context, then data, then stages."""
+
+    batch: int  # samples of a step, of all replicas
+    micro_batch: int
+    data: int = 1
+    tensor: int = 1
+    stages: int = 1
+    context: int = 1  # devices that share a sample's tokens
+    chunks: int = 1  # of a stage (interleaved)
+    zero: int = 0
+    recompute: Recompute = "none"
+    offload: Offload = "none"
+    fused: bool = False  # attention in one kernel
+    sequence: bool = False  # norms and dropout cut by tokens (Korthikanti et al. 2022)
+    overlap: bool = False  # the gradients' sum goes on during backward
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "micro_batch", "data", "tensor", "stages", "context", "chunks"):
+            if getattr(self, name) < 1:
+                raise CostError(f"{name}={getattr(self, name)}: it is at least 1")
+        if self.zero not in (0, 1, 2, 3):
+            raise CostError(f"zero={self.zero}: stages are 0, 1, 2 and 3")
+        if self.batch < self.data * self.micro_batch:
+            raise CostError(
+                f"batch={self.batch}: {self.data} replicas with micro-batches of {self.micro_batch} "
+                f"need at least {self.data * self.micro_batch} samples"
+            )
+        if self.chunks > 1 and self.stages == 1:
+            raise CostError(f"chunks={self.chunks}: interleaving takes at least 2 stages")
+
+    @property
+    def micro_batches(self) -> int:
+        """Of one replica in a step."""
+        return self.batch // (self.data * self.micro_batch)
+
+    @property
+    def devices(self) -> int:
+        return self.data * self.context * self.tensor * self.stages
+
+    @property
+    def samples(self) -> float:
+        """Of a micro-batch, on one device."""
+        return self.micro_batch / self.context
+
+    @property
+    def replicas(self) -> int:
+        """Devices that hold the same weights."""
+        return self.data * self.context

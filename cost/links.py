@@ -1,0 +1,54 @@
+"""How long devices take to send to each other: alpha-beta, on two levels, links inside a host and between hosts.
+
+A ring's all-reduce of S bytes among n takes alpha + 2 (n-1)/n S beta, an all-gather or a reduce-scatter half of the
+bandwidth's term (Patarasuk and Yuan 2009). Here alpha is that of the whole collective: libraries choose trees for
+small messages, so that it hardly grows with n (it is multiplied by log2 of the hosts where there is more than one).
+
+A group that spans hosts goes at the pace of its slowest link. Where several groups of the same kind share a host's
+card, as all tensor ranks do when their gradients are summed, each has its share of it.
+"""
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+
+@dataclass(frozen=True)
+class Link:
+    """`latency`: seconds of a collective or message; `bandwidth`: bytes a second and direction."""
+
+    latency: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Links:
+    """`inside` a host: of each device. `between` hosts: of a host's card or cards together."""
+
+    inside: Link
+    between: Link
+    per_host: int
+
+    def slowest(self, size: int, stride: int) -> Link:
+        """The link of a group of `size` devices whose ranks are `stride` apart, all such groups at work at once."""
+        here = min(size, max(1, self.per_host // stride))  # of the group, on one host
+        if here >= size:
+            return self.inside
+        sharing = min(self.per_host, stride)  # groups that go through one host's card at once
+        hosts = ceil(size / here)
+        bandwidth = min(self.inside.bandwidth, self.between.bandwidth / sharing)
+        return Link(self.between.latency * max(1.0, log2(hosts)), bandwidth)
+
+    def all_reduce(self, nbytes: float, size: int, stride: int) -> float:
+        link = self.slowest(size, stride)
+        return 0.0 if size == 1 else link.latency + 2 * (size - 1) / size * nbytes / link.bandwidth
+
+    def all_gather(self, nbytes: float, size: int, stride: int) -> float:
+        """`nbytes`: of the whole, once gathered. A reduce-scatter takes as long."""
+        link = self.slowest(size, stride)
+        return 0.0 if size == 1 else link.latency + (size - 1) / size * nbytes / link.bandwidth
+
+    def send(self, nbytes: float, stride: int) -> float:
+        """To the rank that is `stride` further, as all ranks of a host do at once."""
+        if stride < self.per_host:
+            return self.inside.latency + nbytes / self.inside.bandwidth
+        return self.between.latency + nbytes / min(self.inside.bandwidth, self.between.bandwidth / self.per_host)

@@ -1,0 +1,207 @@
+"""How long a training step of a transformer takes, laid out over devices by data, tensor and pipeline parallelism.
+
+    step = micro-batches x (layers of a stage + head) + bubble + gradients' sum + optimizer + what the host adds
+
+A layer's forward pass takes max(its kernels + its all-reduces, what the host takes to launch them): small layers are
+bound by the host. Backward is twice forward, plus a forward pass where layers are recomputed. The bubble of 1F1B and of
+GPipe is (p-1) passes of a stage, divided by v where each device has v chunks (Narayanan et al. 2021, section 2.2).
+
+ZeRO 3 and FSDP gather each layer's weights in forward and in backward and scatter its gradient's sum, while the layer
+before computes: a layer takes the longer of both (Rajbhandari et al. 2020, "ZeRO", section 7.2: 3 times the parameters
+travel, where an all-reduce moves 2).
+"""
+
+from dataclasses import dataclass, fields
+from math import ceil
+
+from .device import Device, Efficiency, product, streamed
+from .layout import Layout
+from .links import Links
+from .transformer import Transformer, products, score_entries, streamed_entries
+
+FORWARD_KERNELS, BACKWARD_KERNELS = 22, 40  # of a layer without a compiler: counted in Megatron-LM's of 2021
+FUSED_KERNELS = 6  # that attention in one kernel saves, forward; twice of it backward
+FUSED_BACKWARD = (
+    2.5  # times the forward's flops: the scores once more, and four products (Dao et al. 2022, algorithm 4)
+)
+ADAM_BYTES = 32  # that mixed-precision Adam reads and writes for an entry: gradient twice, weight, master, both moments
+NEVER_HIDDEN = 0.05  # of the gradients' sum: its last bucket
+
+
+@dataclass(frozen=True)
+class Cluster:
+    device: Device
+    links: Links
+    host_link: float = 1.2e10  # bytes a second of each device, to its host: PCIe 3.0 x16, pinned
+    host_bandwidth: float = 1.0e11  # bytes a second of a host's memory
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds, by what they go to. Only what is exposed counts, so that they add up to the step."""
+
+    compute: float
+    tensor: float  # all-reduces within layers
+    bubble: float
+    shards: float  # waiting for ZeRO's weights
+    data: float  # the sum of gradients
+    optimizer: float
+    offload: float  # over the host link, and on the host's CPU
+    host: float  # launches that the device waits for, and what a step takes beside
+
+    @property
+    def total(self) -> float:
+        return sum(getattr(self, each.name) for each in fields(self))
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Of a layer or of the head, and one micro-batch. Seconds: of kernels, of all-reduces, of waiting for launches."""
+
+    compute: float
+    tensor: float = 0.0
+    waiting: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.tensor + self.waiting
+
+    def __add__(self, other: "Passes") -> "Passes":
+        return Passes(self.compute + other.compute, self.tensor + other.tensor, self.waiting + other.waiting)
+
+    def __mul__(self, times: float) -> "Passes":
+        return Passes(times * self.compute, times * self.tensor, times * self.waiting)
+
+
+def step_time(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> StepTime:
+    layer = layer_passes(of, layout, cluster, fits)
+    stage = layer * ceil(of.layers / layout.stages)
+    each = stage + head_passes(of, layout, cluster, fits)
+    entries = (of.layers * of.layer_entries() / layout.stages + of.vocabulary * of.width) / layout.tensor
+    handed_on = _handed_on(of, layout, cluster, fits)
+    micro_batches = layout.micro_batches
+    return StepTime(
+        compute=micro_batches * each.compute,
+        tensor=micro_batches * each.tensor,
+        bubble=(layout.stages - 1) / layout.chunks * (stage.total + handed_on)
+        + micro_batches * handed_on * layout.chunks,
+        shards=_waiting_for_shards(of, layout, cluster, fits, layer, entries),
+        data=_sum_of_gradients(of, layout, cluster, fits, entries, each.total * 2 / 3),
+        optimizer=0.0
+        if layout.offload != "none"
+        else streamed(cluster.device, fits, ADAM_BYTES * _own(layout, entries)),
+        offload=_offload(layout, cluster, entries),
+        host=micro_batches * each.waiting + fits.step,
+    )
+
+
+def layer_passes(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> Passes:
+    """Forward, backward, and forward again where it is recomputed."""
+    device = cluster.device
+    linear, scores = 0.0, 0.0
+    for each in products(of, layout.samples, layout.tensor, layout.fused):
+        if each.of_scores and layout.fused:
+            scores += each.flops / (fits.attention * attention_peak(device, layout.dtype))
+        elif each.of_scores:
+            scores += product(device, fits, attention_dtype(device, layout.dtype), each.m, each.n, each.k, each.count)
+        else:
+            linear += product(device, fits, layout.dtype, each.m, each.n, each.k, each.count)
+    back = FUSED_BACKWARD * scores * fits.attention / fits.attention_back if layout.fused else 2 * scores
+    moved = streamed(device, fits, 2 * streamed_entries(of, layout.samples, layout.tensor))
+    softmax = 0.0 if layout.fused else streamed(device, fits, 2 * score_entries(of, layout.samples, layout.tensor))
+    summed = 2 * cluster.links.all_reduce(2 * layout.samples * of.context * of.width, layout.tensor, 1)
+    launched, launched_back = FORWARD_KERNELS, BACKWARD_KERNELS
+    if layout.fused:
+        launched, launched_back = launched - FUSED_KERNELS, launched_back - 2 * FUSED_KERNELS
+    collectives = 2 * fits.collective if layout.tensor > 1 else 0.0
+    forward = _passes(linear + scores + moved + softmax, summed, launched * fits.launch + collectives)
+    backward = _passes(2 * (linear + moved + softmax) + back, summed, launched_back * fits.launch + collectives)
+    match layout.recompute:
+        case "full":
+            return forward + backward + forward
+        case "selective" if not layout.fused:  # scores, softmax, and their product with the values
+            return forward + backward + Passes(scores + softmax)
+        case _:
+            return forward + backward
+
+
+def _passes(compute: float, summed: float, host: float) -> Passes:
+    return Passes(compute, summed, max(0.0, host - compute - summed))
+
+
+def attention_dtype(device: Device, dtype: str) -> str:
+    """Scores are computed in half precision where the layers' products are in less."""
+    return "float16" if dtype in ("float8", "float4") and "float16" in device.peak else dtype
+
+
+def attention_peak(device: Device, dtype: str) -> float:
+    return device.peak[attention_dtype(device, dtype)]
+
+
+def head_passes(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> Passes:
+    """The logits and their loss, forward and backward: never recomputed; the loss is in float32."""
+    tokens, mine = layout.samples * of.context, of.vocabulary / layout.tensor
+    dtype = attention_dtype(cluster.device, layout.dtype)
+    logits = product(cluster.device, fits, dtype, tokens, mine, of.width)
+    return Passes(3 * (logits + streamed(cluster.device, fits, 12 * tokens * mine)))
+
+
+def _handed_on(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> float:
+    """Seconds for a micro-batch from stage to stage, forward and backward."""
+    if layout.stages == 1:
+        return 0.0
+    nbytes = 2 * layout.samples * of.context * of.width / (layout.tensor if layout.sequence else 1)
+    return 2 * (fits.send + cluster.links.send(nbytes, layout.tensor * layout.replicas))
+
+
+def _waiting_for_shards(
+    of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency, layer: Passes, entries: float
+) -> float:
+    """Of a step: what gathering weights and scattering gradients takes longer than the layers.
+
+    In stages 1 and 2 weights are gathered once, after the optimizer's step, and nothing hides it.
+    """
+    links, size, stride = cluster.links, layout.replicas, layout.tensor
+    if layout.zero < 3:
+        return links.all_gather(2 * entries, size, stride) if layout.zero else 0.0
+    moved = 3 * links.all_gather(2 * of.layer_entries() / layout.tensor, size, stride)
+    longer = beside(moved, layer.total, fits) - layer.total
+    return layout.micro_batches * ceil(of.layers / layout.stages) * longer
+
+
+def beside(moved: float, computed: float, fits: Efficiency) -> float:
+    """Seconds of a collective and of computation at the same time: each slows the other down."""
+    return max(moved, computed + fits.contended * min(moved, computed))
+
+
+def _sum_of_gradients(
+    of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency, entries: float, backward: float
+) -> float:
+    """Exposed: all of it, or what the last micro-batch's backward pass, of `backward` seconds, does not hide.
+
+    ZeRO 1 and 2 scatter the sum, which takes half of an all-reduce.
+    """
+    links, size, stride = cluster.links, layout.replicas, layout.tensor
+    ends = 0.0
+    if layout.stages > 1 and of.tied:  # the embedding's gradient, of the first and of the last stage
+        ends = links.all_reduce(2 * of.vocabulary * of.width / layout.tensor, 2, layout.tensor * layout.replicas)
+    if layout.zero >= 3:
+        return ends
+    nbytes = 2 * entries
+    summed = links.all_gather(nbytes, size, stride) if layout.zero else links.all_reduce(nbytes, size, stride)
+    if layout.overlap:
+        return ends + max(beside(summed, backward, fits) - backward, NEVER_HIDDEN * summed)
+    return ends + summed
+
+
+def _own(layout: Layout, entries: float) -> float:
+    return entries / (layout.replicas if layout.zero >= 1 else 1)
+
+
+def _offload(layout: Layout, cluster: Cluster, entries: float) -> float:
+    """Gradients to the host and weights back, two bytes each; Adam in the host's memory, which its devices share."""
+    if layout.offload == "none":
+        return 0.0
+    passes = 2 * layout.micro_batches if layout.offload == "all" else 0  # weights, for forward and backward
+    moved = (4 + 2 * passes) * _own(layout, entries) / cluster.host_link
+    return moved + ADAM_BYTES * _own(layout, entries) * cluster.links.per_host / cluster.host_bandwidth

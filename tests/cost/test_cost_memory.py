@@ -1,0 +1,74 @@
+"""What a device holds: Korthikanti's activations, ZeRO's states, and which stage holds most."""
+
+from dataclasses import replace
+
+import pytest
+
+from paceline.cost.layout import Layout
+from paceline.cost.memory import CONTEXT, SHARE, held, layer_activations
+from paceline.cost.transformer import Transformer
+
+GPT_3 = Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=51200)
+S, H, A = 2048, 12288, 96
+
+
+@pytest.mark.parametrize("t", [1, 2, 8])
+@pytest.mark.parametrize("b", [1, 4])
+def test_activations_are_those_of_korthikanti_2022(t: int, b: int) -> None:
+    layout = Layout(batch=8, micro_batch=b, tensor=t)
+    once = S * b * H
+    assert layer_activations(GPT_3, layout) == pytest.approx(once * (10 + 24 / t + 5 * A * S / (H * t)))
+    sequence = replace(layout, sequence=True)
+    assert layer_activations(GPT_3, sequence) == pytest.approx(once / t * (34 + 5 * A * S / H))
+    selective = replace(sequence, recompute="selective")
+    assert layer_activations(GPT_3, selective) == pytest.approx(34 * once / t)
+    assert layer_activations(GPT_3, replace(layout, recompute="full")) == pytest.approx(2 * once)
+
+
+def test_states_are_16_bytes_an_entry_and_zero_shards_them() -> None:
+    layout = Layout(batch=64, micro_batch=1, data=64)
+    entries = GPT_3.layers * GPT_3.layer_entries() + GPT_3.vocabulary * GPT_3.width
+    states = [held(GPT_3, replace(layout, zero=zero)) for zero in (0, 1, 2, 3)]
+    plain = [each.parameters + each.gradients + each.optimizer for each in states]
+    layers_gathered = 4 * GPT_3.layer_entries()
+    assert plain[0] == pytest.approx(16 * entries)
+    assert plain[1] == pytest.approx((4 + 12 / 64) * entries)
+    assert plain[2] == pytest.approx((2 + 14 / 64) * entries)
+    assert plain[3] == pytest.approx(16 / 64 * entries + layers_gathered)
+
+
+def test_the_first_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages() -> None:
+    layout = Layout(batch=32, micro_batch=1, stages=8, tensor=8)
+    assert held(GPT_3, layout).activations == pytest.approx(12 * 8 * layer_activations(GPT_3, layout))
+    few = replace(layout, batch=2)
+    assert held(GPT_3, few).activations == pytest.approx(12 * 2 * layer_activations(GPT_3, few))
+    interleaved = replace(layout, chunks=3)
+    more = held(GPT_3, interleaved).activations / held(GPT_3, layout).activations
+    assert more == pytest.approx(1 + 7 / 24)
+
+
+def test_the_last_stage_holds_the_logits() -> None:
+    wide = replace(GPT_3, vocabulary=4_000_000)
+    layout = Layout(batch=2, micro_batch=1, stages=2)
+    need = held(wide, replace(layout, recompute="full"))
+    assert need.logits == 8 * S * 4_000_000
+
+
+def test_a_runtime_and_a_share_are_kept_back() -> None:
+    need = held(GPT_3, Layout(batch=1, micro_batch=1))
+    assert need.runtime == pytest.approx(CONTEXT + SHARE * (need.total - need.runtime))
+
+
+def test_without_dropout_there_are_no_masks_and_eight_bit_inputs_take_half() -> None:
+    layout = Layout(batch=1, micro_batch=1, recompute="selective")
+    once = S * H
+    bare = replace(GPT_3, dropout=False)
+    assert layer_activations(GPT_3, layout) - layer_activations(bare, layout) == pytest.approx(2 * once)
+    eight = layer_activations(bare, replace(layout, dtype="float8"))
+    assert layer_activations(bare, layout) - eight == pytest.approx((2 + 4) * once)
+
+
+def test_offload_leaves_states_to_the_host() -> None:
+    layout = Layout(batch=1, micro_batch=1)
+    assert held(GPT_3, replace(layout, offload="optimizer")).optimizer == 0
+    assert held(GPT_3, replace(layout, offload="all")).parameters == 0

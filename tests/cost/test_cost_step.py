@@ -1,0 +1,140 @@
+"""A step's time by its parts: what each degree does to it, and closed forms where there are some."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from paceline.cost.device import Device, Efficiency
+from paceline.cost.layout import CostError, Layout
+from paceline.cost.links import Link, Links
+from paceline.cost.step import Cluster, Passes, beside, head_passes, layer_passes, step_time
+from paceline.cost.transformer import Transformer
+
+OF = Transformer(layers=8, width=2048, heads=16, context=1024, vocabulary=51200)
+DEVICE = Device("some", {"float16": 3e14}, 2e12, 108)
+CLUSTER = Cluster(DEVICE, Links(Link(5e-5, 2e11), Link(6e-5, 1e11), 8))
+FITS = Efficiency()
+FREE = replace(FITS, launch=0.0, collective=0.0, step=0.0, send=0.0)  # of the host's time
+ONE = Layout(batch=16, micro_batch=4)
+
+
+def test_parts_add_up_to_the_step() -> None:
+    step = step_time(OF, replace(ONE, batch=64, data=2, stages=2, tensor=2), CLUSTER, FITS)
+    assert sum(asdict(step).values()) == step.total
+    assert all(seconds >= 0 for seconds in asdict(step).values())
+
+
+def test_one_device_has_no_communication_and_no_bubble() -> None:
+    step = step_time(OF, ONE, CLUSTER, FREE)
+    each = layer_passes(OF, ONE, CLUSTER, FREE) * OF.layers + head_passes(OF, ONE, CLUSTER, FREE)
+    assert step.tensor == step.bubble == step.data == step.shards == step.offload == step.host == 0
+    assert step.compute == pytest.approx(4 * each.compute)
+
+
+def test_full_recomputation_is_a_third_more_of_the_layers_and_none_of_the_head() -> None:
+    plain, full = (layer_passes(OF, replace(ONE, recompute=kind), CLUSTER, FREE) for kind in ("none", "full"))
+    assert full.compute == pytest.approx(4 / 3 * plain.compute)
+    assert head_passes(OF, replace(ONE, recompute="full"), CLUSTER, FREE) == head_passes(OF, ONE, CLUSTER, FREE)
+
+
+def test_selective_recomputation_lies_between() -> None:
+    none, selective, full = (
+        layer_passes(OF, replace(ONE, recompute=kind), CLUSTER, FREE).total for kind in ("none", "selective", "full")
+    )
+    assert none < selective < full
+    fused = [
+        layer_passes(OF, replace(ONE, recompute=kind, fused=True), CLUSTER, FREE) for kind in ("none", "selective")
+    ]
+    assert fused[0] == fused[1]  # such a kernel does so anyway
+
+
+@pytest.mark.parametrize(("stages", "micro_batches", "chunks"), [(2, 8, 1), (4, 16, 1), (4, 8, 2), (8, 32, 1)])
+def test_the_bubble_is_that_of_its_formula(stages: int, micro_batches: int, chunks: int) -> None:
+    """(p-1) / (v m) of the ideal time, where messages take none and the head is empty (Narayanan et al. 2021, 2.2)."""
+    of = replace(OF, vocabulary=1)
+    quick = replace(CLUSTER, links=Links(Link(0.0, 1e30), Link(0.0, 1e30), 8))
+    layout = Layout(batch=micro_batches, micro_batch=1, stages=stages, chunks=chunks)
+    step = step_time(of, layout, quick, FREE)
+    stage = layer_passes(of, layout, quick, FREE) * (of.layers // stages)
+    assert step.bubble / (micro_batches * stage.total) == pytest.approx((stages - 1) / (chunks * micro_batches))
+
+
+def test_small_layers_take_what_the_host_takes_to_launch_them() -> None:
+    tiny = Transformer(4, 64, 4, 32, 100)
+    layout = Layout(batch=1, micro_batch=1)
+    layer = layer_passes(tiny, layout, CLUSTER, FITS)
+    assert layer.total == pytest.approx((22 + 40) * FITS.launch)
+    assert layer_passes(OF, replace(ONE, micro_batch=16), CLUSTER, FITS).waiting == 0
+
+
+def test_tensor_parallel_sums_four_times_a_layer_and_six_with_recomputation() -> None:
+    layout = replace(ONE, tensor=4)
+    once = CLUSTER.links.all_reduce(2 * 4 * OF.context * OF.width, 4, 1)
+    assert layer_passes(OF, layout, CLUSTER, FREE).tensor == pytest.approx(4 * once)
+    assert layer_passes(OF, replace(layout, recompute="full"), CLUSTER, FREE).tensor == pytest.approx(6 * once)
+
+
+def test_gradients_are_summed_over_replicas_and_an_overlap_hides_most_of_it() -> None:
+    layout = replace(ONE, data=4)
+    entries = OF.layers * OF.layer_entries() + OF.vocabulary * OF.width
+    exposed = step_time(OF, layout, CLUSTER, FREE).data
+    assert exposed == pytest.approx(CLUSTER.links.all_reduce(2 * entries, 4, 1))
+    assert step_time(OF, replace(layout, overlap=True), CLUSTER, FREE).data < exposed / 2
+
+
+def test_zero_1_scatters_and_gathers_what_an_all_reduce_moves() -> None:
+    layout = replace(ONE, data=4)
+    plain, sharded = (step_time(OF, replace(layout, zero=zero), CLUSTER, FREE) for zero in (0, 1))
+    alpha = CLUSTER.links.inside.latency
+    assert sharded.data + sharded.shards == pytest.approx(plain.data + alpha)
+    assert sharded.optimizer == pytest.approx(plain.optimizer / 4)
+
+
+def test_zero_3_waits_for_weights_only_where_layers_are_quicker() -> None:
+    layout = replace(ONE, data=4, zero=3)
+    layer = layer_passes(OF, layout, CLUSTER, FREE).total
+    moved = 3 * CLUSTER.links.all_gather(2 * OF.layer_entries(), 4, 1)
+    assert moved < layer
+    expected = 1 * OF.layers * FREE.contended * moved
+    assert step_time(OF, layout, CLUSTER, FREE).shards == pytest.approx(expected)
+    slow = replace(CLUSTER, links=Links(Link(0.0, 1e9), Link(0.0, 1e9), 8))
+    waited = 1 * OF.layers * (3 * slow.links.all_gather(2 * OF.layer_entries(), 4, 1) - layer)
+    assert step_time(OF, layout, slow, FREE).shards == pytest.approx(waited)
+
+
+def test_what_runs_beside_slows_down() -> None:
+    assert beside(0.0, 2.0, FITS) == 2.0
+    assert beside(1.0, 2.0, FITS) == pytest.approx(2.189)
+    assert beside(9.0, 2.0, FITS) == 9.0
+
+
+def test_offload_takes_the_host_s_link_and_memory() -> None:
+    layout = replace(ONE, offload="optimizer")
+    entries = OF.layers * OF.layer_entries() + OF.vocabulary * OF.width
+    step = step_time(OF, layout, CLUSTER, FREE)
+    assert step.optimizer == 0
+    assert step.offload == pytest.approx(4 * entries / 1.2e10 + 32 * entries * 8 / 1e11)
+    assert step_time(OF, replace(layout, offload="all"), CLUSTER, FREE).offload > step.offload
+
+
+def test_context_parallel_shares_a_sample_s_tokens() -> None:
+    whole, shared = (layer_passes(OF, replace(ONE, context=at), CLUSTER, replace(FREE, ramp=0.0)) for at in (1, 2))
+    assert shared.compute == pytest.approx(whole.compute / 2, rel=0.1)
+
+
+def test_passes_add_and_multiply_part_by_part() -> None:
+    assert Passes(1.0, 2.0, 3.0) * 2 + Passes(1.0) == Passes(3.0, 4.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "says"),
+    [
+        ({"batch": 0}, "batch=0: it is at least 1"),
+        ({"zero": 4}, "zero=4: stages are 0, 1, 2 and 3"),
+        ({"data": 8}, "batch=16: 8 replicas with micro-batches of 4 need at least 32 samples"),
+        ({"chunks": 2}, "chunks=2: interleaving takes at least 2 stages"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(knobs: dict[str, int], says: str) -> None:
+    with pytest.raises(CostError, match=says):
+        replace(ONE, **knobs)

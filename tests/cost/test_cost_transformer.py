@@ -1,0 +1,72 @@
+"""A transformer's operations and kernels: Narayanan's formula, torch's counter, and ours of products one by one."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from paceline.cost.transformer import Transformer, products, score_entries, streamed_entries
+from paceline.tasks.base import DataSpec
+from paceline.tasks.models.gpt import GPT
+
+TEXT = DataSpec((32,), torch.int64, (32,), 80, None, None)
+GPT_3 = Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=51200)
+
+
+@pytest.mark.parametrize("of", [GPT_3, Transformer(24, 2048, 16, 1024, 50304), Transformer(1, 64, 4, 16, 100)])
+@pytest.mark.parametrize(("recomputed", "times", "vocabulary"), [(True, 96, 16), (False, 72, 12)])
+def test_flops_are_those_of_narayanan_2021(of: Transformer, recomputed: bool, times: int, vocabulary: int) -> None:
+    s, layers, h = of.context, of.layers, of.width
+    formula = times * 8 * s * layers * h**2 * (1 + s / (6 * h) + of.vocabulary / (vocabulary * layers * h))
+    assert of.pass_flops(8, recomputed) == pytest.approx(formula, rel=1e-12)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, None), (4, 2), (4, 1)])
+def test_flops_are_those_that_torch_counts_in_a_gpt(heads: int, kv_heads: int | None) -> None:
+    of = Transformer(layers=2, width=64, heads=heads, context=32, vocabulary=80, kv_heads=kv_heads)
+    with torch.device("meta"):
+        model = GPT(TEXT, n_layer=2, n_head=heads, n_kv_head=kv_heads, width=64)
+        tokens = torch.zeros(3, 32, dtype=torch.int64)
+    with FlopCounterMode(display=False) as forward:
+        out = model(tokens)
+    with FlopCounterMode(display=False) as backward:
+        out.sum().backward()
+    assert forward.get_total_flops() == sum(of.forward_flops(3))
+    # torch counts what its fused attention computes twice in backward: its scores once more
+    scores = of.layers * 2 * 3 * of.context**2 * of.width
+    assert backward.get_total_flops() - 2 * sum(of.forward_flops(3)) in (0, scores)
+
+
+def test_entries_are_those_of_a_gpt() -> None:
+    model = GPT(TEXT, n_layer=2, n_head=4, width=64, tied=True)
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    assert Transformer(2, 64, 4, 32, 80).entries() == matrices
+    untied = Transformer(2, 64, 4, 32, 80, tied=False)
+    assert untied.entries() - Transformer(2, 64, 4, 32, 80).entries() == 80 * 64
+
+
+def test_gpt_3_has_175_billion_entries_and_llama_2_7b_6_7() -> None:
+    llama = Transformer(32, 4096, 32, 4096, 32000, inner=11008, gated=True, tied=False, positions=False)
+    assert GPT_3.entries() / 1e9 == pytest.approx(174.6, abs=0.1)
+    assert llama.entries() / 1e9 == pytest.approx(6.74, abs=0.01)
+
+
+@pytest.mark.parametrize("of", [GPT_3, Transformer(2, 64, 4, 32, 80, kv_heads=2, inner=176, gated=True)])
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_products_of_all_devices_are_the_layers_flops(of: Transformer, tensor: int) -> None:
+    layer = of.forward_flops(4)[0] / of.layers
+    assert tensor * sum(each.flops for each in products(of, 4, tensor)) == pytest.approx(layer, rel=1e-12)
+
+
+def test_attention_in_one_kernel_leaves_out_what_a_causal_mask_hides() -> None:
+    whole = [each.flops for each in products(GPT_3, 1) if each.of_scores]
+    fused = [each.flops for each in products(GPT_3, 1, fused=True) if each.of_scores]
+    assert sum(fused) == sum(whole) / 2
+    both_ways = Transformer(96, 12288, 96, 2048, 51200, causal=False)
+    assert [each.flops for each in products(both_ways, 1, fused=True) if each.of_scores] == whole
+
+
+def test_what_is_cut_over_devices_is_streamed_once_in_all() -> None:
+    whole = 2 * GPT_3.context * GPT_3.width * 10
+    cut = [streamed_entries(GPT_3, 2, tensor) - whole for tensor in (1, 8)]
+    assert cut[0] == pytest.approx(8 * cut[1])
+    assert score_entries(GPT_3, 2) == 8 * score_entries(GPT_3, 2, 8) == 4 * 2 * 96 * 2048**2

@@ -1,0 +1,154 @@
+"""The tables of `make predictions`, from a folder that is made here: what is scored, what is not, and why."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.published.fitting import fitted
+from benchmarks.published.rows import Row, Unscored, case_of, cases_of, measured
+from benchmarks.published.tables import links_inside, memory, rankings, times
+from paceline.cost.device import Efficiency
+from paceline.cost.memory import held
+from paceline.cost.step import step_time
+
+ROOT = Path(__file__).parents[1]
+COLUMNS = [
+    "id", "group", "model", "arch", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "gpu",
+    "gpu_mem_gb", "peak_tflops", "gpus", "gpus_per_node", "interconnect", "framework", "precision", "dp", "tp",
+    "pp", "vp", "cp", "zero", "micro_batch", "global_batch", "recompute", "offload", "step_s", "samples_per_s",
+    "tokens_per_s", "tokens_per_s_gpu", "mem_gb", "outcome", "note",
+]  # fmt: skip
+USUAL = {
+    "group": "some",
+    "model": "GPT",
+    "arch": "gpt",
+    "hidden": "2048",
+    "layers": "16",
+    "heads": "16",
+    "seq": "1024",
+    "gpu": "A100-SXM",
+    "gpu_mem_gb": "80",
+    "gpus": "8",
+    "framework": "Megatron-LM",
+    "precision": "fp16",
+    "micro_batch": "2",
+    "global_batch": "32",
+    "recompute": "full",
+    "step_s": "1.5",
+    "outcome": "ok",
+}
+
+
+def row(**values: object) -> Row:
+    return {column: str({**USUAL, **values}.get(column, "")) for column in COLUMNS}
+
+
+def test_a_row_becomes_what_is_predicted_of_it() -> None:
+    case = case_of(row(dp=2, tp=2, pp=2, interconnect="NVSwitch + 8x200 Gb/s HDR", peak_tflops=300))
+    assert (case.of.layers, case.of.width, case.of.feed_forward) == (16, 2048, 8192)
+    assert (case.layout.data, case.layout.tensor, case.layout.stages, case.layout.micro_batches) == (2, 2, 2, 8)
+    assert case.cluster.links.between.bandwidth == 2e11
+    assert case.cluster.device.peak["float16"] == 3e14
+    assert measured(case) == 1.5
+    assert case.predicted(Efficiency()) == step_time(case.of, case.layout, case.cluster, Efficiency()).total
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        ({"step_s": "", "samples_per_s": 64}, 0.5),
+        ({"step_s": "", "tokens_per_s": 8192}, 4.0),
+        ({"step_s": "", "tokens_per_s_gpu": 8192}, 0.5),
+        ({"step_s": ""}, None),
+        ({"outcome": "oom", "step_s": ""}, None),
+    ],
+)
+def test_a_step_s_time_follows_from_any_throughput(values: dict[str, object], seconds: float | None) -> None:
+    assert case_of(row(**values)).seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"arch": "moe"}, "experts are not modelled"),
+        ({"arch": "bert"}, "arch=bert is not modelled"),
+        ({"note": "INCONSISTENT AS PUBLISHED: 1x4x8 is not 16"}, "contradicts itself in its source"),
+        ({"hidden": ""}, "no hidden"),
+        ({"gpu": "T4 + V100"}, "devices of different kinds"),
+        ({"gpu": "Abacus"}, "gpu=Abacus is not in paceline.cost.devices"),
+        ({"model": "LLAMA3_70B LoRA"}, "a frozen base is not modelled"),
+    ],
+)
+def test_what_cannot_be_predicted_says_why(values: dict[str, object], why: str) -> None:
+    with pytest.raises(Unscored, match=why):
+        case_of(row(**values))
+
+
+def test_errors_stand_beside_one_constant_efficiency_and_what_is_left_out_is_counted() -> None:
+    rows = [row(dp=8, global_batch=batch, step_s=batch / 32) for batch in (16, 32, 64)]
+    cases, unscored = cases_of(
+        [*rows, row(arch="moe"), row(arch="moe", group="experts"), row(outcome="oom", step_s="")]
+    )
+    _, _, some, experts, total = times(cases, unscored, Efficiency(), 0, [])
+    cells = [cell.strip() for cell in some.strip("|").split("|")]
+    assert cells[:2] == ["some", "3"]
+    assert cells[6] == "0.0 %"  # time goes with the samples, as one constant says
+    assert cells[8] == "1 experts are not modelled; 1 oom"
+    assert experts.startswith("| experts | 0 |") and "1 experts are not modelled" in experts
+    excess = sorted(abs(case.predicted(Efficiency()) / measured(case) - 1) for case in cases if case.seconds)
+    assert f"{100 * excess[1]:.1f} %" == cells[2]
+    assert total.startswith("| **one host, not fitted** | 3 |")
+
+
+def test_a_ranking_asks_where_the_measured_best_layout_is_in_ours() -> None:
+    degrees = [(8, 1), (4, 2), (2, 4), (1, 8)]
+    cases, _ = cases_of([row(dp=dp, tp=tp) for dp, tp in degrees])
+    order = sorted(cases, key=lambda case: case.predicted(Efficiency()))
+    for place, share in ((0, "100.0 %"), (2, "100.0 %"), (3, "0.0 %")):
+        best = order[place].layout
+        timed, _ = cases_of([row(dp=dp, tp=tp, step_s=1 if dp == best.data else 2) for dp, tp in degrees])
+        line = rankings(timed, Efficiency())[2]
+        assert line.split("|")[5].strip() == share
+
+
+def test_stated_peaks_and_what_ran_out_of_memory_stand_beside_ours() -> None:
+    case = case_of(row(dp=8))
+    need = held(case.of, case.layout).total
+    rows = [row(dp=8, mem_gb=need / 1e9 * 0.8), row(dp=8, gpu_mem_gb=1, outcome="oom", step_s=""), row(dp=8)]
+    line = memory(cases_of(rows)[0])[2]
+    assert [cell.strip() for cell in line.strip("|").split("|")] == ["some", "1", "25.0 %", "2 of 2", "1 of 1"]
+
+
+def test_collectives_in_one_host_stand_beside_the_constants() -> None:
+    usual = {"kind": "all_reduce", "hardware": "8x A100, NVLink 3", "gpus": "8", "nodes": "1", "algbw_GBps": ""}
+    rows = [usual | {"payload_bytes": "1e9", "time_us": str((55 + 2 * 7 / 8 * 1e9 / 220e3) * 2)}]
+    rows += [
+        usual | {"payload_bytes": "1e3", "time_us": "50"},
+        usual | {"nodes": "2", "payload_bytes": "1e9", "time_us": "9"},
+    ]
+    assert links_inside(rows)[2:] == ["| 8x A100, NVLink 3 | 1 | 50.0 % | 50.0 % |"]
+
+
+def test_fitting_finds_constants_that_made_the_times() -> None:
+    made = Efficiency(launch=8e-5, step=1e-2)
+    shapes = [(layers, width) for layers in (1, 4, 16) for width in (256, 1024)]
+    rows = [row(gpus=1, global_batch=b, micro_batch=b, layers=n, hidden=w, heads=4) for b in (1, 8) for n, w in shapes]
+    cases, _ = cases_of([each | {"step_s": str(case_of(each).predicted(made))} for each in rows])
+    found = fitted(cases, ("launch", "step"))
+    assert found.launch == pytest.approx(8e-5, rel=0.05)
+    assert found.step == pytest.approx(1e-2, rel=0.2)
+
+
+def test_the_command_prints_all_tables(tmp_path: Path) -> None:
+    for name, rows in (("runs", [row(dp=8), row(dp=4, tp=2), row(dp=2, tp=4), row(tp=8)]), ("hardware", [])):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+    command = [sys.executable, "-m", "benchmarks.published", str(tmp_path), "--worst", "1"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
+    for title in ("step time: group", "ranking: group", "memory: group", "all-reduce in one host"):
+        assert title in printed
