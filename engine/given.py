@@ -61,9 +61,11 @@ def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -
 
 
 def named(text: str, experiment: Experiment) -> str:
-    """`compress, sync: ...` with the choices: `compress=topk, sync=bsp: ...`."""
+    """`compress, sync: ...` with the choices: `compress=topk, sync=bsp: ...`. So is a class's own name of itself
+    (`sync=local_sgd: ...`), which may have been chosen by another one (`diloco`).
+    """
     head, colon, rest = text.partition(":")
-    words = head.split(", ")
+    words = [word.partition("=")[0] for word in head.split(", ")]
     if not colon or not {*words} <= {*_BASES, *(group.name for group in _groups())}:
         return text
     return ", ".join(f"{word}={experiment.choice(word).name}" for word in words) + colon + rest

@@ -28,7 +28,7 @@ def check_one_dtype(parameters: Sequence[Tensor], mode: str) -> None:
     dtypes = {parameter.dtype for parameter in parameters}
     if len(dtypes) > 1:
         raise LayoutError(
-            f"sync={mode} sends all weights as one vector of one dtype, and the model has {len(dtypes)} "
+            f"sync={mode}: sends all weights as one vector of one dtype, and the model has {len(dtypes)} "
             f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several"
         )
 

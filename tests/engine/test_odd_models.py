@@ -69,9 +69,15 @@ def test_what_cannot_be_trained_is_refused_before_anything_starts(root: Path) ->
     assert "strategy.cut" in refusal(
         "model.kind=tied", "strategy=pipeline", "strategy.schedule=pipedream", "strategy.cut=[3]"
     )
-    assert "sync=bsp takes several" in refusal("model.kind=two_dtypes", "sync=asp")
     assert "no parameters to train" in refusal("model.kind=all_frozen")
     assert "[16, 7]" in refusal("model.kind=few_outputs")
+
+
+@pytest.mark.parametrize("sync", ["asp", "local_sgd", "post_local_sgd", "diloco", "easgd_momentum", "gossip_matching"])
+def test_several_dtypes_are_refused_by_the_name_of_the_mode_that_was_chosen(sync: str) -> None:
+    """Several names stand for one class."""
+    said = refusal("model.kind=two_dtypes", f"sync={sync}")
+    assert said.startswith(f"sync={sync}: sends all weights as one vector") and "sync=bsp takes several" in said
 
 
 @pytest.mark.parametrize(
