@@ -78,12 +78,10 @@ def statistics(x: Tensor, groups: int | None, deal: Deal, group: Group) -> tuple
     else:
         var, mean = torch.var_mean(x.reshape(len(x), groups, -1), dim=2, correction=0)  # [n, groups]
     all_means, all_vars = group.gather(torch.stack([mean, var]), "statistics").unbind(1)  # [workers, ...]
-    rows = [end - first for first, end in pairwise(deal)]
-    total, squares = torch.zeros_like(mean), torch.zeros_like(mean)
-    for its, worker_mean in zip(rows, all_means, strict=True):
-        total += worker_mean * (its / deal[-1])
-    for its, worker_mean, worker_var in zip(rows, all_means, all_vars, strict=True):
-        squares += (worker_var + (worker_mean - total).square()) * (its / deal[-1])
+    shares = mean.new_tensor([(end - first) / deal[-1] for first, end in pairwise(deal)])  # n_i / n
+    shares = shares.view(-1, *[1] * mean.dim())
+    total = (all_means * shares).sum(0)
+    squares = ((all_vars + (all_means - total).square()) * shares).sum(0)
     return total.view(-1, mean.shape[-1]), squares.view(-1, mean.shape[-1])
 
 

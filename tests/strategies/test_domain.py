@@ -13,12 +13,15 @@ from oracles import CLASSES, Case, Plan, distance, identical, momentum, serial, 
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.compat.dispatch import TorchDispatchMode
 from paceline.engine import prepare
 from paceline.engine.compute import count_flops
 from paceline.strategies import LayoutError
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
 from paceline.strategies.domains.cut import cut
+from paceline.strategies.domains.group import Group
+from paceline.strategies.domains.norms import statistics
 from paceline.strategies.domains.rows import TooThinError, Transposed, Window, even, follow, halos
 from paceline.strategies.exchange.collectives import Fabric
 from paceline.strategies.sync.bsp import BSP
@@ -171,6 +174,26 @@ def test_windows_of_any_geometry_on_slabs_are_those_of_the_whole(virtual_workers
             continue
         layers.append((layer.double(), height))
     check_whole(layers, virtual_workers(degree, on_slabs, layers))
+
+
+@pytest.mark.parametrize("groups", [None, 2])
+def test_statistics_take_as_many_operations_for_any_number_of_slabs(groups: int | None) -> None:
+    """A plan takes a pass for each slab: with an operation for each slab in it, 64 of them would take a minute."""
+
+    class Operations(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    counts: list[int] = []
+    for degree in (2, 64):
+        x = torch.randn(2, 4, 3, 5, device="meta")
+        with Operations() as operations:
+            statistics(x, groups, list(range(0, 3 * degree + 1, 3)), Group(0, degree, Fabric()))
+        counts.append(operations.count)
+    assert counts[0] == counts[1] > 0
 
 
 def test_slabs_do_not_repeat_the_pattern_of_dropout(virtual_workers) -> None:
