@@ -11,6 +11,7 @@ from .fit import fit_for_people, raw_fit
 from .mesh import drawn_mesh, raw_mesh
 from .options import AllowModule, ConfigDir, Overrides
 from .output import aligned, note, note_all, results_alone, shortest, show, show_json
+from .step_time import predicted
 from .timetable import drawn, title_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ def plan(
             "--fit", help="The largest GPT, the largest batch and the strategies that fit into the hardware's memory."
         ),
     ] = False,
+    tokens: Annotated[
+        float | None, typer.Option(help="How long so many tokens take, and what they cost: 20e9; for accelerators.")
+    ] = None,
     svg: Annotated[
         Path | None, typer.Option(help="A pipeline's schedule as a picture: workers down, time across.")
     ] = None,
@@ -47,6 +51,7 @@ def plan(
     paceline plan strategy=pipeline hardware.workers=4       who holds which layers
     paceline plan strategy=pipeline strategy.schedule=1f1b --svg 1f1b.svg
     paceline plan sync=asp --format json | jq .bytes_per_step
+    paceline plan hardware=a100_8 model=gpt_1b data=text strategy=zero strategy.precision=bf16 --tokens 20e9
     paceline plan --fit hardware=h200 model=gpt_1b data=text
 
     The same checks, for a script: paceline train ... --dry-run
@@ -55,9 +60,13 @@ def plan(
     from ..engine.errors import ConfigError
 
     check_file("--svg", svg)
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise ConfigError(f"--tokens={tokens:g}: a number of tokens is above 0, such as 20e9")
     if fit:
         if svg is not None:
             raise ConfigError("--svg: pictures one plan, and --fit makes many; leave one of them out")
+        if tokens is not None:
+            raise ConfigError("--tokens: is of one plan, and --fit makes many; leave one of them out")
         names = [choice.name for choice in group_of("strategy", config_dir)]
         found = engine.find_fit(overrides or [], names, config_dir, allow_module or [])
         text, raw = fit_for_people(found), raw_fit(found)
@@ -65,7 +74,9 @@ def plan(
         prepared = engine.prepare(overrides or [], config_dir, allow_module or [])
         planned, timetable = prepared.plan(), prepared.timetable()
         table = None if timetable is None else timetable.as_dict()
-        text, raw = _for_people(planned, table), raw_plan(planned) | ({} if table is None else {"schedule": table})
+        step, raw_step = predicted(prepared, planned, tokens)
+        text = _for_people(planned, table, step)
+        raw = raw_plan(planned) | raw_step | ({} if table is None else {"schedule": table})
         note_all(planned.notes)
         if svg is not None:
             _picture(planned, table, svg)
@@ -142,7 +153,7 @@ def _ranks(plan: "Plan", role: str, part: int) -> list[int]:
 # -- for people
 
 
-def _for_people(plan: "Plan", timetable: dict[str, Any] | None) -> str:
+def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str]) -> str:
     from ..tracking.compare import human_bytes
 
     largest = max(sum(part.memory.values()) for part in plan.parts)
@@ -154,6 +165,7 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None) -> str:
         *(["\n".join(drawn_mesh(plan))] if plan.layout.parts > 1 else []),
         f"predicted: {_sent(plan)} sent for each worker and step{shared}{_before(plan)}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
+        *(["\n".join(step)] if step else []),
         *(["\n".join(drawn(_schedule_of(plan), timetable))] if timetable is not None else []),
         *(["\n".join(plan.decided)] if plan.decided else []),
     ]

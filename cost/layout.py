@@ -54,6 +54,11 @@ class Layout:
         return self.data * self.context * self.tensor * self.stages
 
     @property
+    def entry(self) -> int:
+        """Bytes of an activation, a weight and a gradient: those of half precision, but in float32."""
+        return 4 if self.dtype in ("float32", "tf32") else 2
+
+    @property
     def samples(self) -> float:
         """Of a micro-batch, on one device."""
         return self.micro_batch / self.context

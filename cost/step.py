@@ -107,9 +107,11 @@ def layer_passes(of: Transformer, layout: Layout, cluster: Cluster, fits: Effici
         else:
             linear += product(device, fits, layout.dtype, each.m, each.n, each.k, each.count)
     back = FUSED_BACKWARD * scores * fits.attention / fits.attention_back if layout.fused else 2 * scores
-    moved = streamed(device, fits, 2 * streamed_entries(of, layout.samples, layout.tensor))
-    softmax = 0.0 if layout.fused else streamed(device, fits, 2 * score_entries(of, layout.samples, layout.tensor))
-    summed = 2 * cluster.links.all_reduce(2 * layout.samples * of.context * of.width, layout.tensor, 1)
+    moved = streamed(device, fits, layout.entry * streamed_entries(of, layout.samples, layout.tensor))
+    softmax = (
+        0.0 if layout.fused else streamed(device, fits, layout.entry * score_entries(of, layout.samples, layout.tensor))
+    )
+    summed = 2 * cluster.links.all_reduce(layout.entry * layout.samples * of.context * of.width, layout.tensor, 1)
     launched, launched_back = FORWARD_KERNELS, BACKWARD_KERNELS
     if layout.fused:
         launched, launched_back = launched - FUSED_KERNELS, launched_back - 2 * FUSED_KERNELS
@@ -143,14 +145,14 @@ def head_passes(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficie
     tokens, mine = layout.samples * of.context, of.vocabulary / layout.tensor
     dtype = attention_dtype(cluster.device, layout.dtype)
     logits = product(cluster.device, fits, dtype, tokens, mine, of.width)
-    return Passes(3 * (logits + streamed(cluster.device, fits, 12 * tokens * mine)))
+    return Passes(3 * (logits + streamed(cluster.device, fits, (8 + 2 * layout.entry) * tokens * mine)))
 
 
 def _handed_on(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> float:
     """Seconds for a micro-batch from stage to stage, forward and backward."""
     if layout.stages == 1:
         return 0.0
-    nbytes = 2 * layout.samples * of.context * of.width / (layout.tensor if layout.sequence else 1)
+    nbytes = layout.entry * layout.samples * of.context * of.width / (layout.tensor if layout.sequence else 1)
     return 2 * (fits.send + cluster.links.send(nbytes, layout.tensor * layout.replicas))
 
 
@@ -163,8 +165,8 @@ def _waiting_for_shards(
     """
     links, size, stride = cluster.links, layout.replicas, layout.tensor
     if layout.zero < 3:
-        return links.all_gather(2 * entries, size, stride) if layout.zero else 0.0
-    moved = 3 * links.all_gather(2 * of.layer_entries() / layout.tensor, size, stride)
+        return links.all_gather(layout.entry * entries, size, stride) if layout.zero else 0.0
+    moved = 3 * links.all_gather(layout.entry * of.layer_entries() / layout.tensor, size, stride)
     longer = beside(moved, layer.total, fits) - layer.total
     return layout.micro_batches * ceil(of.layers / layout.stages) * longer
 
@@ -184,10 +186,12 @@ def _sum_of_gradients(
     links, size, stride = cluster.links, layout.replicas, layout.tensor
     ends = 0.0
     if layout.stages > 1 and of.tied:  # the embedding's gradient, of the first and of the last stage
-        ends = links.all_reduce(2 * of.vocabulary * of.width / layout.tensor, 2, layout.tensor * layout.replicas)
+        ends = links.all_reduce(
+            layout.entry * of.vocabulary * of.width / layout.tensor, 2, layout.tensor * layout.replicas
+        )
     if layout.zero >= 3:
         return ends
-    nbytes = 2 * entries
+    nbytes = layout.entry * entries
     summed = links.all_gather(nbytes, size, stride) if layout.zero else links.all_reduce(nbytes, size, stride)
     if layout.overlap:
         return ends + max(beside(summed, backward, fits) - backward, NEVER_HIDDEN * summed)
@@ -199,9 +203,9 @@ def _own(layout: Layout, entries: float) -> float:
 
 
 def _offload(layout: Layout, cluster: Cluster, entries: float) -> float:
-    """Gradients to the host and weights back, two bytes each; Adam in the host's memory, which its devices share."""
+    """Gradients to the host and weights back; Adam in the host's memory, which its devices share."""
     if layout.offload == "none":
         return 0.0
     passes = 2 * layout.micro_batches if layout.offload == "all" else 0  # weights, for forward and backward
-    moved = (4 + 2 * passes) * _own(layout, entries) / cluster.host_link
+    moved = layout.entry * (2 + passes) * _own(layout, entries) / cluster.host_link
     return moved + ADAM_BYTES * _own(layout, entries) * cluster.links.per_host / cluster.host_bandwidth

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from ..conf.groups import BY_NAME, GROUPS
+from ..cost.devices import DEVICES
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
 from .moved import renewed, renewed_strategy
@@ -60,9 +61,13 @@ class Machine(_Frozen):
     host_link: Annotated[float, Gt(0)] | None  # bandwidth between a device and its host
     link: LinkModel | None  # between devices
     price_per_hour: Annotated[float, Gt(0)] | None  # None: it is not rented
+    accelerator: str | None = None  # by its name in paceline.cost.devices; None: none, or one that is not there
+    network: LinkModel | None = None  # of a host's cards together, to other hosts
 
     @model_validator(mode="after")
-    def _devices_have_memory(self) -> "Machine":
+    def _is_whole(self) -> "Machine":
+        if self.accelerator is not None and self.accelerator not in DEVICES:
+            raise ValueError(f"accelerator={self.accelerator}: choose one of {', '.join(DEVICES)}, or null")
         if bool(self.devices) != bool(self.device_memory):
             raise ValueError(
                 f"devices={self.devices} with device_memory={self.device_memory}: a machine has devices with memory, "

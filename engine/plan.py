@@ -15,6 +15,7 @@ from ..strategies.exchange.collectives import Collective
 from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
+from ..tasks.base import DataSpec
 from ..tracking.records import Predicted
 from . import given, memory
 from .build import MakeOptimizer, Parts, assemble
@@ -69,6 +70,7 @@ class Plan:
     survives: bool  # the others go on when a worker dies
     period: int  # steps from one exchange of replicas to the next; the last one may be missing
     notes: list[str]  # what is other than one may think
+    spec: DataSpec
     decided: list[str]  # what was left to a choice such as collective=auto, and why
     uncompressed: list[Sent] | None  # of each part, with compress=none; None where that is chosen, or is refused
 
@@ -142,6 +144,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *(given.named(text, experiment) for text in surprises),
         ],
+        spec,
         [given.named(text, experiment) for text in collective.explain()],
         _uncompressed(experiment, parts, steps_per_epoch, plans),
     )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .fit import Fit
     from .launchers.base import Handle
     from .plan import Plan
+    from .step_time import PredictedStep
     from .timetable import Timetable
 
 
@@ -107,6 +108,12 @@ class Prepared:
 
             check(self.experiment.weights, plan.shapes, self.experiment.model.name)
         return plan
+
+    def step_time(self, plan: "Plan") -> "PredictedStep":
+        """How long a step will take on accelerators that are described. Raises `NotPredicted`."""
+        from .step_time import predict_step
+
+        return predict_step(self.experiment, plan.layout, plan.spec, self.allowed)
 
     def timetable(self) -> "Timetable | None":
         """How a step goes by the strategy's schedule, where it has one."""

@@ -618,6 +618,12 @@ MUTATIONS = [
         "tests/cost/test_cost_memory.py -k first_stage",
     ),
     Mutation(
+        "engine/step_time.py",
+        "hosts = -(-workers.workers // machine.devices)",
+        "hosts = 1",
+        "tests/engine/test_step_time.py -k two_hosts",
+    ),
+    Mutation(
         "benchmarks/published/rows.py",
         'raise Unscored("contradicts itself in its source")',
         "pass",

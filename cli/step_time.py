@@ -1,0 +1,96 @@
+"""How long a step is predicted to take on accelerators that are not here, in the terminal."""
+
+from typing import TYPE_CHECKING, Any
+
+from .output import aligned
+
+if TYPE_CHECKING:
+    from ..engine.plan import Plan
+    from ..engine.session import Prepared
+    from ..engine.step_time import PredictedStep
+
+LEAST = 5e-4  # of the step: parts below it are left out
+MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 31_536_000
+PARTS = {
+    "compute": "compute",
+    "tensor": "sums within layers",
+    "bubble": "bubble",
+    "shards": "waiting for weights",
+    "data": "sum of gradients",
+    "optimizer": "optimizer",
+    "offload": "host link",
+    "host": "host",
+}
+
+
+def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> list[str]:
+    """The step, its parts with the formula of each, an epoch, and what `tokens` take."""
+    from ..engine.step_time import FORMULAS
+
+    machine = plan.experiment.hardware.machine
+    assert machine is not None
+    seconds = step.time.total
+    rate = f"{step.samples / seconds:,.4g} samples and {step.tokens / seconds:,.4g} tokens a second"
+    lines = [
+        f"predicted step: {_time(seconds)} on {step.workers} {machine.accelerator} in {step.dtype}, {rate}, MFU "
+        f"{step.mfu:.1%} (docs/predictions.md; nothing of it was measured here)"
+    ]
+    parts = [(name, getattr(step.time, name)) for name in FORMULAS]
+    shown = [(name, part) for name, part in parts if part > LEAST * seconds]
+    table = aligned([[PARTS[name], _time(part), f"{part / seconds:.1%}"] for name, part in shown], numbers_from=1)
+    lines += [f"  {line}  {FORMULAS[name]}" for line, (name, _) in zip(table, shown, strict=True)]
+    if plan.steps_per_epoch is not None:
+        lines.append(f"an epoch of {plan.steps_per_epoch:,} steps: {_cost(step, plan.steps_per_epoch * seconds)}")
+    if tokens is not None:
+        lines.append(f"{tokens:.4g} tokens: {_cost(step, step.of_tokens(tokens))}")
+    return lines
+
+
+def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[str, Any]:
+    from ..engine.step_time import as_dict
+
+    raw = as_dict(step)
+    if plan.steps_per_epoch is not None:
+        raw["epoch"] = _raw_cost(step, plan.steps_per_epoch * step.time.total)
+    if tokens is not None:
+        raw["tokens"] = {"tokens": tokens, **_raw_cost(step, step.of_tokens(tokens))}
+    return raw
+
+
+def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple[list[str], dict[str, Any]]:
+    """For people and for programs; or why it is not predicted. Raises `ConfigError` where `tokens` need it."""
+    from ..engine.errors import ConfigError
+    from ..engine.step_time import NotPredicted
+
+    try:
+        step = prepared.step_time(plan)
+    except NotPredicted as why:
+        if tokens is not None:
+            raise ConfigError(f"--tokens: a step's time is not predicted: {why}") from why
+        machine = plan.experiment.hardware.machine
+        asked = machine is not None and machine.accelerator is not None
+        return [f"predicted step: none; {why}"] if asked else [], {"step": None, "step_why": str(why)}
+    return drawn_step(step, plan, tokens), {"step": raw_step(step, plan, tokens)}
+
+
+def _cost(step: "PredictedStep", seconds: float) -> str:
+    price = step.price(seconds)
+    return _time(seconds) + (
+        ", and hardware.machine.price_per_hour is not known" if price is None else f", ${price:,.2f}"
+    )
+
+
+def _raw_cost(step: "PredictedStep", seconds: float) -> dict[str, float | None]:
+    return {"seconds": seconds, "dollars": step.price(seconds)}
+
+
+def _time(seconds: float) -> str:
+    for unit, name, least in (
+        (YEAR, "years", 2 * YEAR),
+        (DAY, "days", 2 * DAY),
+        (HOUR, "h", 2 * HOUR),
+        (MINUTE, "min", 2 * MINUTE),
+    ):
+        if seconds >= least:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,190 @@
+"""How long a step will take on accelerators that are described and not here, for what `cost/` models: GPTs, by the
+strategies and sync modes whose communication follows from degrees alone. For all else it says why not.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..cost.device import Device, Efficiency
+from ..cost.devices import DEVICES, INSIDE
+from ..cost.layout import CostError, Layout, Recompute
+from ..cost.links import Link, Links
+from ..cost.step import Cluster, StepTime, step_time
+from ..cost.transformer import Transformer
+from ..tasks.base import DataSpec
+from ..tasks.models.gpt import GPT
+from .experiment import Experiment, Machine
+from .layout import Layout as Workers
+from .targets import load_class
+
+SHARED = {"none": 0, "optimizer": 1, "gradients": 2}  # sync.shard -> the stage of ZeRO
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+NO_BUBBLE_OF_ITS_OWN = ("naive", "gpipe", "1f1b", "interleaved")  # schedules whose bubble the closed form gives
+FORMULAS = {
+    "compute": "a roofline for each kernel (Williams et al. 2009) over 72 B s l h^2 (1 + s/6h + V/12lh) flops, "
+    "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021)",
+    "tensor": "4 sums a layer, 6 with recomputation, each alpha + 2 (t-1)/t S beta (Shoeybi et al. 2019)",
+    "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
+    "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",
+    "data": "alpha + 2 (d-1)/d S beta, less what backward hides (Patarasuk and Yuan 2009)",
+    "optimizer": "the bytes of Adam over the memory's bandwidth",
+    "offload": "gradients and weights over the host's link, Adam in its memory (Ren et al. 2021)",
+    "host": "kernels that the device waits for, and what a step takes beside",
+}
+
+
+class NotPredicted(Exception):  # it is an answer
+    """Why a step's time is not predicted."""
+
+
+@dataclass(frozen=True)
+class PredictedStep:
+    """Seconds by part; `flops` are those of the model, without recomputation, of all samples of a step."""
+
+    time: StepTime
+    samples: int
+    tokens: int
+    flops: float
+    workers: int
+    peak: float  # of a device, in the dtype that is computed in
+    dtype: str
+    price_per_second: float | None  # of all hosts
+
+    @property
+    def mfu(self) -> float:
+        """Model flops utilisation (Chowdhery et al. 2022, "PaLM", appendix B)."""
+        return self.flops / (self.time.total * self.workers * self.peak)
+
+    def of_tokens(self, tokens: float) -> float:
+        """Seconds that so many tokens take."""
+        return tokens / self.tokens * self.time.total
+
+    def price(self, seconds: float) -> float | None:
+        """Dollars; None where nobody says what an hour costs."""
+        return None if self.price_per_second is None else seconds * self.price_per_second
+
+
+def predict_step(experiment: Experiment, workers: Workers, spec: DataSpec, allowed: tuple[str, ...]) -> PredictedStep:
+    """Raises `NotPredicted`."""
+    machine, device = _device(experiment)
+    of = _transformer(experiment, spec, allowed)
+    layout = _layout(experiment, workers)
+    if layout.dtype not in device.peak:
+        raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
+    cluster = _cluster(machine, device, workers)
+    hosts = -(-workers.workers // machine.devices)
+    hourly = machine.price_per_hour
+    return PredictedStep(
+        step_time(of, layout, cluster, Efficiency()),
+        samples=experiment.batch_size,
+        tokens=experiment.batch_size * of.context,
+        flops=of.pass_flops(experiment.batch_size, recomputed=False),
+        workers=workers.workers,
+        peak=device.peak[layout.dtype],
+        dtype=layout.dtype,
+        price_per_second=None if hourly is None else hosts * hourly / 3600,
+    )
+
+
+def _device(experiment: Experiment) -> tuple[Machine, Device]:
+    machine = experiment.hardware.machine
+    if machine is None or machine.accelerator is None:
+        raise NotPredicted("hardware.machine names no accelerator, as hardware=a100_8 does")
+    if experiment.hardware.fabric != "process" or experiment.hardware.device == "cpu":
+        raise NotPredicted("workers do not compute on the accelerators of hardware.machine")
+    return machine, DEVICES[machine.accelerator]
+
+
+def _transformer(experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> Transformer:
+    name, target = experiment.model.name, experiment.model.target
+    try:
+        is_gpt = load_class("model", target, GPT, allowed) is GPT
+    except Exception:
+        is_gpt = False
+    if not is_gpt:
+        raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
+    knobs = experiment.model.knobs
+    return Transformer(
+        layers=knobs["n_layer"],
+        width=knobs["width"],
+        heads=knobs["n_head"],
+        context=spec.input_shape[0],
+        vocabulary=knobs["vocabulary"] or spec.classes,
+        kv_heads=knobs["n_kv_head"],
+        tied=knobs["tied"],
+        dropout=knobs["dropout"] > 0,
+    )
+
+
+def _layout(experiment: Experiment, workers: Workers) -> Layout:
+    strategy, sync = experiment.strategy, experiment.sync
+    if sync.name != "bsp":
+        raise NotPredicted(f"sync={sync.name} sends what the data and the run decide, or waits for nobody")
+    if experiment.choice("compress").name != "none":
+        raise NotPredicted(f"what compress={experiment.choice('compress').name} takes on an accelerator is not known")
+    knobs, axes = strategy.knobs, workers.mesh.axes
+    zero, micro_batches, dtype, offload = SHARED[sync.knobs.get("shard", "none")], 1, "float32", "none"
+    match strategy.name:
+        case "single" | "data_parallel" | "torch_ddp" | "tensor" | "torch_tensor":
+            pass
+        case "torch_fsdp" if knobs["shard_over"] is None:
+            zero = 3
+        case "zero":
+            zero = knobs["stage"] if knobs["stage"] is not None else 3 if knobs["offload"] == "all" else 2
+            micro_batches, dtype, offload = knobs["micro_batches"], DTYPES[knobs["precision"]], knobs["offload"]
+        case "pipeline" | "hybrid" | "torch_pipelining" if knobs["schedule"] in NO_BUBBLE_OF_ITS_OWN:
+            micro_batches = 1 if knobs["schedule"] == "naive" else knobs["micro_batches"]
+        case "pipeline" | "hybrid" | "torch_pipelining":
+            raise NotPredicted(f"strategy.schedule={knobs['schedule']}: no closed form gives its bubble")
+        case name:
+            raise NotPredicted(f"strategy={name} is not in cost/")
+    interleaved = knobs.get("schedule") == "interleaved"
+    recompute: Recompute = "full" if knobs.get("recompute") or experiment.model.knobs["recompute"] else "none"
+    samples = experiment.batch_size // (workers.replicas * micro_batches)
+    try:
+        return Layout(
+            batch=experiment.batch_size,
+            micro_batch=max(1, samples),
+            data=workers.replicas,
+            tensor=axes.get("tensor", 1),
+            stages=axes.get("stage", 1),
+            chunks=(knobs.get("chunks") or 2) if interleaved else 1,
+            zero=zero,
+            recompute=recompute,
+            offload=offload,
+            fused=True,
+            sequence=bool(knobs.get("sequence")),
+            overlap=True,
+            dtype=dtype,
+        )
+    except CostError as error:
+        raise NotPredicted(str(error)) from error
+
+
+def _cluster(machine: Machine, device: Device, workers: Workers) -> Cluster:
+    inside = INSIDE[device.name]
+    if machine.link is not None:  # its bandwidth; latency is that of a collective, as it was measured
+        inside = Link(inside.latency, machine.link.bandwidth)
+    between = inside
+    if workers.workers > machine.devices:
+        if machine.network is None:
+            raise NotPredicted(
+                f"{workers.workers} workers are on several hosts of {machine.devices} devices, and "
+                "hardware.machine.network does not say how these are linked"
+            )
+        between = Link(machine.network.latency, machine.network.bandwidth)
+    return Cluster(device, Links(inside, between, machine.devices), machine.host_link or Cluster.host_link)
+
+
+def as_dict(step: PredictedStep) -> dict[str, Any]:
+    """For `--format json`: seconds, samples a second, shares, dollars a step."""
+    seconds = step.time.total
+    parts = {name: getattr(step.time, name) for name in FORMULAS}
+    return {
+        "seconds": seconds,
+        "parts": parts,
+        "samples_per_second": step.samples / seconds,
+        "tokens_per_second": step.tokens / seconds,
+        "mfu": step.mfu,
+        "dollars": step.price(seconds),
+    }

@@ -1,0 +1,50 @@
+"""`paceline plan` with a predicted step: for people, for programs, and where it is refused."""
+
+import json
+
+import pytest
+
+GPT = ["plan", "hardware=a100_8", "model=gpt", "data=text", "data.context=128"]
+
+
+def test_people_read_the_step_its_parts_with_formulas_an_epoch_and_tokens(paceline) -> None:
+    ended = paceline(*GPT, "--tokens", "20e9")
+    assert ended.status == 0
+    assert "on 8 A100 in float32" in ended.out and "nothing of it was measured here" in ended.out
+    assert "a roofline for each kernel (Williams et al. 2009)" in ended.out
+    assert "\nan epoch of " in ended.out
+    assert "\n2e+10 tokens: " in ended.out and ", $" in ended.out
+
+
+def test_programs_read_raw_values(paceline) -> None:
+    raw = json.loads(paceline(*GPT, "--tokens", "1e9", "--format", "json").out)["step"]
+    assert raw["tokens"]["seconds"] == pytest.approx(1e9 / raw["tokens_per_second"])
+    assert raw["tokens"]["dollars"] == pytest.approx(raw["tokens"]["seconds"] * 40.97 / 3600)
+    assert raw["epoch"]["seconds"] > raw["seconds"] > 0
+
+
+def test_where_no_accelerator_is_described_a_plan_has_no_step_and_says_why_in_json(paceline) -> None:
+    raw = json.loads(paceline("plan", "--format", "json").out)
+    assert raw["step"] is None
+    assert raw["step_why"].startswith("hardware.machine names no accelerator")
+    assert "predicted step" not in paceline("plan").out
+
+
+def test_where_one_is_described_people_read_why_there_is_no_prediction(paceline) -> None:
+    out = paceline("plan", "hardware=t4", "model=cnn", "data=fashion_mnist").out
+    assert "predicted step: none; model=cnn is no GPT" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--tokens", "-3"], "--tokens=-3: a number of tokens is above 0"),
+        (["--tokens", "nan"], "--tokens=nan: a number of tokens is above 0"),
+        (["--tokens", "1e9", "--fit"], "--tokens: is of one plan, and --fit makes many"),
+        (["--tokens", "1e9", "sync=asp"], "--tokens: a step's time is not predicted: sync=asp"),
+    ],
+)
+def test_tokens_that_cannot_be_are_refused(paceline, arguments: list[str], says: str) -> None:
+    ended = paceline(*GPT, *arguments)
+    assert ended.status == 2
+    assert says in ended.err

@@ -1,0 +1,102 @@
+"""A plan's step on accelerators that are described: which layout it stands for, and what is not predicted."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline import engine
+from paceline.cost.device import Efficiency
+from paceline.cost.devices import DEVICES, INSIDE
+from paceline.cost.layout import Layout
+from paceline.cost.links import Link, Links
+from paceline.cost.step import Cluster, step_time
+from paceline.cost.transformer import Transformer
+from paceline.engine.errors import ConfigError
+from paceline.engine.step_time import FORMULAS, NotPredicted, PredictedStep, as_dict
+
+SMALL = ["data=text", "data.context=128", "model=gpt", "model.n_layer=8", "model.width=256", "batch_size=64"]
+EIGHT = ["hardware=a100_8", *SMALL]
+OF = Transformer(8, 256, 4, 128, 256, tied=False, dropout=False)
+CLUSTER = Cluster(
+    DEVICES["A100"], Links(Link(INSIDE["A100"].latency, 2.5e11), Link(INSIDE["A100"].latency, 2.5e11), 8), 2.4e10
+)
+USUAL = Layout(64, 8, data=8, fused=True, overlap=True, dtype="float32")
+
+
+def predicted(*overrides: str) -> PredictedStep:
+    prepared = engine.prepare(list(overrides))
+    return prepared.step_time(prepared.plan())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "layout"),
+    [
+        ("", {}),
+        ("strategy=torch_ddp", {}),
+        ("sync.shard=optimizer", {"zero": 1}),
+        ("strategy=torch_fsdp", {"zero": 3}),
+        ("strategy=zero", {"zero": 2}),
+        ("strategy=zero strategy.stage=3 strategy.precision=bf16", {"zero": 3, "dtype": "bfloat16"}),
+        ("strategy=zero strategy.offload=all", {"zero": 3, "offload": "all"}),
+        ("strategy=zero strategy.micro_batches=4", {"zero": 2, "micro_batch": 2}),
+        ("strategy=zero strategy.recompute=true", {"zero": 2, "recompute": "full"}),
+        ("model.recompute=true", {"recompute": "full"}),
+        ("strategy=tensor strategy.degree=4", {"data": 2, "micro_batch": 32, "tensor": 4}),
+        ("strategy=pipeline strategy.stages=4", {"data": 2, "stages": 4}),
+        ("strategy=pipeline strategy.schedule=interleaved", {"data": 4, "micro_batch": 4, "stages": 2, "chunks": 2}),
+        ("strategy=hybrid", {"data": 2, "stages": 2, "tensor": 2}),
+    ],
+)
+def test_a_strategy_stands_for_its_layout(overrides: str, layout: dict[str, Any]) -> None:
+    step = predicted(*EIGHT, *overrides.split())
+    assert step.time == step_time(OF, replace(USUAL, **layout), CLUSTER, Efficiency())
+
+
+def test_rates_shares_and_prices_follow_from_the_time() -> None:
+    step = predicted(*EIGHT)
+    seconds = step.time.total
+    assert step.mfu == pytest.approx(OF.pass_flops(64, recomputed=False) / (seconds * 8 * 19.5e12))
+    assert step.of_tokens(1e9) == pytest.approx(1e9 / (64 * 128) * seconds)
+    assert step.price(3600) == pytest.approx(40.97)
+    raw = as_dict(step)
+    assert sum(raw["parts"].values()) == pytest.approx(raw["seconds"])
+    assert raw["samples_per_second"] * 128 == pytest.approx(raw["tokens_per_second"])
+    assert set(raw["parts"]) == set(FORMULAS)
+
+
+def test_two_hosts_talk_over_their_cards_and_cost_twice_as_much() -> None:
+    two = predicted(*EIGHT, "hardware.workers=16")
+    cluster = replace(CLUSTER, links=Links(CLUSTER.links.inside, Link(6e-5, 5e10), 8))
+    layout = replace(USUAL, data=16, micro_batch=4)
+    assert two.time == step_time(OF, layout, cluster, Efficiency())
+    assert two.price(3600) == pytest.approx(2 * 40.97)
+
+
+def test_an_unknown_price_stays_unknown() -> None:
+    assert predicted(*EIGHT, "hardware.machine.price_per_hour=null").price(3600) is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (SMALL, "hardware.machine names no accelerator"),
+        (["hardware=laptop", *SMALL], "hardware.machine names no accelerator"),
+        ([*EIGHT, "hardware.device=cpu"], "workers do not compute on the accelerators"),
+        (["hardware=a100_8", "model=cnn", "data=fashion_mnist"], "model=cnn is no GPT"),
+        ([*EIGHT, "sync=asp"], "sync=asp sends what the data and the run decide"),
+        ([*EIGHT, "compress=qsgd"], "what compress=qsgd takes on an accelerator is not known"),
+        ([*EIGHT, "strategy=pipeline", "strategy.schedule=zb_h1"], "zb_h1: no closed form gives its bubble"),
+        ([*EIGHT, "strategy=torch_fsdp", "strategy.shard_over=4"], "strategy=torch_fsdp is not in cost/"),
+        (["hardware=h200", *SMALL, "hardware.workers=8"], "hardware.machine.network does not say"),
+        ([*EIGHT, "hardware.machine.accelerator=B200"], "how fast B200 is in float32 is not in paceline.cost.devices"),
+    ],
+)
+def test_what_is_not_predicted_says_why(overrides: list[str], why: str) -> None:
+    with pytest.raises(NotPredicted, match=why):
+        predicted(*overrides)
+
+
+def test_an_accelerator_that_nobody_knows_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"accelerator=A1000: choose one of V100, T4, .*, or null"):
+        engine.prepare([*EIGHT, "hardware.machine.accelerator=A1000"])
