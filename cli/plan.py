@@ -17,6 +17,7 @@ from .timetable import drawn, title_of
 if TYPE_CHECKING:
     from ..engine.experiment import Experiment
     from ..engine.plan import PartPlan, Plan
+    from ..engine.session import Prepared
     from ..strategies.base import Traffic
     from ..strategies.mesh import Mesh
 
@@ -76,7 +77,7 @@ def plan(
         table = None if timetable is None else timetable.as_dict()
         step, raw_step = predicted(prepared, planned, tokens)
         text = _for_people(planned, table, step)
-        raw = raw_plan(planned) | raw_step | ({} if table is None else {"schedule": table})
+        raw = raw_plan(planned, table) | raw_step
         note_all(planned.notes)
         if svg is not None:
             _picture(planned, table, svg)
@@ -109,7 +110,13 @@ def _schedule_of(plan: "Plan") -> str:
     return schedule_of(plan.experiment)
 
 
-def raw_plan(plan: "Plan") -> dict[str, Any]:
+def raw_checked(prepared: "Prepared", plan: "Plan") -> dict[str, Any]:
+    """What `paceline plan --format json` prints."""
+    timetable = prepared.timetable()
+    return raw_plan(plan, None if timetable is None else timetable.as_dict()) | predicted(prepared, plan, None)[1]
+
+
+def raw_plan(plan: "Plan", timetable: dict[str, Any] | None) -> dict[str, Any]:
     """Everything, in plain values: bytes, bytes a step, entries of parameters."""
     from ..tracking.redact import redact
 
@@ -131,6 +138,7 @@ def raw_plan(plan: "Plan") -> dict[str, Any]:
         ],
         "mesh_ranks": raw_mesh(plan),
         "config": redact(plan.experiment.model_dump()),
+        **({} if timetable is None else {"schedule": timetable}),
     }
 
 

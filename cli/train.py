@@ -9,7 +9,7 @@ from .agent import from_agent
 from .completion import complete_checkpoint
 from .options import AllowModule, ConfigDir, Format, Overrides
 from .output import note, note_all, results_alone, shortest, show, show_json, terminal_width
-from .plan import raw_plan
+from .plan import raw_checked
 
 if TYPE_CHECKING:
     from ..engine import Result
@@ -75,7 +75,7 @@ def train(
         planned = prepared.plan()
         note_all(planned.notes)
         if format == "json":
-            show_json(raw_plan(planned))
+            show_json(raw_checked(prepared, planned))
         else:
             show(_checked(planned))
         return

@@ -21,7 +21,7 @@ def test_bytes_by_rank_are_those_of_the_plan(strategy: str) -> None:
     axis = "stage" if strategy == "pipeline" else "tensor"
     assert [row["at"] for row in rows] == [{"replica": i // 2, axis: i % 2} for i in range(4)]
     assert [(send["axis"], send["among"]) for send in rows[3]["sends"]] == [(axis, [2, 3]), ("replica", [1, 3])]
-    assert raw_plan(plan)["mesh_ranks"] == rows
+    assert raw_plan(plan, None)["mesh_ranks"] == rows
 
 
 def test_a_hybrid_sends_along_each_axis_and_says_which_stage_is_whole() -> None:
