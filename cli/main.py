@@ -17,8 +17,10 @@ import typer
 from ..compat.typer import ClickException
 from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
+from .cost import cost
 from .doctor import doctor
 from .list import list_choices
+from .options import Help
 from .output import note, open_closed_streams, show
 from .plan import plan
 from .show import show_one
@@ -34,15 +36,15 @@ complete_in_shells()
 app = typer.Typer(
     name="paceline",
     no_args_is_help=True,
-    # Typer's own --help and completion options load pydantic even when they are not given: half of the time of a start
-    add_help_option=False,
-    add_completion=False,
+    add_help_option=False,  # see Help
+    add_completion=False,  # likewise
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train)
 app.command()(plan)
+app.add_typer(cost, name="cost")
 app.command()(sweep)
 app.command()(compare)
 app.command("show")(show_one)
@@ -60,12 +62,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _help(ctx: typer.Context, asked: bool) -> None:
-    if asked:
-        show(ctx.get_help())
-        raise typer.Exit
-
-
 @app.callback()
 def paceline(
     version: Annotated[
@@ -73,15 +69,14 @@ def paceline(
     ] = False,
     install_completion: InstallCompletion = False,
     show_completion: ShowCompletion = False,
-    help: Annotated[
-        bool, typer.Option("-h", "--help", callback=_help, is_eager=True, help="Show this message and exit.")
-    ] = False,
+    help: Help = False,
 ) -> None:
     """Compare ways of training one model on many workers, from one line.
 
     \b
     paceline list                                the strategies, sync modes, models, data sets, ...
     paceline plan strategy=pipeline              what would run, and what it would cost
+    paceline cost                                days, dollars and kilowatt hours of training, before there is any
     paceline train sync=asp hardware.workers=4   train
     paceline compare                             the runs side by side
     paceline upload                              send runs that were recorded offline to W&B

@@ -6,6 +6,17 @@ from typing import Annotated, Literal
 import typer
 
 from .completion import complete_override
+from .output import show
+
+
+def _help(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        show(ctx.get_help())
+        raise typer.Exit
+
+
+# Of a group of commands. Typer's own loads pydantic even when it is not given: half of the time of a start
+Help = Annotated[bool, typer.Option("-h", "--help", callback=_help, is_eager=True, help="Show this message and exit.")]
 
 Overrides = Annotated[
     list[str] | None,

@@ -1,1 +1,1 @@
-"""What training costs: seconds, bytes and memory by closed forms, before anything runs."""
+"""What training takes: time, bytes, memory, money and energy, by closed forms, before anything runs."""

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from .rules import CostError
+
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "all"]
-
-
-class CostError(ValueError):
-    """What was asked cannot be: the value, the rule, and what would do."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..cost.device import Device, Efficiency
 from ..cost.devices import DEVICES, INSIDE
-from ..cost.layout import CostError, Layout, Recompute
+from ..cost.layout import Layout, Recompute
 from ..cost.links import Link, Links
+from ..cost.rules import CostError
 from ..cost.step import Cluster, StepTime, step_time
 from ..cost.transformer import Transformer
 from ..tasks.base import DataSpec

@@ -33,6 +33,85 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- what training takes
+    Mutation(
+        "cost/training_time.py",
+        "(FORWARD if recompute else 0)",
+        "(BACKWARD if recompute else 0)",
+        "tests/cost/test_training_time.py",
+    ),
+    Mutation(
+        "cost/training_time.py",
+        "/ (devices * flops)",
+        "/ flops",
+        "tests/cost/test_training_time.py",
+    ),
+    Mutation(
+        "cost/training_time.py",
+        "ceil(devices / a_machine)",
+        "devices // a_machine",
+        "tests/cost/test_training_time.py",
+    ),
+    Mutation(
+        "cost/purchase.py",
+        "return price * depreciation + running",
+        "return price * depreciation",
+        "tests/cost/test_purchase.py",
+    ),
+    Mutation(
+        "cost/purchase.py",
+        "return price_per_hour * HOURS * occupancy",
+        "return price_per_hour * HOURS",
+        "tests/cost/test_purchase.py",
+    ),
+    Mutation(
+        "cost/purchase.py",
+        "return owning / renting * occupancy",
+        "return owning / renting",
+        "tests/cost/test_purchase.py",
+    ),
+    Mutation(
+        "cost/interruptions.py",
+        "(1 + sqrt(ratio) / 3 + ratio / 9) - checkpoint",
+        "(1 + sqrt(ratio) / 3 + ratio / 9)",
+        "tests/cost/test_interruptions.py",
+    ),
+    Mutation(
+        "cost/interruptions.py",
+        "exp(restart / between) * expm1",
+        "(1 + restart / between) * expm1",
+        "tests/cost/test_interruptions.py",
+    ),
+    Mutation(
+        "cost/interruptions.py",
+        "if checkpoint >= 2 * between:",
+        "if False:",
+        "tests/cost/test_interruptions.py",
+    ),
+    Mutation(
+        "cost/energy.py",
+        "* utilisation * pue / 1000",
+        "* pue / 1000",
+        "tests/cost/test_energy.py",
+    ),
+    Mutation(
+        "cost/rules.py",
+        "if not math.isfinite(value) or",
+        "if",
+        "tests/cost/test_training_time.py",
+    ),
+    Mutation(
+        "engine/parameters.py",
+        'with torch.device("meta"):',
+        "if True:",
+        "tests/cli/test_cli_cost.py -k allocated",
+    ),
+    Mutation(
+        "cli/cost_choices.py",
+        '_at(choice.knobs(), key.split(".")) == value',
+        "True",
+        "tests/cli/test_cli_cost.py -k overrides_is_given",
+    ),
     # -- how workers reach each other
     Mutation(
         "comm/ledger.py",

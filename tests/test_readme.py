@@ -23,6 +23,7 @@ PAGES = (
     OWN_DATA,
     "docs/running.md",
     "docs/memory.md",
+    "docs/cost.md",
     "docs/sync_modes.md",
     "docs/sweeps.md",
 )

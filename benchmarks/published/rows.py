@@ -9,9 +9,10 @@ from pathlib import Path
 
 from paceline.cost.device import Device, Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
-from paceline.cost.layout import CostError, Layout, Offload, Recompute
+from paceline.cost.layout import Layout, Offload, Recompute
 from paceline.cost.links import Link, Links
 from paceline.cost.memory import held
+from paceline.cost.rules import CostError
 from paceline.cost.step import Cluster, step_time
 from paceline.cost.transformer import Transformer
 

@@ -50,6 +50,8 @@ def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_resu
         ["--help"],
         ["train", "--help"],
         ["plan", "--help"],
+        ["cost", "--help"],
+        ["cost", "days", "--help"],
         ["compare", "--help"],
         ["sweep", "--help"],
         ["show", "--help"],
@@ -70,6 +72,19 @@ def test_list_compare_and_sync_need_neither_torch_nor_hydra(arguments: list[str]
     assert not loaded_by(arguments, here)[1] & (HEAVY - {"pydantic"})  # Typer reads arguments with pydantic
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["days", "--parameters", "1B", "--tokens", "1B", "--devices", "1", "--flops", "1T"],
+        ["spot", "--time", "9h", "--between", "9h", "--checkpoint", "9s", "--restart", "9s"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_costs_of_numbers_need_neither_torch_nor_hydra(arguments: list[str], here: Path) -> None:
+    status, names = loaded_by(["cost", *arguments], here)
+    assert status == 0 and not names & (HEAVY - {"pydantic"})
+
+
 @pytest.mark.parametrize("override", ["strateg=single", "strategy=sngle", "optimizer.rl=1", "epochs=none"])
 def test_a_misspelt_name_is_refused_before_torch_is_loaded(override: str, here: Path) -> None:
     status, names = loaded_by(["train", override], here)
@@ -82,7 +97,7 @@ def test_version(paceline) -> None:
 
 
 def test_every_command_teaches_by_example(paceline) -> None:
-    for command in ("train", "plan", "sweep", "compare", "show", "upload", "list"):
+    for command in ("train", "plan", "cost", "sweep", "compare", "show", "upload", "list"):
         ended = paceline(command, "--help")
         assert ended.status == 0 and f"  paceline {command}" in ended.out
     assert "training is possible" in paceline("doctor", "--help").out

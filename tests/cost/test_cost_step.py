@@ -5,8 +5,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from paceline.cost.device import Device, Efficiency
-from paceline.cost.layout import CostError, Layout
+from paceline.cost.layout import Layout
 from paceline.cost.links import Link, Links
+from paceline.cost.rules import CostError
 from paceline.cost.step import Cluster, Passes, beside, head_passes, layer_passes, step_time
 from paceline.cost.transformer import Transformer
 

@@ -1,0 +1,145 @@
+"""What `paceline cost days` takes from a configuration: the model's parameters, the hardware's devices and price."""
+
+import re
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..cost.quantity import Quantity
+from ..engine.errors import ConfigError
+from .choices import group_of
+from .fit import TRAINED_IN
+
+if TYPE_CHECKING:
+    from ..engine.experiment import Experiment, Machine
+
+MODEL, HARDWARE = ("model", "data", "experiment"), ("hardware",)
+ASKED = (*MODEL, *HARDWARE, "strategy", "task")  # what the answer depends on, or what they need beside them
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A composed configuration, and how it was typed."""
+
+    experiment: "Experiment"
+    overrides: list[str]
+    config_dir: Path | None
+    allowed: tuple[str, ...]
+
+    @property
+    def names_a_model(self) -> bool:
+        return any(_group(text) in MODEL for text in self.overrides)
+
+    @property
+    def machine(self) -> "Machine | None":
+        return self.experiment.hardware.machine
+
+    def parameters(self) -> Quantity:
+        from ..engine.parameters import count
+
+        name = self.experiment.model.name
+        return Quantity("P", "parameters", count(self.experiment, self.allowed), "parameters", f"counted: model={name}")
+
+    def recomputes(self) -> tuple[bool, str] | None:
+        """Whether backward computes the forward pass again, and what says so; None: the model has no such knob."""
+        for group in ("strategy", "model"):
+            if self.experiment.choice(group).knobs.get("recompute"):
+                return True, f"{group}.recompute=true"
+        return (False, "model.recompute=false") if "recompute" in self.experiment.model.knobs else None
+
+    def devices(self) -> tuple[Quantity, Quantity]:
+        """Those that compute, and the machines that hold them. Raises `ConfigError`."""
+        machine, workers = self.machine, self.experiment.hardware.workers
+        assert machine is not None
+        if machine.devices == 0:
+            return (
+                Quantity("n", "devices", 1, "CPU", "hardware.machine.devices=0: workers share the CPU of one machine"),
+                Quantity("m", "machines", 1, "machines", "the same"),
+            )
+        if workers is None:
+            raise ConfigError("hardware.workers=null: how many devices train is missing; give hardware.workers=N")
+        return (
+            Quantity("n", "devices", workers, "devices", self._source("workers", workers)),
+            Quantity(
+                "m",
+                "machines",
+                ceil(workers / machine.devices),
+                "machines",
+                f"n devices in machines of {machine.devices}",
+            ),
+        )
+
+    def rate(self, precision: str | None) -> Quantity:
+        """What a device sustains, in the precision asked for, else the strategy's. Raises `ConfigError`."""
+        machine = self.machine
+        assert machine is not None
+        knob = str(self.experiment.strategy.knobs.get("precision", "fp32"))
+        dtype = precision or TRAINED_IN.get(knob, knob)
+        flops: dict[str, float] = {**machine.flops}
+        if dtype not in flops:
+            known = f"known are {', '.join(flops)} (--precision)" if flops else "none is known; --flops X gives one"
+            raise ConfigError(f"hardware.machine.flops.{dtype}: the hardware has no rate in {dtype}; {known}")
+        whose = "" if precision else f"{dtype}, as strategy={self.experiment.strategy.name} trains (--precision); "
+        return Quantity(
+            "X",
+            "flops",
+            flops[dtype],
+            "flops a second, a device",
+            whose + self._source(f"machine.flops.{dtype}", flops[dtype]),
+        )
+
+    def price(self) -> Quantity | None:
+        machine = self.machine
+        assert machine is not None
+        if machine.price_per_hour is None:
+            return None
+        value = machine.price_per_hour
+        return Quantity(
+            "p", "price_per_hour", value, "US$ an hour, a machine", self._source("machine.price_per_hour", value)
+        )
+
+    def _source(self, key: str, value: float) -> str:
+        """The choice's file and what is written there beside the number, unless another was given."""
+        names = [text.partition("=")[2] for text in self.overrides if text.startswith("hardware=")]
+        for choice in group_of("hardware", self.config_dir) if names else []:
+            if choice.name == names[-1] and _at(choice.knobs(), key.split(".")) == value:
+                beside = _comment(choice.path, key.rpartition(".")[2])
+                return f"hardware={choice.name}{f': {beside}' if beside else ''}"
+        return f"given: hardware.{key}"
+
+
+def choose(overrides: list[str], config_dir: Path | None, allowed: list[str]) -> Chosen | None:
+    """None: nothing was overridden. Raises `ConfigError`."""
+    if not overrides:
+        return None
+    from ..engine.compose import compose
+
+    experiment = compose(overrides, config_dir)
+    for text in overrides:
+        if _group(text) not in ASKED:
+            raise ConfigError(f"{text}: days do not depend on it; what they depend on is model, data and hardware")
+        if _group(text) in HARDWARE and experiment.hardware.machine is None:
+            raise ConfigError(
+                f"{text}: hardware.machine=null says neither how fast a device is nor what it costs; choose another, "
+                "such as hardware=a100_8, or leave it out and give --devices and --flops"
+            )
+    return Chosen(experiment, overrides, config_dir, tuple(allowed))
+
+
+def _group(override: str) -> str:
+    return re.split(r"[=.@/]", override.lstrip("+~"))[0]
+
+
+def _at(content: object, path: list[str]) -> float | None:
+    for key in path:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, int | float) else None
+
+
+def _comment(file: Path, key: str) -> str:
+    """What stands behind the number of this key."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if line.strip().startswith(f"{key}:"):
+            return line.partition("  # ")[2].strip()
+    return ""

@@ -1,0 +1,70 @@
+"""Numbers on the command line of `paceline cost`: 300e9, 300B, 50%, 90s, with the rule that each is held to."""
+
+import re
+from dataclasses import dataclass
+
+from ..cost.quantity import Quantity
+from ..cost.rules import RULES
+from ..engine.errors import ConfigError
+
+SCALES = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
+HOURS = {"s": 1 / 3600, "min": 1 / 60, "h": 1.0, "d": 24.0}
+LONGEST = 30  # characters
+
+
+@dataclass(frozen=True)
+class Number:
+    """An option that takes a number. `rule`: its name in cost/rules.py."""
+
+    option: str
+    symbol: str  # in formulas
+    rule: str
+    unit: str  # hours: it is given with a unit of time
+    meaning: str
+
+    def read(self, text: str | None) -> Quantity | None:
+        """What was given. Raises `ConfigError` with option, value and rule."""
+        if text is None:
+            return None
+        value = self._value(text)
+        rule = RULES[self.rule]
+        if not rule.holds(value):
+            raise ConfigError(f"{self.option} {_shown(text)}: {rule}{' hours' if self.unit == 'hours' else ''}")
+        return Quantity(self.symbol, self.rule, value, self.unit, f"given: {self.option}")
+
+    def need(self, text: str | None) -> Quantity:
+        """Raises `ConfigError` where it is missing, too."""
+        found = self.read(text)
+        if found is None:
+            raise ConfigError(f"{self.option}: is missing; it is {self.meaning}")
+        return found
+
+    def _value(self, text: str) -> float:
+        is_time = self.unit == "hours"
+        scales = HOURS if is_time else SCALES
+        found = re.fullmatch(r"([-+]?[\d._]*\d\.?(?:[eE][-+]?\d+)?)([a-zA-Z%]*)", text.strip())
+        try:
+            assert len(text) <= LONGEST and found is not None
+            return float(found[1]) * scales[found[2]]
+        except (AssertionError, ValueError, KeyError):
+            example = (
+                "a number with a unit: 90s, 10min, 24h or 3d" if is_time else "a number such as 300e9, 300B or 0.5"
+            )
+            raise ConfigError(f"{self.option} {_shown(text)}: must be {example}") from None
+
+
+def _shown(text: str) -> str:
+    from ..tracking.text import shown
+
+    return shown(text, LONGEST)
+
+
+def refuse_together(first: str, second: str, why: str) -> ConfigError:
+    """Two options that say the same."""
+    return ConfigError(f"{first}: {second} is given, too, and {why}; leave one of them out")
+
+
+def short(value: float) -> str:
+    """Six digits at most: 144, 55,534, 3e11."""
+    text = f"{value:,.6g}"
+    return text.replace("e+", "e").replace("e0", "e")
