@@ -141,5 +141,7 @@ def _comment(file: Path, key: str) -> str:
     """What stands behind the number of this key."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.strip().startswith(f"{key}:"):
-            return line.partition("  # ")[2].strip()
+            from ..tracking.text import shown
+
+            return shown(line.partition("  # ")[2].strip())
     return ""

@@ -42,7 +42,7 @@ class Number:
     def _value(self, text: str) -> float:
         is_time = self.unit == "hours"
         scales = HOURS if is_time else SCALES
-        found = re.fullmatch(r"([-+]?[\d._]*\d\.?(?:[eE][-+]?\d+)?)([a-zA-Z%]*)", text.strip())
+        found = re.fullmatch(r"([-+]?[\d._]*\d\.?(?:[eE][-+]?\d+)?)([a-zA-Z%]*)", text.strip(), re.ASCII)
         try:
             assert len(text) <= LONGEST and found is not None
             return float(found[1]) * scales[found[2]]

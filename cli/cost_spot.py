@@ -100,7 +100,7 @@ def spot(
 
 def _time(row: dict[str, Any], work: float) -> str:
     return (
-        f"a checkpoint after each {duration(3600 * row['interval_hours'])} of work ({row['by']}): "
+        f"a checkpoint after each {duration(3600 * work / row['checkpoints'])} of work ({row['by']}): "
         f"{duration(3600 * work)} of training are expected to take {duration(3600 * row['expected_hours'])}, "
         f"{row['overhead']:.1%} more, with {row['interruptions']:,.1f} interruptions"
     )

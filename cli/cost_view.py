@@ -56,4 +56,6 @@ def dollars(amount: float) -> str:
 
 
 def _number(value: float) -> str:
+    if value >= 1e9:
+        return short(value)
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"

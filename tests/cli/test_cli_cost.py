@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from paceline.cli.choices import CONF
 from paceline.cost.energy import PUE, WORLD
 from paceline.tasks.models.gpt import GPT
 
@@ -146,6 +147,19 @@ def test_parameters_are_counted_without_being_allocated(answer, monkeypatch: pyt
     assert built == [{"meta"}] and 1e8 < inputs["P"]["value"] < 2e8
 
 
+def test_a_time_beyond_all_measure_is_short(paceline) -> None:
+    out = paceline("cost", "days", "--parameters", "1e18", "--tokens", "1e18", "--devices", "1", "--flops", "1").out
+    assert out.startswith("training takes 2.53678e29 years\n")
+
+
+def test_hardware_of_ones_own_has_its_own_sources(paceline, here: Path) -> None:
+    (here / "conf" / "hardware").mkdir(parents=True)
+    text = (CONF / "hardware" / "t4.yaml").read_text().replace("0.526  # AWS", "0.25  # \x1b[31mour own, 2026; not AWS")
+    (here / "conf" / "hardware" / "mine.yaml").write_text(text.replace("\x1b", "\u200f"))
+    out = paceline("cost", "days", *GPT3, "hardware=mine", "--config-dir", "conf").out
+    assert "hardware=mine: \\u200f[31mour own, 2026; not AWS" in out and "\u200f" not in out
+
+
 # -- buy
 
 
@@ -211,7 +225,8 @@ def test_an_interval_of_ones_own_is_answered_too(answer, paceline) -> None:
     assert [row["by"] for row in results["rows"]] == ["Young", "Daly", "given"]
     assert results["rows"][2]["checkpoints"] == 50
     assert results["rows"][2]["expected_hours"] > results["rows"][1]["expected_hours"] * 1.1
-    assert "(given)" in paceline("cost", "spot", *SPOT, "--interval", "10h").out.splitlines()[0]
+    first = paceline("cost", "spot", *SPOT, "--interval", "9d").out.splitlines()[0]
+    assert first.startswith("a checkpoint after each 6.9 days of work (given): 21 days of training")
 
 
 # -- energy
