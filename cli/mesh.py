@@ -11,23 +11,35 @@ LINES = 8  # of a table; JSON has all
 
 
 def raw_mesh(plan: "Plan") -> list[dict[str, Any]]:
-    """Of each worker; bytes, and bytes a step. Empty where replicas are one part each."""
-    return [_of(plan, rank) for rank in range(plan.layout.workers)] if plan.layout.parts > 1 else []
+    """Of each worker; bytes, and bytes a step. Empty where replicas are one part each, and a sync mode alone sends."""
+    return [_of(plan, rank) for rank in range(plan.layout.workers)] if is_shown(plan) else []
+
+
+def is_shown(plan: "Plan") -> bool:
+    return plan.layout.parts > 1 or bool(plan.strategy.across_replicas)
 
 
 def _of(plan: "Plan", rank: int) -> dict[str, Any]:
     parts, mesh = plan.layout.parts, plan.layout.mesh
     part = plan.parts[rank % parts]
     sends: list[dict[str, Any]] = [
-        {"axis": axis, "bytes": part.along[axis], "among": mesh.along(rank, axis), "to": _to(plan, rank, axis)}
+        {
+            "axis": axis,
+            "by": "strategy",
+            "bytes": part.along[axis],
+            "among": mesh.along(rank, axis),
+            "to": _to(plan, rank, axis),
+        }
         for axis, size in mesh.axes.items()
-        if axis != "replica" and size > 1
+        if size > 1 and axis in part.along
     ]
     if plan.layout.replicas > 1 or plan.layout.servers:
-        sends.append({"axis": "replica", "bytes": _outside(part), "among": mesh.along(rank, "replica"), "to": None})
+        among = mesh.along(rank, "replica")
+        sends.append({"axis": "replica", "by": "sync", "bytes": _outside(part), "among": among, "to": None})
     return {
         "rank": rank,
         "at": mesh.position(rank),
+        "of_each_sample": plan.strategy.of_each_sample(rank % parts) or None,
         "layers": list(part.layers),
         "parameters": part.parameters,
         "parameter_bytes": part.held_in_parameters,
@@ -71,7 +83,8 @@ def drawn_mesh(plan: "Plan") -> list[str]:
 
 def _held(plan: "Plan", row: dict[str, Any]) -> str:
     if plan.layout.mesh.axes.get("stage", 1) == 1:
-        return f"{row['share']:.1%} of the model"
+        model = "the whole model" if row["share"] == 1 else f"{row['share']:.1%} of the model"
+        return f"{row['of_each_sample']} of each sample, {model}" if row["of_each_sample"] else model
     part = plan.parts[row["rank"] % plan.layout.parts]
     held = ", ".join(" .. ".join(dict.fromkeys([run[0], run[-1]])) for run in part.runs)
     if (pieces := plan.layout.mesh.axes.get("tensor", 1)) == 1:
@@ -83,11 +96,12 @@ def _sent(plan: "Plan", send: dict[str, Any]) -> str:
     from ..tracking.compare import human_bytes
 
     size = "varies" if send["bytes"] is None else human_bytes(send["bytes"])
-    if send["axis"] == "replica" and plan.layout.servers:
+    if send["axis"] == "replica" and send["by"] == "sync" and plan.layout.servers:
         return f"replica: {size} to servers"
     if send["to"] is not None:
         return f"{send['axis']}: {size} to {_ranks(send['to'], ' and ')}"
-    return f"{send['axis']}: {size} among {_ranks(send['among'], ', ')}"
+    what = f" ({plan.strategy.across_replicas})" if send["axis"] == "replica" and send["by"] == "strategy" else ""
+    return f"{send['axis']}: {size} among {_ranks(send['among'], ', ')}{what}"
 
 
 def _ranks(ranks: list[int], between: str) -> str:

@@ -8,7 +8,7 @@ import typer
 from .choices import group_of
 from .compare import check_file
 from .fit import fit_for_people, raw_fit
-from .mesh import drawn_mesh, raw_mesh
+from .mesh import drawn_mesh, is_shown, raw_mesh
 from .options import AllowModule, ConfigDir, Overrides
 from .output import aligned, note, note_all, results_alone, shortest, show, show_json
 from .step_time import predicted
@@ -170,7 +170,7 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str])
         _title(plan),
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
-        *(["\n".join(drawn_mesh(plan))] if plan.layout.parts > 1 else []),
+        *(["\n".join(drawn_mesh(plan))] if is_shown(plan) else []),
         f"predicted: {_sent(plan)} sent for each worker and step{shared}{_before(plan)}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
         *(["\n".join(step)] if step else []),

@@ -29,8 +29,8 @@ class Work(ABC):
 class Comm(ABC):
     """One worker's end of a fabric, or of a sub-group of it.
 
-    `rank` and `size` are those of the group. `board`, `ledger` and `timeline` are the worker's:
-    sub-groups share them.
+    `rank` and `size` are those of the group. `board`, `ledger` and `timeline` are the worker's: sub-groups share them,
+    but for the ledger of a group along an axis, which counts for the worker's, too.
     """
 
     rank: int
@@ -139,10 +139,11 @@ class Comm(ABC):
         """
 
     @abstractmethod
-    def split(self, color: int | None) -> "Comm | None":
+    def split(self, color: int | None, axis: str | None = None) -> "Comm | None":
         """The sub-group of those who gave the same `color`, in the order of their ranks; None gives none.
 
-        Every worker of the group must call it.
+        Every worker of the group must call it. `axis`: of the mesh, along which the sub-group's bytes are counted; None
+        for that of this group.
         """
 
     @abstractmethod

@@ -72,7 +72,7 @@ def _join(
     for other, word in enumerate(said):
         if word["host"] == hosts[rank] and other != rank:
             worker.watch(other, word["process"])
-    return ProcessComm(worker, everyone, "world", world)
+    return ProcessComm(worker, everyone, "world", world, worker.ledger)
 
 
 def _own_address(other: str) -> str:

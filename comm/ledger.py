@@ -21,23 +21,32 @@ from fractions import Fraction
 
 
 class Ledger:
-    """Bytes and messages of training by primitive, since the worker started."""
+    """Bytes and messages of training by primitive, since the worker started; of all groups, and along each axis."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: "Ledger | None" = None) -> None:
+        """`whole`: that of all groups, where this one is of some."""
         self.bytes: dict[str, Fraction] = defaultdict(Fraction)  # exact: a ring's share of odd sizes is no whole number
         self.messages: Counter[str] = Counter()
-        self._aside = False
+        self.axes: dict[str, Ledger] = {}
+        self._whole, self._aside = whole, False
+
+    def along(self, axis: str) -> "Ledger":
+        """Of the groups along an axis of the mesh: what is counted there is counted here, too."""
+        whole = self if self._whole is None else self._whole
+        return whole.axes.setdefault(axis, Ledger(whole))
 
     def count(self, primitive: str, payload: int | Fraction) -> None:
         """One call of `primitive` sends `payload` bytes from this worker."""
-        if not self._aside:
+        if not self.is_aside:
             self.bytes[primitive] += payload
             self.messages[primitive] += 1
+            if self._whole is not None:
+                self._whole.count(primitive, payload)
 
     @property
     def is_aside(self) -> bool:
         """Whether what happens now is left out; on a virtual cluster no time passes for it either."""
-        return self._aside
+        return self._aside if self._whole is None else self._whole.is_aside
 
     def snapshot(self) -> dict[str, int]:
         """Bytes by primitive so far, rounded to whole ones."""
@@ -46,6 +55,10 @@ class Ledger:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """What is sent meanwhile is not part of training (evaluation, checkpoints, set-up) and is left out."""
+        if self._whole is not None:
+            with self._whole.aside():
+                yield
+            return
         before, self._aside = self._aside, True
         try:
             yield

@@ -104,9 +104,16 @@ def _tensor_in(memory: mmap.mmap, like: Tensor) -> Tensor:
 class ProcessComm(Comm):
     """A worker process's end of a group. `ranks` are the group's members, numbered in the whole run."""
 
-    def __init__(self, worker: Worker, ranks: list[int], name: str, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        ranks: list[int],
+        name: str,
+        group: dist.ProcessGroup | None,
+        ledger: Ledger,
+    ) -> None:
         self._worker, self.ranks = worker, ranks
-        self.ledger, self.timeline = worker.ledger, worker.timeline
+        self.ledger, self.timeline = ledger, worker.timeline
         self.board = self._board = worker.board
         self.rank, self.size, self.name = ranks.index(worker.board.rank), len(ranks), name
         self.group = group  # torch's own group: what torch's reference implementations take
@@ -432,7 +439,7 @@ class ProcessComm(Comm):
         self._all_say(f"{prefix}/used", "", what)
         return memory
 
-    def split(self, color: int | None) -> "ProcessComm | None":
+    def split(self, color: int | None, axis: str | None = None) -> "ProcessComm | None":
         self._splits += 1
         prefix = f"split/{self.name}/{self._splits}"
         said = self._all_say(prefix, str(color), f"the split of {self.name}")
@@ -442,7 +449,8 @@ class ProcessComm(Comm):
         name = f"{self.name}/{self._splits}.{color}"
         rank = ranks.index(self._board.rank)
         group = self._worker.groups.make(name, rank, len(ranks)) if len(ranks) > 1 else None
-        return ProcessComm(self._worker, ranks, name, group)
+        ledger = self.ledger if axis is None else self.ledger.along(axis)
+        return ProcessComm(self._worker, ranks, name, group, ledger)
 
     def _all_say(self, prefix: str, value: str, what: str) -> list[str]:
         """Every worker of the group says something; returns all of it. Raises `HangError` or `PeerLostError`."""

@@ -579,13 +579,14 @@ class VirtualComm(Comm):
         if lock.holder is not None:
             self._cluster.turns.wake(lock.holder, self._worker.clock)
 
-    def split(self, color: int | None) -> "VirtualComm | None":
+    def split(self, color: int | None, axis: str | None = None) -> "VirtualComm | None":
         colors: list[int | None] = self.attend(self._meet("split", color, list))
         if color is None:
             return None
         ranks = [rank for rank, its in zip(self.ranks, colors, strict=True) if its == color]
         name = f"{self.name}/{self._meetings}.{color}"
-        return VirtualComm(self._cluster, self._worker, ranks, name, self._board, self.ledger, self.timeline)
+        ledger = self.ledger if axis is None else self.ledger.along(axis)
+        return VirtualComm(self._cluster, self._worker, ranks, name, self._board, ledger, self.timeline)
 
     def lost(self) -> frozenset[int]:
         return frozenset()  # a worker that fails ends the run

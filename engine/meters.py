@@ -19,6 +19,7 @@ import torch
 from ..comm import Comm
 from ..comm.timeline import Operation, Pass, StepSplit, last_launches, split
 from ..strategies.base import Measures
+from ..strategies.exchange.collectives.base import added
 from ..tracking.records import Measured, Staleness, StepTime, Wire, WorkerTime
 from .layout import Layout, Role
 
@@ -41,6 +42,7 @@ class Report:
     bytes: dict[str, int]
     messages: dict[str, int]
     memory: dict[str, int]
+    along: dict[str, float] = field(default_factory=dict[str, float])  # of `bytes`, by the axis of the mesh
     sync: Measures = field(default_factory=Measures)
     left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
@@ -142,6 +144,7 @@ class Meter:
             samples=self.samples,
             bytes=self._comm.ledger.snapshot(),
             messages=dict(self._comm.ledger.messages),
+            along={axis: float(sum(its.bytes.values())) for axis, its in self._comm.ledger.axes.items() if its.bytes},
             memory=memory,
             sync=sync,
             left_out=max(self._left_out - (self.trained_steps - len(steps)), 0),
@@ -232,10 +235,12 @@ def _wire(reports: list[Report], workers: list[Report]) -> Wire:
     for report in reports:
         total.update(report.bytes)
         messages.update(report.messages)
+    along = added(*(report.along for report in reports))
     steps = sum(report.trained_steps for report in workers)
     return Wire(
         bytes_per_step=sum(total.values()) / steps if steps else 0.0,
         by_primitive={primitive: count / steps for primitive, count in total.items()} if steps else {},
+        by_axis={axis: count / steps for axis, count in along.items()} if steps else {},
         total=sum(total.values()),
         messages=sum(messages.values()),
     )

@@ -30,6 +30,16 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             f"sync={sync_name}: strategy={strategy_name} {strategy.owns_update} and takes sync=bsp only; "
             "strategy=data_parallel takes any (which goes with which: paceline list pairs)"
         )
+    if strategy.across_replicas and (not sync.synchronous or sync.survives):
+        why = (
+            "goes on without replicas that have died"
+            if sync.synchronous
+            else "lets replicas take steps at paces of their own"
+        )
+        raise ConfigError(
+            f"sync={sync_name}: {why}, and {strategy.across_replicas} waits for all of them in every step; choose "
+            "sync=bsp, or leave that knob of the strategy as it is by default"
+        )
     if sync.max_parts is not None and strategy.parts > sync.max_parts:
         raise ConfigError(
             f"sync={sync_name}: takes replicas of {_workers(sync.max_parts)}, and strategy={strategy_name} cuts one "

@@ -48,7 +48,7 @@ class PartPlan:
     memory: dict[str, int]  # of a worker, by kind
     server_memory: dict[str, int]  # at most, if the sync mode has servers
     held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
-    within: Traffic  # what its workers send to others of their replica
+    within: Traffic  # what its workers send by the strategy: to others of their replica, or along `across`
     along: dict[str, float]  # the same, by axis
     to: dict[str, list[int]]  # by axis, the places on it that this is sent to; without an axis along which all send
     is_cut: bool  # some of its layers are pieces
@@ -122,6 +122,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     own = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
     parts.strategy.hosts = None if own is None else own[: layout.parts]
+    parts.strategy.worlds = [_world(experiment, layout, steps_per_epoch, i) for i in range(layout.parts)]
     with given.naming(experiment):
         plans = _part_plans(experiment, parts, steps_per_epoch, device)
     collective = parts.of_groups["collective"]

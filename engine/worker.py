@@ -109,9 +109,13 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     """Everything that one worker needs before its first step, or a server before its first message; all call this."""
     resident = memory.process_now()
     experiment, role = assignment.experiment, parts.layout.role(comm.rank)
-    of_replica = comm.split(role.replica if role.kind == "worker" else None)
-    of_part = comm.split(role.part)
-    workers = comm.split(0 if role.kind == "worker" else None)
+    trains = role.kind == "worker"
+    axes = list(parts.strategy.axes)
+    of_replica = comm.split(role.replica if trains else None, axes[0] if len(axes) == 1 else None)
+    of_part = comm.split(role.part, "replica")
+    workers = comm.split(0 if trains else None)
+    if parts.strategy.across_replicas:
+        parts.strategy.across = comm.split(role.part if trains else None, "replica")
     assert of_part is not None
     if parts.compute is not None:
         compute = ModelledCompute(comm, parts.compute, role.part, parts.stragglers)

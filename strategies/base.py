@@ -111,6 +111,9 @@ class Strategy(ABC):
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
     hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
+    across_replicas: str = ""  # what of it talks to other replicas in every step, as it is typed; "" where nothing does
+    across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for
+    worlds: Sequence[World] = ()  # the same, of each part; the engine sets it before `cost`
     module: nn.Module
 
     @property
@@ -136,6 +139,10 @@ class Strategy(ABC):
     def split(self, model: nn.Module) -> list[nn.Module]:
         """The parts of `model`, in order; it works on the meta device too. Raises `LayoutError`."""
         return [model]
+
+    def of_each_sample(self, part: int) -> str:
+        """What a part has of each sample, in words, once `split` was called; "" where that is all of it."""
+        return ""
 
     def layers(self, part: nn.Module) -> list[list[str]]:
         """What a part is made of, by name: runs of layers that follow one another in the model."""

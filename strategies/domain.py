@@ -20,15 +20,20 @@ gathered, and all behind it is computed alike on all workers; in backward each g
 rows, without a message. A model that gives predictions for pixels is not gathered: each worker has the loss of its own
 rows.
 
+With `batch_norm=all` batch norm is over the batches of all replicas, as torch's SyncBatchNorm has it: the statistics of
+a replica's batch are joined with those of the others, in forward and in backward (domains/norms.py). That takes sync
+modes in which all replicas take every step together.
+
 Deviation from the paper: rows alone are cut, not columns, and fully connected layers are not cut.
 
 Cost per step: those halos; for normalisation two numbers a statistic to each worker in forward, and a sum of as many
 in backward; the maps that are gathered; an all-reduce of the gradients of the weights before the gathering, and of the
-loss over pixels.
+loss over pixels. With `batch_norm=all`, along the axis of the K replicas, for each batch norm of c channels: all_gather
+(K-1) (2 c + 1) numbers in forward, and the collective's for a sum of 2 c numbers in backward.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
@@ -38,8 +43,10 @@ from ..comm import Comm
 from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, Trial
 from .domains.cut import Cut, cut
 from .domains.group import ROWS, Group
+from .domains.replicas import ALL, across_of, check_norms
 from .errors import LayoutError
 from .exchange.collectives import Collective, Fabric
+from .exchange.collectives.base import added
 
 
 class DomainParallel(Strategy):
@@ -54,12 +61,14 @@ class DomainParallel(Strategy):
         degree: Annotated[int, Ge(2)] = 2,
         image: list[Annotated[int, Ge(1)]] | None = None,
         collective: Collective | None = None,
+        batch_norm: Literal["replica", "all"] = "replica",
     ) -> None:
         """`image`: [channels, height, width] of a sample; None for that of the data. `collective`: of sums over
-        slabs.
+        slabs, and over replicas. `batch_norm`: over the batch of a replica, or over those of all.
         """
         self.axes = {"domain": degree}
         self.image = image
+        self.across_replicas = ALL if batch_norm == "all" else ""
         self.collective = collective or Fabric()
 
     def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
@@ -74,28 +83,43 @@ class DomainParallel(Strategy):
             raise LayoutError(
                 f"strategy.image={self.image}: a sample of these data is an image {image}; choose strategy.image=null"
             )
-        found = cut(model, image, self.parts, self.collective)
+        found = self._cut_up(model, image)
         if found.rows is not None:
             _check_loss(found, targets, loss)
+        if self.across_replicas:
+            check_norms(found.parts, [_slab(found, inputs, place) for place in range(self.parts)])
         return {"image": image}
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         if self.image is None:
             raise LayoutError("strategy.image: needs the shape of a sample (Strategy.settled)")
-        self._cut = cut(model, self.image, self.parts, self.collective)
+        self._cut = self._cut_up(model, self.image)
         return self._cut.parts
+
+    def _cut_up(self, model: nn.Module, image: Sequence[int]) -> Cut:
+        return cut(model, image, self.parts, self.collective, bool(self.across_replicas))
+
+    def of_each_sample(self, part: int) -> str:
+        deal = self._cut.deal
+        return f"rows {deal[part]} to {deal[part + 1] - 1} of {deal[-1]}"
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module = self.split(model)[comm.rank]
         self._group = group_of(self.module)
         self._group.comm = comm
+        self._across = across_of(self.module)
+        if self._across is not None and self.across is not None:
+            self._across.join(self.across)
         self._loss, self._comm, self._before_backward = loss, comm, before_backward
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        if batch.size == 0:
-            return None
         place = self._comm.rank
-        outputs = self.module(self._slab(batch.inputs, place))
+        if batch.size == 0:
+            if self._across is not None and self._across.has_others:
+                sample = batch.inputs.new_zeros(1, *batch.inputs.shape[1:])
+                self._across.stand_in(self.module, _slab(self._cut, sample, place))
+            return None
+        outputs = self.module(_slab(self._cut, batch.inputs, place))
         loss = self._loss_of(outputs, batch.targets, self._loss, place)
         self._before_backward([loss], True)
         loss.backward()
@@ -103,10 +127,6 @@ class DomainParallel(Strategy):
         if self._cut.rows is not None:
             whole = self._group.sum(whole.clone(), "loss")
         return whole if place == self.loss_part else None
-
-    def _slab(self, images: Tensor, place: int) -> Tensor:
-        first, end = self._cut.deal[place : place + 2]
-        return images.narrow(ROWS, first, end - first).contiguous()
 
     def _loss_of(self, outputs: Tensor, targets: Tensor, loss: Loss, place: int) -> Tensor:
         """The whole loss; of predictions for pixels this slab's share of it, of which the whole is the sum."""
@@ -126,30 +146,44 @@ class DomainParallel(Strategy):
         for place, part in enumerate(parts):
 
             def forward(place: int = place, part: nn.Module = part) -> Tensor:
-                return self._loss_of(part(self._slab(inputs, place)), targets, loss, place)
+                return self._loss_of(part(_slab(self._cut, inputs, place)), targets, loss, place)
 
             yield [Pass(forward)]
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        along = self.cost_along(parts, inputs)
+        return [added(*(each[i] for each in along.values())) for i in range(self.parts)]
+
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
         """Counted in a rehearsal of a pass, of each part: those at the edges have one neighbour."""
         found: list[Traffic] = []
+        to_replicas: list[Traffic] = []
         for place, part in enumerate(parts):
-            group = group_of(part)
+            group, across = group_of(part), across_of(part)
             group.hosts = self.hosts
             group.traffic()
-            outputs = part(self._slab(inputs, place))
+            if across is not None and self.worlds:
+                across.foresee(self.worlds[place])
+            outputs = part(_slab(self._cut, inputs, place))
             loss = outputs.sum()
             loss.backward()
             part.zero_grad()
             if self._cut.rows is not None:
                 group.sum(loss.detach(), "loss")
             found.append(group.traffic())
-        return found
+            if across is not None:
+                to_replicas.append(across.group.traffic())
+        return {"domain": found, **({"replica": to_replicas} if to_replicas else {})}
 
 
 def group_of(part: nn.Module) -> Group:
     its = (vars(layer).get("group") for layer in part.modules())
-    return next(group for group in its if isinstance(group, Group))
+    return next(group for group in its if isinstance(group, Group) and group.degree > 1)
+
+
+def _slab(its: Cut, images: Tensor, place: int) -> Tensor:
+    first, end = its.deal[place : place + 2]
+    return images.narrow(ROWS, first, end - first).contiguous()
 
 
 def _check_loss(found: Cut, targets: Tensor, loss: Loss) -> None:

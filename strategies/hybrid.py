@@ -120,7 +120,7 @@ class Hybrid(Strategy):
         mesh, rank, here = self.mesh, comm.rank, self.mesh.position(comm.rank)
         self._comm = comm
         self._parts = self.split(without_data(model))  # what each worker holds, without the memory
-        along = {axis: _joined(comm.split(mesh.along(rank, axis)[0])) for axis in self.axes}
+        along = {axis: _joined(comm.split(mesh.along(rank, axis)[0], axis)) for axis in self.axes}
 
         stages = self._pipeline.split(model)
         group = self._group()

@@ -123,6 +123,7 @@ class Wire:
 
     bytes_per_step: float  # of a worker, with its share of what servers sent
     by_primitive: Mapping[str, float]  # the same
+    by_axis: Mapping[str, float]  # the same, of what is sent along an axis of the mesh
     total: int
     messages: int
 

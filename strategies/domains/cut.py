@@ -2,13 +2,11 @@
 is.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import LayoutError
 from ..exchange.collectives import Collective
@@ -24,8 +22,10 @@ from .layers import (
     side,
 )
 from .look import INSTEAD, look
-from .norms import SlabBatchNorm, SlabGroupNorm
+from .norms import SlabBatchNorm, SlabGroupNorm, over_replicas
+from .replicas import Across, batch_norms
 from .rows import Deal, Halo, Rule, TooThinError, Transposed, Window, even, follow, halos
+from .swap import swapped
 
 GATHERING = (nn.Flatten, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 NORMS = (nn.BatchNorm2d, nn.GroupNorm)
@@ -46,8 +46,12 @@ class Cut:
     outs: Deal
 
 
-def cut(model: nn.Module, image: Sequence[int], degree: int, collective: Collective) -> Cut:
-    """`image`: [channels, height, width] of a sample. The parts share the model's tensors. Raises `LayoutError`."""
+def cut(
+    model: nn.Module, image: Sequence[int], degree: int, collective: Collective, of_all_replicas: bool = False
+) -> Cut:
+    """`image`: [channels, height, width] of a sample. The parts share the model's tensors. `of_all_replicas`: batch
+    norm is over the batches of all. Raises `LayoutError`.
+    """
     if degree > image[1]:
         raise LayoutError(
             f"strategy.degree={degree}: an image of these data has {image[1]} rows; choose strategy.degree <= "
@@ -72,15 +76,17 @@ def cut(model: nn.Module, image: Sequence[int], degree: int, collective: Collect
             raise LayoutError(
                 f"strategy.degree={degree}: at the layer {name} {error}; {_nearest(image[1], degree, rules, seen.met)}"
             ) from None
+    norms = batch_norms(model) if of_all_replicas else {}
+    on_slabs = [name for name in rules if not isinstance(layers[name], AS_IT_IS)]
+    behind = {name: layer for name, layer in norms.items() if name not in rules}
     parts: list[nn.Module] = []
     for place in range(degree):
-        group = Group(place, degree, collective)
-
-        def swapped(name: str, place: int = place, group: Group = group) -> nn.Module:
+        group, across = Group(place, degree, collective), Across.of(collective) if of_all_replicas else None
+        others = {} if across is None else over_replicas(behind, across)
+        for name in on_slabs:
             halo = moved[name][place] if name in moved else None
-            return _on_slab(layers[name], halo, deals[seen.met[name][0]], group)
-
-        parts.append(_with(model, {name: swapped(name) for name in rules if not isinstance(layers[name], AS_IT_IS)}))
+            others[name] = _on_slab(layers[name], halo, deals[seen.met[name][0]], group, across)
+        parts.append(swapped(model, others))
     outs = () if seen.rows is None else deals[seen.output[seen.rows - 1]]
     return Cut(parts, deals[image[1]], seen.output, seen.rows, outs)
 
@@ -149,11 +155,11 @@ def _nearest(height: int, degree: int, rules: dict[str, Rule | None], met: dict[
     return "choose strategy=data_parallel, or larger images"
 
 
-def _on_slab(layer: nn.Module, halo: Halo | None, deal: Deal, group: Group) -> nn.Module:
+def _on_slab(layer: nn.Module, halo: Halo | None, deal: Deal, group: Group, across: Across | None) -> nn.Module:
     if isinstance(layer, GATHERING):
         return AfterGathering(layer, deal, group)
     if isinstance(layer, nn.BatchNorm2d):
-        return SlabBatchNorm(layer, deal, group)
+        return SlabBatchNorm(layer, deal, group, across)
     if isinstance(layer, nn.GroupNorm):
         return SlabGroupNorm(layer, deal, group)
     if isinstance(layer, nn.Dropout):
@@ -168,21 +174,3 @@ def _on_slab(layer: nn.Module, halo: Halo | None, deal: Deal, group: Group) -> n
     if isinstance(layer, nn.MaxPool2d | nn.AvgPool2d):
         return SlabPool(layer, halo, group)
     return SlabOwn(layer, halo, group)
-
-
-def _with(model: nn.Module, swapped: dict[str, nn.Module]) -> nn.Module:
-    """A copy of the model, with its tensors, and with other layers at these names, and wherever else they are."""
-    tensors = {id(each): each for each in chain(model.parameters(), model.buffers())}
-    plain = (value for layer in model.modules() for value in vars(layer).values() if isinstance(value, Tensor))
-    part = copy.deepcopy(model, {**tensors, **{id(each): each for each in plain}})
-    names: dict[int, list[str]] = {}
-    for name, layer in part.named_modules(remove_duplicate=False):
-        names.setdefault(id(layer), []).append(name)
-    places = {name: names[id(part.get_submodule(name))] for name in swapped}
-    for name, layer in swapped.items():
-        if not name:
-            return layer.train(model.training)
-        for place in places[name]:
-            part.set_submodule(place, layer)
-        layer.train(model.training)
-    return part

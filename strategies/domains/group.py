@@ -1,4 +1,4 @@
-"""The workers of a replica, each with a slab, and what they exchange."""
+"""The workers of a replica, each with a slab, and what they exchange; or those of several replicas (replicas.py)."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,6 +31,8 @@ class Group:
 
     def sum(self, x: Tensor, purpose: str) -> Tensor:
         """[...] on each -> their sum, on all alike; `x` is the result's memory."""
+        if self.degree == 1:
+            return x
         if self.comm is None:
             size = x.numel() * x.element_size()
             self.sent.append(self.collective.traffic(size, World(self.degree, hosts=self.hosts)))
@@ -41,6 +43,8 @@ class Group:
 
     def gather(self, x: Tensor, purpose: str) -> Tensor:
         """[...] on each, of one shape -> [degree, ...] on all."""
+        if self.degree == 1:
+            return x.unsqueeze(0)
         if self.comm is None:
             nbytes = all_gather_bytes(x.numel() * x.element_size(), self.degree)
             self.sent.append({"all_gather": float(nbytes)})

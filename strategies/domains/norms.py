@@ -16,8 +16,18 @@ In backward, with g = w dy and x' = (x - mean) / sqrt(var + eps), of which sum g
 
 Sent in a pass: two numbers of each statistic to each worker; in backward a sum of as many, with group norm those of the
 gradients of w and b beside it. With batch norm these gradients are those sums.
+
+Batch norm may be over the batches of all replicas (`Across`). Replica j, which has n_j of the n samples, sends its
+mean_j, var_j and n_j to the others, and they are joined in the same way. A sync mode weighs gradients by n_j / n, as in
+L = sum_j (n_j / n) L_j, so that each replica goes on with the gradient of L by its activations, divided by n_j / n:
+
+    dx_j = (g_j - G / m_j - x' G' / m_j) / sqrt(var + eps),   G = sum_i (n_i / n) (sum g)_i,   G' likewise of g x',
+
+where m_j is how many numbers of a channel replica j has. Those of w and b are its own sums. Sent to replicas: 2 c + 1
+numbers for c channels, and in backward a sum of 2 c.
 """
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -26,19 +36,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .group import ROWS, Group
+from .replicas import Across, BatchNorm
 from .rows import Deal
 
 
 class SlabBatchNorm(nn.Module):
-    """Its running statistics are those of whole images, alike on all workers."""
+    """Its running statistics are those of whole images, alike on all workers, and with `across` on all replicas."""
 
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
-    def __init__(self, layer: nn.BatchNorm2d, deal: Deal, group: Group) -> None:
+    def __init__(self, layer: BatchNorm, deal: Deal, group: Group, across: Across | None = None) -> None:
+        """`layer`: an nn.BatchNorm2d, or of any dimensions where `deal` gives one worker all."""
         super().__init__()
-        self.deal, self.group, self.eps, self.momentum = deal, group, layer.eps, layer.momentum
+        self.deal, self.group, self.across, self.eps, self.momentum = deal, group, across, layer.eps, layer.momentum
         self.weight, self.bias = layer.weight, layer.bias
         for name in ("running_mean", "running_var", "num_batches_tracked"):
             self.register_buffer(name, getattr(layer, name))
@@ -46,18 +58,27 @@ class SlabBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        mean, var = statistics(x.detach(), None, self.deal, self.group)
+        slab = x if self.group.degree > 1 else x.reshape(len(x), x.shape[1], 1, -1)  # [n, c, rows, width]
+        mean, var = statistics(slab.detach(), None, self.deal, self.group)
+        samples: int | Tensor = len(x)
+        if (across := self.others()) is not None:
+            mean, var, samples = across.gather(mean, var, len(x))
         if self.training and self.running_mean is not None:
-            self._keep(mean.flatten(), var.flatten(), x.numel() // x.shape[1] // x.shape[ROWS] * self.deal[-1])
-        return _Normalised.apply(x, self.weight, self.bias, mean, var, self)
+            self._keep(mean.flatten(), var.flatten(), samples * (slab.shape[3] * self.deal[-1]))
+        return _Normalised.apply(slab, self.weight, self.bias, mean, var, self, samples).view(x.shape)
+
+    def others(self) -> Across | None:
+        """With whom statistics are joined, where there is any other replica."""
+        return self.across if self.across is not None and self.across.has_others else None
 
     @torch.no_grad()
-    def _keep(self, mean: Tensor, var: Tensor, n: int) -> None:
+    def _keep(self, mean: Tensor, var: Tensor, n: int | Tensor) -> None:
         assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
         assert self.momentum is not None, "of such a layer torch makes no pass on the meta device"
         self.num_batches_tracked += 1
         self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(var * (n / max(n - 1, 1)), self.momentum)
+        others = max(n - 1, 1) if isinstance(n, int) else (n - 1).clamp(min=1)
+        self.running_var.lerp_(var * (n / others), self.momentum)
 
 
 class SlabGroupNorm(nn.Module):
@@ -68,7 +89,13 @@ class SlabGroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         mean, var = statistics(x.detach(), self.num_groups, self.deal, self.group)
-        return _Normalised.apply(x, self.weight, self.bias, mean, var, self)
+        return _Normalised.apply(x, self.weight, self.bias, mean, var, self, len(x))
+
+
+def over_replicas(layers: Mapping[str, BatchNorm], across: Across) -> dict[str, nn.Module]:
+    """In place of batch norms of whole images, or of no images, on one worker."""
+    alone = Group(0, 1, across.group.collective)
+    return {name: SlabBatchNorm(layer, (0, 1), alone, across) for name, layer in layers.items()}
 
 
 def statistics(x: Tensor, groups: int | None, deal: Deal, group: Group) -> tuple[Tensor, Tensor]:
@@ -97,30 +124,34 @@ class _Normalised(torch.autograd.Function):
         mean: Tensor,
         var: Tensor,
         layer: SlabBatchNorm | SlabGroupNorm,
+        samples: int | Tensor,
     ) -> Tensor:
         inverse = (var + layer.eps).rsqrt()
         scale = by_channel(inverse, x) if weight is None else by_channel(inverse, x) * weight.view(1, -1, 1, 1)
         shift = -by_channel(mean, x) * scale
-        ctx.layer = layer
+        ctx.layer, ctx.samples = layer, samples
         ctx.save_for_backward(x, weight, mean, inverse)
         return torch.addcmul(shift if bias is None else shift + bias.view(1, -1, 1, 1), x, scale)
 
     @staticmethod
     def backward(
         ctx: Any, *grad_outputs: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None, None]:
         layer, (dy,) = ctx.layer, grad_outputs
         x, weight, mean, inverse = ctx.saved_tensors
         scaled = (x - by_channel(mean, x)) * by_channel(inverse, x)  # x'
         db, dw = dy.sum((2, 3)), (dy * scaled).sum((2, 3))  # [n, c], of this slab
         w = torch.ones_like(db[0]) if weight is None else weight
         if isinstance(layer, SlabBatchNorm):
-            db, dw = layer.group.sum(torch.stack([db.sum(0), dw.sum(0)]), "gradients of statistics")  # [c], of all
-            of_g, of_gx = (w * db).view(1, -1), (w * dw).view(1, -1)
+            sums = layer.group.sum(torch.stack([db.sum(0), dw.sum(0)]), "gradients of statistics")  # [2, c], of all
+            db, dw = sums
+            if (across := layer.others()) is not None:
+                sums = across.sum(sums, len(x), ctx.samples)
+            of_g, of_gx = (w * sums).unsqueeze(1)  # [1, c] each
             n = x.numel() // x.shape[1]
         else:
-            sums = [(w * each).view(*mean.shape, -1).sum(2) for each in (db, dw)]  # [n, groups]
-            parts = [*sums, db.sum(0), dw.sum(0)]
+            by_group = [(w * each).view(*mean.shape, -1).sum(2) for each in (db, dw)]  # [n, groups]
+            parts = [*by_group, db.sum(0), dw.sum(0)]
             total = layer.group.sum(torch.cat([each.flatten() for each in parts]), "gradients of statistics")
             of_g, of_gx, db, dw = (
                 each.view_as(part)
@@ -134,7 +165,7 @@ class _Normalised(torch.autograd.Function):
         dx -= scaled.mul_(by_channel(of_gx / n, x))
         dx *= by_channel(inverse, x)
         wanted = ctx.needs_input_grad
-        return dx if wanted[0] else None, dw if wanted[1] else None, db if wanted[2] else None, None, None, None
+        return dx if wanted[0] else None, dw if wanted[1] else None, db if wanted[2] else None, None, None, None, None
 
 
 def by_channel(statistic: Tensor, x: Tensor) -> Tensor:

@@ -87,3 +87,27 @@ def test_a_large_mesh_says_how_many_are_left_out() -> None:
 
 def test_data_parallel_has_none() -> None:
     assert raw_mesh(planned("hardware.workers=2")) == []
+
+
+IMAGES = ("strategy=domain", "model=resnet", "model.depth=8", "hardware.workers=4")
+
+
+def test_a_slab_is_shown_by_its_rows_and_the_model_is_whole() -> None:
+    plan = planned(*IMAGES)
+    rows, text = raw_mesh(plan), drawn_mesh(plan)
+    assert [row["of_each_sample"] for row in rows] == ["rows 0 to 3 of 8", "rows 4 to 7 of 8"] * 2
+    assert "rows 4 to 7 of 8 of each sample, the whole model" in text[2] and "%" not in text[2]
+    assert raw_mesh(planned("strategy=tensor", "hardware.workers=2"))[0]["of_each_sample"] is None
+
+
+def test_what_a_strategy_sends_to_other_replicas_is_by_itself() -> None:
+    plan = planned(*IMAGES, "strategy.batch_norm=all")
+    rows, text = raw_mesh(plan), drawn_mesh(plan)
+    sends = [(send["axis"], send["by"], send["among"]) for send in rows[3]["sends"]]
+    assert sends == [("replica", "strategy", [1, 3]), ("domain", "strategy", [2, 3]), ("replica", "sync", [1, 3])]
+    assert sum(send["bytes"] for row in rows for send in row["sends"]) / 4 == pytest.approx(plan.bytes_per_step())
+    channels = [16] * 3 + [32] * 2 + [64] * 2  # of its batch norms; float32, two replicas: 2 c + 1, and a sum of 2 c
+    assert rows[3]["sends"][0]["bytes"] == 4 * sum(4 * c + 1 for c in channels)
+    assert "among 1, 3 (strategy.batch_norm=all); domain: " in text[4]
+    [without] = {send["bytes"] for send in raw_mesh(planned(*IMAGES))[3]["sends"] if send["axis"] == "replica"}
+    assert without == pytest.approx(rows[3]["sends"][2]["bytes"])

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.comm import Comm
+
 pytestmark = pytest.mark.dist
 
 
@@ -147,3 +149,21 @@ def threads_of_gloo(comm):
 
 def test_all_groups_of_a_worker_share_one_thread_that_polls(workers):
     assert workers(4, threads_of_gloo) == [1, 1, 1, 1]
+
+
+def along_axes(comm: Comm) -> dict[str, dict[str, int]]:
+    rows, columns = comm.split(comm.rank // 2, "replica"), comm.split(comm.rank % 2, "stage")
+    assert rows is not None and columns is not None
+    again = columns.split(0)
+    assert again is not None
+    rows.all_gather(torch.zeros(3))
+    columns.all_reduce(torch.zeros(5)).wait()
+    again.all_reduce(torch.zeros(7)).wait()
+    comm.broadcast(torch.zeros(1), 3).wait()
+    return {"": comm.ledger.snapshot(), **{axis: its.snapshot() for axis, its in comm.ledger.axes.items()}}
+
+
+def test_bytes_of_a_group_along_an_axis_are_known_by_it(fabric) -> None:
+    for found in fabric(4, along_axes):
+        assert found["replica"] == {"all_gather": 12} and found["stage"] == {"all_reduce": 48}
+        assert {name: found[""][name] for name in ("all_gather", "all_reduce")} == {"all_gather": 12, "all_reduce": 48}

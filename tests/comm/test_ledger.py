@@ -78,3 +78,17 @@ def test_what_is_sent_aside_is_left_out_and_within_it_too_and_counting_goes_on_a
     assert not own.snapshot() and not own.is_aside
     own.count("send", 7)
     assert own.snapshot() == {"send": 7}
+
+
+def test_what_is_sent_along_an_axis_is_counted_there_and_in_all() -> None:
+    account = Ledger()
+    account.count("send", 1)
+    account.along("stage").count("send", 2)
+    account.along("stage").along("replica").count("all_reduce", Fraction(1, 3))
+    with account.along("replica").aside():
+        assert account.is_aside
+        account.count("send", 5)
+        account.along("stage").count("send", 5)
+    assert account.bytes == {"send": 3, "all_reduce": Fraction(1, 3)} and account.messages["send"] == 2
+    assert account.along("stage").bytes == {"send": 2} and not account.is_aside
+    assert account.axes["replica"].bytes == {"all_reduce": Fraction(1, 3)}

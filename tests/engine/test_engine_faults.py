@@ -247,6 +247,20 @@ def test_a_killed_launcher_leaves_nothing_alive_and_the_resumed_run_has_the_same
     assert weights(resumed.path) == weights(whole.path)
 
 
+def test_statistics_of_all_replicas_are_those_of_the_run_that_was_not_killed(train: Train, start: Start) -> None:
+    quick = ("tracking=none", "strategy=domain", "strategy.batch_norm=all", "model=resnet", "model.depth=8")
+    quick += ("model.width=4", "data.limit=33", "batch_size=8", "steps=90", "evaluate.every=1000", "hardware.workers=4")
+    launcher = start(quick=(*quick, "checkpoint.every_steps=5"))
+    launcher.until(lambda: steps_of(launcher.run.checkpoints), "a checkpoint")
+    os.kill(workers_of(launcher.run.path)[3], signal.SIGKILL)
+    assert launcher.process.wait(START) == 4
+    assert launcher.steps() < 90
+
+    resumed, whole = train(resume="victim"), start(quick=(*quick, "checkpoint.every=0"), name="whole")
+    assert whole.process.wait(START) == 0
+    assert weights(resumed.path) == weights(whole.run.path)
+
+
 def test_a_launcher_that_is_killed_while_its_fork_server_imports_torch_takes_it_along(start: Start) -> None:
     launcher = start(*LONG)
     launcher.until(lambda: any(map(_imports_torch, launcher.alive().items())), "a fork server that imports torch")

@@ -103,7 +103,7 @@ def test_a_run_shorter_than_its_warm_up_has_no_times_and_no_division_by_zero() -
     summary = told([report(0, trained_steps=0), report(1, trained_steps=0)], TWO)
     assert summary["throughput"] == 0.0
     assert summary["step_time"] == {"median": None, "compute": None, "communication": None, "waiting": None}
-    assert summary["wire"] == {"bytes_per_step": 0.0, "by_primitive": {}, "total": 0, "messages": 0}
+    assert summary["wire"] == {"bytes_per_step": 0.0, "by_primitive": {}, "by_axis": {}, "total": 0, "messages": 0}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_workers_step_is_charged_its_share_of_what_servers_sent() -> None:
     ]
     wire = told(reports, Layout(Mesh({"replica": 2}), servers=1, loss_part=0))["wire"]
     by_primitive = {"send": 30.0, "broadcast": 1.0}
-    assert wire == {"bytes_per_step": 31.0, "by_primitive": by_primitive, "total": 620, "messages": 5}
+    assert wire == {"bytes_per_step": 31.0, "by_primitive": by_primitive, "by_axis": {}, "total": 620, "messages": 5}
 
 
 def test_staleness_is_pooled_over_servers() -> None:

@@ -168,6 +168,20 @@ def serial(case: Case, pieces: Callable[[int], int] = lambda n: 1, zeros_for_non
     return weights_of(model)
 
 
+def serial_with_buffers(case: Case, like: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As `serial`, with the running statistics, which belong to a model's state."""
+    model = case.start()
+    optimizer = case.optimizer(model.parameters())
+    for step in range(len(case.sizes)):
+        inputs, targets = case.step(step)
+        optimizer.zero_grad()
+        case.loss(model(inputs), targets).backward()
+        optimizer.step()
+    state = model.state_dict()
+    assert state.keys() == like.keys()
+    return {name: tensor.double() for name, tensor in state.items()}
+
+
 # -- the real thing
 
 
@@ -199,10 +213,12 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
     with comm.ledger.aside():
         of_replica = comm.split(None if serves else slot)
         of_part = comm.split(part)
+        across = comm.split(None if serves else part, "replica") if strategy.across_replicas else None
         model = case.start(0 if serves else plan.seeds[min(slot, len(plan.seeds) - 1)])
         if of_replica is None:
             module = strategy.split(model)[part]
         else:
+            strategy.across = across
             strategy.prepare(model, case.loss, of_replica, sync.before_backward)
             module = strategy.module
         state = None
@@ -247,6 +263,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         "trajectory": trajectory,  # the weights after each step
         "report": sync.report(),
         "ledger": comm.ledger.snapshot(),
+        "across": comm.ledger.along("replica").snapshot(),  # what of it the strategy sent to other replicas
         "launched": launches.launched,
         "launched in backward": launches.in_backward,
     }

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import whole_runs
-from oracles import CLASSES, Case, Plan, distance, identical, momentum, serial, train
+from oracles import CLASSES, Case, Plan, distance, identical, momentum, serial, serial_with_buffers, train
 from torch import Tensor, nn
 
 from paceline.comm import Comm
@@ -292,20 +292,6 @@ def test_a_replica_trains_as_one_worker(virtual_workers, model, degree: int) -> 
     assert all(result["whole"] is None for result in results[1:])
     assert all(identical(result["weights"], results[0]["weights"]) for result in results)
     assert None not in results[0]["losses"] and set(results[1]["losses"]) == {None}
-
-
-def serial_with_buffers(case: Case, like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As `serial`, with the running statistics, which belong to a model's state."""
-    model = case.start()
-    optimizer = case.optimizer(model.parameters())
-    for step in range(len(case.sizes)):
-        inputs, targets = case.step(step)
-        optimizer.zero_grad()
-        F.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-    state = model.state_dict()
-    assert state.keys() == like.keys()
-    return {name: tensor.double() for name, tensor in state.items()}
 
 
 def test_replicas_of_two_train_as_one_worker_with_all_samples_on_both_fabrics(fabric) -> None:
