@@ -37,8 +37,8 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             else "lets replicas take steps at paces of their own"
         )
         raise ConfigError(
-            f"sync={sync_name}: {why}, and {strategy.across_replicas} waits for all of them in every step; choose "
-            "sync=bsp, or leave that knob of the strategy as it is by default"
+            f"sync={sync_name}: {why}, and {strategy.across_replicas} waits for all of them in every step; choose a "
+            f"mode in which replicas step together, such as sync=bsp, or leave out {strategy.across_replicas}"
         )
     if sync.max_parts is not None and strategy.parts > sync.max_parts:
         raise ConfigError(

@@ -1,21 +1,69 @@
-"""Each worker holds the whole model and takes its own samples; the sync mode decides how the copies agree."""
+"""Each worker holds the whole model and takes its own samples; the sync mode decides how the copies agree.
+
+With `batch_norm=all` batch norm is over the batches of all replicas, as torch's SyncBatchNorm has it, and each replica
+counts by its samples (domains/norms.py). Along the axis of the K replicas that sends, for each batch norm of c
+channels, all_gather (K-1) (2 c + 1) numbers in forward, and all_reduce 2 (K-1)/K of 2 c numbers in backward.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Strategy
+from .base import Batch, BeforeBackward, Loss, Strategy, Traffic
+from .domains.norms import over_replicas
+from .domains.replicas import ALL, Across, across_of, batch_norms, check_norms
+from .domains.swap import swapped
+from .exchange.collectives import Fabric
 
 
 class DataParallel(Strategy):
     """A replica is one worker."""
 
+    _across: Across | None = None
+
+    def __init__(self, batch_norm: Literal["replica", "all"] = "replica") -> None:
+        """`batch_norm`: over the batch of a replica, or over those of all."""
+        self.across_replicas = ALL if batch_norm == "all" else ""
+
+    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        if self.across_replicas:
+            check_norms(self.split(model), [inputs])
+        return {}
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        if not self.across_replicas:
+            return [model]
+        return [swapped(model, over_replicas(batch_norms(model), Across.of(Fabric())))]
+
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        self.module, self._loss, self._before_backward = model, loss, before_backward
+        [self.module] = self.split(model)
+        self._loss, self._before_backward = loss, before_backward
+        self._across = across_of(self.module)
+        if self._across is not None and self.across is not None:
+            self._across.join(self.across)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
+            if self._across is not None and self._across.has_others:
+                self._across.stand_in(self.module, batch.inputs.new_zeros(1, *batch.inputs.shape[1:]))
             return None
         loss = self._loss(self.module(batch.inputs), batch.targets)
         self._before_backward([loss], True)
         loss.backward()
         return loss.detach()
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        """Counted in a rehearsal of a pass."""
+        [part] = parts
+        across = across_of(part)
+        if across is None or not self.worlds:
+            return [{}]
+        across.foresee(self.worlds[0])
+        part(inputs).sum().backward()
+        part.zero_grad()
+        return [across.group.traffic()]
+
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
+        return {"replica": self.cost(parts, inputs)} if self.across_replicas else {}

@@ -254,6 +254,30 @@ MUTATIONS = [
         "tests/strategies/test_domain.py -k 'each_kind and virtual'",
     ),
     Mutation(
+        "strategies/domains/replicas.py",
+        "shares = counts / counts.sum()  # n_j / n",
+        "shares = torch.ones_like(counts) / len(counts)",
+        "tests/strategies/test_joined_batch_norm.py -k counts_by_its_samples",
+    ),
+    Mutation(
+        "strategies/domains/replicas.py",
+        "weighted = gradients * (samples / total) if self.counts",
+        "weighted = gradients / self.group.degree if self.counts",
+        "tests/strategies/test_joined_batch_norm.py -k counts_by_its_samples",
+    ),
+    Mutation(
+        "strategies/domains/replicas.py",
+        "            row.zero_()",
+        "            pass",
+        "tests/strategies/test_joined_batch_norm.py -k counts_by_its_samples",
+    ),
+    Mutation(
+        "comm/ledger.py",
+        "                self._whole.count(primitive, payload)",
+        "                pass",
+        "tests/comm/test_ledger.py",
+    ),
+    Mutation(
         "engine/memory.py",
         "self.tensor = tensor.detach()",
         "self.tensor = tensor",

@@ -111,3 +111,12 @@ def test_what_a_strategy_sends_to_other_replicas_is_by_itself() -> None:
     assert "among 1, 3 (strategy.batch_norm=all); domain: " in text[4]
     [without] = {send["bytes"] for send in raw_mesh(planned(*IMAGES))[3]["sends"] if send["axis"] == "replica"}
     assert without == pytest.approx(rows[3]["sends"][2]["bytes"])
+
+
+def test_replicas_of_one_worker_that_talk_have_a_mesh() -> None:
+    plan = planned("model=resnet", "model.depth=8", "strategy.batch_norm=all", "hardware.workers=2")
+    assert [(send["axis"], send["by"]) for send in raw_mesh(plan)[1]["sends"]] == [
+        ("replica", "strategy"),
+        ("replica", "sync"),
+    ]
+    assert "the whole model" in drawn_mesh(plan)[1] and "among 0, 1 (strategy.batch_norm=all)" in drawn_mesh(plan)[1]

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 import whole_runs
 from choices import SYNCS
-from oracles import CLASSES, Case, Plan, distance, identical, momentum, serial_with_buffers, train, workers_of
+from oracles import CLASSES, FEATURES, Case, Plan, distance, identical, momentum, serial_with_buffers, train, workers_of
 from torch import Tensor, nn
 
 from paceline.comm import Comm
@@ -19,6 +19,7 @@ from paceline.engine.errors import ConfigError
 from paceline.engine.pairs import check_pair
 from paceline.strategies import LayoutError
 from paceline.strategies.base import World
+from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
 from paceline.strategies.domains.cut import cut
 from paceline.strategies.domains.replicas import across_of
@@ -173,6 +174,21 @@ def test_over_a_replicas_own_batch_they_do_not(virtual_workers) -> None:
     assert distance(dict(whole), serial_with_buffers(case, whole)) > 1e-3
 
 
+def features() -> nn.Module:
+    layers = (nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("model", [features, resnet, behind])
+def test_replicas_of_one_worker_do_too(fabric, model) -> None:
+    sizes = [[3, 2, 1], [1, 4, 0], [2, 0, 0], [1, 1, 3]]
+    case = Case(sizes, model, momentum, shape=MODELS.get(model, (FEATURES,)))
+    results = fabric(3, train, Plan(DataParallel(batch_norm="all"), BSP(), case))
+    whole = results[0]["whole"]
+    assert distance(dict(whole), serial_with_buffers(case, whole)) < 1e-12
+    assert all(identical(result["weights"], results[0]["weights"]) for result in results)
+
+
 @pytest.mark.parametrize("degree", [2, 3])
 def test_more_replicas_and_sums_of_messages_are_as_good(virtual_workers, degree: int) -> None:
     case = Case([[1, 2, 1], [2, 0, 0], [1, 1, 1]], resnet, momentum, shape=MODELS[resnet])
@@ -224,6 +240,15 @@ def test_a_replica_without_others_sends_them_nothing() -> None:
     assert stated(behind, 1)["replica"] == [{}] * DEGREE
 
 
+def test_a_plan_of_data_parallel_states_what_its_replicas_send_one_another(here) -> None:
+    overrides = ("tracking=none", *RESNET, "strategy.batch_norm=all", "steps=2", "hardware=virtual")
+    _, summary = whole_runs.trained(*overrides, "hardware.workers=2", "checkpoint.every=0")
+    plan = prepare([*overrides, "hardware.workers=2"]).plan()
+    assert summary["wire"]["bytes_per_step"] == pytest.approx(plan.bytes_per_step())
+    assert plan.parts[0].along == {"replica": 4 * sum(4 * c + 1 for c in [4] * 3 + [8] * 2 + [16] * 2)}
+    assert summary["wire"]["by_axis"] == {"replica": pytest.approx(plan.bytes_per_step())}
+
+
 # -- sync modes
 
 
@@ -232,8 +257,9 @@ def test_it_takes_the_modes_in_which_replicas_take_every_step_together(virtual_w
     """And ends, where not all replicas have samples in a step; a virtual cluster names a deadlock."""
     mode, strategy = copy.deepcopy(SYNCS[sync]), over_all(behind)
     if not mode.synchronous or mode.survives:
-        with pytest.raises(ConfigError, match=rf"sync={sync}: .*strategy.batch_norm=all waits for all"):
-            check_pair("domain", sync, strategy, mode)
+        for name, chosen in (("domain", strategy), ("data_parallel", DataParallel("all"))):
+            with pytest.raises(ConfigError, match=rf"sync={sync}: .*strategy.batch_norm=all waits for all"):
+                check_pair(name, sync, chosen, mode)
     elif type(mode).entrywise:
         check_pair("domain", sync, strategy, mode)
         case = Case(UNEVEN, behind, momentum, shape=MODELS[behind])
