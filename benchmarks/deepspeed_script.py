@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from paceline.engine import prepare
 from paceline.engine.build import assemble
-from paceline.strategies.zero import quiet_import
+from paceline.strategies.external.deepspeed_start import quiet_import
 from paceline.tasks.losses.cross_entropy import cross_entropy
 
 stage, offload, batch = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -111,8 +111,10 @@ class ProcessComm(Comm):
         name: str,
         group: dist.ProcessGroup | None,
         ledger: Ledger,
+        root: "ProcessComm | None" = None,
     ) -> None:
         self._worker, self.ranks = worker, ranks
+        self.root = root or self  # the group of all workers and servers of the run
         self.ledger, self.timeline = ledger, worker.timeline
         self.board = self._board = worker.board
         self.rank, self.size, self.name = ranks.index(worker.board.rank), len(ranks), name
@@ -450,7 +452,7 @@ class ProcessComm(Comm):
         rank = ranks.index(self._board.rank)
         group = self._worker.groups.make(name, rank, len(ranks)) if len(ranks) > 1 else None
         ledger = self.ledger if axis is None else self.ledger.along(axis)
-        return ProcessComm(self._worker, ranks, name, group, ledger)
+        return ProcessComm(self._worker, ranks, name, group, ledger, self.root)
 
     def _all_say(self, prefix: str, value: str, what: str) -> list[str]:
         """Every worker of the group says something; returns all of it. Raises `HangError` or `PeerLostError`."""

@@ -21,8 +21,6 @@ stage 1 on the norm beside it, and in less than fp32 a flag), and from stage 1 o
 """
 
 import json
-import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -40,15 +38,16 @@ from torch.utils.checkpoint import checkpoint
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from ..compat.deepspeed import Place, is_cut_up, leave_out, loss_scale, place_of, set_loss_scale
+from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
 from .exchange.collectives import Fabric
 from .exchange.elementwise import check_elementwise
 from .exchange.start_alike import start_alike
 from .external.deepspeed_memory import Account, stated
-from .external.deepspeed_ops import build_ops, end_with_parent, use_own_folder
+from .external.deepspeed_ops import build_ops, end_with_parent
 from .external.deepspeed_settings import Noting, merged, read
+from .external.deepspeed_start import import_for, quiet_import
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -203,7 +202,7 @@ class _ZeroUpdate(Sync):
         start_alike(parameters, comm)
         weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
         torch_world(comm)
-        deepspeed = _import_deepspeed(comm)
+        deepspeed = import_for(comm)
         if strategy.offload != "none":
             self.optimizer = optimizer = _on_the_host(optimizer)
         forward = _Forward(strategy, strategy.module)
@@ -342,19 +341,6 @@ def _recomputed(module: nn.Module, inputs: Tensor) -> Tensor:
 # -- DeepSpeed's ways
 
 
-def _import_deepspeed(comm: ProcessComm) -> Any:
-    """DeepSpeed, told where it is: it looks in the environment, which its own launcher would have set."""
-    os.environ.update(RANK=str(comm.rank), WORLD_SIZE=str(comm.size))
-    if comm.device.type == "cpu":
-        os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ["LOCAL_RANK"] = str(comm.device.index or 0) if comm.device.type == "cuda" else str(comm.rank)
-    deepspeed = quiet_import()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        deepspeed.init_distributed(dist_init_required=False, verbose=False)
-    return deepspeed
-
-
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
     """The fp32 weights in a checkpoint that DeepSpeed wrote, by the model's own names. It is unpickled: trust it."""
     quiet_import()
@@ -407,22 +393,6 @@ def load_ops() -> None:
     from deepspeed.ops.op_builder.cpu import CPUAdamBuilder
 
     CPUAdamBuilder().load(verbose=False)
-
-
-def quiet_import() -> Any:
-    """DeepSpeed without its talk, and without its shared-memory operation, which takes a minute to compile and serves
-    inference alone.
-    """
-    use_own_folder()
-    warnings.filterwarnings("ignore", module="deepspeed")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it says that it looked for one
-    import deepspeed
-
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    leave_out("deepspeed_shm_comm")
-    return deepspeed
 
 
 def _on_the_host(optimizer: Optimizer) -> Optimizer:

@@ -32,7 +32,12 @@ MAY_USE = {
     "compat": set(),
 }
 OWNERS = {  # what is imported -> the files that may
-    "deepspeed": ["strategies/zero.py", "compat/deepspeed.py"],
+    "deepspeed": [
+        "strategies/zero.py",
+        "strategies/external/deepspeed_start.py",
+        "strategies/external/deepspeed_stages.py",
+        "compat/deepspeed.py",
+    ],
     "wandb": ["tracking/wandb*.py", "compat/wandb.py"],
     "hydra": ["engine/compose.py", "compat/hydra.py"],
     "optuna": ["sweep/study.py", "compat/optuna.py"],
@@ -118,6 +123,7 @@ COMPOSED = {  # an algorithm that is made of another -> that other
     "hybrid": {"pipeline"},  # a pipeline, whose stages are cut as tensor parallelism cuts a model
     "updates": {"bsp"},  # a pipeline without a flush: bsp among replicas, at each update
     "torch_pipelining": {"pipeline"},  # torch's schedules over the same cut, and the same account
+    "deepspeed_pipeline": {"pipeline"},  # DeepSpeed's engine over the same cut
 }
 
 ALGORITHMS = {

@@ -59,7 +59,7 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         (
             "strategy.stages=2",
             "strategy.stages: there is no such key",
-            "strategy=pipeline, strategy=torch_pipelining have strategy.stages",
+            "strategy=deepspeed_pipeline, strategy=hybrid, strategy=pipeline (and 1 more) have strategy.stages",
         ),
         ("strategy.nosuch=2", "strategy.nosuch: there is no such key", "strategy has none"),
         ("optimizer.clip=1", "optimizer.clip: there is no such key", "strategy=zero has strategy.clip"),

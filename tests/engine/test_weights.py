@@ -84,12 +84,12 @@ def test_a_directory_that_is_no_checkpoint_is_refused(tmp_path):
 def save_by_deepspeed(comm, folder):
     """What a user's own DeepSpeed script leaves behind."""
     from paceline.comm.torch_world import torch_world
-    from paceline.strategies.zero import _import_deepspeed
+    from paceline.strategies.external.deepspeed_start import import_for
     from paceline.tasks.data.digits import Digits
     from paceline.tasks.models.mlp import MLP
 
     torch_world(comm)
-    deepspeed = _import_deepspeed(comm)
+    deepspeed = import_for(comm)
     torch.manual_seed(7)
     model = MLP(Digits().spec, [16, 12])
     settings = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5000}}

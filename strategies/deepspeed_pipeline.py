@@ -1,0 +1,193 @@
+"""DeepSpeed's own pipeline engine: the reference that a DeepSpeed user would pick instead of strategy=pipeline.
+
+Rasley et al. 2020, "DeepSpeed: System Optimizations Enable Training Deep Learning Models with Over 100 Billion
+Parameters" (KDD); its PipelineModule and PipelineEngine, whose TrainSchedule is 1F1B.
+
+The model is cut as strategy=pipeline cuts it, by the same rule; a stage is one layer of the PipelineModule. Passes,
+messages, sums over replicas and the update are DeepSpeed's, in fp32. One replica equals gradient accumulation over the
+same micro-batches bit for bit. Weights that stages share (tied weights) are a TiedLayerSpec's, where the same stages
+share all of them.
+
+What is ours is the weight of an uneven batch (its engine takes the mean over replicas and micro-batches:
+loss * n_i K / n), and shapes are given beforehand, so that none are sent. DeepSpeed takes micro-batches of one size: m
+must divide the batch, and of an odd last batch as many are made as do.
+
+Cost per step: that of strategy=pipeline within a replica, and broadcast 8 bytes of the loss from the last stage to the
+others; over K replicas, S bytes of a stage's gradients, all_reduce 2 (K-1)/K S, on the last stage 2 (K-1)/K (S + 4).
+Memory: that of schedule=1f1b, and what DeepSpeed keeps between instructions (external/deepspeed_stages.py), among it a
+copy of all gradients, which are joined even where there is one replica.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..comm import Comm
+from ..comm.ledger import broadcast_bytes
+from ..comm.process import ProcessComm
+from ..comm.torch_world import torch_world
+from .base import (
+    Batch,
+    BeforeBackward,
+    Cost,
+    Loss,
+    Memory,
+    MessageTime,
+    Pass,
+    Strategy,
+    Sync,
+    TimeOf,
+    Traffic,
+    Trial,
+    World,
+    payload,
+)
+from .errors import LayoutError
+from .exchange.collectives import Fabric
+from .exchange.collectives.base import added
+from .external.deepspeed_stages import Stages, most_held
+from .pipeline import Pipeline
+from .pipelining.chunks import without_data
+from .pipelining.ties import tied
+
+LOSSES, LOSS = 8, 4  # bytes: its own mean and that over replicas, in fp32
+
+
+class DeepSpeedPipeline(Strategy):
+    """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
+
+    needs_processes = True
+    trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
+
+    def __init__(
+        self,
+        stages: Annotated[int, Ge(2)] = 2,
+        schedule: Literal["1f1b"] = "1f1b",
+        micro_batches: Annotated[int, Ge(1)] = 4,
+        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+    ) -> None:
+        """As those of `Pipeline`; `schedule`: DeepSpeed trains by one alone. Raises `LayoutError`."""
+        self._ours = Pipeline(stages, schedule, micro_batches, cut)
+        self.micro_batches = micro_batches
+        self.axes, self.loss_part = self._ours.axes, self._ours.loss_part
+        self._room: dict[int, int] = {}  # stated, by the part
+
+    def own_sync(self) -> Sync:
+        return _Update(self)
+
+    def micro_sizes(self, batch_size: int) -> list[int]:
+        m = max(m for m in range(1, min(self.micro_batches, batch_size) + 1) if batch_size % m == 0)
+        return [batch_size // m] * m
+
+    # -- the cut, and what is stated of it: as strategy=pipeline does
+
+    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+        if len(inputs) % self.micro_batches:
+            raise LayoutError(
+                f"strategy.micro_batches={self.micro_batches}: strategy=deepspeed_pipeline wants micro-batches of one "
+                f"size, and batch_size={len(inputs)} is no multiple of it; choose "
+                f"strategy.micro_batches={len(self.micro_sizes(len(inputs)))}, or strategy=pipeline"
+            )
+        return self._ours.settled(model, inputs, targets, loss)
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        parts = self._ours.split(model.float())
+        if len({tuple(holders) for holders in tied(parts).values()}) > 1:
+            raise LayoutError(
+                "strategy=deepspeed_pipeline: some stages share one weight and others another (tied weights), and a "
+                "stage is of one TiedLayerSpec; untie them, choose another strategy.cut, or choose strategy=pipeline"
+            )
+        self._last = [each for each in parts[-1].parameters() if each.requires_grad]
+        return parts
+
+    def layers(self, part: nn.Module) -> list[list[str]]:
+        return self._ours.layers(part)
+
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        """As strategy=pipeline does, but for the first stage, which is given copies of its micro-batches."""
+        sizes = self.micro_sizes(len(inputs))
+        flowing = self._flowing(parts, inputs[: sizes[0]])
+        for stage, (part, passes) in enumerate(
+            zip(parts, self._ours.rehearse(parts, inputs, targets, loss, device), strict=True)
+        ):
+            entering, leaving = map(payload, ([flowing[stage]], [flowing[stage + 1]]))
+            trained = payload([each for each in part.parameters() if each.requires_grad])
+            self._room[id(part)] = most_held(stage, self.parts, len(sizes), entering, leaving, trained)
+            copied = Pass(lambda part=part: part(flowing[0].clone()))
+            yield [copied for _ in passes] if stage == 0 else passes
+
+    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
+        return self._ours.at_once(part, kept, batch_size)
+
+    def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Any:
+        return self._ours.simulate(parts, inputs, time, message)
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        def told(part: int) -> Traffic:
+            return {"broadcast": float(broadcast_bytes(LOSSES, len(parts), (part - self.loss_part) % len(parts)))}
+
+        return [added(traffic, told(part)) for part, traffic in enumerate(self._ours.cost(parts, inputs))]
+
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        return {**held, "buffers": held["buffers"] + self._room[id(part)]}
+
+    def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        return self._ours.full_state(parameters)
+
+    # -- a step
+
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        parts = self._ours.split(model.float())
+        self._ties = list(tied(parts).items())
+        self._looks = [without_data(part) for part in parts]
+        self._ours.take(parts, loss, comm, before_backward)
+        self.module, self._loss, self._comm = self._ours.module, loss, comm
+
+    def start(self, optimizer: Optimizer) -> None:
+        """All workers of all replicas, once weights are what training begins with."""
+        assert isinstance(self._comm, ProcessComm)
+        everyone = self._comm.root
+        torch_world(everyone)
+        self.stages = Stages(self.module, self.parts, self._ties, self.micro_batches, self._loss, optimizer, everyone)
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        inputs = batch.inputs.float() if batch.inputs.is_floating_point() else batch.inputs
+        sizes = self.micro_sizes(batch.size) if batch.size else [0]
+        flowing = self._flowing(self._looks, inputs[: sizes[0]].to("meta"))
+        weight = batch.size * self.stages.replicas / batch.total
+        return self.stages.train(inputs.split(sizes), batch.targets.split(sizes), flowing[self._comm.rank], weight)
+
+    def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
+        """What enters each stage, and what leaves the last one, for meta inputs: shapes and dtypes only."""
+        return [inputs, *self._ours.activations(parts, inputs, self.parts)]
+
+    def is_last(self, parameters: Sequence[Tensor]) -> bool:
+        return {id(each) for each in parameters} == {id(each) for each in self._last}
+
+
+class _Update(Sync):
+    """DeepSpeed's engine steps within forward_backward."""
+
+    def __init__(self, strategy: DeepSpeedPipeline) -> None:
+        self._strategy = strategy
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self._strategy.start(optimizer)
+
+    def begin(self, batch: Batch) -> None: ...
+
+    def update(self) -> None: ...
+
+    def measured(self, held: Memory) -> Memory:
+        return {**held, "buffers": held["buffers"] + self._strategy.stages.most_held}
+
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        more = LOSS if self._strategy.is_last(parameters) else 0
+        return Cost(worker=Fabric().traffic(payload(parameters) + more, world))

@@ -1,0 +1,44 @@
+"""DeepSpeed in a worker: imported without its talk, and told where it is."""
+
+import logging
+import os
+import warnings
+from typing import Any
+
+import torch
+
+from ...comm.process import ProcessComm
+from ...compat.deepspeed import leave_out
+from .deepspeed_ops import use_own_folder
+
+
+def quiet_import() -> Any:
+    """DeepSpeed without its talk, and without its shared-memory operation, which takes a minute to compile and serves
+    inference alone.
+    """
+    use_own_folder()
+    warnings.filterwarnings("ignore", module="deepspeed")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or it says that it looked for one
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    leave_out("deepspeed_shm_comm")
+    return deepspeed
+
+
+def import_for(comm: ProcessComm) -> Any:
+    """DeepSpeed over torch's default process group, which spans `comm`.
+
+    It looks for its place in the environment, where its own launcher would have put it.
+    """
+    os.environ.update(RANK=str(comm.rank), WORLD_SIZE=str(comm.size))
+    if comm.device.type == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ["LOCAL_RANK"] = str(comm.device.index or 0) if comm.device.type == "cuda" else str(comm.rank)
+    deepspeed = quiet_import()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        deepspeed.init_distributed(dist_init_required=False, verbose=False)
+    return deepspeed
