@@ -148,6 +148,7 @@ class DeepSpeedPipeline(Strategy):
         self._looks = [without_data(part) for part in parts]
         self._ours.take(parts, loss, comm, before_backward)
         self.module, self._loss, self._comm = self._ours.module, loss, comm
+        self._entering: dict[int, Tensor] = {}  # by the samples of a micro-batch
 
     def start(self, optimizer: Optimizer) -> None:
         """All workers of all replicas, once weights are what training begins with."""
@@ -159,9 +160,12 @@ class DeepSpeedPipeline(Strategy):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         inputs = batch.inputs.float() if batch.inputs.is_floating_point() else batch.inputs
         sizes = self.micro_sizes(batch.size) if batch.size else [0]
-        flowing = self._flowing(self._looks, inputs[: sizes[0]].to("meta"))
+        if sizes[0] not in self._entering:
+            flowing = self._flowing(self._looks, inputs[: sizes[0]].to("meta"))
+            self._entering[sizes[0]] = flowing[self._comm.rank]
         weight = batch.size * self.stages.replicas / batch.total
-        return self.stages.train(inputs.split(sizes), batch.targets.split(sizes), flowing[self._comm.rank], weight)
+        pieces = inputs.split(sizes), batch.targets.split(sizes)
+        return self.stages.train(*pieces, self._entering[sizes[0]], weight)
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
         """What enters each stage, and what leaves the last one, for meta inputs: shapes and dtypes only."""

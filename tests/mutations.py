@@ -205,6 +205,30 @@ MUTATIONS = [
         "tests/strategies/test_ties.py -m slow -k replicas",
     ),
     Mutation(
+        "strategies/external/deepspeed_stages.py",
+        "return loss if self._weight == 1 else loss * self._weight",
+        "return loss",
+        "tests/strategies/test_pipelines_of_deepspeed.py -m slow -k uneven_and_empty",
+    ),
+    Mutation(
+        "strategies/external/deepspeed_stages.py",
+        "for holder in holders:",
+        "for holder in ():",
+        "tests/strategies/test_pipelines_of_deepspeed.py -m slow -k two_of_three",
+    ),
+    Mutation(
+        "strategies/external/deepspeed_stages.py",
+        "between_steps + gradients)",
+        "gradients)",
+        "tests/strategies/test_pipelines_of_deepspeed.py -k joined",
+    ),
+    Mutation(
+        "compat/deepspeed_pipeline.py",
+        "engine.first_output_send, engine.pipe_recv_buf = False, entering",
+        "pass",
+        "tests/compat/test_deepspeed_pipeline.py -m slow",
+    ),
+    Mutation(
         "strategies/pipelining/simulate.py",
         "most = max(most, held(now))",
         "most = max(most, len(row))",
