@@ -89,7 +89,7 @@ def _held(plan: "Plan", row: dict[str, Any]) -> str:
     held = ", ".join(" .. ".join(dict.fromkeys([run[0], run[-1]])) for run in part.runs)
     if (pieces := plan.layout.mesh.axes.get("tensor", 1)) == 1:
         return held
-    return f"1/{pieces} of the pairs in {held}" if part.is_cut else f"{held}, whole"
+    return f"1/{pieces} of what is cut in {held}" if part.is_cut else f"{held}, whole"
 
 
 def _sent(plan: "Plan", send: dict[str, Any]) -> str:

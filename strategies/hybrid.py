@@ -5,19 +5,20 @@ Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clu
 
     worker = stage * t + tensor,        so that the workers of a stage follow one another, on one host if they fit.
 
-Those of one stage hold a piece each of its pairs of linear layers and of its attention (tensor.py), all else whole, and
-compute the same micro-batches: they sum among themselves. Worker i of a stage sends its output to worker i of the next
-one, and the gradient comes back (pipeline.py), by any schedule that ends with a flush. p = 1 is tensor parallelism over
-micro-batches, t = 1 is a pipeline, both bit for bit.
+Those of one stage hold a piece each of its pairs of linear layers, of its attention and of the model's vocabulary
+(tensor.py), all else whole, and compute the same micro-batches: they sum among themselves. Worker i of a stage sends
+its output to worker i of the next one, and the gradient comes back (pipeline.py), by any schedule. A weight that two
+stages share is cut alike in both, and worker i of the one and of the other sum the gradients of their piece
+(pipelining/ties.py). p = 1 is tensor parallelism over micro-batches, t = 1 is a pipeline, both bit for bit.
 
 Deviation from the paper: all t workers of a stage have the whole output, and each sends the whole of it, where section
 4.1 sends 1/t of it and gathers the rest on the other side.
 
-Cost per step and worker: that of its pipeline's stage, along `stage`; along `tensor`, for each micro-batch the
-collective's for the outputs of its pairs, and for their inputs; with `recompute` once more for what is computed again.
+Cost per step and worker: that of its pipeline's stage, along `stage`, with its tied weights; along `tensor`, for each
+micro-batch what strategy=tensor sends for the layers of the stage; with `recompute` once more for what is computed
+again.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -28,7 +29,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, MessageTime, Pass, PassTime, Strategy, TimeOf, Traffic, World
+from .base import (
+    Batch,
+    BeforeBackward,
+    Loss,
+    Memory,
+    MessageTime,
+    Pass,
+    PassTime,
+    Strategy,
+    Sync,
+    TimeOf,
+    Traffic,
+)
 from .errors import LayoutError
 from .exchange.collectives import Collective, Fabric
 from .exchange.collectives.base import added
@@ -36,12 +49,16 @@ from .exchange.elementwise import check_elementwise
 from .pipeline import Pipeline
 from .pipelining.actions import Action
 from .pipelining.chunks import Chunks, without_data
-from .pipelining.execute import forward
 from .pipelining.simulate import Simulation
-from .pipelining.split_backward import backward_to_input
-from .placements import gather, placements_of
+from .pipelining.ties import traffic
+from .placements import gather
+from .tensor_parallel.cost import SentBy, sent_by_passes
 from .tensor_parallel.cut import cut_over
+from .tensor_parallel.find import Kind
 from .tensor_parallel.group import Group, Sent
+from .tensor_parallel.sequence import runs_of
+from .tensor_parallel.stages import kinds_of_stages
+from .tensor_parallel.vocabulary import is_cut, loss_over
 
 
 class Hybrid(Strategy):
@@ -51,69 +68,95 @@ class Hybrid(Strategy):
         self,
         stages: Annotated[int, Ge(1)] = 2,
         tensor: Annotated[int, Ge(1)] = 2,
-        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"] | str | list[str] = "gpipe",
+        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"]
+        | str
+        | list[str] = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
         cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
         recompute: bool = False,
         chunks: Annotated[int, Ge(1)] | None = None,
+        vertical_sync: bool = False,
+        vocabulary: bool | None = None,
+        sequence: bool = False,
         collective: Collective | None = None,
     ) -> None:
-        """`collective`: of the sums of pieces; None for the fabric's. All else is as in `Pipeline`."""
+        """`vocabulary`, `sequence` and `collective` are as in `TensorParallel`, and all else as in `Pipeline`.
+
+        Raises `LayoutError`.
+        """
         self.axes = {"stage": stages, "tensor": tensor}
-        self.collective = collective or Fabric()
-        self._pipeline = Pipeline(stages, schedule, micro_batches, cut, recompute, chunks)
-        if self._pipeline.own_sync() is not None:
-            raise LayoutError(
-                f"strategy.schedule={schedule}: updates the stages itself, and strategy=hybrid leaves that to a sync "
-                "mode; choose strategy.schedule=1f1b, or strategy=pipeline"
-            )
+        self.vocabulary, self.sequence, self.collective = vocabulary, sequence, collective or Fabric()
+        for name, wanted in {"vocabulary": vocabulary, "sequence": sequence}.items():
+            if wanted and tensor == 1:
+                raise LayoutError(
+                    f"strategy.{name}=true: cuts among the tensor workers of a stage, and strategy.tensor=1 is one; "
+                    f"choose strategy.tensor=2, or strategy.{name}=false"
+                )
+        self._pipeline = Pipeline(stages, schedule, micro_batches, cut, recompute, chunks, vertical_sync)
         self.loss_part = self.mesh.rank({"stage": self._pipeline.loss_part, "tensor": 0})
-        self.shares, self.bitwise = tensor > 1, tensor == 1
+        self.shares, self.bitwise = tensor > 1, tensor == 1 and self._pipeline.bitwise
+        self.fills, self.owns_update = self._pipeline.fills, self._pipeline.owns_update
 
     @classmethod
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
         return Pipeline.read_files(knobs, allowed)
 
+    def own_sync(self) -> Sync | None:
+        return self._pipeline.own_sync()
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        if self.shares:
+        if self.axes["tensor"] > 1:
             check_elementwise(optimizer, "strategy=hybrid", "strategy=pipeline")
 
     def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
         """By what a layer takes on one of its workers. A pair of layers is not yet one: they may come apart."""
-        layers = [self._pieces(layer, Group(self.axes["tensor"]))[0] for layer in self._pipeline.layers_alone(model)]
-        return self._pipeline.cut_for(layers, inputs, targets, loss)
+        layers = self._pipeline.layers_alone(model)
+        vocabulary = self.axes["tensor"] > 1 and is_cut(self.vocabulary, model, loss)
+        if vocabulary:
+            with torch.no_grad():
+                loss(model(inputs), targets)  # of pieces of the outputs nobody could say whether they fit
+        kinds = self._kinds(model, layers, vocabulary)
+        one = [self._pieces(layer, own, self._group())[0] for layer, own in zip(layers, kinds, strict=True)]
+        chosen = {"vocabulary": vocabulary} if self.vocabulary is None else {}
+        return {**chosen, **self._pipeline.cut_for(one, inputs, targets, loss_over(one[-1], loss))}
 
     # -- the parts, and how they are put together
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        parts: list[nn.Module] = []
         stages = self._pipeline.split(model)
-        if self._pipeline.shares:
-            raise LayoutError(
-                "strategy=hybrid: two stages would share a parameter (tied weights); untie them, choose a strategy.cut "
-                "that leaves both in one stage, or choose strategy=pipeline or strategy=tensor, which take tied weights"
-            )
-        for stage in stages:
-            parts += self._pieces(stage, self._group())
-        if self.shares and not any(map(placements_of, parts)):
+        self.shares = self.axes["tensor"] > 1 or self._pipeline.shares
+        kinds = self._kinds(model, stages, bool(self.vocabulary))
+        if self.axes["tensor"] > 1 and not any(kinds):
             raise LayoutError(
                 f"strategy.tensor={self.axes['tensor']}: no stage has two linear layers with only element-wise ones "
                 "between them, or attention that says its groups of heads (by_group), so that there is nothing to cut; "
                 "choose strategy.tensor=1, fewer strategy.stages, or strategy.cut=[...] that leaves a pair in one stage"
             )
-        return parts
+        if self.sequence and not any(map(runs_of, stages, kinds)):
+            raise LayoutError(
+                f"strategy.sequence=true: no stage of {type(model).__name__} has a norm beside layers that are cut, "
+                "among layers that compute each place of a sequence by itself (`by_place`); choose model=gpt, or "
+                "strategy.sequence=false"
+            )
+        return [
+            part for stage, own in zip(stages, kinds, strict=True) for part in self._pieces(stage, own, self._group())
+        ]
 
     def _group(self) -> Group:
-        return Group(self.axes["tensor"], self.collective)
+        return Group(self.axes["tensor"], self.collective, "strategy.tensor")
 
-    def _pieces(self, stage: nn.Module, group: Group) -> list[nn.Module]:
-        """What each worker of a stage holds of it. Raises `LayoutError`."""
-        if group.size == 1:
-            return [stage]
+    def _kinds(self, model: nn.Module, stages: Sequence[nn.Module], vocabulary: bool) -> list[dict[str, Kind]]:
+        """What is cut of each stage. Raises `LayoutError`."""
+        if self.axes["tensor"] == 1:
+            return [{} for _ in stages]
         try:
-            return cut_over(stage, group)
+            return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
         except LayoutError as error:
             raise LayoutError(str(error).replace("strategy.degree", "strategy.tensor")) from None
+
+    def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: Group) -> list[nn.Module]:
+        """What each worker of a stage holds of it."""
+        return [stage] if group.size == 1 else cut_over(stage, group, kinds, self.sequence)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         """The model in stages, a stage in pieces, and a schedule along the stages."""
@@ -122,17 +165,20 @@ class Hybrid(Strategy):
         self._parts = self.split(without_data(model))  # what each worker holds, without the memory
         along = {axis: _joined(comm.split(mesh.along(rank, axis)[0], axis)) for axis in self.axes}
 
-        stages = self._pipeline.split(model)
-        group = self._group()
-        part = self._pieces(stages[here["stage"]], group)[here["tensor"]]
+        stages, group = self._pipeline.split(model), self._group()
+        kinds = self._kinds(model, stages, bool(self.vocabulary))[here["stage"]]
+        part = self._pieces(stages[here["stage"]], kinds, group)[here["tensor"]]
         group.join(part, along["tensor"])
         lane = [part if each == rank else self._parts[each] for each in mesh.along(rank, "stage")]
-        self._pipeline.take(lane, loss, along["stage"], before_backward)
+        self._pipeline.take(lane, loss_over(part, loss), along["stage"], before_backward)
         self.module = part
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         loss = self._pipeline.forward_backward(batch)
         return loss if self._comm.rank == self.loss_part else None
+
+    def drain(self) -> None:
+        self._pipeline.drain()
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         return gather(self.part_state(parameters), self._parts, self.mesh, self._comm, self.loss_part)
@@ -151,25 +197,40 @@ class Hybrid(Strategy):
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        lanes = [self._pipeline.rehearse(lane, inputs, targets, loss, device) for lane in self._lanes(parts)]
+        last = self._pipeline.loss_part
+        lanes = [
+            self._pipeline.rehearse(lane, inputs, targets, loss_over(lane[last], loss), device)
+            for lane in self._lanes(parts)
+        ]
         for of_stage in zip(*lanes, strict=True):
             yield from of_stage
 
     def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
         return self._pipeline.at_once(self.mesh.position(part)["stage"], kept, batch_size)
 
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        return self._pipeline.memory(held, part)
+
+    def measured(self, held: Memory) -> Memory:
+        return self._pipeline.measured(held)
+
     def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Simulation:
         """A pass takes as long as its sums, too."""
-        first = self._lanes(parts)[0]
+        first, recompute = self._lanes(parts)[0], self._pipeline.recompute
+        apart = any(action.kind == "I" for row in self._pipeline.schedule for action in row)
 
-        def with_sums(stage: int, entered: Tensor, chunk: int) -> PassTime:
-            rank = self.mesh.rank({"stage": stage, "tensor": 0})
+        def with_sums(worker: int, entered: Tensor, chunk: int) -> PassTime:
+            rank = self.mesh.rank({"stage": worker, "tensor": 0})
             found = time(rank, entered, chunk)
-            part = first[stage]
-            assert isinstance(part, Chunks)
-            once, back = (self._seconds(sums, rank, message) for sums in summed(part, chunk, entered))
-            to_input = found.to_input + back if entered.requires_grad else 0.0
-            return PassTime(found.forward + once, found.backward + back, to_input)
+            forward, back, weights = (
+                self._seconds(sums, rank, message)
+                for sums in self._sent(first, worker, chunk, entered, recompute, apart)
+            )
+            # what is computed again is a forward pass more, whose sums `back` and `weights` have already
+            again = forward if recompute else 0.0
+            to_input = found.to_input + back - again if entered.requires_grad else 0.0
+            whole = weights if recompute and apart else back + weights
+            return PassTime(found.forward + forward, found.backward + whole - again, to_input)
 
         def between(nbytes: int, one: int, other: int) -> float:
             return message(nbytes, *(self.mesh.rank({"stage": stage, "tensor": 0}) for stage in (one, other)))
@@ -180,12 +241,18 @@ class Hybrid(Strategy):
         """Of sums among the workers of a stage: their phases, as messages over the busiest link."""
         group, hosts = self.mesh.along(rank, "tensor"), self._hosts(rank)
         other = next((i for i, host in enumerate(hosts or ()) if hosts and host != hosts[0]), len(group) - 1)
-        world = World(len(group), hosts=hosts)
-        phases = [phase for each in sums for phase in self.collective.phases(each.nbytes, world)]
         return sum(
             phase.steps * message(int(phase.nbytes * max(phase.sharing, phase.crossing)), group[0], group[other])
-            for phase in phases
+            for phase in self._group().phases(sums, hosts)
         )
+
+    def _sent(
+        self, lane: Sequence[nn.Module], worker: int, chunk: int, entered: Tensor, recompute: bool, apart: bool
+    ) -> SentBy:
+        part = lane[worker]
+        assert isinstance(part, Chunks)
+        ends = self._pipeline.stages_of(worker)[chunk] == len(self._pipeline.holders) - 1
+        return sent_by_passes(part, chunk, entered, ends, recompute, apart)
 
     # -- cost
 
@@ -194,14 +261,15 @@ class Hybrid(Strategy):
         return [added(*(each[i] for each in along.values())) for i in range(self.parts)]
 
     def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
-        """All workers of a stage send alike."""
-        first = self._lanes(parts)[0]
-        sent = self._pipeline.cost(first, inputs)
-        sums = [self._sums(first, stage, inputs) for stage in range(self.axes["stage"])]
-        at = [self.mesh.position(rank)["stage"] for rank in range(self.parts)]
+        """All workers of a stage send alike, but for the pieces of a weight that it shares: these may be uneven."""
+        lanes = self._lanes(parts)
+        sent = self._pipeline.messages(lanes[0], inputs)
+        shared = [traffic(lane) for lane in lanes]
+        sums = [self._sums(lanes[0], stage, inputs) for stage in range(self.axes["stage"])]
+        at = [self.mesh.position(rank) for rank in range(self.parts)]
         return {
-            "stage": [sent[stage] for stage in at],
-            "tensor": [self._group().traffic(sums[stage], self._hosts(rank)) for rank, stage in enumerate(at)],
+            "stage": [added(sent[here["stage"]], shared[here["tensor"]][here["stage"]]) for here in at],
+            "tensor": [self._group().traffic(sums[here["stage"]], self._hosts(rank)) for rank, here in enumerate(at)],
         }
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
@@ -209,18 +277,18 @@ class Hybrid(Strategy):
 
     def _sums(self, lane: Sequence[nn.Module], worker: int, inputs: Tensor) -> list[Sent]:
         """All that the workers of a stage send to one another in a step."""
-        pipeline, part = self._pipeline, lane[worker]
-        assert isinstance(part, Chunks)
+        pipeline = self._pipeline
         sizes = pipeline.micro_sizes(len(inputs))
         row = pipeline.of_first(len(sizes))[worker]
-        passes = Counter((stage, sizes[j], Action(stage, "I", j) in row) for stage, kind, j in row if kind == "F")
+        of_batch = [(stage, j) for stage, kind, j in row if kind == "F" and j < len(sizes)]
+        passes = Counter((stage, sizes[j], Action(stage, "I", j) in row) for stage, j in of_batch)
         sums: list[Sent] = []
         for (stage, size, apart), count in passes.items():
             outputs = pipeline.activations(lane, inputs[:size], stage)
             entered = torch.empty_like(outputs[-1]) if outputs else inputs[:size]
             entered.requires_grad_(bool(outputs) and entered.is_floating_point())
-            once, back = summed(part, pipeline.stages_of(worker).index(stage), entered, pipeline.recompute, apart)
-            sums += count * [*once, *back]
+            chunk = pipeline.stages_of(worker).index(stage)
+            sums += count * self._sent(lane, worker, chunk, entered, pipeline.recompute, apart).all
         return sums
 
     def _hosts(self, rank: int) -> tuple[int, ...] | None:
@@ -231,24 +299,3 @@ class Hybrid(Strategy):
 def _joined(comm: Comm | None) -> Comm:
     assert comm is not None, "every worker gave a colour"
     return comm
-
-
-def summed(
-    part: Chunks, chunk: int, entered: Tensor, recompute: bool = False, apart: bool = False
-) -> tuple[list[Sent], list[Sent]]:
-    """What a micro-batch sends along `tensor` in its forward and in its backward pass, counted on the meta device.
-
-    `apart`: the gradient of the input comes first, and those of the weights later.
-    """
-    alone = copy.deepcopy(part)
-    group = next((each for layer in alone.modules() if isinstance(each := getattr(layer, "group", None), Group)), None)
-    if group is None:
-        return [], []
-    group.join(alone, None)
-    output = forward(alone, chunk, entered, recompute)
-    once = list(group.sent)
-    if apart and entered.requires_grad:
-        backward_to_input(output, torch.ones_like(output), entered, alone.weights(chunk), recompute)()
-    else:
-        output.backward(torch.ones_like(output))
-    return once, group.sent[len(once) :]

@@ -189,20 +189,21 @@ class Pipeline(Strategy):
         return [[block.name for block in chunk] for chunk in part.blocks]
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        self.take(self.split(model), loss, comm, before_backward)
+        parts = self.split(model)
+        held = [without_data(part) for part in parts]
+        held[comm.rank] = own = copy.deepcopy(parts[comm.rank]) if self.shares else parts[comm.rank]
+        for part in {*parts} - {own}:
+            part.to("meta")
+        self.take(held, loss, comm, before_backward)
 
     def take(self, parts: Sequence[nn.Module], loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        """Keep this worker's of the parts, of which `comm` spans the workers."""
-        self._comm = comm
-        # What the other workers hold, without the memory: for shapes between stages and the names of full_state.
-        holders = tied(parts)
-        self._looks = [without_data(part) for part in parts]
-        self.module = copy.deepcopy(parts[comm.rank]) if holders else parts[comm.rank]
-        for part in {*parts} - {self.module}:
-            part.to("meta")
-        self._all = [*self._looks[: comm.rank], self.module, *self._looks[comm.rank + 1 :]]
-        self._ties = Ties(holders, self.module, comm)
+        """Keep this worker's of the parts, of which `comm` spans the workers. The others, which are on the meta device,
+        are for shapes between stages and the names of full_state.
+        """
+        self._comm, self._all, self.module = comm, parts, parts[comm.rank]
         assert isinstance(self.module, Chunks)
+        self._looks = [*parts[: comm.rank], without_data(self.module), *parts[comm.rank + 1 :]]
+        self._ties = Ties(tied(parts), self.module, comm)
         self._held = Held(
             module=self.module,
             chunks={stage: chunk for chunk, stage in enumerate(self.stages_of(comm.rank))},
@@ -374,6 +375,10 @@ class Pipeline(Strategy):
         return {**held, "parameters": held["parameters"] + older}
 
     def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        return [added(*each) for each in zip(self.messages(parts, inputs), traffic(parts), strict=True)]
+
+    def messages(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+        """Of `cost`, what goes from stage to stage."""
         sent = [0] * len(parts)
         for size, times in Counter(self.micro_sizes(len(inputs))).items():
             for output, (one, other) in zip(
@@ -382,7 +387,7 @@ class Pipeline(Strategy):
                 if one != other:
                     sent[one] += times * payload([output])  # forward
                     sent[other] += times * payload([output])  # its gradient, backward
-        return [added({"send": own}, shared) for own, shared in zip(sent, traffic(parts), strict=True)]
+        return [{"send": own} for own in sent]
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
         """Outputs to the next stage, their gradients to the one before, those of tied weights to all who have them."""

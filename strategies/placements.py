@@ -32,10 +32,14 @@ class Split:
 def placements_of(part: nn.Module) -> dict[str, Split]:
     """By the parameter's name in the whole model; those that are not there are whole."""
     found: dict[str, Split] = {}
+    of_weights: dict[int, Split] = {}
     for name, layer in part.named_modules():
         for own, split in getattr(layer, "placements", {}).items():
             found[f"{name}.{own}" if name else own] = split
-    return found
+            of_weights[id(getattr(layer, own))] = split
+    # a tied weight is cut under each of its names
+    every = part.named_parameters(remove_duplicate=False)
+    return {**found, **{name: of_weights[id(weight)] for name, weight in every if id(weight) in of_weights}}
 
 
 def pieces_of(part: nn.Module, mesh: Mesh, rank: int) -> dict[str, int]:

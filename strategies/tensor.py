@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, is_mean_cross_entropy
+from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic
 from .errors import LayoutError
 from .exchange.collectives import Collective
 from .exchange.elementwise import check_elementwise
@@ -50,7 +50,7 @@ from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import Kind, kinds_of, vocabulary_of
 from .tensor_parallel.group import Group
 from .tensor_parallel.sequence import runs_of
-from .tensor_parallel.vocabulary import loss_over
+from .tensor_parallel.vocabulary import is_cut, loss_over
 
 
 class TensorParallel(Strategy):
@@ -79,13 +79,10 @@ class TensorParallel(Strategy):
         check_elementwise(optimizer, "strategy=tensor", "strategy=data_parallel")
 
     def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
-        found = [] if self.plan is not None else vocabulary_of(model)
-        wanted = self.vocabulary if self.vocabulary is not None else bool(found) and is_mean_cross_entropy(loss)
-        if wanted and self.plan is None and not found:
-            raise LayoutError(
-                f"strategy.vocabulary=true: {type(model).__name__} does not end in a linear layer with as many outputs "
-                "as an embedding has rows; choose strategy.vocabulary=false, or say them in strategy.plan"
-            )
+        if self.plan is not None:
+            wanted = bool(self.vocabulary)  # the plan says what is cut
+        else:
+            wanted = is_cut(self.vocabulary, model, loss, ", or say them in strategy.plan")
         with torch.no_grad():
             loss(model(inputs), targets)  # of pieces of the outputs nobody could say whether they fit
         return {"vocabulary": wanted} if self.vocabulary is None else {}
@@ -94,7 +91,7 @@ class TensorParallel(Strategy):
         return self._cut(model, Group(self.parts, self.collective))
 
     def _cut(self, model: nn.Module, group: Group) -> list[nn.Module]:
-        kinds = kinds_of(model, self.parts, self.plan, bool(self.vocabulary))
+        kinds = kinds_of(model, self.parts, self.plan, vocabulary_of(model) if self.vocabulary else ())
         if self.plan is not None and not kinds:
             raise LayoutError("strategy.plan={}: says nothing; null finds pairs of layers")
         if not kinds:

@@ -1,31 +1,77 @@
-"""What a pass sends, counted in a rehearsal."""
+"""What a pass sends, counted in a rehearsal: all is on the meta device, and a group is alone.
+
+`Group.traffic` says how many bytes that are. Where the head is cut, its loss is part of the pass.
+"""
 
 import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ..pipelining.chunks import Chunks
+from ..pipelining.execute import forward
+from ..pipelining.split_backward import backward_to_input
 from .group import Group, Sent
 from .vocabulary import cross_entropy, head_of
 
 
 def sent_in_a_pass(part: nn.Module, inputs: Tensor) -> list[Sent]:
-    """What a worker of the group sends in a forward and a backward pass of `part`, all on the meta device.
-
-    `Group.traffic` says how many bytes that are. A part whose head is cut is followed by its loss.
-    """
+    """What a worker of the group sends in a forward and a backward pass of `part`."""
     alone = copy.deepcopy(part)
     group = group_of(alone)
+    assert group is not None, "no layer is cut"
     group.join(alone, None)
-    outputs = alone(inputs)
-    if (head := head_of(alone)) is not None:
-        targets = torch.empty(outputs.shape[:-1].numel(), dtype=torch.int64, device=outputs.device)
-        outputs = cross_entropy(outputs.flatten(0, -2), targets, head.first, head.group)
-    outputs.sum().backward()
+    _ended(alone, alone(inputs)).sum().backward()
     return group.sent
 
 
-def group_of(part: nn.Module) -> Group:
-    """Of the layers that are cut, of which there is one at least."""
+class SentBy(NamedTuple):
+    """What each pass of a micro-batch through a chunk sends."""
+
+    forward: list[Sent]
+    backward: list[Sent]  # of a backward pass in two: the first one, to the input
+    weights: list[Sent]  # of a backward pass in two: the second one
+
+    @property
+    def all(self) -> list[Sent]:
+        return [*self.forward, *self.backward, *self.weights]
+
+
+def sent_by_passes(
+    part: Chunks, chunk: int, entered: Tensor, ends: bool, recompute: bool = False, apart: bool = False
+) -> SentBy:
+    """Of a worker of a pipeline's stage. `ends`: the chunk is the model's last one, and the loss follows. `apart`:
+    backward is in two, as split_backward.py has it.
+    """
+    alone = copy.deepcopy(part)
+    group = group_of(alone)
+    if group is None:
+        return SentBy([], [], [])
+    group.join(alone, None)
+    output = forward(alone, chunk, entered, recompute)
+    output = _ended(alone, output) if ends else output
+    forth, ones = len(group.sent), torch.ones_like(output)
+    later = None
+    if not apart:
+        output.backward(ones)
+    elif entered.requires_grad:
+        later = backward_to_input(output, ones, entered, alone.weights(chunk), recompute)
+    back = len(group.sent)
+    if apart:
+        later() if later is not None else output.backward(ones)
+    return SentBy(group.sent[:forth], group.sent[forth:back], group.sent[back:])
+
+
+def _ended(part: nn.Module, outputs: Tensor) -> Tensor:
+    """The loss, where it is that of pieces of the outputs."""
+    if (head := head_of(part)) is None:
+        return outputs
+    targets = torch.empty(outputs.shape[:-1].numel(), dtype=torch.int64, device=outputs.device)
+    return cross_entropy(outputs.flatten(0, -2), targets, head.first, head.group)
+
+
+def group_of(part: nn.Module) -> Group | None:
+    """Of the layers that are cut, if any."""
     found = (getattr(layer, "group", None) for layer in part.modules())
-    return next(each for each in found if isinstance(each, Group))
+    return next((each for each in found if isinstance(each, Group)), None)

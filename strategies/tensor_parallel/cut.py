@@ -11,7 +11,7 @@ from ..placements import placements_of
 from .find import Kind, degrees_of, kinds_of
 from .group import Group
 from .layers import ColumnLinear, RowLinear
-from .sequence import Enter, Leave, runs_of
+from .sequence import Begin, Enter, Leave, runs_of
 from .vocabulary import VocabularyEmbedding, VocabularyHead
 
 
@@ -49,6 +49,11 @@ def _part(model: nn.Module, kinds: Mapping[str, Kind], piece: int, group: Group,
         layer = model.get_submodule(name)
         in_run = any(name == each or name.startswith(f"{each}.") for run in runs for each in run)
         part.set_submodule(name, _layer(layer, kind, piece, group, in_run, cut))
+    for layer in part.modules():  # a stage has a weight that it shares with another one under that one's name, too
+        for own, weight in list(layer.named_parameters(recurse=False)):
+            if id(weight) in pieces:
+                layer.register_parameter(own, pieces[id(weight)])
+    part.register_forward_pre_hook(Begin(group))
     for run in runs:
         is_whole = isinstance(part.get_submodule(run[-1]), VocabularyHead)
         part.get_submodule(run[0]).register_forward_pre_hook(Enter(piece, group, degrees_of(model, kinds)))

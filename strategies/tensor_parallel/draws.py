@@ -32,6 +32,10 @@ class Draws:
         generator.manual_seed(int.from_bytes(seed, "little"))
         self._fresh = generator.get_state()
 
+    def restart(self) -> None:
+        """A pass begins, with the generator as it is now: one that was computed again may have ended in between."""
+        self._common = self._fresh = None
+
     def leave(self, device: torch.device) -> None:
         """From here on all draw alike again."""
         if self._common is None or self._fresh is None:

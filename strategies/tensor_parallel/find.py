@@ -12,7 +12,7 @@ layer can be computed of each piece alone is then up to the user.
 import difflib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, cast
@@ -38,19 +38,23 @@ ELEMENTWISE = (
 
 
 def kinds_of(
-    model: nn.Module, degree: int, plan: Mapping[str, Kind] | None = None, vocabulary: bool = False
+    model: nn.Module,
+    degree: int,
+    plan: Mapping[str, Kind] | None = None,
+    vocabulary: Sequence[str] = (),
+    whole: Collection[str] = (),
 ) -> dict[str, Kind]:
-    """What is cut, by name. `plan`: names, in which * stands for any one part; None looks for pairs, and with
-    `vocabulary` for the vocabulary too. Raises `LayoutError` for what cannot be cut into `degree` pieces.
+    """What is cut, by name. `plan`: names, in which * stands for any one part; None looks for pairs, of which none has
+    a parameter of `whole`, and adds the layers of `vocabulary`. Raises `LayoutError` for what cannot be cut into
+    `degree` pieces.
     """
     kinds: dict[str, Kind] = {}
     if plan is not None:
         kinds = planned(model, plan)
     else:
-        for first, second in all_pairs(model):
+        for first, second in all_pairs(model, whole):
             kinds[first], kinds[second] = "column", "row"
-        if vocabulary:
-            kinds |= {name: "vocabulary" for name in vocabulary_of(model)}
+        kinds |= dict.fromkeys(vocabulary, "vocabulary")
     degrees = degrees_of(model, kinds)
     for name, _ in model.named_modules():
         if name in kinds:
@@ -88,14 +92,17 @@ def paired(layers: Mapping[str, nn.Module | None]) -> list[tuple[str, str]]:
     return pairs
 
 
-def all_pairs(model: nn.Module) -> list[tuple[str, str]]:
-    """The pairs of a model and of the layers within its layers. Those whose weights have another place are whole."""
+def all_pairs(model: nn.Module, whole: Collection[str] = ()) -> list[tuple[str, str]]:
+    """The pairs of a model and of the layers within its layers. Those whose weights have another place are whole, and
+    those with a parameter that is in `whole`, by name.
+    """
     found = [pair for names in sequences(model) for pair in paired(_named(model, names))]
     for name, layer in model.named_modules():
         if (by_group := getattr(layer, "by_group", None)) is not None:
             first, second = (f"{name}.{own}" if name else own for own in by_group)
             found.append((first, second))
     places = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    places.update(id(weight) for name, weight in model.named_parameters() if name in whole)
     return [
         pair
         for pair in found
@@ -236,7 +243,8 @@ def _check_tied(model: nn.Module, kinds: Mapping[str, Kind]) -> None:
     """A weight with several places is cut alike in all of them."""
     first: dict[int, str] = {}
     for name, layer in model.named_modules(remove_duplicate=False):
-        if isinstance(weight := getattr(layer, "weight", None), Tensor):
+        is_a_name = type(layer) is nn.Module  # of a stage's weight, for the layer that has it in another stage
+        if isinstance(weight := getattr(layer, "weight", None), Tensor) and not is_a_name:
             other = first.setdefault(id(weight), name)
             if other != name and (kinds.get(name), kinds.get(other)) not in (
                 (None, None),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...comm import Comm, Work
 from ..base import Traffic, World
 from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import added
+from ..exchange.collectives.base import Phase, added, phase
 from .draws import Draws
 
 
@@ -29,18 +29,19 @@ class Sent(NamedTuple):
 
 class Group:
     """`size` workers. Without `comm`, as a copy is, it is alone: results have their shapes, and `sent` says what was
-    asked for. `partial`: names of whole parameters whose gradients are of one slice of the sequence.
+    asked for. `partial`: names of whole parameters whose gradients are of one slice of the sequence. `knob`: what
+    says how many workers it has.
     """
 
-    def __init__(self, size: int, collective: Collective | None = None) -> None:
-        self.size, self.collective = size, collective or Fabric()
+    def __init__(self, size: int, collective: Collective | None = None, knob: str = "strategy.degree") -> None:
+        self.size, self.collective, self.knob = size, collective or Fabric(), knob
         self.comm: Comm | None = None
         self.partial: list[str] = []
         self.sent: list[Sent] = []
         self.draws = Draws()
 
     def __deepcopy__(self, memo: object) -> "Group":
-        alone = Group(self.size, self.collective)
+        alone = Group(self.size, self.collective, self.knob)
         alone.partial = self.partial
         return alone
 
@@ -102,6 +103,17 @@ class Group:
             "scatter_sum": lambda nbytes: {"reduce_scatter": others / self.size * nbytes},
         }
         return added(*(ways[each.what](each.nbytes) for each in sent))
+
+    def phases(self, sent: Sequence[Sent], hosts: tuple[int, ...] | None) -> list[Phase]:
+        """What it takes, one after the other, from which its time follows."""
+        world, ring = World(self.size, hosts=hosts), [(i, (i + 1) % self.size) for i in range(self.size)]
+        ways = {
+            "sum": lambda nbytes: self.collective.phases(nbytes, world),
+            "largest": lambda nbytes: Fabric().phases(nbytes, world),
+            "gather": lambda nbytes: [phase("gather", nbytes, ring, world, self.size - 1)],
+            "scatter_sum": lambda nbytes: [phase("scatter-sum", nbytes / self.size, ring, world, self.size - 1)],
+        }
+        return [each for once in sent for each in ways[once.what](once.nbytes)]
 
 
 class _Done(Work):

@@ -11,6 +11,7 @@ Attention looks at other places between its own column and row layer alone, wher
 A whole parameter within has a gradient of its slice, which is summed over the workers before anybody sees it.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,10 +29,11 @@ def runs_of(model: nn.Module, kinds: Mapping[str, Kind]) -> list[list[str]]:
     """Layers, by name, that follow one another and are by place but for what `kinds` cuts; each run has a cut layer
     and a norm."""
     found: list[list[str]] = []
+    tied = _tied(model, kinds)
     for names in sequences(model):
         run: list[str] = []
         for name in [*names, None]:
-            if name is not None and _by_place(name, model.get_submodule(name), kinds):
+            if name is not None and name not in tied and _by_place(name, model.get_submodule(name), kinds):
                 run.append(name)
                 if kinds.get(name) != "vocabulary":  # a head's outputs are of the whole sequence
                     continue
@@ -41,6 +43,18 @@ def runs_of(model: nn.Module, kinds: Mapping[str, Kind]) -> list[list[str]]:
             run = []
     inner = {each for run in found for each in run}
     return [run for run in found if not any(run[0].startswith(f"{each}.") for each in inner)]
+
+
+def _tied(model: nn.Module, kinds: Mapping[str, Kind]) -> set[str]:
+    """Layers with a whole weight that has another place, and the layers that these are in: the one place may see a
+    slice of the sequence and the other all of it, and the sum of both gradients would be neither."""
+    places = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    found: set[str] = set()
+    for name, layer in model.named_modules(remove_duplicate=False):
+        if name not in kinds and any(places[id(each)] > 1 for each in layer.parameters(recurse=False)):
+            parts = name.split(".")
+            found.update(".".join(parts[:i]) for i in range(1, len(parts) + 1))
+    return found
 
 
 def _by_place(name: str, layer: nn.Module, kinds: Mapping[str, Kind]) -> bool:
@@ -55,6 +69,16 @@ def _by_place(name: str, layer: nn.Module, kinds: Mapping[str, Kind]) -> bool:
 def _gains(layer: nn.Module) -> bool:
     """Whether it keeps or computes something of whole activations, which slices make less."""
     return any(isinstance(each, nn.LayerNorm | nn.RMSNorm) for each in layer.modules())
+
+
+class Begin:
+    """Before a part's first layer."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def __call__(self, part: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self.group.draws.restart()
 
 
 class Enter:
@@ -75,9 +99,9 @@ class Enter:
             others = " or ".join(map(str, self.degrees.nearest(degree, dividing=t)))
             raise LayoutError(
                 f"strategy.sequence=true: a sequence of {t} cannot be cut into {degree} equal slices; choose {near} "
-                "places, " + (f"strategy.degree={others}, " if others else "") + "or strategy.sequence=false"
+                "places, " + (f"{self.group.knob}={others}, " if others else "") + "or strategy.sequence=false"
             )
-        self.group.draws.leave(x.device)  # a pass that was computed again may have ended in between
+        self.group.draws.restart()
         if layer.training:
             self.group.draws.enter(self.piece, x.device)
         return _Slice.apply(x, self.piece, self.group), *rest

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..base import Loss, is_mean_cross_entropy
 from ..errors import LayoutError
 from ..placements import Split
+from .find import vocabulary_of
 from .group import Group
 from .layers import column
 
@@ -68,6 +69,20 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None]:
         return grad_outputs[0], None
+
+
+def is_cut(wanted: bool | None, model: nn.Module, loss: Loss, or_else: str = "") -> bool:
+    """Whether the vocabulary of `model` is cut; None wants it where the loss is the mean cross-entropy.
+
+    Raises `LayoutError` where it is wanted and there is none, which may be mended by `or_else`.
+    """
+    found = vocabulary_of(model)
+    if wanted and not found:
+        raise LayoutError(
+            f"strategy.vocabulary=true: {type(model).__name__} does not end in a linear layer with as many outputs "
+            f"as an embedding has rows; choose strategy.vocabulary=false{or_else}"
+        )
+    return wanted if wanted is not None else bool(found) and is_mean_cross_entropy(loss)
 
 
 def head_of(part: nn.Module) -> VocabularyHead | None:

@@ -31,7 +31,7 @@ def test_a_hybrid_sends_along_each_axis_and_says_which_stage_is_whole() -> None:
     sends = [(send["axis"], send["among"]) for send in rows[5]["sends"]]
     assert sends == [("stage", [5, 7]), ("tensor", [4, 5]), ("replica", [1, 5])]
     assert [row["is_cut"] for row in rows] == [True, True, False, False] * 2
-    assert "1/2 of the pairs in flatten .. relu2" in text[1] and "output, whole" in text[3]
+    assert "1/2 of what is cut in flatten .. relu2" in text[1] and "output, whole" in text[3]
     assert "stage: " in text[2] and "to 3; tensor: " in text[2] and "among 0, 1; replica: " in text[2]
 
 

@@ -49,7 +49,7 @@ def count(strategy: str) -> str:
     return f"hardware.workers={max(chosen.parts, 1 if chosen.max_replicas == 1 else 2)}"
 
 
-NO_TIES = ("hybrid", "torch_pipelining")  # over stages
+NO_TIES = ("torch_pipelining",)  # over stages
 FAST = [("data_parallel", "mlp"), ("data_parallel", "gpt that recomputes"), ("pipeline", "tied gpt")]
 RUNS = [
     pytest.param(strategy, model, marks=[] if (strategy, model) in FAST else [pytest.mark.slow])

@@ -290,11 +290,3 @@ def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):
     with pytest.raises(LayoutError, match=says) as caught:
         strategy.split(model())
     assert caught.value.exit_code == 2
-
-
-def test_a_schedule_that_updates_by_itself_is_refused(monkeypatch):
-    monkeypatch.setattr(Pipeline, "own_sync", lambda self: LocalUpdate())
-    with pytest.raises(
-        LayoutError, match=r"strategy.schedule=1f1b: updates the stages itself, .* or strategy=pipeline"
-    ):
-        Hybrid(2, 2, "1f1b")

@@ -1,13 +1,19 @@
 """Whole runs of stages of several workers: bytes and memory as predicted, resumed, and on the virtual clock."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from oracles import distance, identical
+from process_table import until, workers_of
 from whole_runs import trained
 
 from paceline.engine import prepare
+from paceline.engine.checkpoint import steps_of
 from paceline.engine.compose import compose
 
 pytestmark = pytest.mark.dist
@@ -15,7 +21,9 @@ pytestmark = pytest.mark.dist
 MLP = ("tracking=none", "model.hidden=[16,16,12]", "data.limit=64", "batch_size=8", "steps=6")
 GPT = ("tracking=none", "model=gpt", "model.n_layer=2", "model.n_head=2", "model.width=16", "data=text")
 SMALL = (*GPT, "data.context=8", "data.limit=32", "batch_size=4", "steps=4", "model.dropout=0.1")
+TIED = (*SMALL, "model.tied=true")
 TWO_BY_TWO = ("strategy=hybrid", "strategy.schedule=1f1b")
+SLICES, STALE = ("strategy.sequence=true",), ("strategy.schedule=pipedream",)
 REAL = ("hardware.threads=1", "hardware.device=cpu", "hardware.timeout=60")
 
 
@@ -38,9 +46,23 @@ def test_the_preset_is_two_replicas_of_two_by_two_on_two_hosts_and_trains_as_one
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["none", "optimizer", "gradients"])
-def test_a_gpt_with_dropout_trains_on_two_by_two_by_two(shard):
+@pytest.mark.parametrize(
+    "model",
+    [
+        SMALL,
+        (*SMALL, "strategy.vocabulary=false"),
+        (*SMALL, *SLICES),
+        TIED,
+        (*TIED, "strategy.vocabulary=false"),
+        (*TIED, *SLICES),
+        (*TIED, *SLICES, "strategy.schedule=zb_h1"),
+        (*TIED, *SLICES, "strategy.recompute=true"),
+    ],
+    ids=["pieces", "whole", "slices", "tied", "tied whole", "tied slices", "tied slices zb", "tied slices recomputed"],
+)
+def test_a_gpt_with_dropout_trains_on_two_by_two_by_two(model, shard):
     weights, told = trained(
-        *SMALL, *TWO_BY_TWO, "hardware=virtual", "hardware.workers=8", f"sync.shard={shard}", "optimizer=adam"
+        *TWO_BY_TWO, *model, "hardware=virtual", "hardware.workers=8", f"sync.shard={shard}", "optimizer=adam"
     )
     assert as_predicted(told) and told["stages"] == 2
     assert all(torch.isfinite(each).all() for each in weights.values())
@@ -56,20 +78,74 @@ def test_a_gpt_with_dropout_trains_on_two_by_two_by_two(shard):
         pytest.param(MLP, (), marks=pytest.mark.slow),
         pytest.param(SMALL, (), marks=pytest.mark.slow),
         pytest.param(MLP, ("strategy.tensor=1",), marks=pytest.mark.slow),
+        pytest.param(TIED, SLICES, marks=pytest.mark.slow),
+        pytest.param(TIED, ("strategy.tensor=1",), marks=pytest.mark.slow),
+        pytest.param((*SMALL, "strategy.vocabulary=false"), SLICES, marks=pytest.mark.slow),
+        pytest.param(SMALL, STALE, marks=pytest.mark.slow),
+        pytest.param(SMALL, (*STALE, "strategy.tensor=1"), marks=pytest.mark.slow),
     ],
-    ids=["mlp 1 x 2 x 2", "gpt 1 x 2 x 2", "mlp 2 x 2 x 1"],
+    ids=[
+        "mlp 1 x 2 x 2",
+        "gpt 1 x 2 x 2",
+        "mlp 2 x 2 x 1",
+        "tied gpt in slices 1 x 2 x 2",
+        "tied gpt 2 x 2 x 1",
+        "gpt in slices 1 x 2 x 2",
+        "pipedream 1 x 2 x 2",
+        "pipedream 2 x 2 x 1",
+    ],
 )
 def test_four_processes_send_what_is_predicted_and_a_resumed_run_equals_the_whole_one_bit_for_bit(model, shape):
-    how = (*model, *TWO_BY_TWO, *shape, *REAL, "hardware.workers=4", "steps=4")
+    grid = (*model, *TWO_BY_TWO, *shape, "hardware.workers=4", "checkpoint.every_steps=2", "steps=4")
+    how = (*grid, *REAL)
     whole, told = trained(*how)
     assert as_predicted(told)
-    trained(*how, "steps=2", "checkpoint.every_steps=2", name="half")
+    trained(*how, "steps=2", name="half")
     assert identical(trained("steps=4", resume="half")[0], whole)
-    virtual, _ = trained(*model, *TWO_BY_TWO, *shape, "hardware=virtual", "hardware.workers=4", "steps=4")
+    virtual, _ = trained(*grid, "hardware=virtual")
     assert distance(virtual, whole) < 1e-5  # sums come in another order
     checkpoint = "weights=runs/half/checkpoints/step-00000004"
-    begun, _ = trained(*model, "strategy=single", "hardware=virtual", "steps=1", "optimizer.lr=1e-30", checkpoint)
+    alike = [each for each in model if not each.startswith("strategy.")]
+    begun, _ = trained(*alike, "strategy=single", "hardware=virtual", "steps=1", "optimizer.lr=1e-30", checkpoint)
     assert distance(begun, whole) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [(TIED, SLICES), (TIED, ("strategy.tensor=1",)), (SMALL, STALE)],
+    ids=["tied gpt in slices 1 x 2 x 2", "tied gpt 2 x 2 x 1", "pipedream 1 x 2 x 2"],
+)
+def test_a_run_whose_worker_is_killed_goes_on_bit_for_bit(model, shape):
+    how = (*model, *TWO_BY_TWO, *shape, *REAL, "hardware.workers=4", "steps=400", "epochs=100")
+    how = (*how, "checkpoint.every_steps=10", "evaluate.every=50")
+    command = [sys.executable, "-m", "paceline.cli.main", "train", *how, "--name", "victim"]
+    launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    victim = Path("runs/victim")
+    until(lambda: launcher.poll() is not None or steps_of(victim / "checkpoints"), 60.0, "a checkpoint")
+    os.kill(workers_of(victim)[2], signal.SIGKILL)
+    _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 4 and "worker 2, after step" in said.splitlines()[-1]
+    resumed, _ = trained(resume="victim")
+    assert identical(resumed, trained(*how)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1"])
+@pytest.mark.parametrize(
+    "model",
+    [(), ("strategy.vocabulary=false",), SLICES, ("strategy.recompute=true",)],
+    ids=["pieces", "head whole", "slices", "recomputed"],
+)
+def test_a_step_of_a_gpt_on_the_virtual_clock_takes_about_what_the_plan_says(model, schedule):
+    how = (*GPT, "model.width=64", "data.limit=64", "batch_size=8", "steps=6", "strategy=hybrid", *model)
+    how = (*how, f"strategy.schedule={schedule}", "hardware=virtual", "hardware.workers=4")
+    how = (*how, "hardware.workers_per_host=2", "measure.after=1")
+    timetable = prepare([*how]).timetable()
+    assert timetable is not None
+    _, told = trained(*how)
+    assert told["step_time"]["median"] == pytest.approx(timetable.simulation.seconds, rel=0.03)
 
 
 @pytest.mark.slow

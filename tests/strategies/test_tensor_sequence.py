@@ -11,7 +11,7 @@ from paceline.strategies import LayoutError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.tensor import TensorParallel
-from paceline.strategies.tensor_parallel.find import degrees_of, kinds_of
+from paceline.strategies.tensor_parallel.find import degrees_of, kinds_of, vocabulary_of
 from paceline.strategies.tensor_parallel.sequence import runs_of
 from paceline.strategies.tensor_parallel.vocabulary import loss_over
 from paceline.tasks.base import DataSpec
@@ -34,8 +34,14 @@ def test_a_gpt_in_slices_of_its_sequence_trains_as_one_worker(virtual_workers):
 @pytest.mark.budget(0.4)
 @pytest.mark.parametrize(
     ("degree", "vocabulary", "knobs"),
-    [(4, True, {}), (2, False, {}), (2, True, {"tied": True}), (2, True, {"recompute": True})],
-    ids=["4", "head whole", "tied", "recompute"],
+    [
+        (4, True, {}),
+        (2, False, {}),
+        (2, True, {"tied": True}),
+        (2, True, {"recompute": True}),
+        (2, False, {"tied": True}),
+    ],
+    ids=["4", "head whole", "tied", "recompute", "tied and whole"],
 )
 def test_and_so_it_does_at_other_degrees_with_other_heads_and_recomputed(virtual_workers, degree, vocabulary, knobs):
     case = tokens(each=(2, 1), **knobs)
@@ -96,7 +102,7 @@ def test_activations_between_pairs_are_kept_in_slices():
 
 def test_runs_are_what_computes_each_place_by_itself():
     model = gpt()
-    with_head, without = kinds_of(model, 2, vocabulary=True), kinds_of(model, 2)
+    with_head, without = kinds_of(model, 2, vocabulary=vocabulary_of(model)), kinds_of(model, 2)
     assert runs_of(model, with_head) == [["block1", "block2", "norm", "head"]]
     assert runs_of(model, without) == [["block1", "block2", "norm", "head"]]
     attention_whole = {name: kind for name, kind in without.items() if "attention" not in name}
