@@ -187,6 +187,24 @@ MUTATIONS = [
         "tests/strategies/test_hybrid.py -k traced",
     ),
     Mutation(
+        "strategies/tensor_parallel/stages.py",
+        "found.append(kinds_of(stage, degree, vocabulary=own, whole=shared))",
+        "found.append(kinds_of(stage, degree, vocabulary=own))",
+        "tests/strategies/test_hybrid_tokens.py -k whole_on_both",
+    ),
+    Mutation(
+        "strategies/tensor_parallel/sequence.py",
+        "name not in tied and ",
+        "",
+        "tests/strategies/test_tensor_sequence.py -k other_degrees",
+    ),
+    Mutation(
+        "strategies/tensor_parallel/draws.py",
+        'may have ended in between."""\n        self._common = self._fresh = None',
+        'may have ended in between."""\n        self.leave(torch.device("cpu"))',
+        "tests/strategies/test_hybrid_tokens.py -k drop_what_they_dropped",
+    ),
+    Mutation(
         "sweep/quiet.py",
         "if _within == 0:\n                _silence.__exit__",
         "if True:\n                _silence.__exit__",
