@@ -189,6 +189,7 @@ def test_the_vocabulary_is_cut_by_itself_only_where_the_loss_says_that_it_is_the
 # -- bytes
 
 
+@pytest.mark.budget(2)
 @pytest.mark.parametrize("collective", [Fabric(), Ring()], ids=["fabric", "ring"])
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
