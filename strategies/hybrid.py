@@ -19,7 +19,6 @@ micro-batch what strategy=tensor sends for the layers of the stage; with `recomp
 again.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -36,7 +35,6 @@ from .base import (
     Memory,
     MessageTime,
     Pass,
-    PassTime,
     Strategy,
     Sync,
     TimeOf,
@@ -47,17 +45,15 @@ from .exchange.collectives import Collective, Fabric
 from .exchange.collectives.base import added
 from .exchange.elementwise import check_elementwise
 from .pipeline import Pipeline
-from .pipelining.actions import Action
-from .pipelining.chunks import Chunks, without_data
+from .pipelining.chunks import without_data
 from .pipelining.simulate import Simulation
 from .pipelining.ties import traffic
 from .placements import gather
-from .tensor_parallel.cost import SentBy, sent_by_passes
 from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import Kind
 from .tensor_parallel.group import Group, Sent
 from .tensor_parallel.sequence import runs_of
-from .tensor_parallel.stages import kinds_of_stages
+from .tensor_parallel.stages import StageSums, kinds_of_stages
 from .tensor_parallel.vocabulary import is_cut, loss_over
 
 
@@ -216,26 +212,17 @@ class Hybrid(Strategy):
 
     def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Simulation:
         """A pass takes as long as its sums, too."""
-        first, recompute = self._lanes(parts)[0], self._pipeline.recompute
-        apart = any(action.kind == "I" for row in self._pipeline.schedule for action in row)
-
-        def with_sums(worker: int, entered: Tensor, chunk: int) -> PassTime:
-            rank = self.mesh.rank({"stage": worker, "tensor": 0})
-            found = time(rank, entered, chunk)
-            forward, back, weights = (
-                self._seconds(sums, rank, message)
-                for sums in self._sent(first, worker, chunk, entered, recompute, apart)
-            )
-            # what is computed again is a forward pass more, whose sums `back` and `weights` have already
-            again = forward if recompute else 0.0
-            to_input = found.to_input + back - again if entered.requires_grad else 0.0
-            whole = weights if recompute and apart else back + weights
-            return PassTime(found.forward + forward, found.backward + whole - again, to_input)
+        first, mesh = self._lanes(parts)[0], self.mesh
+        ranks = [mesh.rank({"stage": stage, "tensor": 0}) for stage in range(self.axes["stage"])]
+        timed = StageSums(self._pipeline, first).timed(
+            lambda worker, entered, chunk: time(ranks[worker], entered, chunk),
+            lambda worker, sums: self._seconds(sums, ranks[worker], message),
+        )
 
         def between(nbytes: int, one: int, other: int) -> float:
-            return message(nbytes, *(self.mesh.rank({"stage": stage, "tensor": 0}) for stage in (one, other)))
+            return message(nbytes, ranks[one], ranks[other])
 
-        return self._pipeline.simulate(first, inputs, with_sums, between)
+        return self._pipeline.simulate(first, inputs, timed, between)
 
     def _seconds(self, sums: Sequence[Sent], rank: int, message: MessageTime) -> float:
         """Of sums among the workers of a stage: their phases, as messages over the busiest link."""
@@ -245,14 +232,6 @@ class Hybrid(Strategy):
             phase.steps * message(int(phase.nbytes * max(phase.sharing, phase.crossing)), group[0], group[other])
             for phase in self._group().phases(sums, hosts)
         )
-
-    def _sent(
-        self, lane: Sequence[nn.Module], worker: int, chunk: int, entered: Tensor, recompute: bool, apart: bool
-    ) -> SentBy:
-        part = lane[worker]
-        assert isinstance(part, Chunks)
-        ends = self._pipeline.stages_of(worker)[chunk] == len(self._pipeline.holders) - 1
-        return sent_by_passes(part, chunk, entered, ends, recompute, apart)
 
     # -- cost
 
@@ -265,7 +244,8 @@ class Hybrid(Strategy):
         lanes = self._lanes(parts)
         sent = self._pipeline.messages(lanes[0], inputs)
         shared = [traffic(lane) for lane in lanes]
-        sums = [self._sums(lanes[0], stage, inputs) for stage in range(self.axes["stage"])]
+        of_stages = StageSums(self._pipeline, lanes[0])
+        sums = [of_stages.of_step(stage, inputs) for stage in range(self.axes["stage"])]
         at = [self.mesh.position(rank) for rank in range(self.parts)]
         return {
             "stage": [added(sent[here["stage"]], shared[here["tensor"]][here["stage"]]) for here in at],
@@ -274,22 +254,6 @@ class Hybrid(Strategy):
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
         return self._pipeline.sends_to(self._lanes(parts)[0])
-
-    def _sums(self, lane: Sequence[nn.Module], worker: int, inputs: Tensor) -> list[Sent]:
-        """All that the workers of a stage send to one another in a step."""
-        pipeline = self._pipeline
-        sizes = pipeline.micro_sizes(len(inputs))
-        row = pipeline.of_first(len(sizes))[worker]
-        of_batch = [(stage, j) for stage, kind, j in row if kind == "F" and j < len(sizes)]
-        passes = Counter((stage, sizes[j], Action(stage, "I", j) in row) for stage, j in of_batch)
-        sums: list[Sent] = []
-        for (stage, size, apart), count in passes.items():
-            outputs = pipeline.activations(lane, inputs[:size], stage)
-            entered = torch.empty_like(outputs[-1]) if outputs else inputs[:size]
-            entered.requires_grad_(bool(outputs) and entered.is_floating_point())
-            chunk = pipeline.stages_of(worker).index(stage)
-            sums += count * self._sent(lane, worker, chunk, entered, pipeline.recompute, apart).all
-        return sums
 
     def _hosts(self, rank: int) -> tuple[int, ...] | None:
         """Of the workers of its stage."""

@@ -119,8 +119,8 @@ def test_four_processes_send_what_is_predicted_and_a_resumed_run_equals_the_whol
     ids=["tied gpt in slices 1 x 2 x 2", "tied gpt 2 x 2 x 1", "pipedream 1 x 2 x 2"],
 )
 def test_a_run_whose_worker_is_killed_goes_on_bit_for_bit(model, shape):
-    how = (*model, *TWO_BY_TWO, *shape, *REAL, "hardware.workers=4", "steps=150", "epochs=100")
-    how = (*how, "checkpoint.every_steps=5", "evaluate.every=50")
+    how = (*model, *TWO_BY_TWO, *shape, *REAL, "hardware.workers=4", "steps=80", "epochs=100")
+    how = (*how, "checkpoint.every_steps=4", "evaluate.every=50")
     victim = Path("runs/victim").resolve()
 
     def kill() -> None:
