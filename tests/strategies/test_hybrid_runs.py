@@ -111,6 +111,7 @@ def test_four_processes_send_what_is_predicted_and_a_resumed_run_equals_the_whol
     assert distance(begun, whole) < 1e-6
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize(
