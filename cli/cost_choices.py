@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..cost.quantity import Quantity
+from ..cost.training_time import machines_of
 from ..engine.errors import ConfigError
 from .choices import group_of
 from .fit import TRAINED_IN
@@ -64,7 +64,7 @@ class Chosen:
             Quantity(
                 "m",
                 "machines",
-                ceil(workers / machine.devices),
+                machines_of(workers, machine.devices),
                 "machines",
                 f"n devices in machines of {machine.devices}",
             ),

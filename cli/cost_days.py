@@ -5,10 +5,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..cost.quantity import Quantity
+from .completion import complete_override
 from .cost_choices import Chosen, choose
 from .cost_numbers import Number, refuse_together, short
 from .cost_view import Answer, dollars, duration, show_answer
-from .options import AllowModule, ConfigDir, Format, Overrides
+from .options import AllowModule, ConfigDir, Format
 from .output import results_alone
 
 PARAMETERS = Number(
@@ -27,7 +28,15 @@ def _option(name: str, metavar: str, help: str) -> Any:
 
 @results_alone()
 def days(
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OVERRIDES",
+            help="Model and hardware in place of options: model=gpt_1b data=text hardware=a100_8 hardware.workers=64.",
+            show_default=False,
+            autocompletion=complete_override,
+        ),
+    ] = None,
     tokens: Annotated[str | None, _option("--tokens", "T", "Tokens to train on: 300e9 or 300B.")] = None,
     parameters: Annotated[str | None, _option("--parameters", "P", "Of the model: 175e9 or 175B.")] = None,
     devices: Annotated[str | None, _option("--devices", "N", "How many train.")] = None,
