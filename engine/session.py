@@ -113,7 +113,7 @@ class Prepared:
         """How long a step will take on accelerators that are described. Raises `NotPredicted`."""
         from .step_time import predict_step
 
-        return predict_step(self.experiment, plan.layout, plan.spec, self.allowed)
+        return predict_step(self.experiment, plan.layout, plan.spec, plan.device, self.allowed)
 
     def timetable(self) -> "Timetable | None":
         """How a step goes by the strategy's schedule, where it has one."""

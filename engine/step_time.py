@@ -5,6 +5,8 @@ strategies and sync modes whose communication follows from degrees alone. For al
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..cost.device import Device, Efficiency
 from ..cost.devices import DEVICES, INSIDE
 from ..cost.layout import Layout, Recompute
@@ -65,9 +67,11 @@ class PredictedStep:
         return None if self.price_per_second is None else seconds * self.price_per_second
 
 
-def predict_step(experiment: Experiment, workers: Workers, spec: DataSpec, allowed: tuple[str, ...]) -> PredictedStep:
+def predict_step(
+    experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
+) -> PredictedStep:
     """Raises `NotPredicted`."""
-    machine, device = _device(experiment)
+    machine, device = _device(experiment, computes_on)
     of = _transformer(experiment, spec, allowed)
     layout = _layout(experiment, workers)
     if layout.dtype not in device.peak:
@@ -87,11 +91,11 @@ def predict_step(experiment: Experiment, workers: Workers, spec: DataSpec, allow
     )
 
 
-def _device(experiment: Experiment) -> tuple[Machine, Device]:
+def _device(experiment: Experiment, computes_on: torch.device) -> tuple[Machine, Device]:
     machine = experiment.hardware.machine
     if machine is None or machine.accelerator is None:
         raise NotPredicted("hardware.machine names no accelerator, as hardware=a100_8 does")
-    if experiment.hardware.fabric != "process" or experiment.hardware.device == "cpu":
+    if computes_on.type == "cpu":
         raise NotPredicted("workers do not compute on the accelerators of hardware.machine")
     return machine, DEVICES[machine.accelerator]
 

@@ -291,8 +291,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/domains/norms.py",
-        "squares += (worker_var + (worker_mean - total).square()) * (its / deal[-1])",
-        "squares += worker_var * (its / deal[-1])",
+        "squares = ((all_vars + (all_means - total).square()) * shares).sum(0)",
+        "squares = (all_vars * shares).sum(0)",
         "tests/strategies/test_domain.py -k 'each_kind and virtual'",
     ),
     Mutation(

@@ -157,5 +157,5 @@ def test_a_rank_above_every_matrix_is_noted():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=dion .*sync=bsp"):
+    with pytest.raises(LayoutError, match=r"sync=dion: .*sync=bsp"):
         Dion().cost(list(TwoDtypes().parameters()), World(2))

@@ -498,7 +498,7 @@ def test_nesterov_without_a_momentum_is_refused_with_what_has_one(virtual_worker
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_several_dtypes_are_refused(variant):
-    with pytest.raises(LayoutError, match=r"sync=easgd .*sync=bsp"):
+    with pytest.raises(LayoutError, match=r"sync=easgd: .*sync=bsp"):
         Knobs(variant).sync().cost(list(TwoDtypes().parameters()), World(2))
 
 

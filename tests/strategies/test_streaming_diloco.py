@@ -249,5 +249,5 @@ def test_fragments_without_a_layer_are_noted():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=streaming_diloco .*sync=bsp"):
+    with pytest.raises(LayoutError, match=r"sync=streaming_diloco: .*sync=bsp"):
         StreamingDiLoCo().cost(list(TwoDtypes().parameters()), World(2))
