@@ -1,5 +1,9 @@
 """What torch.utils.checkpoint saves and computes again, and a backward pass that leaves our modes in force."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +22,35 @@ def hooks() -> tuple[type[Any], type[Any]]:
 def set_hooks(first: type[Any], second: type[Any]) -> None:
     """For the whole process."""
     checkpoint._checkpoint_hook, checkpoint._recomputation_hook = first, second
+
+
+_met: ContextVar[list[str] | None] = ContextVar("met", default=None)  # in this thread
+
+
+@contextmanager
+def met() -> Iterator[list[str]]:
+    """The functions that are called within to be computed again later, by their names."""
+    _note_what_is_met()
+    found: list[str] = []
+    token = _met.set(found)
+    try:
+        yield found
+    finally:
+        _met.reset(token)
+
+
+@cache
+def _note_what_is_met() -> None:
+    first, second = hooks()
+
+    class First(first):
+        def __init__(self, frame: Any) -> None:
+            super().__init__(frame)
+            found = _met.get()
+            if found is not None:
+                found.append(frame.recompute_fn.__qualname__)
+
+    set_hooks(First, second)
 
 
 def backward(root: Tensor) -> None:

@@ -208,7 +208,6 @@ class ModelledCompute:
         self._passes: deque[_Pass] = deque()
         self._entered: _Pass | None = None  # the last forward pass
         self._current: _Pass | None = None  # whose backward pass, or whose gradients of weights, it is in
-        self._again = False  # a forward pass has been since then: what is computed now begins with computing it again
 
     def attach(self, module: nn.Module) -> None:
         """Before a sync mode adds its own hooks: a gradient is ready when its time has passed."""
@@ -233,7 +232,6 @@ class ModelledCompute:
         if found in self._passes:
             self._passes.remove(found)
         self._current = found or (self._passes.popleft() if self._passes else None)
-        self._again = False
 
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not module.training:
@@ -241,7 +239,6 @@ class ModelledCompute:
         chunk = [each for each in inputs[1:] if isinstance(each, int)]  # all else is the strategy's own affair
         self._entered = _Pass(self._model.of(self._part, inputs[0], *chunk))
         self._passes.append(self._entered)  # within backward it is computed again, and never asked for
-        self._again = True
         self._comm.elapse(self._entered.cost.forward * self._factor)
 
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], outputs: object) -> None:
@@ -262,7 +259,7 @@ class ModelledCompute:
                 self.backward_begins()  # nobody said so: a strategy with a single pass
             if self._current is not None and name in self._current.cost.shares:
                 cost = self._current.cost
-                done = cost.to_input if self._current.is_apart and not self._again else 0.0
+                done = cost.to_input if self._current.is_apart else 0.0
                 self._comm.elapse((cost.backward - done) * cost.shares[name] * self._factor)
 
         return elapse

@@ -56,6 +56,11 @@ class ActivationPeak:
             self.peak = max(self.peak, self._bytes)
         weakref.finalize(holder, self._drop, key, storage.nbytes())
 
+    def restart(self) -> int:
+        """The peak is from here on; returns the bytes that there are."""
+        self.peak = self._bytes
+        return self.peak
+
     def _drop(self, key: int, size: int) -> None:
         self._users[key] -= 1
         if self._users[key] == 0:

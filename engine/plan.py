@@ -251,24 +251,26 @@ def _activations(
 ) -> list[int]:
     """Bytes that each part's passes keep for backward.
 
-    In backward there is more only where something is computed again, and most in that of the first, while the others
-    wait.
+    In backward there is more only where something is computed again: how much, each pass is asked by itself.
     """
     loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
     peaks: list[int] = []
     for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
-        before, again = 0, 0
+        before = 0
         kept: list[int] = []
+        again: list[int] = []
         ends: list[Tensor] = []
         with memory.activations() as account:
             for each in passes:
                 ends.append(each.forward())
                 kept.append(account.peak - before)
                 before = account.peak
-            if account.recomputes:
-                checkpointing.backward(ends[0])
-                again = account.peak - before
-        peaks.append(parts.strategy.at_once(part, kept, len(inputs)) + again)
+            for end in ends:
+                before = account.restart()
+                if account.recomputes:
+                    checkpointing.backward(end)
+                again.append(account.peak - before)
+        peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
     return peaks
 
 

@@ -205,12 +205,13 @@ class Strategy(ABC):
         for part in parts:
             yield [Pass(lambda part=part: loss(part(inputs), targets))]
 
-    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
-        """The most bytes that a part keeps for backward at any one time.
+    def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
+        """The most bytes that a part keeps for backward at any one time: here all forward passes come first.
 
-        `kept`: what each of its passes in `rehearse` keeps beside what those before it keep.
+        `kept`: what each of its passes in `rehearse` keeps beside what those before it keep. `again`: what there is
+        more in the backward pass of each, where something is computed again.
         """
-        return sum(kept)
+        return max(sum(kept[i:]) + more for i, more in enumerate(again))
 
     def simulate(
         self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime

@@ -122,8 +122,8 @@ class DeepSpeedPipeline(Strategy):
             copied = Pass(lambda part=part: part(flowing[0].clone()))
             yield [copied for _ in passes] if stage == 0 else passes
 
-    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
-        return self._ours.at_once(part, kept, batch_size)
+    def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
+        return self._ours.at_once(part, kept, again, batch_size)
 
     def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Any:
         return self._ours.simulate(parts, inputs, time, message)

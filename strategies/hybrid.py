@@ -201,8 +201,8 @@ class Hybrid(Strategy):
         for of_stage in zip(*lanes, strict=True):
             yield from of_stage
 
-    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
-        return self._pipeline.at_once(self.mesh.position(part)["stage"], kept, batch_size)
+    def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
+        return self._pipeline.at_once(self.mesh.position(part)["stage"], kept, again, batch_size)
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         return self._pipeline.memory(held, part)

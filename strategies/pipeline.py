@@ -8,8 +8,8 @@ has v chunks: stage s is on worker s % p, and with zb_v on worker min(s, 2 p - 1
 micro-batches. A schedule with a flush has all gradients before the update. So each equals gradient accumulation over
 the same micro-batches bit for bit, and naive, whose m is 1, serial training. pipedream and pipedream_2bw have none
 (pipelining/without_flush.py): batches follow one another without a pause, and are trained on with older weights. With
-`recompute` a stage keeps only its inputs, and computes its passes again for backward; zb_h1 and zb_v do so twice, for
-the gradients of the inputs and for those of the weights.
+`recompute` a stage keeps only its inputs, and computes its passes again for backward. Of stages that compute something
+again zb_h1 and zb_v have the backward pass in one piece (pipelining/again.py).
 
 Cost per step: where a stage and the next one are on different workers, the output goes forward, and its gradient comes
 back: for each micro-batch |output| from the one, and as much from the other. Weights that stages on several workers
@@ -18,7 +18,7 @@ share are summed over them (pipelining/ties.py).
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -45,6 +45,7 @@ from .base import (
 from .errors import LayoutError
 from .exchange.collectives.base import added
 from .pipelining.actions import Action, Schedule
+from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
 from .pipelining.chunks import Chunks, without_data
@@ -99,8 +100,11 @@ class Pipeline(Strategy):
             rows = rows_of(schedule, stages, micro_batches, self.chunks, ()) if isinstance(schedule, str) else schedule
             self.schedule = checked(parsed(rows), stages, micro_batches)
         self.holders = placement(self.schedule)  # the worker of each stage
+        if recompute:
+            self.schedule = [joined(row, range(len(self.holders))) for row in self.schedule]
         self.loss_part = self.holders[-1]
-        self._restricted: dict[int, Schedule] = {}
+        self._restricted: dict[int, Sequence[Action]] = {}
+        self._recomputing: set[int] = set()
 
     @classmethod
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
@@ -226,7 +230,8 @@ class Pipeline(Strategy):
             return None
         sizes = self.micro_sizes(batch.size)
         total = torch.zeros((), device=batch.inputs.device)
-        Step(self._held, batch.inputs.split(sizes), batch.targets.split(sizes), total).run(self._actions(len(sizes)))
+        inputs = batch.inputs.split(sizes)
+        Step(self._held, inputs, batch.targets.split(sizes), total).run(self._actions(len(sizes), inputs[0]))
         self._ties.sum()
         return total if self._comm.rank == self.loss_part else None
 
@@ -240,11 +245,34 @@ class Pipeline(Strategy):
         if self._stream is not None:
             self._stream.drain()
 
-    def _actions(self, micro_batches: int) -> Sequence[Action]:
-        """This worker's, with its sends and receives."""
+    def _actions(self, micro_batches: int, inputs: Tensor) -> Sequence[Action]:
+        """This worker's, with its sends and receives. `inputs`: a micro-batch."""
         if micro_batches not in self._restricted:
-            self._restricted[micro_batches] = add_messages(self.of_first(micro_batches))
-        return self._restricted[micro_batches][self._comm.rank]
+            own = self.recomputing(self._looks, inputs.to("meta"), self.stages_of(self._comm.rank))
+            row = add_messages(self.of_first(micro_batches))[self._comm.rank]
+            self._restricted[micro_batches] = joined(row, own)  # others may wait for what B makes as for what I makes
+        return self._restricted[micro_batches]
+
+    def recomputing(
+        self, parts: Sequence[nn.Module], inputs: Tensor, stages: Collection[int] | None = None
+    ) -> set[int]:
+        """Of the stages that have I in the schedule those in which layers compute something again.
+
+        `inputs`: a micro-batch; it and `parts` are on the meta device. `stages`: that are asked about; None for all.
+        """
+        apart = sorted({each.stage for row in self.schedule for each in row if each.kind == "I"})
+        asked = apart if stages is None else [stage for stage in apart if stage in stages]
+        if not asked:
+            return set()
+        flowing = [inputs, *self.activations(parts, inputs, asked[-1])]
+        places = {stage: (self.holders[stage], self.stages_of(self.holders[stage]).index(stage)) for stage in asked}
+        found: set[int] = set()
+        for stage, (worker, chunk) in places.items():
+            part = parts[worker]
+            assert isinstance(part, Chunks)
+            if recomputes(part, chunk, flowing[stage]):
+                found.add(stage)
+        return found
 
     def of_first(self, micro_batches: int) -> Schedule:
         """What is left of a schedule without the other micro-batches is one. Without a flush: batches of so many."""
@@ -267,17 +295,19 @@ class Pipeline(Strategy):
             worker = self.holders[stage]
             entered = entered.detach().requires_grad_(stage > 0 and entered.is_floating_point())
             passes.append(time(worker, entered, self.stages_of(worker).index(stage)))
-        again = [each.forward if self.recompute else 0.0 for each in passes]
-        both = [each.backward + more for each, more in zip(passes, again, strict=True)]
-        inner = [each.to_input + more * (i > 0) for i, (each, more) in enumerate(zip(passes, again, strict=True))]
-        outer = both if self.recompute else [each.backward - each.to_input for each in passes]
-        times: Times = {"F": [each.forward for each in passes], "B": both, "I": inner, "W": outer}
+        times: Times = {
+            "F": [each.forward for each in passes],
+            "B": [each.backward + (each.forward if self.recompute else 0.0) for each in passes],
+            "I": [each.to_input for each in passes],
+            "W": [each.backward - each.to_input for each in passes],
+        }
         messages = [
             message(payload([output]), *ends) for output, ends in zip(outputs, pairwise(self.holders), strict=True)
         ]
         m, last = len(sizes), len(self.holders) - 1
         if self.reads is None:
-            return simulate(self.of_first(m), times, messages)
+            again = self.recomputing(parts, inputs[: sizes[0]])
+            return simulate([joined(row, again) for row in self.of_first(m)], times, messages)
         schedule, versions = stream(self.parts, m, self.reads)
         steps = period(self.parts, m)
         begins, ends = (Action(last, "F", m * batch) for batch in (2 * steps, 3 * steps))
@@ -291,6 +321,7 @@ class Pipeline(Strategy):
             size: [inputs[:size], *self.activations(parts, inputs[:size], len(self.holders) - 1)]
             for size in self._kinds(len(inputs))
         }
+        self._recomputing = self.recomputing(parts, inputs[: max(flowing)])
         for worker, part in enumerate(parts):
             assert isinstance(part, Chunks)
             yield [
@@ -319,22 +350,29 @@ class Pipeline(Strategy):
         output = forward(part, chunk, entered, self.recompute)
         return loss(output, targets) if stage == len(self.holders) - 1 else output
 
-    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
-        sizes, remaining = self.micro_sizes(batch_size), iter(kept)
+    def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
+        sizes, remaining = self.micro_sizes(batch_size), zip(kept, again, strict=True)
         own: dict[Group, int] = {}  # of a micro-batch, by stage and size
+        more: dict[tuple[int, int, bool], int] = {}  # in its backward pass; whether others of its batch wait
         common: dict[int, int] = {}  # of a batch
         for stage in self.stages_of(part):
             for size in self._kinds(batch_size):
                 taken = [next(remaining) for _ in range(self._rehearsed(size, batch_size))]
-                own[stage, size] = taken[-1]
-                common.setdefault(stage, taken[0] - taken[-1])
+                own[stage, size], more[stage, size, False] = taken[-1]
+                _, more[stage, size, True] = taken[0]
+                common.setdefault(stage, taken[0][0] - taken[-1][0])
         m = len(sizes)
 
         def held(now: set[Group]) -> int:
             batches = {(stage, j // m) for stage, j in now}
             return sum(own[stage, sizes[j % m]] for stage, j in now) + sum(common[stage] for stage, _ in batches)
 
-        return peak(self.of_first(m)[part], held)
+        def again_of(key: Group, now: set[Group]) -> int:
+            stage, j = key
+            others = any(each == stage and other // m == j // m for each, other in now - {key})
+            return more[stage, sizes[j % m], others]
+
+        return peak(joined(self.of_first(m)[part], self._recomputing), held, again_of)
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         each, more = divmod(batch_size, m := min(self.micro_batches, batch_size))

@@ -112,8 +112,15 @@ class TorchPipelining(Strategy):
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        yield from self._ours.rehearse(parts, inputs, targets, loss, device)
         sizes = self.micro_sizes(len(inputs))
+        if self._ours.recomputing(parts, inputs[: sizes[0]]):
+            raise LayoutError(
+                "strategy.schedule=zb_h1: torch takes the gradients of each layer's weights by a call of its own; "
+                "what the model computes again for backward (model.recompute=true) would be computed for each call,"
+                " and kept, which takes more memory than computing nothing again; choose strategy.schedule=1f1b, or"
+                " strategy=pipeline, or model.recompute=false"
+            )
+        yield from self._ours.rehearse(parts, inputs, targets, loss, device)
         flowing = self._flowing(parts, inputs[: sizes[0]])
         last = len(flowing) - 2
         for worker, part in enumerate(parts):
@@ -121,8 +128,8 @@ class TorchPipelining(Strategy):
             leaving = [flowing[stage + 1] for stage in self._ours.stages_of(worker) if stage < last]
             self._room[id(part)] = len(sizes) * payload([*entering, *leaving])
 
-    def at_once(self, part: int, kept: Sequence[int], batch_size: int) -> int:
-        return self._ours.at_once(part, kept, batch_size)
+    def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
+        return self._ours.at_once(part, kept, again, batch_size)
 
     def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Any:
         return self._ours.simulate(parts, inputs, time, message)

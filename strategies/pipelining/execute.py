@@ -229,7 +229,7 @@ class Step:
             if action.stage == 0:
                 self._later[key] = lambda: output.backward(gradient)
                 return
-            self._later[key] = backward_to_input(output, gradient, entered, weights, self.held.recompute)
+            self._later[key] = backward_to_input(output, gradient, entered, weights)
         self._hand_back(key, entered)
 
     def _weights(self, action: Action, last: bool) -> None:

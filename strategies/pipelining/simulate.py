@@ -103,8 +103,16 @@ def even(stages: int, forward: float = 1.0, inputs: float = 1.0, weights: float 
 Group = tuple[int, int]  # a stage, and a micro-batch
 
 
-def peak(row: Sequence[Action], held: Callable[[set[Group]], int]) -> int:
-    """The most that a worker holds at any one time. `held`: what those take that are between F and B or W."""
+def peak(
+    row: Sequence[Action],
+    held: Callable[[set[Group]], int],
+    again: Callable[[Group, set[Group]], int] = lambda group, now: 0,
+) -> int:
+    """The most that a worker holds at any one time.
+
+    `held`: what those take that are between F and B or W. `again`: what there is more in the backward pass of one of
+    them.
+    """
     now: set[Group] = set()
     most = 0
     for stage, kind, j in row:
@@ -112,6 +120,7 @@ def peak(row: Sequence[Action], held: Callable[[set[Group]], int]) -> int:
             now.add((stage, j))
             most = max(most, held(now))
         elif kind in ("B", "W"):
+            most = max(most, held(now) + again((stage, j), now))
             now.discard((stage, j))
     return most
 

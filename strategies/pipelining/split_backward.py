@@ -18,23 +18,23 @@ Gradients = tuple[Tensor | None, ...]
 
 
 def backward_to_input(
-    output: Tensor, gradient: Tensor | None, inputs: Tensor, weights: Sequence[Tensor], recomputed: bool
+    output: Tensor, gradient: Tensor | None, inputs: Tensor, weights: Sequence[Tensor]
 ) -> Callable[[], None]:
     """The gradient of `inputs`, a leaf, into its `grad`; returns what adds those of `weights` up, to be called once.
 
-    `gradient`: of the output; None where that is a loss. `recomputed`: the graph computes its pass again whenever
-    something is asked of it, so that the weights' gradients are asked for at once, and it does so once for them all.
+    `gradient`: of the output; None where that is a loss. Nothing in the graph may be computed again for backward: it
+    would be for each call that asks for it (again.py).
     """
     root = output.grad_fn
     assert root is not None
-    branches = {} if recomputed else _branches(root, inputs)
+    branches = _branches(root, inputs)
     kept: dict[Node, Gradients] = {}
     hooks = [node.register_prehook(partial(kept.__setitem__, node)) for node in branches]
     [inputs.grad] = torch.autograd.grad([output], [inputs], [gradient], retain_graph=True)
     for hook in hooks:
         hook.remove()
     ends = [end for found in branches.values() for end in found]
-    if recomputed or len(ends) != len(set(ends)):  # or one weight has several branches, which add up on the way
+    if len(ends) != len(set(ends)):  # one weight has several branches, which add up on the way
         return partial(torch.autograd.backward, [output], [gradient], inputs=list(weights))
     return partial(_take, [(node, gradients, branches[node]) for node, gradients in kept.items()])
 

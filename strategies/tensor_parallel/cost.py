@@ -56,7 +56,7 @@ def sent_by_passes(
     if not apart:
         output.backward(ones)
     elif entered.requires_grad:
-        later = backward_to_input(output, ones, entered, alone.weights(chunk), recompute)
+        later = backward_to_input(output, ones, entered, alone.weights(chunk))
     back = len(group.sent)
     if apart:
         later() if later is not None else output.backward(ones)

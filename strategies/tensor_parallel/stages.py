@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..base import PassTime, TimeOf
 from ..pipelining.actions import Action
+from ..pipelining.again import joined, recomputes
 from ..pipelining.chunks import Chunks
 from .cost import SentBy, sent_by_passes
 from .find import Kind, kinds_of, vocabulary_of
@@ -51,7 +52,7 @@ class StageSums:
         """`worker`: of the pipeline. `inputs`: a replica's batch."""
         pipeline = self._pipeline
         sizes = pipeline.micro_sizes(len(inputs))
-        row = pipeline.of_first(len(sizes))[worker]
+        row = joined(pipeline.of_first(len(sizes))[worker], pipeline.recomputing(self._lane, inputs[: sizes[0]]))
         of_batch = [(stage, j) for stage, kind, j in row if kind == "F" and j < len(sizes)]
         passes = Counter((stage, sizes[j], Action(stage, "I", j) in row) for stage, j in of_batch)
         sums: list[Sent] = []
@@ -70,16 +71,16 @@ class StageSums:
 
     def timed(self, time: TimeOf, seconds: Callable[[int, Sequence[Sent]], float]) -> TimeOf:
         """`time`, of a worker's passes alone, and with it the `seconds` of what they send."""
-        recompute = self._pipeline.recompute
-        apart = any(action.kind == "I" for row in self._pipeline.schedule for action in row)
+        in_two = any(action.kind == "I" for row in self._pipeline.schedule for action in row)
 
         def of_both(worker: int, entered: Tensor, chunk: int) -> PassTime:
-            found = time(worker, entered, chunk)
+            found, part = time(worker, entered, chunk), self._lane[worker]
+            assert isinstance(part, Chunks)
+            apart = in_two and not recomputes(part, chunk, entered)
             forward, back, weights = (seconds(worker, sums) for sums in self._of_passes(worker, chunk, entered, apart))
-            # what is computed again is a forward pass more, whose sums `back` and `weights` have already
-            again = forward if recompute else 0.0
+            # what is computed again is a forward pass more, whose sums `back` has already
+            again = forward if self._pipeline.recompute else 0.0
             to_input = found.to_input + back - again if entered.requires_grad else 0.0
-            whole = weights if recompute and apart else back + weights
-            return PassTime(found.forward + forward, found.backward + whole - again, to_input)
+            return PassTime(found.forward + forward, found.backward + back + weights - again, to_input)
 
         return of_both

@@ -73,3 +73,18 @@ def test_a_mode_holds_for_what_backward_computes_again() -> None:
         "torch's backward pass suspends modes: attention that is computed again is planned for as if it were not fused"
     )
     assert x.grad is not None
+
+
+def test_what_is_to_be_computed_again_is_met() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with checkpointing.met() as outer:
+        layer(x)
+        assert outer == []
+        with checkpointing.met() as inner:
+            checkpoint(layer, x, use_reentrant=False).sum().backward()
+        assert len(inner) == 1 and outer == [], "torch.utils.checkpoint takes other hooks"
+        with torch.no_grad():
+            checkpoint(layer, x, use_reentrant=False)
+        assert outer == []
+    checkpoint(layer, x, use_reentrant=False)
+    assert len(inner) == 1

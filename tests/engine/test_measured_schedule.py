@@ -50,14 +50,16 @@ def names(table: dict[str, Any]) -> list[list[str]]:
         pytest.param("strategy.schedule=gpipe", marks=pytest.mark.slow),
         pytest.param("strategy.schedule=interleaved", marks=pytest.mark.slow),
         pytest.param("strategy.recompute=true", marks=pytest.mark.slow),
+        pytest.param("strategy.recompute=true strategy.schedule=zb_h1", marks=pytest.mark.slow),
     ],
 )
 def test_on_the_virtual_clock_a_step_is_measured_as_it_was_modelled_with_its_messages(
     how: str, tmp_path: Path, fork_server: None
 ) -> None:
-    told = kept(tmp_path, *PIPELINE, "hardware=virtual", how)
+    overrides = [*PIPELINE, "hardware=virtual", *how.split()]
+    told = kept(tmp_path, *overrides)
     modelled, measured = told["modelled"], told["measured"]
-    timetable = engine.prepare([*PIPELINE, "hardware=virtual", how]).timetable()
+    timetable = engine.prepare(overrides).timetable()
     assert timetable is not None and modelled == timetable.as_dict()
     assert told["clock"] == "modelled" and (modelled["unit"], measured["unit"]) == ("seconds", "seconds")
     assert names(measured) == names(modelled)

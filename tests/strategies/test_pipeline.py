@@ -23,10 +23,12 @@ from oracles import (
     workers_of,
 )
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.strategies import LayoutError
 from paceline.strategies.balance import balanced
+from paceline.strategies.base import Batch
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks
@@ -117,6 +119,53 @@ def test_every_schedule_is_gradient_accumulation_bit_for_bit(fabric, schedule, c
         strategy = Pipeline(2, schedule, micro_batches, "parameters", recompute, chunks)
         _, whole = run(fabric, strategy, case)
         assert identical(whole, serial(case, pieces=lambda n, most=micro_batches: min(n, most)))
+
+
+class Again(nn.Module):
+    """Computes its layers again for backward, whose dropout must come out the same; counts how often it computes."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.computed = layers, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self._compute, x, use_reentrant=False)
+
+    def _compute(self, x: Tensor) -> Tensor:
+        self.computed += 1
+        return self.layers(x)
+
+
+def seven_again() -> nn.Sequential:
+    """Of its stages the last one computes nothing again, whichever way it is cut here."""
+    return nn.Sequential(*(layer if i in (0, 5, 6) else Again(layer) for i, layer in enumerate(seven())))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("schedule", "cut"),
+    [("1f1b", [5]), ("interleaved", [2, 4, 5]), ("zb_h1", [5]), ("zb_h1", [3]), ("zb_v", [2, 4, 5])],
+)
+def test_models_that_compute_layers_again_are_gradient_accumulation_bit_for_bit(fabric, schedule, cut, recompute):
+    case = Case(SIZES, model=seven_again)
+    _, whole = run(fabric, Pipeline(2, schedule, 4, cut, recompute), case)
+    assert identical(whole, serial(case, pieces=lambda n: min(n, 4)))
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("schedule", "cut"), [("1f1b", [5]), ("zb_h1", [5]), ("zb_v", [2, 4, 5])])
+def test_each_layer_is_computed_again_once(virtual_workers, schedule, cut):
+    """Its tries on the meta device are of copies."""
+
+    def computed(comm):
+        model = seven_again()
+        strategy = Pipeline(2, schedule, 4, cut)
+        strategy.prepare(model, nn.functional.cross_entropy, comm, lambda roots, last: None)
+        strategy.forward_backward(Batch(torch.randn(8, FEATURES), torch.randint(CLASSES, (8,)), 8))
+        return [layer.computed for layer in strategy.module.modules() if isinstance(layer, Again)]
+
+    assert [n for counts in virtual_workers(2, computed) for n in counts] == [2 * 4] * 4
 
 
 @pytest.mark.dist
@@ -216,7 +265,7 @@ def test_a_stage_that_takes_its_backward_apart_computes_no_gradient_twice():
         output = module(x)
         with FlopCounterMode(display=False) as counter:
             if apart:
-                later = backward_to_input(output, torch.ones(3, 4), x, module.weights(0), recomputed=False)
+                later = backward_to_input(output, torch.ones(3, 4), x, module.weights(0))
                 assert x.grad is not None and all(weight.grad is None for weight in module.parameters())
                 first = counter.get_total_flops()
                 later()

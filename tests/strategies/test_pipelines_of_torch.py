@@ -94,6 +94,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one_with_an_odd_last_batch(fork_
             ["model=gpt", "model.tied=true", "data=text"],
             r"two stages would share a parameter \(tied weights\).* choose strategy=pipeline, which sums",
         ),
+        (
+            ["strategy.schedule=zb_h1", "model=gpt", "data=text", "model.recompute=true"],
+            r"zb_h1: torch .*\(model.recompute=true\).* choose strategy.schedule=1f1b, or strategy=pipeline, or model",
+        ),
         (["strategy.schedule=naive"], r"strategy.schedule='naive': .*gpipe.*1f1b.*interleaved.*zb_h1"),
     ],
 )

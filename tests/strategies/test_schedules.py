@@ -9,6 +9,7 @@ from torch.distributed.pipelining import schedules as torch_schedules
 
 from paceline.strategies import LayoutError
 from paceline.strategies.pipelining.actions import Action, parse, written
+from paceline.strategies.pipelining.again import joined
 from paceline.strategies.pipelining.check import add_messages, check, placement
 from paceline.strategies.pipelining.schedules import SCHEDULES
 from paceline.strategies.pipelining.simulate import even, in_flight, live_versions, peak, simulate
@@ -383,6 +384,25 @@ def test_what_is_in_flight_is_m_of_gpipe_p_minus_i_of_1f1b_and_p_of_zb_h1(sizes)
     assert in_flight(SCHEDULES["gpipe"](p, m, 1)) == [m] * p
     assert in_flight(SCHEDULES["1f1b"](p, m, 1)) == [min(p - i, m) for i in range(p)]
     assert in_flight(SCHEDULES["zb_h1"](p, m, 1)) == [min(p, m)] * p
+
+
+@given(workers_and_batches)
+def test_zb_h1_with_backward_in_one_piece_is_1f1b(sizes):
+    p, m = sizes
+    assert [joined(row, range(p)) for row in SCHEDULES["zb_h1"](p, m, 1)] == SCHEDULES["1f1b"](p, m, 1)
+
+
+def test_only_the_stages_that_are_named_have_backward_in_one_piece():
+    [row] = rows("0F0 1F0 1I0 0I0 1W0 0W0")
+    assert joined(row, {1}) == list(rows("0F0 1F0 1B0 0I0 0W0")[0])
+    assert joined(row, ()) == list(row)
+
+
+def test_what_is_computed_again_is_held_in_backward_alone():
+    [row] = rows("0F0 0F1 0B0 0F2 0B1 0B2")
+    assert peak(row, len) == 2
+    assert peak(row, len, lambda group, now: 3) == 5
+    assert peak(row, len, lambda group, now: 0 if len(now) > 1 else 3) == 4
 
 
 @every_schedule
