@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned
 
 if TYPE_CHECKING:
+    from ..engine.experiment import Machine
     from ..engine.plan import Plan
     from ..engine.session import Prepared
     from ..engine.step_time import PredictedStep
@@ -26,14 +27,22 @@ PARTS = {
 def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> list[str]:
     """The step, its parts with the formula of each, an epoch, and what `tokens` take."""
     from ..engine.step_time import FORMULAS
+    from ..tracking.compare import human_bytes
 
-    machine = plan.experiment.hardware.machine
-    assert machine is not None
+    machine = _machine(plan)
     seconds = step.time.total
     rate = f"{step.samples / seconds:,.4g} samples and {step.tokens / seconds:,.4g} tokens a second"
+    held = _held(plan)
+    too_much = []
+    if held > machine.device_memory:
+        too_much = [
+            f"it does not fit: {human_bytes(held)} held on a device of {human_bytes(machine.device_memory)}; "
+            "the step is that of a device with enough. paceline plan --fit says what fits"
+        ]
     lines = [
+        *too_much,
         f"predicted step: {_time(seconds)} on {step.workers} {machine.accelerator} in {step.dtype}, {rate}, MFU "
-        f"{step.mfu:.1%} (docs/predictions.md; nothing of it was measured here)"
+        f"{step.mfu:.1%} (docs/predictions.md; nothing of it was measured here)",
     ]
     parts = [(name, getattr(step.time, name)) for name in FORMULAS]
     shown = [(name, part) for name, part in parts if part > LEAST * seconds]
@@ -50,6 +59,7 @@ def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[
     from ..engine.step_time import as_dict
 
     raw = as_dict(step)
+    raw["fits"] = _held(plan) <= _machine(plan).device_memory
     if plan.steps_per_epoch is not None:
         raw["epoch"] = _raw_cost(step, plan.steps_per_epoch * step.time.total)
     if tokens is not None:
@@ -71,6 +81,17 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
         asked = machine is not None and machine.accelerator is not None
         return [f"predicted step: none; {why}"] if asked else [], {"step": None, "step_why": str(why)}
     return drawn_step(step, plan, tokens), {"step": raw_step(step, plan, tokens)}
+
+
+def _machine(plan: "Plan") -> "Machine":
+    machine = plan.experiment.hardware.machine
+    assert machine is not None
+    return machine
+
+
+def _held(plan: "Plan") -> int:
+    """Bytes on the device that holds most; what is in the host's memory aside."""
+    return max(sum(held for kind, held in part.memory.items() if not kind.startswith("host_")) for part in plan.parts)
 
 
 def _cost(step: "PredictedStep", seconds: float) -> str:

@@ -1,6 +1,7 @@
 """What the numbers of this room may be: one table, for its functions and for the options of `paceline cost`."""
 
 import math
+import re
 from dataclasses import dataclass
 
 
@@ -12,52 +13,54 @@ class CostError(ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """A number from `low` to `high`; `above`: greater than `low`; `whole`: an integer."""
+    """A number from `low` to `high`; `whole`: an integer."""
 
     low: float
     high: float
-    above: bool = False
     whole: bool = False
 
     def holds(self, value: float) -> bool:
         if not math.isfinite(value) or (self.whole and value != int(value)):
             return False
-        return (value > self.low if self.above else value >= self.low) and value <= self.high
+        return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        least = f"greater than {self.low:,g}" if self.above else f"at least {self.low:,g}"
-        return f"must be {'a whole number, ' if self.whole else ''}{least} and at most {_plain(self.high)}"
+        whole = "a whole number, " if self.whole else ""
+        return f"must be {whole}at least {_plain(self.low)} and at most {_plain(self.high)}"
 
 
 def _plain(value: float) -> str:
-    return f"{value:,g}" if value < 1e6 else f"{value:g}".replace("e+", "e")
+    text = f"{value:,g}" if 1e-6 <= value < 1e6 else f"{value:g}"
+    return re.sub(r"e([+-])0*", lambda found: "e" + found[1].strip("+"), text)
 
 
+LEAST = 1e-9  # where a number above 0 is a mistake, too
 MOST = 1e18  # where a number of parameters, tokens or flops a second is a mistake
-SHARE = Rule(0, 1, above=True)
-DOLLARS = Rule(0, 1e12, above=True)
+SHARE = Rule(LEAST, 1)
+DOLLARS = Rule(LEAST, 1e12)
+HOURS = Rule(1e-4, 1e7)  # a third of a second to more than a thousand years
 RULES = {
     "parameters": Rule(1, MOST),
     "tokens": Rule(1, MOST),
     "devices": Rule(1, 1e7, whole=True),
     "machines": Rule(1, 1e6, whole=True),
-    "flops": Rule(0, MOST, above=True),  # of one device in a second
+    "flops": Rule(1, MOST),  # of one device in a second
     "flops_per_parameter": Rule(1, 1000),
     "seconds": Rule(0, MOST),
-    "price_per_hour": Rule(0, 1e6, above=True),  # US dollars
+    "price_per_hour": Rule(LEAST, 1e6),  # US dollars
     "occupancy": SHARE,
     "depreciation": SHARE,  # of the price, a year
     "price": DOLLARS,
     "running": Rule(0, 1e12),  # US dollars a year
     "owning": DOLLARS,  # a year
     "renting": DOLLARS,  # a year
-    "work": Rule(0, 1e7, above=True),  # hours; more than a thousand years
-    "interval": Rule(0, 1e7, above=True),  # hours
-    "between": Rule(0, 1e7, above=True),  # hours
-    "checkpoint": Rule(0, 1e4, above=True),  # hours
-    "restart": Rule(0, 1e4),  # hours
-    "hours": Rule(0, 1e7, above=True),
-    "watts": Rule(0, 1e5, above=True),  # of one device
+    "work": HOURS,
+    "interval": HOURS,
+    "between": HOURS,
+    "checkpoint": Rule(1e-6, 1e4),
+    "restart": Rule(0, 1e4),
+    "hours": HOURS,
+    "watts": Rule(LEAST, 1e5),  # of one device
     "utilisation": SHARE,
     "pue": Rule(1, 10),
     "intensity": Rule(0, 5),  # kg of CO2e a kWh; coal is near 1

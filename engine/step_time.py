@@ -30,7 +30,7 @@ FORMULAS = {
     "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
     "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",
     "data": "alpha + 2 (d-1)/d S beta, less what backward hides (Patarasuk and Yuan 2009)",
-    "optimizer": "the bytes of Adam over the memory's bandwidth",
+    "optimizer": "the bytes that Adam reads and writes, whatever the optimizer is, over the memory's bandwidth",
     "offload": "gradients and weights over the host's link, Adam in its memory (Ren et al. 2021)",
     "host": "kernels that the device waits for, and what a step takes beside",
 }
@@ -81,9 +81,9 @@ def predict_step(
     hourly = machine.price_per_hour
     return PredictedStep(
         step_time(of, layout, cluster, Efficiency()),
-        samples=experiment.batch_size,
-        tokens=experiment.batch_size * of.context,
-        flops=of.pass_flops(experiment.batch_size, recomputed=False),
+        samples=layout.batch,
+        tokens=layout.batch * of.context,
+        flops=of.pass_flops(layout.batch, recomputed=False),
         workers=workers.workers,
         peak=device.peak[layout.dtype],
         dtype=layout.dtype,
@@ -145,10 +145,10 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
             raise NotPredicted(f"strategy={name} is not in cost/")
     interleaved = knobs.get("schedule") == "interleaved"
     recompute: Recompute = "full" if knobs.get("recompute") or experiment.model.knobs["recompute"] else "none"
-    samples = experiment.batch_size // (workers.replicas * micro_batches)
+    samples = experiment.batch_size // micro_batches
     try:
         return Layout(
-            batch=experiment.batch_size,
+            batch=experiment.batch_size * workers.replicas,
             micro_batch=max(1, samples),
             data=workers.replicas,
             tensor=axes.get("tensor", 1),

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import ctrl_c
 import pytest
 import torch
 from budget import move_to_slow, pytest_runtest_protocol  # noqa: F401  hooks, which pytest finds here
@@ -20,6 +21,8 @@ os.environ["MKL_CBWR"] = "COMPATIBLE"
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; a table that is piped is whole without it
+
+ctrl_c.can_come()
 
 settings.register_profile("paceline", deadline=None, database=None)
 settings.load_profile("paceline")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.published.fitting import fitted
-from benchmarks.published.rows import Row, Unscored, case_of, cases_of, measured
+from benchmarks.published.rows import Row, Unscored, UnusableFolder, case_of, cases_of, measured, read
 from benchmarks.published.tables import links_inside, memory, rankings, times
 from paceline.cost.device import Efficiency
 from paceline.cost.memory import held
@@ -142,13 +142,56 @@ def test_fitting_finds_constants_that_made_the_times() -> None:
     assert found.step == pytest.approx(1e-2, rel=0.2)
 
 
-def test_the_command_prints_all_tables(tmp_path: Path) -> None:
-    for name, rows in (("runs", [row(dp=8), row(dp=4, tp=2), row(dp=2, tp=4), row(tp=8)]), ("hardware", [])):
-        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+HARDWARE = {"kind": "matmul", "hardware": "A100", "gpus": "1", "nodes": "1"}
+OF_HARDWARE = ["kind", "hardware", "gpus", "nodes", "payload_bytes", "time_us", "algbw_GBps"]
+
+
+def folder_of(path: Path, rows: list[Row]) -> Path:
+    for name, columns, its in (("runs", COLUMNS, rows), ("hardware", OF_HARDWARE, [HARDWARE])):
+        with (path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
             writer.writeheader()
-            writer.writerows(rows)
-    command = [sys.executable, "-m", "benchmarks.published", str(tmp_path), "--worst", "1"]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
+            writer.writerows(its)
+    return path
+
+
+def scored(folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "benchmarks.published", str(folder), "--worst", "1"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command_prints_all_tables(tmp_path: Path) -> None:
+    ended = scored(folder_of(tmp_path, [row(dp=8), row(dp=4, tp=2), row(dp=2, tp=4), row(tp=8)]))
+    assert ended.returncode == 0, ended.stderr
     for title in ("step time: group", "ranking: group", "memory: group", "all-reduce in one host"):
-        assert title in printed
+        assert title in ended.stdout
+
+
+def test_without_sets_to_rank_there_is_no_ranking(tmp_path: Path) -> None:
+    ended = scored(folder_of(tmp_path, [row(dp=8)]))
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"step_s": "nan"}, "runs.csv, row 2, step_s=nan: must be a number above 0"),
+        ({"step_s": -1}, "step_s=-1: must be a number above 0"),
+        ({"layers": 0}, "layers=0: must be a whole number above 0"),
+        ({"hidden": "x"}, "hidden=x: must be a whole number above 0"),
+    ],
+)
+def test_a_row_that_makes_no_sense_is_refused(tmp_path: Path, values: dict[str, object], says: str) -> None:
+    with pytest.raises(UnusableFolder, match=says):
+        read(folder_of(tmp_path, [row(**values)]) / "runs.csv")
+
+
+def test_a_folder_without_its_files_or_columns_is_refused_in_one_line(tmp_path: Path) -> None:
+    ended = scored(tmp_path)
+    assert ended.returncode == 2 and "runs.csv: cannot be read" in ended.stderr and "Traceback" not in ended.stderr
+    (tmp_path / "runs.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UnusableFolder, match="has no column arch, global_batch"):
+        read(tmp_path / "runs.csv")
+    (tmp_path / "runs.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UnusableFolder, match="cannot be read"):
+        read(tmp_path / "runs.csv")

@@ -120,6 +120,7 @@ COMPOSED = {  # an algorithm that is made of another -> that other
     "local_sgd": {"bsp"},  # post-local SGD is BSP up to the switch
     "onebit_adam": {"bsp"},  # its warm-up is BSP
     "offload": {"bsp"},  # the delayed update is BSP, whose optimizer steps in the background
+    "stages": {"pipeline"},  # what the stages of a hybrid's pipeline send, for hybrid.py
     "hybrid": {"pipeline"},  # a pipeline, whose stages are cut as tensor parallelism cuts a model
     "updates": {"bsp"},  # a pipeline without a flush: bsp among replicas, at each update
     "torch_pipelining": {"pipeline"},  # torch's schedules over the same cut, and the same account

@@ -8,7 +8,7 @@ import typer
 from paceline.cost.device import Efficiency
 
 from .fitting import fitted
-from .rows import cases_of, is_fitted, read
+from .rows import UnusableFolder, cases_of, is_fitted, read
 from .tables import links_inside, memory, rankings, times
 
 
@@ -18,6 +18,14 @@ def main(
     worst: Annotated[int, typer.Option(help="So many rows with the largest errors of each group.", min=0)] = 0,
     group: Annotated[list[str] | None, typer.Option(help="Only these groups.")] = None,
 ) -> None:
+    try:
+        _show(folder, fit, worst, group or [])
+    except UnusableFolder as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(2) from None
+
+
+def _show(folder: Path, fit: bool, worst: int, groups: list[str]) -> None:
     rows = read(folder / "runs.csv")
     fits = Efficiency()
     cases, unscored = cases_of(rows)
@@ -25,7 +33,7 @@ def main(
         fits = fitted([case for case in cases if is_fitted(case.row) and case.seconds])
         print(fits, end="\n\n")
     print("\n".join(links_inside(read(folder / "hardware.csv"))), end="\n\n")
-    print("\n".join(times(cases, unscored, fits, worst, group or [])), end="\n\n")
+    print("\n".join(times(cases, unscored, fits, worst, groups)), end="\n\n")
     print("\n".join(rankings(cases, fits)), end="\n\n")
     print("\n".join(memory(cases)))
 

@@ -1,6 +1,7 @@
 """From a row of runs.csv to what `paceline.cost` predicts of it, or to the reason why it does not."""
 
 import csv
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -54,9 +55,42 @@ class Case:
         return self.layout.devices > self.cluster.links.per_host
 
 
+class UnusableFolder(Exception):  # as a person is told it
+    """A file that is not there, or a row that makes no sense: the file, the row, the column and the rule."""
+
+
+NEEDED = {
+    "runs.csv": {"id", "group", "model", "arch", "hidden", "layers", "gpu", "gpus", "global_batch", "outcome", "note"},
+    "hardware.csv": {"kind", "hardware", "gpus", "nodes", "payload_bytes", "time_us", "algbw_GBps"},
+}
+NUMBERS = ("hidden", "layers", "heads", "seq", "vocab", "ffn", "gpus", "micro_batch", "global_batch")
+TIMES = ("step_s", "samples_per_s", "tokens_per_s", "tokens_per_s_gpu", "mem_gb", "gpu_mem_gb", "peak_tflops")
+
+
 def read(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    """Raises `UnusableFolder`."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UnusableFolder(f"{path}: cannot be read: {error}") from error
+    if not rows or (lacks := NEEDED[path.name] - rows[0].keys()):
+        what = f"has no column {', '.join(sorted(lacks))}" if rows else "has no rows"
+        raise UnusableFolder(f"{path}: {what}")
+    for line, row in enumerate(rows, 2):
+        for key in (*NUMBERS, *TIMES):
+            if row.get(key):
+                _check_number(f"{path}, row {line}, {key}={row[key]}", row[key], whole=key in NUMBERS)
+    return rows
+
+
+def _check_number(where: str, text: str, whole: bool) -> None:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf or (whole and value != int(value)):
+        raise UnusableFolder(f"{where}: must be a {'whole ' if whole else ''}number above 0")
 
 
 def cases_of(rows: list[Row]) -> tuple[list[Case], dict[str, Counter[str]]]:

@@ -74,7 +74,8 @@ def rankings(cases: list[Case], fits: Efficiency) -> list[str]:
     lines = _heading(RANKINGS)
     for group, places in [*found.items(), ("**all**", [place for its in found.values() for place in its])]:
         first, three = (sum(place < n for place, _ in places) / max(1, len(places)) for n in (1, 3))
-        sizes = [size for _, size in places]
+        if not (sizes := [size for _, size in places]):
+            continue
         lines.append(_line(group, len(places), f"{min(sizes)} to {max(sizes)}", _percent(first), _percent(three)))
     return lines
 

@@ -254,9 +254,9 @@ def test_every_figure_of_energy_can_be_given(answer) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("days", *ONE_V100[:-1], "-1"), "--flops -1: must be greater than 0"),
+        (("days", *ONE_V100[:-1], "-1"), "--flops -1: must be at least 1 "),
         (("days", *ONE_V100[:-1], "nan"), "--flops nan: must be a number such as"),
-        (("days", *ONE_V100[:-1], "1e40"), "--flops 1e40: must be greater than 0 and at most 1e18"),
+        (("days", *ONE_V100[:-1], "1e40"), "--flops 1e40: must be at least 1 and at most 1e18"),
         (("days", "--tokens", "lots", *ONE_V100[:2]), "--tokens lots: must be a number such as 300e9, 300B or 0.5"),
         (("days", *GPT3, "--devices", "1.5", "--flops", "1e12"), "--devices 1.5: must be a whole number"),
         (("days", *GPT3, "--devices", "0", "--flops", "1e12"), "--devices 0: must be a whole number, at least 1"),
@@ -282,13 +282,15 @@ def test_every_figure_of_energy_can_be_given(answer) -> None:
         (("buy", *LECTURE, "--price-per-hour", "9"), "--renting: --price-per-hour is given, too"),
         (
             ("buy", *EIGHT, "--price", "1e5", "--depreciation", "30", "--renting", "9"),
-            "--depreciation 30: must be greater",
+            "--depreciation 30: must be at least 1e-9 and at most 1",
         ),
         (("buy", *EIGHT), "--price: is missing; it is of all devices together; or --owning DOLLARS"),
         (("buy", *EIGHT, "--owning", "1"), "--price-per-hour: is missing"),
         (("spot", *SPOT[:-1], "10"), "--restart 10: must be a number with a unit: 90s, 10min, 24h or 3d"),
         (("spot", *SPOT[:-1], "-10s"), "--restart -10s: must be at least 0 and at most 10,000 hours"),
-        (("spot", *SPOT, "--interval", "0h"), "--interval 0h: must be greater than 0"),
+        (("days", *ONE_V100[:-1], "1e-320"), "must be at least 1 and at most 1e18"),
+        (("spot", *SPOT, "--interval", "1e-300s"), "must be at least 0.0001 and at most 1e7 hours"),
+        (("spot", *SPOT, "--interval", "0h"), "--interval 0h: must be at least 0.0001"),
         (("spot", *SPOT[:-1], "4000h"), "training would never end"),
         (("spot", *SPOT[:2]), "--between: is missing"),
         (
@@ -298,7 +300,7 @@ def test_every_figure_of_energy_can_be_given(answer) -> None:
         (("energy", "--time", "1h", "--devices", "1", "--card", "b7"), "--card b7: must be one of t4, v100, a100"),
         (("energy", "--time", "1h", "--devices", "1", "--card", "t4", "--watts", "9"), "--watts: --card is given, too"),
         (("energy", "--time", "1h", "--devices", "1", "--card", "t4", "--pue", "0.5"), "--pue 0.5: must be at least 1"),
-        (("energy", "--time", "1e9999h", "--devices", "1", "--card", "t4"), "--time 1e9999h: must be greater than 0"),
+        (("energy", "--time", "1e9999h", "--devices", "1", "--card", "t4"), "--time 1e9999h: must be at least 0.0001"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

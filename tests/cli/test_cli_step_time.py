@@ -35,6 +35,13 @@ def test_where_one_is_described_people_read_why_there_is_no_prediction(paceline)
     assert "predicted step: none; model=cnn is no GPT" in out
 
 
+def test_what_does_not_fit_says_so(paceline) -> None:
+    small = (*GPT, "hardware.machine.device_memory=100000000")
+    assert "it does not fit: " in paceline(*small).out
+    assert json.loads(paceline(*small, "--format", "json").out)["step"]["fits"] is False
+    assert json.loads(paceline(*GPT, "--format", "json").out)["step"]["fits"] is True
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

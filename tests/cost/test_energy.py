@@ -28,5 +28,5 @@ def test_every_figure_keeps_its_rule_and_says_where_it_is_from(figure) -> None:
 def test_a_data_centre_draws_no_less_than_its_computers() -> None:
     with pytest.raises(CostError, match=r"pue=0.9: must be at least 1"):
         kwh_of(1, 1, 100, 1.0, 0.9)
-    with pytest.raises(CostError, match=r"utilisation=1.2: must be greater than 0 and at most 1"):
+    with pytest.raises(CostError, match=r"utilisation=1.2: must be at least 1e-9 and at most 1"):
         kwh_of(1, 1, 100, 1.2, 1.1)

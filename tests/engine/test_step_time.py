@@ -21,7 +21,8 @@ OF = Transformer(8, 256, 4, 128, 256, tied=False, dropout=False)
 CLUSTER = Cluster(
     DEVICES["A100"], Links(Link(INSIDE["A100"].latency, 2.5e11), Link(INSIDE["A100"].latency, 2.5e11), 8), 2.4e10
 )
-USUAL = Layout(64, 8, data=8, fused=True, overlap=True, dtype="float32")
+TWO, FOUR = {"data": 2, "batch": 128}, {"data": 4, "batch": 256, "micro_batch": 16}
+USUAL = Layout(8 * 64, 64, data=8, fused=True, overlap=True, dtype="float32")
 
 
 def predicted(*overrides: str) -> PredictedStep:
@@ -39,13 +40,13 @@ def predicted(*overrides: str) -> PredictedStep:
         ("strategy=zero", {"zero": 2}),
         ("strategy=zero strategy.stage=3 strategy.precision=bf16", {"zero": 3, "dtype": "bfloat16"}),
         ("strategy=zero strategy.offload=all", {"zero": 3, "offload": "all"}),
-        ("strategy=zero strategy.micro_batches=4", {"zero": 2, "micro_batch": 2}),
+        ("strategy=zero strategy.micro_batches=4", {"zero": 2, "micro_batch": 16}),
         ("strategy=zero strategy.recompute=true", {"zero": 2, "recompute": "full"}),
         ("model.recompute=true", {"recompute": "full"}),
-        ("strategy=tensor strategy.degree=4", {"data": 2, "micro_batch": 32, "tensor": 4}),
-        ("strategy=pipeline strategy.stages=4", {"data": 2, "stages": 4}),
-        ("strategy=pipeline strategy.schedule=interleaved", {"data": 4, "micro_batch": 4, "stages": 2, "chunks": 2}),
-        ("strategy=hybrid", {"data": 2, "stages": 2, "tensor": 2}),
+        ("strategy=tensor strategy.degree=4", TWO | {"tensor": 4}),
+        ("strategy=pipeline strategy.stages=4", TWO | {"micro_batch": 16, "stages": 4}),
+        ("strategy=pipeline strategy.schedule=interleaved", FOUR | {"stages": 2, "chunks": 2}),
+        ("strategy=hybrid", TWO | {"micro_batch": 16, "stages": 2, "tensor": 2}),
     ],
 )
 def test_a_strategy_stands_for_its_layout(overrides: str, layout: dict[str, Any]) -> None:
@@ -56,8 +57,8 @@ def test_a_strategy_stands_for_its_layout(overrides: str, layout: dict[str, Any]
 def test_rates_shares_and_prices_follow_from_the_time() -> None:
     step = predicted(*EIGHT)
     seconds = step.time.total
-    assert step.mfu == pytest.approx(OF.pass_flops(64, recomputed=False) / (seconds * 8 * 19.5e12))
-    assert step.of_tokens(1e9) == pytest.approx(1e9 / (64 * 128) * seconds)
+    assert step.mfu == pytest.approx(OF.pass_flops(8 * 64, recomputed=False) / (seconds * 8 * 19.5e12))
+    assert step.of_tokens(1e9) == pytest.approx(1e9 / (8 * 64 * 128) * seconds)
     assert step.price(3600) == pytest.approx(40.97)
     raw = as_dict(step)
     assert sum(raw["parts"].values()) == pytest.approx(raw["seconds"])
@@ -68,9 +69,16 @@ def test_rates_shares_and_prices_follow_from_the_time() -> None:
 def test_two_hosts_talk_over_their_cards_and_cost_twice_as_much() -> None:
     two = predicted(*EIGHT, "hardware.workers=16")
     cluster = replace(CLUSTER, links=Links(CLUSTER.links.inside, Link(6e-5, 5e10), 8))
-    layout = replace(USUAL, data=16, micro_batch=4)
+    layout = replace(USUAL, data=16, batch=16 * 64)
     assert two.time == step_time(OF, layout, cluster, Efficiency())
     assert two.price(3600) == pytest.approx(2 * 40.97)
+
+
+def test_batch_size_is_what_one_replica_takes_as_everywhere() -> None:
+    one, eight = (predicted(*EIGHT, f"hardware.workers={n}") for n in (1, 8))
+    assert (one.samples, eight.samples) == (64, 8 * 64)
+    assert one.time.compute == eight.time.compute
+    assert predicted(*EIGHT, "batch_size=4").samples == 32
 
 
 def test_an_unknown_price_stays_unknown() -> None:

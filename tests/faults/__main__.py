@@ -4,6 +4,7 @@ import random
 import sys
 from typing import Annotated
 
+import ctrl_c
 import typer
 
 from . import corruptions, disks, kills, overrides, strangers, user_code
@@ -29,6 +30,7 @@ def main(
     verbose: Annotated[bool, typer.Option("--verbose", help="A line for each case.")] = False,
 ) -> None:
     """Kill, stop, corrupt, starve, attack and fuzz paceline; print a table of what was tried and what was right."""
+    ctrl_c.can_come()
     for name in only or ():
         if name not in KINDS:
             raise typer.BadParameter(f"--only {name}: must be one of {', '.join(KINDS)}")
