@@ -143,15 +143,19 @@ class Pipeline(Strategy):
     def layers_alone(self, model: nn.Module) -> list[Chunks]:
         """Each block alone. Raises `LayoutError`."""
         blocks, stages = blocks_of(model), len(self.holders)
-        if len(blocks) < stages:
+        layers = [Chunks(model, [[block]]) for block in blocks]
+        trained = sum(any(each.requires_grad for each in layer.parameters()) for layer in layers)
+        if trained < stages:
             each = stages // self.parts
-            of_each, most = f" of {each} chunks each" if each > 1 else "", len(blocks) // each
+            of_each, most = f" of {each} chunks each" if each > 1 else "", trained // each
             less = "fewer strategy.chunks" if each > 1 else "strategy=data_parallel, which takes any model"
+            have = "has" if trained == 1 else "have"
+            its = f", of which {trained} {have} parameters to train" if trained < len(blocks) else ""
             raise LayoutError(
-                f"strategy.stages={self.parts}{of_each}: the model has {len(blocks)} layers to cut between; choose "
-                + (f"strategy.stages <= {most}" if most > 1 else less)
+                f"strategy.stages={self.parts}{of_each}: the model has {len(blocks)} layers to cut between{its}; "
+                f"choose {f'strategy.stages <= {most}' if most > 1 else less}"
             )
-        return [Chunks(model, [[block]]) for block in blocks]
+        return layers
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         layers, stages = self.layers_alone(model), len(self.holders)

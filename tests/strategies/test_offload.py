@@ -646,6 +646,9 @@ def test_an_exception_in_the_delayed_update_ends_the_next_step_with_it():
     strategy.forward_backward(batch)
     with pytest.raises(ZeroDivisionError, match="the optimizer"):
         sync.update()
+    for thread in threading.enumerate():  # it has been told, and needs a moment
+        if thread.name.startswith("delayed-update"):
+            thread.join(10)
     assert threads() == set()
 
 
