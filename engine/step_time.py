@@ -3,6 +3,7 @@ strategies and sync modes whose communication follows from degrees alone. For al
 """
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import torch
@@ -16,13 +17,14 @@ from ..cost.step import Cluster, StepTime, step_time
 from ..cost.transformer import Transformer
 from ..tasks.base import DataSpec
 from ..tasks.models.gpt import GPT
+from .errors import ConfigError
 from .experiment import Experiment, Machine
 from .layout import Layout as Workers
 from .targets import load_class
 
 SHARED = {"none": 0, "optimizer": 1, "gradients": 2}  # sync.shard -> the stage of ZeRO
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-NO_BUBBLE_OF_ITS_OWN = ("naive", "gpipe", "1f1b", "interleaved")  # schedules whose bubble the closed form gives
+CLOSED_FORM = ("naive", "gpipe", "1f1b", "interleaved")  # schedules whose bubble it gives
 FORMULAS = {
     "compute": "a roofline for each kernel (Williams et al. 2009) over 72 B s l h^2 (1 + s/6h + V/12lh) flops, "
     "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021)",
@@ -77,13 +79,13 @@ def predict_step(
     if layout.dtype not in device.peak:
         raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
     cluster = _cluster(machine, device, workers)
-    hosts = -(-workers.workers // machine.devices)
-    hourly = machine.price_per_hour
+    hosts = ceil(workers.workers / machine.devices)
+    hourly, samples = machine.price_per_hour, experiment.batch_size * workers.replicas
     return PredictedStep(
         step_time(of, layout, cluster, Efficiency()),
-        samples=layout.batch,
-        tokens=layout.batch * of.context,
-        flops=of.pass_flops(layout.batch, recomputed=False),
+        samples=samples,
+        tokens=samples * of.context,
+        flops=of.pass_flops(samples, recomputed=False),
         workers=workers.workers,
         peak=device.peak[layout.dtype],
         dtype=layout.dtype,
@@ -104,7 +106,7 @@ def _transformer(experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...
     name, target = experiment.model.name, experiment.model.target
     try:
         is_gpt = load_class("model", target, GPT, allowed) is GPT
-    except Exception:
+    except ConfigError:  # another class, or a function
         is_gpt = False
     if not is_gpt:
         raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
@@ -137,7 +139,7 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
         case "zero":
             zero = knobs["stage"] if knobs["stage"] is not None else 3 if knobs["offload"] == "all" else 2
             micro_batches, dtype, offload = knobs["micro_batches"], DTYPES[knobs["precision"]], knobs["offload"]
-        case "pipeline" | "hybrid" | "torch_pipelining" if knobs["schedule"] in NO_BUBBLE_OF_ITS_OWN:
+        case "pipeline" | "hybrid" | "torch_pipelining" if knobs["schedule"] in CLOSED_FORM:
             micro_batches = 1 if knobs["schedule"] == "naive" else knobs["micro_batches"]
         case "pipeline" | "hybrid" | "torch_pipelining":
             raise NotPredicted(f"strategy.schedule={knobs['schedule']}: no closed form gives its bubble")
@@ -145,11 +147,11 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
             raise NotPredicted(f"strategy={name} is not in cost/")
     interleaved = knobs.get("schedule") == "interleaved"
     recompute: Recompute = "full" if knobs.get("recompute") or experiment.model.knobs["recompute"] else "none"
-    samples = experiment.batch_size // micro_batches
+    samples = ceil(experiment.batch_size / micro_batches)  # of the largest micro-batch
     try:
         return Layout(
-            batch=experiment.batch_size * workers.replicas,
-            micro_batch=max(1, samples),
+            batch=samples * micro_batches * workers.replicas,
+            micro_batch=samples,
             data=workers.replicas,
             tensor=axes.get("tensor", 1),
             stages=axes.get("stage", 1),

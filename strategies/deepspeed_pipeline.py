@@ -51,6 +51,7 @@ from .exchange.collectives import Fabric
 from .exchange.collectives.base import added
 from .external.deepspeed_stages import Stages, most_held
 from .pipeline import Pipeline
+from .pipelining import one_size
 from .pipelining.chunks import without_data
 from .pipelining.ties import tied
 
@@ -80,18 +81,12 @@ class DeepSpeedPipeline(Strategy):
         return _Update(self)
 
     def micro_sizes(self, batch_size: int) -> list[int]:
-        m = max(m for m in range(1, min(self.micro_batches, batch_size) + 1) if batch_size % m == 0)
-        return [batch_size // m] * m
+        return one_size.micro_sizes(batch_size, self.micro_batches)
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
 
     def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
-        if len(inputs) % self.micro_batches:
-            raise LayoutError(
-                f"strategy.micro_batches={self.micro_batches}: strategy=deepspeed_pipeline wants micro-batches of one "
-                f"size, and batch_size={len(inputs)} is no multiple of it; choose "
-                f"strategy.micro_batches={len(self.micro_sizes(len(inputs)))}, or strategy=pipeline"
-            )
+        one_size.check("deepspeed_pipeline", len(inputs), self.micro_batches)
         return self._ours.settled(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:

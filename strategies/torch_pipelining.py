@@ -42,6 +42,7 @@ from .base import (
 from .errors import LayoutError
 from .external.torch_schedules import TorchSchedule
 from .pipeline import Pipeline
+from .pipelining import one_size
 from .pipelining.chunks import Chunks, without_data
 
 
@@ -82,18 +83,12 @@ class TorchPipelining(Strategy):
         return _Update()
 
     def micro_sizes(self, batch_size: int) -> list[int]:
-        m = max(m for m in range(1, min(self.micro_batches, batch_size) + 1) if batch_size % m == 0)
-        return [batch_size // m] * m
+        return one_size.micro_sizes(batch_size, self.micro_batches)
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
 
     def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
-        if len(inputs) % self.micro_batches:
-            raise LayoutError(
-                f"strategy.micro_batches={self.micro_batches}: strategy=torch_pipelining wants micro-batches of one "
-                f"size, and batch_size={len(inputs)} is no multiple of it; choose "
-                f"strategy.micro_batches={len(self.micro_sizes(len(inputs)))}, or strategy=pipeline"
-            )
+        one_size.check("torch_pipelining", len(inputs), self.micro_batches)
         return self._ours.settled(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:

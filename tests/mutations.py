@@ -776,7 +776,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/step_time.py",
-        "hosts = -(-workers.workers // machine.devices)",
+        "hosts = ceil(workers.workers / machine.devices)",
         "hosts = 1",
         "tests/engine/test_step_time.py -k two_hosts",
     ),

@@ -20,11 +20,10 @@ from paceline.cost.transformer import Transformer
 Row = dict[str, str]
 
 FITTED_GROUP, FITTED_SHAPES = "vtrain-single-node", {("1024", "24"), ("2048", "12")}  # width, layers
-FUSED = ("llm-foundry", "NeMo", "InternEvo", "torchtitan", "fms-fsdp", "Nanotron", "nanotron")  # fused attention
-FUSED_2023 = ("NeMo 24", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp", "anotron")
+FUSED_2023 = ("NeMo 24", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp", "anotron")  # fused attention
+FUSED = (*FUSED_2023, "llm-foundry", "NeMo")
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
-MOE = "experts are not modelled"
 
 
 class Unscored(Exception):
@@ -106,7 +105,7 @@ def cases_of(rows: list[Row]) -> tuple[list[Case], dict[str, Counter[str]]]:
 
 def case_of(row: Row) -> Case:
     if row["arch"] == "moe":
-        raise Unscored(MOE)
+        raise Unscored("experts are not modelled")
     if row["arch"] not in ("gpt", "llama"):
         raise Unscored(f"arch={row['arch']} is not modelled")
     if "INCONSISTENT" in row["note"]:

@@ -81,6 +81,13 @@ def test_batch_size_is_what_one_replica_takes_as_everywhere() -> None:
     assert predicted(*EIGHT, "batch_size=4").samples == 32
 
 
+def test_micro_batches_that_are_not_of_one_size_take_as_long_as_the_largest() -> None:
+    step = predicted(*EIGHT, "strategy=pipeline", "strategy.stages=4", "batch_size=10")
+    layout = replace(USUAL, data=2, batch=24, micro_batch=3, stages=4)
+    assert step.time == step_time(OF, layout, CLUSTER, Efficiency())
+    assert step.samples == 20
+
+
 def test_an_unknown_price_stays_unknown() -> None:
     assert predicted(*EIGHT, "hardware.machine.price_per_hour=null").price(3600) is None
 

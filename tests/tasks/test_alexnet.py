@@ -4,12 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from training import trained
 
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
-from paceline.tasks.losses.cross_entropy import CrossEntropy, cross_entropy
+from paceline.tasks.losses.cross_entropy import CrossEntropy
 from paceline.tasks.models.alexnet import AlexNet
 
 CIFAR = DataSpec((3, 32, 32), torch.float32, (), 10, 50_000, 10_000)
@@ -71,19 +72,6 @@ def test_parameters_are_as_stated() -> None:
 def test_smaller_images_are_refused(height: int, width: int) -> None:
     with pytest.raises(TaskConfigError, match=rf"model=alexnet needs images .* of at least 5x5; .*{height}, {width}\]"):
         AlexNet(sized(height, width))
-
-
-def trained(model: nn.Module, steps: int, batch: int, lr: float) -> list[float]:
-    train, _ = Digits().load()
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    losses = []
-    for picked in torch.randint(len(train), (steps, batch)):
-        optimizer.zero_grad()
-        loss = cross_entropy(model(train.inputs[picked]), train.targets[picked])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
 
 
 def test_a_few_steps_lower_the_loss() -> None:

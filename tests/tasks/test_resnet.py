@@ -4,11 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from training import trained
 
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.evaluation import evaluate
-from paceline.tasks.losses.cross_entropy import CrossEntropy, cross_entropy
+from paceline.tasks.losses.cross_entropy import CrossEntropy
 from paceline.tasks.models.resnet import Block, ResNet
 
 CIFAR = DataSpec((3, 32, 32), torch.float32, (), 10, 50_000, 10_000)
@@ -91,19 +92,6 @@ def test_a_sample_is_judged_by_itself_whichever_norm() -> None:
         model(x)  # running statistics
         model.eval()
         torch.testing.assert_close(model(x), torch.cat([model(sample) for sample in x.split(1)]), rtol=1e-4, atol=1e-5)
-
-
-def trained(model: nn.Module, steps: int, batch: int, lr: float) -> list[float]:
-    train, _ = Digits().load()
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    losses = []
-    for picked in torch.randint(len(train), (steps, batch)):
-        optimizer.zero_grad()
-        loss = cross_entropy(model(train.inputs[picked]), train.targets[picked])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

@@ -3,11 +3,12 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from training import trained
 
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.evaluation import evaluate
-from paceline.tasks.losses.cross_entropy import CrossEntropy, cross_entropy
+from paceline.tasks.losses.cross_entropy import CrossEntropy
 from paceline.tasks.models.vit import ViT
 
 PHOTOS = DataSpec((3, 224, 224), torch.float32, (), 1000, None, None)
@@ -84,16 +85,3 @@ def test_digits_are_told_apart() -> None:
     model = ViT(Digits().spec)
     trained(model, steps=300, batch=64, lr=2e-3)
     assert evaluate(CrossEntropy(), model, Digits().load()[1]).score > 0.93
-
-
-def trained(model: nn.Module, steps: int, batch: int, lr: float) -> list[float]:
-    train, _ = Digits().load()
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
-    losses = []
-    for picked in torch.randint(len(train), (steps, batch)):
-        optimizer.zero_grad()
-        loss = cross_entropy(model(train.inputs[picked]), train.targets[picked])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
