@@ -7,6 +7,7 @@ import typer
 
 from .choices import group_of
 from .compare import check_file
+from .cost_days import TOKENS
 from .fit import fit_for_people, raw_fit
 from .mesh import drawn_mesh, is_shown, raw_mesh
 from .options import AllowModule, ConfigDir, Overrides
@@ -37,7 +38,10 @@ def plan(
         ),
     ] = False,
     tokens: Annotated[
-        float | None, typer.Option(help="How long so many tokens take, and what they cost: 20e9; for accelerators.")
+        str | None,
+        typer.Option(
+            metavar="N", help="How long so many tokens take, and what they cost: 20e9 or 20B; for accelerators."
+        ),
     ] = None,
     svg: Annotated[
         Path | None, typer.Option(help="A pipeline's schedule as a picture: workers down, time across.")
@@ -61,8 +65,7 @@ def plan(
     from ..engine.errors import ConfigError
 
     check_file("--svg", svg)
-    if tokens is not None and not 0 < tokens < float("inf"):
-        raise ConfigError(f"--tokens={tokens:g}: a number of tokens is above 0, such as 20e9")
+    read = TOKENS.read(tokens)
     if fit:
         if svg is not None:
             raise ConfigError("--svg: pictures one plan, and --fit makes many; leave one of them out")
@@ -75,7 +78,7 @@ def plan(
         prepared = engine.prepare(overrides or [], config_dir, allow_module or [])
         planned, timetable = prepared.plan(), prepared.timetable()
         table = None if timetable is None else timetable.as_dict()
-        step, raw_step = predicted(prepared, planned, tokens)
+        step, raw_step = predicted(prepared, planned, None if read is None else read.value)
         text = _for_people(planned, table, step)
         raw = raw_plan(planned, table) | raw_step
         note_all(planned.notes)

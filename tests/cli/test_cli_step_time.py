@@ -8,7 +8,7 @@ GPT = ["plan", "hardware=a100_8", "model=gpt", "data=text", "data.context=128"]
 
 
 def test_people_read_the_step_its_parts_with_formulas_an_epoch_and_tokens(paceline) -> None:
-    ended = paceline(*GPT, "--tokens", "20e9")
+    ended = paceline(*GPT, "--tokens", "20B")
     assert ended.status == 0
     assert "on 8 A100 in float32" in ended.out and "nothing of it was measured here" in ended.out
     assert "a roofline for each kernel (Williams et al. 2009)" in ended.out
@@ -45,8 +45,9 @@ def test_what_does_not_fit_says_so(paceline) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--tokens", "-3"], "--tokens=-3: a number of tokens is above 0"),
-        (["--tokens", "nan"], "--tokens=nan: a number of tokens is above 0"),
+        (["--tokens", "-3"], "--tokens -3: must be at least 1 and at most 1e18"),
+        (["--tokens", "1e40"], "--tokens 1e40: must be at least 1 and at most 1e18"),
+        (["--tokens", "nan"], "--tokens nan: must be a number such as 300e9, 300B or 0.5"),
         (["--tokens", "1e9", "--fit"], "--tokens: is of one plan, and --fit makes many"),
         (["--tokens", "1e9", "sync=asp"], "--tokens: a step's time is not predicted: sync=asp"),
     ],
