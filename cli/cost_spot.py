@@ -59,6 +59,8 @@ def spot(
     """
     from ..cost import interruptions
     from ..cost.quantity import Quantity
+    from ..cost.rules import CostError
+    from ..engine.errors import ConfigError
 
     work, mean = TIME.need(time), BETWEEN.need(between)
     saving, again = CHECKPOINT.need(checkpoint), RESTART.need(restart)
@@ -72,7 +74,11 @@ def spot(
     ]
     rows = []
     for name, tau in ways:
-        took = interruptions.expected_time(work.value, tau, saving.value, again.value, together)
+        try:
+            took = interruptions.expected_time(work.value, tau, saving.value, again.value, together)
+        except CostError as error:
+            asked = "--interval" if name == "given" else "--between"
+            raise ConfigError(f"{asked}: {error}") from error
         rows.append(
             {
                 "by": name,

@@ -61,8 +61,8 @@ def expected_time(work: float, interval: float, checkpoint: float, restart: floa
     piece = work / number + checkpoint
     if piece + restart > LONGEST * between:
         raise CostError(
-            f"between={between:g}: interruptions come too often for pieces of {piece:g} hours (their checkpoint "
-            f"included) and restart={restart:g} hours: training would never end"
+            f"an interruption every {between:g} hours is too often for pieces of {piece:g} hours (their checkpoint "
+            f"included) and a restart of {restart:g} hours: training would never end"
         )
     return number * between * exp(restart / between) * expm1(piece / between)
 

@@ -257,6 +257,17 @@ def test_every_figure_of_energy_can_be_given(answer) -> None:
         (("days", *ONE_V100[:-1], "-1"), "--flops -1: must be at least 1 "),
         (("days", *ONE_V100[:-1], "nan"), "--flops nan: must be a number such as"),
         (("days", *ONE_V100[:-1], "1e40"), "--flops 1e40: must be at least 1 and at most 1e18"),
+        (
+            ("spot", "--time", "500h", "--between", "1s", "--checkpoint", "5min", "--restart", "10min"),
+            "--between: an interruption every 0.000277778 hours is too often for pieces of ",
+        ),
+        (
+            (
+                *("spot", "--time", "500h", "--between", "1h"),
+                *("--checkpoint", "9min", "--restart", "9min", "--interval", "400h"),
+            ),
+            "--interval: an interruption every 1 hours is too often for pieces of ",
+        ),
         (("days", "--tokens", "lots", *ONE_V100[:2]), "--tokens lots: must be a number such as 300e9, 300B or 0.5"),
         (("days", *GPT3, "--devices", "1.5", "--flops", "1e12"), "--devices 1.5: must be a whole number"),
         (("days", *GPT3, "--devices", "0", "--flops", "1e12"), "--devices 0: must be a whole number, at least 1"),
