@@ -22,7 +22,9 @@ _BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy} 
 
 def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
     """For one worker. Raises `ConfigError`."""
-    engines = {"seed": experiment.seed, "network": launcher_of(experiment).network(experiment.hardware)}
+    launcher = launcher_of(experiment)
+    network = launcher.network(experiment.hardware)
+    engines = {"seed": experiment.seed, "network": network, "in_memory": launcher.modelled}
     return {
         group.name: build(group.name, experiment.choice(group.name), base_of(group.name), allowed, engines)
         for group in _groups()

@@ -617,6 +617,12 @@ MUTATIONS = [
         "tests/strategies/test_collective_costs.py",
     ),
     Mutation(
+        "strategies/exchange/collectives/auto.py",
+        "return self._in_memory and len({*hosts_of(world)}) == 1",
+        "return len({*hosts_of(world)}) == 1",
+        "tests/strategies/test_collective_costs.py",
+    ),
+    Mutation(
         "strategies/exchange/collectives/recorded.py",
         "adds = all(there[place].isdisjoint(values) for place, values in entries)",
         "adds = True",

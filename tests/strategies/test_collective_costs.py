@@ -155,6 +155,23 @@ def test_auto_goes_inside_of_hosts_first_where_messages_between_them_cost():
     assert "hierarchical for a sum of 30,000 bytes among 6 workers on 2 hosts: " in auto.explain()[0]
 
 
+@pytest.mark.parametrize(("workers", "chosen"), [(2, "recursive_doubling"), (4, "shared_memory")])
+def test_auto_compares_the_memory_of_one_host_where_workers_can_sum_in_it(workers, chosen):
+    network, world = Network(between=SLOW, inside=FAST, workers_per_host=4), World(workers, hosts=(0,) * workers)
+    auto = Auto(network, in_memory=True)
+    choice = auto.choose(4000.0, world)
+    assert choice.name == chosen
+    assert choice.seconds["shared_memory"] == pytest.approx(2 * (1e-5 + (workers - 1) / workers * 4000.0 / 1e8))
+    assert "shared_memory" not in Auto(network).choose(4000.0, world).seconds  # on GPUs
+    assert "shared_memory" not in auto.choose(4000.0, World(4, hosts=(0, 0, 1, 1))).seconds
+
+    def one(comm: Any) -> set[str]:
+        auto.all_reduce(torch.ones(1000), comm).wait()
+        return {*comm.ledger.bytes}
+
+    assert Cluster(workers, network).run(one) == [{*auto.traffic(4000.0, world)}] * workers
+
+
 def test_what_auto_chose_for_a_plan_is_what_workers_choose():
     network, hosts, found = Network(SLOW, SLOW), tuple(range(5)), []
     for entries in (10, 100_000):
@@ -187,11 +204,18 @@ TINY = ("tracking=none", "model.hidden=[16]", "data.limit=96", "collective=auto"
     ("overrides", "says"),
     [
         (("hardware=virtual", "hardware.workers=4"), "recursive_doubling for a sum of 4,840 bytes among 4 workers: "),
-        (("hardware.workers=4",), "fabric for a sum of 4,840 bytes among 4 workers: the links between them are not"),
+        (
+            ("hardware.workers=4",),
+            "fabric for a sum of 4,840 bytes among 4 workers on one host: the links between them are not",
+        ),
         (("hardware.workers=1",), None),
         (
             ("hardware=virtual", "hardware.workers=4", "sync=bsp_naive"),
             "recursive_doubling for sums of 40 to 4,096 bytes among 4 workers: the largest takes ",
+        ),
+        (
+            ("hardware=virtual", "hardware.workers=8", "hardware.workers_per_host=8", "model.hidden=[256]"),
+            "shared_memory for a sum of 76,840 bytes among 8 workers on one host: ",
         ),
     ],
 )
@@ -199,9 +223,9 @@ def test_a_plan_says_what_was_chosen_and_why(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     decided = prepare([*TINY, *overrides]).plan().decided
     assert [line.startswith(f"collective=auto: {says}") for line in decided] == ([True] if says else [])
-    assert ["(the only one that goes on during backward)" in line for line in decided] == [
-        not says.startswith("fabric") for line in decided
-    ]
+    for line in decided:
+        others = [each for each in ("fabric", "shared_memory") if each in line and not says.startswith(each)]
+        assert line.count("(goes on during backward)") == (0 if says.startswith("fabric") else len(others))
 
 
 def test_parts_of_a_replica_choose_by_their_own_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

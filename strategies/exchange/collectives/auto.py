@@ -2,8 +2,9 @@
 
 Each candidate's phases are timed on the network that the hardware's configuration describes (base.py). Where no
 network is described, as for processes on hosts of which nothing is known, it is the fabric's. The ring of messages is
-no candidate: the fabric's takes as long, and goes on while the worker computes. Of equals the first is taken, in the
-order below.
+no candidate: the fabric's takes as long, and goes on while the worker computes. Memory that workers share is one where
+the fabric can sum in it and has another way, too: where all are on one modelled host. (On the CPUs of a real host it is
+what the fabric does, and its GPUs have none.) Of equals the first is taken, in the order below.
 
 Cost: that of the algorithm that is chosen.
 """
@@ -20,11 +21,13 @@ from .fabric import Fabric
 from .halving_doubling import HalvingDoubling
 from .hierarchical import Hierarchical, has_levels
 from .recursive_doubling import RecursiveDoubling
+from .shared_memory import SharedMemory
 from .star import Star
 from .tree import Tree
 
 CANDIDATES: dict[str, Collective] = {
     "fabric": Fabric(),
+    "shared_memory": SharedMemory(),
     "halving_doubling": HalvingDoubling(),
     "recursive_doubling": RecursiveDoubling(),
     "tree": Tree(),
@@ -33,7 +36,8 @@ CANDIDATES: dict[str, Collective] = {
 }
 
 
-OVERLAPS = " (the only one that goes on during backward)"  # which the times that are compared leave out
+OVERLAPPING = ("fabric", "shared_memory")
+OVERLAPS = " (goes on during backward)"  # which the times that are compared leave out
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,12 @@ class Choice:
 
 
 class Auto(Collective):
-    def __init__(self, network: Network | None = None) -> None:
-        """`network`: the engine passes what the hardware's configuration describes; None where it describes none."""
-        self._network = network
+    def __init__(self, network: Network | None = None, in_memory: bool = False) -> None:
+        """`network`: the engine passes what the hardware's configuration describes; None where it describes none.
+
+        `in_memory`: workers of one host can sum in memory that they share.
+        """
+        self._network, self._in_memory = network, in_memory
         self._chosen: dict[tuple[float, World], Choice] = {}  # the same question has the same answer
 
     def choose(self, nbytes: float, world: World) -> Choice:
@@ -60,9 +67,18 @@ class Auto(Collective):
         times = {
             name: seconds(each.phases(nbytes, world), self._network)
             for name, each in CANDIDATES.items()
-            if name != "hierarchical" or has_levels(world)
+            if self._is_possible(name, world)
         }
         return Choice(min(times, key=times.__getitem__), times)
+
+    def _is_possible(self, name: str, world: World) -> bool:
+        match name:
+            case "hierarchical":
+                return has_levels(world)
+            case "shared_memory":
+                return self._in_memory and len({*hosts_of(world)}) == 1
+            case _:
+                return True
 
     def _chosen_for(self, nbytes: float, world: World) -> Collective:
         return CANDIDATES[self.choose(nbytes, world).name]
@@ -93,12 +109,12 @@ def _said(workers: int, hosts: int, name: str, choices: dict[float, Choice]) -> 
     """What was chosen for these sizes, with the times of the largest."""
     least, most = min(choices), max(choices)
     sums = f"sums of {least:,.0f} to {most:,.0f} bytes" if least < most else f"a sum of {most:,.0f} bytes"
-    on = f" on {hosts} hosts" if 1 < hosts < workers else ""
+    on = " on one host" if hosts == 1 else f" on {hosts} hosts" if hosts < workers else ""
     what, times = f"collective: {name} for {sums} among {workers} workers{on}", choices[most].seconds
     if not times:
         return f"{what}: the links between them are not described, and it is what the fabric has for it"
     took = sorted((time, other) for other, time in times.items() if other != name)
-    others = ", ".join(f"{other} {_millis(time)}{OVERLAPS if other == 'fabric' else ''}" for time, other in took)
+    others = ", ".join(f"{other} {_millis(time)}{OVERLAPS if other in OVERLAPPING else ''}" for time, other in took)
     of = "the largest takes " if least < most else ""
     return f"{what}: {of}{_millis(times[name])} by the cost model; {others}"
 
