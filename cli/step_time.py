@@ -5,33 +5,26 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned
 
 if TYPE_CHECKING:
+    from ..cost.predicted import PredictedStep
     from ..engine.experiment import Machine
     from ..engine.plan import Plan
     from ..engine.session import Prepared
-    from ..engine.step_time import PredictedStep
 
 LEAST = 5e-4  # of the step: parts below it are left out
 MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 31_536_000
-PARTS = {
-    "compute": "compute",
-    "tensor": "sums within layers",
-    "bubble": "bubble",
-    "shards": "waiting for weights",
-    "data": "sum of gradients",
-    "optimizer": "optimizer",
-    "offload": "host link",
-    "host": "host",
-}
 
 
 def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> list[str]:
     """The step, its parts with the formula of each, an epoch, and what `tokens` take."""
-    from ..engine.step_time import FORMULAS
+    from ..cost.predicted import PARTS
     from ..tracking.compare import human_bytes
 
     machine = _machine(plan)
-    seconds = step.time.total
-    rate = f"{step.samples / seconds:,.4g} samples and {step.tokens / seconds:,.4g} tokens a second"
+    seconds = step.seconds
+    rate = f"{step.samples / seconds:,.4g} samples"
+    if step.tokens is not None:
+        rate += f" and {step.tokens / seconds:,.4g} tokens"
+    share = "" if step.mfu is None else f", MFU {step.mfu:.1%}"
     held = _held(plan)
     too_much = []
     if held > machine.device_memory:
@@ -41,13 +34,12 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
         ]
     lines = [
         *too_much,
-        f"predicted step: {_time(seconds)} on {step.workers} {machine.accelerator} in {step.dtype}, {rate}, MFU "
-        f"{step.mfu:.1%} (docs/predictions.md; nothing of it was measured here)",
+        f"predicted step: {_time(seconds)} on {step.workers} {step.on} in {step.dtype}, {rate} a second"
+        f"{share} ({step.how})",
     ]
-    parts = [(name, getattr(step.time, name)) for name in FORMULAS]
-    shown = [(name, part) for name, part in parts if part > LEAST * seconds]
+    shown = [(name, step.parts[name]) for name in PARTS if step.parts.get(name, 0.0) > LEAST * seconds]
     table = aligned([[PARTS[name], _time(part), f"{part / seconds:.1%}"] for name, part in shown], numbers_from=1)
-    lines += [f"  {line}  {FORMULAS[name]}" for line, (name, _) in zip(table, shown, strict=True)]
+    lines += [f"  {line}  {step.formulas[name]}" for line, (name, _) in zip(table, shown, strict=True)]
     if plan.steps_per_epoch is not None:
         lines.append(f"an epoch of {plan.steps_per_epoch:,} steps: {_cost(step, plan.steps_per_epoch * seconds)}")
     if tokens is not None:
@@ -56,12 +48,10 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
 
 
 def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[str, Any]:
-    from ..engine.step_time import as_dict
-
-    raw = as_dict(step)
+    raw = step.as_dict()
     raw["fits"] = _held(plan) <= _machine(plan).device_memory
     if plan.steps_per_epoch is not None:
-        raw["epoch"] = _raw_cost(step, plan.steps_per_epoch * step.time.total)
+        raw["epoch"] = _raw_cost(step, plan.steps_per_epoch * step.seconds)
     if tokens is not None:
         raw["tokens"] = {"tokens": tokens, **_raw_cost(step, step.of_tokens(tokens))}
     return raw
@@ -69,8 +59,8 @@ def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[
 
 def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple[list[str], dict[str, Any]]:
     """For people and for programs; or why it is not predicted. Raises `ConfigError` where `tokens` need it."""
+    from ..cost.predicted import NotPredicted
     from ..engine.errors import ConfigError
-    from ..engine.step_time import NotPredicted
 
     try:
         step = prepared.step_time(plan)

@@ -34,12 +34,12 @@ from .signals import noted
 from .stored import Stored, check_identity, identity, read_stored
 
 if TYPE_CHECKING:
+    from ..cost.predicted import PredictedStep
     from ..tasks.base import Data
     from .assignment import Assignment
     from .fit import Fit
     from .launchers.base import Handle
     from .plan import Plan
-    from .step_time import PredictedStep
     from .timetable import Timetable
 
 

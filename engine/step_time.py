@@ -2,9 +2,8 @@
 strategies and sync modes whose communication follows from degrees alone. For all else it says why not.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from math import ceil
-from typing import Any
 
 import torch
 
@@ -12,8 +11,9 @@ from ..cost.device import Device, Efficiency
 from ..cost.devices import DEVICES, INSIDE
 from ..cost.layout import Layout, Recompute
 from ..cost.links import Link, Links
+from ..cost.predicted import NotPredicted, PredictedStep
 from ..cost.rules import CostError
-from ..cost.step import Cluster, StepTime, step_time
+from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
 from ..tasks.base import DataSpec
 from ..tasks.models.gpt import GPT
@@ -37,36 +37,7 @@ FORMULAS = {
     "host": "kernels that the device waits for, and what a step takes beside",
 }
 
-
-class NotPredicted(Exception):  # it is an answer
-    """Why a step's time is not predicted."""
-
-
-@dataclass(frozen=True)
-class PredictedStep:
-    """Seconds by part; `flops` are those of the model, without recomputation, of all samples of a step."""
-
-    time: StepTime
-    samples: int
-    tokens: int
-    flops: float
-    workers: int
-    peak: float  # of a device, in the dtype that is computed in
-    dtype: str
-    price_per_second: float | None  # of all hosts
-
-    @property
-    def mfu(self) -> float:
-        """Model flops utilisation (Chowdhery et al. 2022, "PaLM", appendix B)."""
-        return self.flops / (self.time.total * self.workers * self.peak)
-
-    def of_tokens(self, tokens: float) -> float:
-        """Seconds that so many tokens take."""
-        return tokens / self.tokens * self.time.total
-
-    def price(self, seconds: float) -> float | None:
-        """Dollars; None where nobody says what an hour costs."""
-        return None if self.price_per_second is None else seconds * self.price_per_second
+HOW = "docs/predictions.md; nothing of it was measured here"
 
 
 def predict_step(
@@ -82,11 +53,14 @@ def predict_step(
     hosts = ceil(workers.workers / machine.devices)
     hourly, samples = machine.price_per_hour, experiment.batch_size * workers.replicas
     return PredictedStep(
-        step_time(of, layout, cluster, Efficiency()),
+        parts=asdict(step_time(of, layout, cluster, Efficiency())),
+        formulas=FORMULAS,
+        how=HOW,
         samples=samples,
         tokens=samples * of.context,
         flops=of.pass_flops(samples, recomputed=False),
         workers=workers.workers,
+        on=device.name,
         peak=device.peak[layout.dtype],
         dtype=layout.dtype,
         price_per_second=None if hourly is None else hosts * hourly / 3600,
@@ -181,17 +155,3 @@ def _cluster(machine: Machine, device: Device, workers: Workers) -> Cluster:
             )
         between = Link(machine.network.latency, machine.network.bandwidth)
     return Cluster(device, Links(inside, between, machine.devices), machine.host_link or Cluster.host_link)
-
-
-def as_dict(step: PredictedStep) -> dict[str, Any]:
-    """For `--format json`: seconds, samples a second, shares, dollars a step."""
-    seconds = step.time.total
-    parts = {name: getattr(step.time, name) for name in FORMULAS}
-    return {
-        "seconds": seconds,
-        "parts": parts,
-        "samples_per_second": step.samples / seconds,
-        "tokens_per_second": step.tokens / seconds,
-        "mfu": step.mfu,
-        "dollars": step.price(seconds),
-    }

@@ -787,6 +787,12 @@ MUTATIONS = [
         "tests/engine/test_step_time.py -k two_hosts",
     ),
     Mutation(
+        "cost/predicted.py",
+        "return self.flops / (self.seconds * self.workers * self.peak)",
+        "return self.flops / (self.seconds * self.peak)",
+        "tests/engine/test_step_time.py -k rates_shares",
+    ),
+    Mutation(
         "benchmarks/published/rows.py",
         'raise Unscored("contradicts itself in its source")',
         "pass",

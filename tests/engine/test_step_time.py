@@ -1,6 +1,6 @@
 """A plan's step on accelerators that are described: which layout it stands for, and what is not predicted."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -10,10 +10,11 @@ from paceline.cost.device import Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
 from paceline.cost.layout import Layout
 from paceline.cost.links import Link, Links
+from paceline.cost.predicted import NotPredicted, PredictedStep
 from paceline.cost.step import Cluster, step_time
 from paceline.cost.transformer import Transformer
 from paceline.engine.errors import ConfigError
-from paceline.engine.step_time import FORMULAS, NotPredicted, PredictedStep, as_dict
+from paceline.engine.step_time import FORMULAS
 
 SMALL = ["data=text", "data.context=128", "model=gpt", "model.n_layer=8", "model.width=256", "batch_size=64"]
 EIGHT = ["hardware=a100_8", *SMALL]
@@ -51,40 +52,41 @@ def predicted(*overrides: str) -> PredictedStep:
 )
 def test_a_strategy_stands_for_its_layout(overrides: str, layout: dict[str, Any]) -> None:
     step = predicted(*EIGHT, *overrides.split())
-    assert step.time == step_time(OF, replace(USUAL, **layout), CLUSTER, Efficiency())
+    assert step.parts == asdict(step_time(OF, replace(USUAL, **layout), CLUSTER, Efficiency()))
 
 
 def test_rates_shares_and_prices_follow_from_the_time() -> None:
     step = predicted(*EIGHT)
-    seconds = step.time.total
+    seconds = step.seconds
     assert step.mfu == pytest.approx(OF.pass_flops(8 * 64, recomputed=False) / (seconds * 8 * 19.5e12))
     assert step.of_tokens(1e9) == pytest.approx(1e9 / (8 * 64 * 128) * seconds)
     assert step.price(3600) == pytest.approx(40.97)
-    raw = as_dict(step)
+    raw = step.as_dict()
     assert sum(raw["parts"].values()) == pytest.approx(raw["seconds"])
     assert raw["samples_per_second"] * 128 == pytest.approx(raw["tokens_per_second"])
-    assert set(raw["parts"]) == set(FORMULAS)
+    assert set(raw["parts"]) == set(raw["formulas"]) == set(FORMULAS)
+    assert step.record() == {key: raw[key] for key in ("seconds", "parts", "formulas", "how")}
 
 
 def test_two_hosts_talk_over_their_cards_and_cost_twice_as_much() -> None:
     two = predicted(*EIGHT, "hardware.workers=16")
     cluster = replace(CLUSTER, links=Links(CLUSTER.links.inside, Link(6e-5, 5e10), 8))
     layout = replace(USUAL, data=16, batch=16 * 64)
-    assert two.time == step_time(OF, layout, cluster, Efficiency())
+    assert two.parts == asdict(step_time(OF, layout, cluster, Efficiency()))
     assert two.price(3600) == pytest.approx(2 * 40.97)
 
 
 def test_batch_size_is_what_one_replica_takes_as_everywhere() -> None:
     one, eight = (predicted(*EIGHT, f"hardware.workers={n}") for n in (1, 8))
     assert (one.samples, eight.samples) == (64, 8 * 64)
-    assert one.time.compute == eight.time.compute
+    assert one.parts["compute"] == eight.parts["compute"]
     assert predicted(*EIGHT, "batch_size=4").samples == 32
 
 
 def test_micro_batches_that_are_not_of_one_size_take_as_long_as_the_largest() -> None:
     step = predicted(*EIGHT, "strategy=pipeline", "strategy.stages=4", "batch_size=10")
     layout = replace(USUAL, data=2, batch=24, micro_batch=3, stages=4)
-    assert step.time == step_time(OF, layout, CLUSTER, Efficiency())
+    assert step.parts == asdict(step_time(OF, layout, CLUSTER, Efficiency()))
     assert step.samples == 20
 
 
