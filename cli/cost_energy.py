@@ -11,7 +11,11 @@ from .options import Format
 TIME = Number("--time", "h", "hours", "hours", "how long they run, such as 14.8d")
 DEVICES = Number("--devices", "n", "devices", "devices", "how many there are")
 WATTS = Number(
-    "--watts", "w", "watts", "W a device", "the power of one device; --card a100 (or t4, v100, h100, h200) has its TDP"
+    "--watts",
+    "w",
+    "watts",
+    "W a device",
+    "the power of one device; --card a100 (or t4, v100, h100, h200, b200, mi300x, l4, a10g) has its TDP",
 )
 UTILISATION = Number("--utilisation", "u", "utilisation", "of the power", "the share of the power that is drawn")
 PUE = Number("--pue", "PUE", "pue", "", "what the data centre draws over what its computers draw")
@@ -28,7 +32,12 @@ def energy(
     ] = None,
     card: Annotated[
         str | None,
-        typer.Option("--card", metavar="NAME", help="Its TDP: t4, v100, a100, h100 or h200.", show_default=False),
+        typer.Option(
+            "--card",
+            metavar="NAME",
+            help="Its TDP: t4, v100, a100, h100, h200, b200, mi300x, l4 or a10g.",
+            show_default=False,
+        ),
     ] = None,
     watts: Annotated[
         str | None,

@@ -32,6 +32,8 @@ DEVICES = {
         _device("T4", 3.2e11, 40, {"float32": 8.1, "float16": 65}, {"float16": 0.5, "float32": 0.5}),
         # NVIDIA A10 data sheet, 2021
         _device("A10", 6.0e11, 72, {"float32": 31.2, "tf32": 62.5, "float16": 125}),
+        # NVIDIA A10G data sheet, for AWS, 2022: half of an A10's tensor cores; multiprocessors as torch counts them
+        _device("A10G", 6.0e11, 80, {"float32": 31.5, "tf32": 35, "float16": 70}),
         # NVIDIA L4 data sheet, 2023
         _device("L4", 3.0e11, 58, {"float32": 30.3, "tf32": 60, "float16": 121, "float8": 242}),
         # NVIDIA A100 data sheet, 2021: with 40 GB its memory is slower
@@ -97,6 +99,7 @@ INSIDE = {
     "GB300": Link(7.9e-5, 7.4e11),
     "T4": Link(5.0e-5, 6.0e9),  # PCIe 3.0, two devices a switch: half of a direction's 12 GB/s
     "A10": Link(5.0e-5, 1.2e10),  # PCIe 4.0 likewise
+    "A10G": Link(5.0e-5, 1.2e10),
     "L4": Link(5.0e-5, 1.2e10),
     "MI300X": Link(7.9e-5, 3.0e11),  # Infinity Fabric: 448 GB/s a direction by the data sheet, two thirds of it
 }

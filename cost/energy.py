@@ -23,6 +23,10 @@ TDP = {
     "a100": Quantity("w", "watts", 400, "W a device", "NVIDIA A100 80GB SXM data sheet, 2021: TDP"),
     "h100": Quantity("w", "watts", 700, "W a device", "NVIDIA H100 SXM data sheet, 2022: TDP"),
     "h200": Quantity("w", "watts", 700, "W a device", "NVIDIA H200 SXM data sheet, 2024: TDP"),
+    "b200": Quantity("w", "watts", 1000, "W a device", "NVIDIA HGX B200 data sheet, 2024: TDP"),
+    "mi300x": Quantity("w", "watts", 750, "W a device", "AMD Instinct MI300X data sheet, 2023: TBP"),
+    "l4": Quantity("w", "watts", 72, "W a device", "NVIDIA L4 data sheet, 2023: TDP"),
+    "a10g": Quantity("w", "watts", 300, "W a device", "NVIDIA A10G data sheet for AWS, 2022: TDP"),
 }
 
 

@@ -55,6 +55,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         rest = [override for text, override in zip(overrides, parsed, strict=True) if text not in choosing]
         apply_overrides(rest, config)  # as hydra does, after it has composed the choices
         plain = _plain(config)
+        _forget_workers_of_one_host(plain, parsed)
     except ConfigError:
         raise
     except MissingConfigException as error:
@@ -136,6 +137,13 @@ def _plain(config: DictConfig) -> dict[str, Any]:
         hint = elsewhere(unknown[0]) or _nearest(unknown[0], list(Experiment.model_fields))
         raise ConfigError(f"{unknown[0]}: there is no such key; {hint}")
     return {str(key): value for key, value in plain.items()}
+
+
+def _forget_workers_of_one_host(plain: dict[str, Any], overrides: list[Override]) -> None:
+    """`hardware=a100_8 hardware.hosts=4`: the choice's own `workers` are those of one host, and follow from `hosts`."""
+    given = {override.get_key_element().lstrip("+~") for override in overrides}
+    if "hardware.hosts" in given and "hardware.workers" not in given and plain["hardware"].get("hosts") is not None:
+        plain["hardware"]["workers"] = None
 
 
 def _check_no_environment(node: Any, path: str) -> None:

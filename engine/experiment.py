@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from importlib.resources import files
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -41,6 +42,7 @@ def shipped(group: str, name: str) -> Choice:
 
 
 Workers = Annotated[int, Ge(1), Le(4096)]
+Hosts = Annotated[int, Ge(1), Le(4096)]
 
 
 class LinkModel(_Frozen):
@@ -76,16 +78,54 @@ class Machine(_Frozen):
         return self
 
 
+def _with_workers(hardware: dict[str, Any], per_host: Any, key: str) -> dict[str, Any]:
+    """`hosts`, where it is given, says how many workers there are if `workers` does not; both must agree.
+
+    `per_host`: what `key` holds, the workers of one host. What is no number is refused by its own rule.
+    """
+    hosts, workers = hardware.get("hosts"), hardware.get("workers")
+    if not isinstance(hosts, int) or not isinstance(workers, int | None) or not isinstance(per_host, int) or hosts < 1:
+        return hardware
+    if per_host < 1:
+        raise ValueError(
+            f"hosts={hosts}: how many workers that is follows from {key}, which is {per_host}; give workers instead"
+        )
+    if workers is None:
+        return hardware | {"workers": hosts * per_host}
+    if ceil(workers / per_host) != hosts:
+        raise ValueError(
+            f"workers={workers} with hosts={hosts}: with {key}={per_host} that many hosts have "
+            f"{(hosts - 1) * per_host + 1} to {hosts * per_host} workers; give one of the two"
+        )
+    return hardware
+
+
 class LocalHardware(_Frozen):
     """Real processes."""
 
     fabric: Literal["process"]
     workers: Workers | None
+    hosts: Hosts | None = None  # machines; None: as many as the workers take
     device: Literal["auto", "cpu", "cuda"]
     threads: Annotated[int, Ge(1), Le(1024)] | None
     timeout: Annotated[float, Gt(0), Le(604_800)]  # a week
     port: Annotated[int, Ge(0), Le(65535)]
     machine: Machine | None = None  # None: this one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _workers_of_hosts(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        machine = given.get("machine")
+        if isinstance(machine, dict):
+            return _with_workers(given, machine.get("devices"), "machine.devices")
+        if given.get("hosts") is not None:
+            raise ValueError(
+                f"hosts={given['hosts']}: machine=null does not say how many devices a host has; choose hardware that "
+                "does, such as hardware=a100_8, or give workers"
+            )
+        return given
 
 
 class VirtualHardware(_Frozen):
@@ -93,6 +133,7 @@ class VirtualHardware(_Frozen):
 
     fabric: Literal["virtual"]
     workers: Workers | None
+    hosts: Hosts | None = None
     network: LinkModel
     inside: LinkModel
     workers_per_host: Positive
@@ -103,6 +144,15 @@ class VirtualHardware(_Frozen):
     overhead: Annotated[float, Ge(0)]
     memory_bandwidth: Annotated[float, Gt(0)] = 1e10  # as runs had it before they recorded it
     machine: Machine | None = None  # None: each worker has what it needs
+
+    @model_validator(mode="before")
+    @classmethod
+    def _workers_of_hosts(cls, given: Any) -> Any:
+        return (
+            _with_workers(given, given.get("workers_per_host"), "workers_per_host")
+            if isinstance(given, dict)
+            else given
+        )
 
     @property
     def device(self) -> Literal["cpu"]:

@@ -332,6 +332,18 @@ MUTATIONS = [
         "tests/comm/test_ledger.py",
     ),
     Mutation(
+        "engine/experiment.py",
+        'return hardware | {"workers": hosts * per_host}',
+        'return hardware | {"workers": per_host}',
+        "tests/engine/test_experiment.py -k hosts",
+    ),
+    Mutation(
+        "engine/experiment.py",
+        "if ceil(workers / per_host) != hosts:",
+        "if workers // per_host > hosts:",
+        "tests/engine/test_experiment.py -k hosts",
+    ),
+    Mutation(
         "engine/memory.py",
         "self.tensor = tensor.detach()",
         "self.tensor = tensor",

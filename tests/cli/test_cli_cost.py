@@ -84,11 +84,11 @@ def test_hardware_and_model_are_those_of_the_configuration(answer) -> None:
     expected = 2 * 50257 * 2048 + 1024 * 2048 + 16 * (12 * 2048**2 + 13 * 2048) + 2 * 2048
     assert inputs["P"]["value"] == expected and inputs["P"]["source"] == "counted: model=gpt_1b"
     assert results["seconds"] == pytest.approx(6 * 20e9 * expected / (20 * 140e12))
-    assert results["dollars"] == pytest.approx(results["seconds"] / 3600 * 3 * 40.97)  # 20 devices take 3 machines
+    assert results["dollars"] == pytest.approx(results["seconds"] / 3600 * 3 * 27.44705)  # 20 devices take 3 machines
     assert inputs["n"]["source"] == "given: hardware.workers"
     assert "Megatron-LM reached" in inputs["X"]["source"] and inputs["X"]["source"].startswith("hardware=a100_8: ")
     assert inputs["p"]["source"] == (
-        "hardware=a100_8: AWS p4de.24xlarge, on-demand list price, us-east-1, January 2025"
+        "hardware=a100_8: AWS p4de.24xlarge, on-demand list price, us-east-1, November 2026"
     )
     assert inputs["F"]["value"] == 6 and inputs["F"]["source"] == "model.recompute=false"
 

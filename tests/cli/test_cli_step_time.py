@@ -19,7 +19,7 @@ def test_people_read_the_step_its_parts_with_formulas_an_epoch_and_tokens(paceli
 def test_programs_read_raw_values(paceline) -> None:
     raw = json.loads(paceline(*GPT, "--tokens", "1e9", "--format", "json").out)["step"]
     assert raw["tokens"]["seconds"] == pytest.approx(1e9 / raw["tokens_per_second"])
-    assert raw["tokens"]["dollars"] == pytest.approx(raw["tokens"]["seconds"] * 40.97 / 3600)
+    assert raw["tokens"]["dollars"] == pytest.approx(raw["tokens"]["seconds"] * 27.44705 / 3600)
     assert raw["epoch"]["seconds"] > raw["seconds"] > 0
 
 

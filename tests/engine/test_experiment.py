@@ -70,3 +70,36 @@ def test_a_bad_value_is_told_by_its_key_in_one_line(overrides: list[str], line: 
     with pytest.raises(ValueError) as caught:
         prepare(overrides).plan()
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "workers"),
+    [
+        ("hardware=a100_8", 8),
+        ("hardware=a100_8 hardware.hosts=4", 32),
+        ("hardware=a100_8 hardware.hosts=null", 8),
+        ("hardware=a100_8 hardware.workers=30", 30),
+        ("hardware=a100_8 hardware.workers=30 hardware.hosts=4", 30),
+        ("hardware=t4 hardware.hosts=3", 3),
+        ("hardware=virtual hardware.hosts=3 hardware.workers_per_host=2", 6),
+    ],
+)
+def test_hosts_say_how_many_workers_there_are_where_nobody_else_does(overrides: str, workers: int) -> None:
+    assert compose(overrides.split()).hardware.workers == workers
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ("hardware=a100_8 hardware.hosts=4 hardware.workers=8", "workers=8 with hosts=4: .* have 25 to 32 workers"),
+        ("hardware=a100_8 hardware.hosts=4 hardware.workers=33", "workers=33 with hosts=4: .* have 25 to 32 workers"),
+        ("hardware=a100_8 hardware.hosts=0", r"hardware\.hosts=0: must be greater than or equal to 1"),
+        ("hardware=a100_8 hardware.hosts=x", r"hardware\.hosts='x': must be a valid integer"),
+        ("hardware=a100_8 hardware.hosts=513", r"hardware\.workers=4104: must be less than or equal to 4096"),
+        ("hardware.hosts=2", "hosts=2: machine=null does not say how many devices a host has"),
+        ("hardware=laptop hardware.hosts=2", "follows from machine.devices, which is 0; give workers instead"),
+    ],
+)
+def test_hosts_that_contradict_the_workers_or_say_nothing_are_refused(overrides: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        compose(overrides.split())

@@ -60,7 +60,7 @@ def test_rates_shares_and_prices_follow_from_the_time() -> None:
     seconds = step.seconds
     assert step.mfu == pytest.approx(OF.pass_flops(8 * 64, recomputed=False) / (seconds * 8 * 19.5e12))
     assert step.of_tokens(1e9) == pytest.approx(1e9 / (8 * 64 * 128) * seconds)
-    assert step.price(3600) == pytest.approx(40.97)
+    assert step.price(3600) == pytest.approx(27.44705)
     raw = step.as_dict()
     assert sum(raw["parts"].values()) == pytest.approx(raw["seconds"])
     assert raw["samples_per_second"] * 128 == pytest.approx(raw["tokens_per_second"])
@@ -73,7 +73,7 @@ def test_two_hosts_talk_over_their_cards_and_cost_twice_as_much() -> None:
     cluster = replace(CLUSTER, links=Links(CLUSTER.links.inside, Link(6e-5, 5e10), 8))
     layout = replace(USUAL, data=16, batch=16 * 64)
     assert two.parts == asdict(step_time(OF, layout, cluster, Efficiency()))
-    assert two.price(3600) == pytest.approx(2 * 40.97)
+    assert two.price(3600) == pytest.approx(2 * 27.44705)
 
 
 def test_batch_size_is_what_one_replica_takes_as_everywhere() -> None:
