@@ -20,14 +20,14 @@ from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
 from .experiment import Choice, Experiment
-from .fits import batch_of, checked_loss, model_takes
+from .fits import batch_of, check_parts_take, check_takes, checked_loss, model_takes
 from .launchers import launcher_of
 from .launchers.base import Launcher
 from .layout import Layout, check_samples, lay_out
 from .meta import Repeats
 from .pairs import check_pair
 from .stragglers import Stragglers
-from .targets import build
+from .targets import build, load_maker
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -100,6 +100,12 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
         return build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
 
+    def check_inputs() -> None:
+        """Before our own models look for the one input that they know."""
+        maker = load_maker("model", experiment.model.target, nn.Module, allowed)
+        if isinstance(maker, type):
+            check_takes(experiment, maker.forward, data.spec, is_bound=False)
+
     def make_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
         params, chosen = list(parameters), experiment.optimizer
         if any(parameter.is_meta for parameter in params) and "fused" in chosen.knobs:
@@ -110,11 +116,14 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     with blaming(f"data={experiment.data.name}", allowed):
         check_spec(experiment.data.name, data.spec)
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
+    check_parts_take(experiment, strategy, data.spec)
+    check_inputs()
     layout = lay_out(experiment, strategy, sync, world_size)
     check_samples(experiment, data.spec.train_size, layout)
     partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):
         model = make_model()
+    check_takes(experiment, model.forward, data.spec, is_bound=True)
     inputs, targets = batch_of(data.spec, experiment.batch_size)
     with model_takes(experiment, inputs, allowed), Repeats():
         knobs = strategy.settled(model, inputs, targets, checked_loss(experiment, model, data.spec, task))

@@ -93,10 +93,17 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple
     GlobalHydra.instance().clear()
     with initialize_config_module("paceline.conf", version_base="1.3"):
         config = hydra_compose("config", overrides=[*choosing, *search], return_hydra_config=True)
-    choices = {group: str(choice) for group, choice in config.hydra.runtime.choices.items()}
+    chosen = config.hydra.runtime.choices.items()
+    choices = {str(group): str(choice) if choice is not None else _described(config, group) for group, choice in chosen}
     with open_dict(config):
         del config["hydra"]
     return _Chosen(config, choices)
+
+
+def _described(config: DictConfig, group: str) -> str:
+    """The name of a class that an experiment of the user's describes itself, with `override /group: null`."""
+    target = OmegaConf.select(config, f"{group}._target_")
+    return target.rpartition(".")[2] if isinstance(target, str) else "None"
 
 
 def _files(config_dir: Path) -> tuple[tuple[str, int, int], ...]:

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..batches import Fields, Samples, call, of_each, tensors_of
 from ..comm import Comm
 from ..tracking.files import read_json
 from .memory import unaccounted
@@ -51,23 +52,23 @@ class ComputeModel:
     def __init__(self, flops: float, overhead: float, measured: bool) -> None:
         self._flops, self._overhead, self.is_measured = flops, overhead, measured
         self._parts: dict[int, nn.Module] = {}
-        self._costs: dict[tuple[int, Shape, torch.dtype, bool, tuple[int, ...]], PassCost] = {}
+        self._costs: dict[tuple[Any, ...], PassCost] = {}  # by part, what inputs look like, and chunk
 
     def keep(self, part: int, module: nn.Module) -> None:
         """A copy to look at, before anybody hooks itself into `module`."""
         if part not in self._parts:
             self._parts[part] = copy.deepcopy(module)
 
-    def of(self, part: int, inputs: Tensor, *chunk: int) -> PassCost:
+    def of(self, part: int, inputs: Samples, *chunk: int) -> PassCost:
         """Of a pass of `inputs` through a part that was kept, or through a chunk of it."""
-        key = (part, tuple(inputs.shape), inputs.dtype, inputs.requires_grad, chunk)
+        key = (part, *((tuple(x.shape), x.dtype, x.requires_grad) for x in tensors_of(inputs)), chunk)
         if key not in self._costs:
             # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
             with unaccounted():
                 self._costs[key] = self._look(self._parts[part], inputs, *chunk)
         return self._costs[key]
 
-    def _look(self, module: nn.Module, inputs: Tensor, *chunk: int) -> PassCost:
+    def _look(self, module: nn.Module, inputs: Samples, *chunk: int) -> PassCost:
         forward, backward, shares = count_flops(module, inputs, *chunk)
         to_input = count_flops_to_input(module, inputs, *chunk)
         if self.is_measured:
@@ -76,19 +77,28 @@ class ComputeModel:
             first = seconds * (forward / whole if forward else 1 / 3)
             back = seconds - first
             half = to_input / backward if backward else 1 / 2
-            return PassCost(first, back, shares, back * half if inputs.requires_grad else 0.0)
+            return PassCost(first, back, shares, back * half if _wanted(inputs) else 0.0)
         third = self._overhead / 3
         return PassCost(
             forward / self._flops + third,
             backward / self._flops + 2 * third,
             shares,
-            to_input / self._flops + third if inputs.requires_grad else 0.0,
+            to_input / self._flops + third if _wanted(inputs) else 0.0,
         )
 
 
-def count_flops_to_input(module: nn.Module, inputs: Tensor, *chunk: int) -> float:
+def _wanted(inputs: Samples) -> bool:
+    """Whether a gradient is wanted of what a pass begins with; of several inputs, which are the data's, none is."""
+    return isinstance(inputs, Tensor) and inputs.requires_grad
+
+
+def _pass(module: nn.Module, inputs: Samples, *chunk: int) -> Tensor:
+    return module(inputs, *chunk) if isinstance(inputs, Tensor) else call(module, inputs)
+
+
+def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> float:
     """Flops of the gradient of `inputs` alone; 0 where it is not wanted."""
-    if not inputs.requires_grad:
+    if not isinstance(inputs, Tensor) or not inputs.requires_grad:
         return 0.0
     x = inputs.detach().to("meta").requires_grad_()
     outputs = _without_data(module)(x, *chunk)
@@ -97,15 +107,15 @@ def count_flops_to_input(module: nn.Module, inputs: Tensor, *chunk: int) -> floa
     return float(counter.get_total_flops())
 
 
-def count_flops(module: nn.Module, inputs: Tensor, *chunk: int) -> tuple[float, float, dict[str, float]]:
+def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float, float, dict[str, float]]:
     """Flops of the forward and of the backward pass for `inputs`, and each parameter's share of the latter.
 
     A layer's share goes to the first of its parameters; where none has flops, shares go by entries.
     """
     part = _without_data(module)
-    x = inputs.detach().to("meta").requires_grad_(inputs.requires_grad)
+    x = of_each(inputs, lambda each: each.detach().to("meta").requires_grad_(each.requires_grad))
     with FlopCounterMode(display=False) as counter:
-        outputs = part(x, *chunk)
+        outputs = _pass(part, x, *chunk)
     forward = float(counter.get_total_flops())
     owned: dict[str, float] = {}
     root = type(part).__name__
@@ -140,11 +150,12 @@ def _without_data(module: nn.Module) -> nn.Module:
     return part
 
 
-def measured_seconds(module: nn.Module, inputs: Tensor, *chunk: int) -> float:
+def measured_seconds(module: nn.Module, inputs: Samples, *chunk: int) -> float:
     """A forward and a backward pass on this machine, the median of several; kept in the user's cache, so that a run
     repeats on the same machine."""
     shapes = [tuple(parameter.shape) for parameter in module.parameters()]
-    told = f"{module!r} {shapes} {tuple(inputs.shape)} {inputs.dtype} {inputs.requires_grad} {torch.__version__}"
+    looks = " ".join(f"{tuple(x.shape)} {x.dtype} {x.requires_grad}" for x in tensors_of(inputs))
+    told = f"{module!r} {shapes} {looks} {torch.__version__}"
     told += f" {chunk}" if any(chunk) else ""
     key = sha256(f"{told} {platform.node()} {platform.machine()}".encode()).hexdigest()[:24]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compute.json"
@@ -169,19 +180,20 @@ def _read(cache: Path) -> dict[str, float]:
     return {key: seconds for key, seconds in entries if isinstance(seconds, float) and 0 < seconds < float("inf")}
 
 
-def _time(module: nn.Module, inputs: Tensor, *chunk: int) -> float:
+def _time(module: nn.Module, inputs: Samples, *chunk: int) -> float:
     part = copy.deepcopy(module)
-    x = inputs.detach().clone().requires_grad_(inputs.requires_grad)
+    x = of_each(inputs, lambda each: each.detach().clone().requires_grad_(each.requires_grad))
     seconds: list[float] = []
     with torch.random.fork_rng(devices=[]):  # dropout here must not change what is drawn in training
         for _ in range(12):
             start = time.perf_counter()
-            outputs = part(x, *chunk)
+            outputs = _pass(part, x, *chunk)
             if outputs.requires_grad:
                 outputs.float().sum().backward()
             seconds.append(time.perf_counter() - start)
             part.zero_grad()
-            x.grad = None
+            for each in tensors_of(x):
+                each.grad = None
     return statistics.median(seconds[2:])
 
 
@@ -213,7 +225,7 @@ class ModelledCompute:
         """Before a sync mode adds its own hooks: a gradient is ready when its time has passed."""
         self._model.keep(self._part, module)
         # before, not after: computing a pass again for backward ends as soon as the last tensor it needs is there
-        module.register_forward_pre_hook(self._before_forward)
+        module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         module.register_forward_hook(self._after_forward)
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
@@ -233,11 +245,14 @@ class ModelledCompute:
             self._passes.remove(found)
         self._current = found or (self._passes.popleft() if self._passes else None)
 
-    def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         if not module.training:
             return
         chunk = [each for each in inputs[1:] if isinstance(each, int)]  # all else is the strategy's own affair
-        self._entered = _Pass(self._model.of(self._part, inputs[0], *chunk))
+        tensors = [each for each in inputs if isinstance(each, Tensor)]
+        # by the rule of `call`
+        entered = Fields(named) if named else inputs[0] if len(tensors) == 1 else Fields(tensors)
+        self._entered = _Pass(self._model.of(self._part, entered, *chunk))
         self._passes.append(self._entered)  # within backward it is computed again, and never asked for
         self._comm.elapse(self._entered.cost.forward * self._factor)
 

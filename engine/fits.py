@@ -1,12 +1,15 @@
 """Whether a model takes a batch of the data and puts out what the task wants: on the meta device, before any run."""
 
 import functools
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from ..batches import Fields, Samples
+from ..strategies import Strategy
 from ..strategies.base import Loss
 from ..tasks.base import DataSpec
 from ..tasks.losses.base import Task
@@ -16,14 +19,56 @@ from .experiment import Experiment
 from .failures import shortest, speaks_for_itself
 
 
-def batch_of(spec: DataSpec, size: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets on the meta device."""
-    inputs = torch.empty(size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
-    return inputs, torch.empty(size, *spec.target_shape, dtype=spec.target_dtype, device="meta")
+def batch_of(spec: DataSpec, size: int) -> tuple[Samples, Samples]:
+    """Inputs and targets, with weights where there are some, on the meta device."""
+    fields = {
+        key: torch.empty(size, *field.shape, dtype=field.dtype, device="meta") for key, field in spec.fields.items()
+    }
+    targets = torch.empty(size, *spec.target_shape, dtype=spec.target_dtype, device="meta")
+    weights = torch.empty(targets.shape, device="meta") if spec.weights else None
+    return spec.joined(fields), weighted(targets, weights)
+
+
+def weighted(targets: Tensor, weights: Tensor | None) -> Samples:
+    """As `Task.function` takes them."""
+    return targets if weights is None else Fields({"targets": targets, "weights": weights})
+
+
+def check_takes(experiment: Experiment, forward: Callable[..., object], spec: DataSpec, is_bound: bool) -> None:
+    """Whether a model can be called with several inputs, by the signature of its forward. Raises `ConfigError`."""
+    if spec.inputs is None:
+        return
+    positional = () if isinstance(spec.inputs, Mapping) else tuple(spec.inputs)
+    named = dict(spec.inputs) if isinstance(spec.inputs, Mapping) else {}
+    given = f"forward({', '.join([*(f'input {i}' for i in range(len(positional))), *(f'{key}=...' for key in named)])})"
+    signature = inspect.signature(forward)
+    try:
+        signature.bind(*([] if is_bound else [None]), *positional, **named)
+    except TypeError as error:
+        takes = ", ".join(str(each) for each in list(signature.parameters.values())[0 if is_bound else 1 :])
+        raise ConfigError(
+            f"model={experiment.model.name}: its forward takes ({takes}), and data={experiment.data.name} has several "
+            f"inputs, with which it is called as {given}: {error}"
+        ) from None
+
+
+def check_parts_take(experiment: Experiment, strategy: Strategy, spec: DataSpec) -> None:
+    """Whether the strategy takes such samples. Raises `ConfigError`."""
+    name, data = experiment.strategy.name, experiment.data.name
+    if spec.inputs is not None and strategy.one_input:
+        raise ConfigError(
+            f"strategy={name}: {strategy.one_input}, and a sample of data={data} has several inputs "
+            f"({', '.join(map(str, spec.fields))}); strategy=data_parallel takes them"
+        )
+    if spec.weights and strategy.whole_targets:
+        raise ConfigError(
+            f"strategy={name}: {strategy.whole_targets}, and the samples of data={data} have weights; "
+            "strategy=pipeline takes them"
+        )
 
 
 @contextmanager
-def model_takes(experiment: Experiment, inputs: Tensor, allowed: tuple[str, ...]) -> Iterator[None]:
+def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...]) -> Iterator[None]:
     """What the model's forward raises becomes a `ConfigError` that says so; all else is raised as it is."""
     try:
         yield
@@ -35,17 +80,23 @@ def model_takes(experiment: Experiment, inputs: Tensor, allowed: tuple[str, ...]
         at = "".join(f"{words}: " for words in (where, which) if words)
         raise ConfigError(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
-            f"{inputs.dtype} {list(inputs.shape)}: {at}{said(error)}"
+            f"{_said_of(inputs)}: {at}{said(error)}"
         ) from error
+
+
+def _said_of(inputs: Samples) -> str:
+    return repr(inputs) if isinstance(inputs, Fields) else f"{inputs.dtype} {list(inputs.shape)}"
 
 
 def checked_loss(experiment: Experiment, model: nn.Module, spec: DataSpec, task: Task) -> Loss:
     """The task's, of outputs that it takes. `model`: whose they are."""
 
-    @functools.wraps(task.loss)  # with what it says of itself
-    def loss(outputs: Tensor, wanted: Tensor) -> Tensor:
+    plain = task.function(spec)
+
+    @functools.wraps(plain)  # with what it says of itself
+    def loss(outputs: Tensor, wanted: Samples) -> Tensor:
         _check_outputs(experiment, model, outputs, spec, task)
-        return task.loss(outputs, wanted)
+        return plain(outputs, wanted)
 
     return loss
 

@@ -6,7 +6,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
+from ..batches import tensors_of
 from ..comm import Comm
 from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
@@ -15,6 +17,7 @@ from ..tasks.partition import Partition
 from . import memory
 from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
+from .fits import weighted
 from .meters import Meter
 from .stop import StopAgreement
 
@@ -81,7 +84,7 @@ def _in(step: int, board: Board) -> Iterator[None]:
 
 def _why(job: Job, batch: Batch, step: int) -> str:
     """What may help, once the loss is no longer finite."""
-    if batch.inputs.is_floating_point() and not bool(batch.inputs.isfinite().all()):
+    if any(each.is_floating_point() and not bool(each.isfinite().all()) for each in tensors_of(batch.inputs)):
         return "the batch itself holds values that are NaN or infinite: look at the data"
     if step == 0 and job.sync.synchronous:
         return "nothing was updated yet, so that it is the model as it begins that gives this, at any optimizer.lr"
@@ -91,9 +94,24 @@ def _why(job: Job, batch: Batch, step: int) -> str:
 def take(job: Job, step: int) -> Batch:
     """This replica's batch of `step`, on the device."""
     partition = job.partition
-    indices = partition.indices(step, job.replica)
-    inputs, targets = job.train.inputs[indices].to(job.device), job.train.targets[indices].to(job.device)
-    return Batch(inputs, targets, partition.total(step))
+    taken = job.train.take(partition.indices(step, job.replica))
+    targets = weighted(taken.targets, None if taken.weights is None else _of_mean_one(job, step, taken.weights))
+    return Batch(taken.inputs.to(job.device), targets.to(job.device), partition.total(step))
+
+
+def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:
+    """The weights of a batch over their mean: over the samples of all replicas where these step together, so that the
+    mean of their gradients is that of the weighted mean over all samples, sum_i w_i l_i / sum_i w_i.
+    """
+    if job.sync.synchronous:
+        replicas = [job.partition.indices(step, replica) for replica in range(job.partition.replicas)]
+        shape = torch.Size([sum(map(len, replicas)), *weights.shape[1:]])
+        everyone = job.train.weights_of(torch.cat(replicas), shape)
+        assert everyone is not None, "a batch has weights because the split has"
+    else:
+        everyone = weights
+    mean = everyone.double().mean()
+    return (weights / mean if mean > 0 else torch.zeros_like(weights, dtype=torch.float64)).float()
 
 
 def seed_step(job: Job, step: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batches import Samples
 from ..compat import checkpointing
 from ..compat.dynamo import without_dynamo
 from ..strategies import Cost, LayoutError, Strategy, Sync
@@ -247,7 +248,7 @@ def _part_plans(
 
 
 def _activations(
-    experiment: Experiment, parts: Parts, inputs: Tensor, targets: Tensor, device: torch.device
+    experiment: Experiment, parts: Parts, inputs: Samples, targets: Samples, device: torch.device
 ) -> list[int]:
     """Bytes that each part's passes keep for backward.
 

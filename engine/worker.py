@@ -128,7 +128,9 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     judged = parts.make_model() if comm.rank == parts.layout.chief else None
     if of_replica is not None:
         model = model if parts.strategy.moves_model else model.to(device)
-        parts.strategy.prepare(model, parts.task.loss, of_replica, _before_backward(compute, parts.sync))
+        parts.strategy.prepare(
+            model, parts.task.function(parts.data.spec), of_replica, _before_backward(compute, parts.sync)
+        )
         module = parts.strategy.module
         compute.attach(module)
     else:

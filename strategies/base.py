@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..batches import Samples, call
 from ..comm import Comm
 from .mesh import Mesh
 
 if TYPE_CHECKING:
     from .pipelining.simulate import Simulation
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> mean over the samples
+Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean over the samples
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
 Memory = Mapping[str, int]  # kind -> bytes on a worker's device; "host_" + kind: in its host's memory instead
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it; see state.py
@@ -26,8 +27,8 @@ State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and st
 class Batch:
     """One replica's samples of one step. `size` may be 0: the last uneven batch need not reach every replica."""
 
-    inputs: Tensor  # [size, ...]
-    targets: Tensor  # [size, ...]
+    inputs: Samples  # [size, ...]; several where a model takes several
+    targets: Samples  # [size, ...]; with their weights where they have some, for the loss to make of them what it must
     total: int  # samples of this step over all replicas
 
     @property
@@ -112,6 +113,8 @@ class Strategy(ABC):
     trial: Trial = Trial()
     hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
     across_replicas: str = ""  # what of it talks to other replicas in every step, as it is typed; "" where nothing does
+    one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
+    whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
     across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for
     worlds: Sequence[World] = ()  # the same, of each part; the engine sets it before `cost`
     module: nn.Module
@@ -130,7 +133,7 @@ class Strategy(ABC):
         """The update, when it is not left to a sync mode (torch's DDP). Such a strategy takes sync=bsp only."""
         return None
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         """The knobs that it chooses by the model and a replica's batch, which are on the meta device: once, before
         `split`, so that all workers have the same. Raises `LayoutError`.
         """
@@ -195,7 +198,7 @@ class Strategy(ABC):
         return [batch_size]
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """The passes of a replica's batch, part by part: a plan takes those of one before it asks for the next.
 
@@ -203,7 +206,7 @@ class Strategy(ABC):
         must know of a batch before `memory` is asked, it sees here. Raises `LayoutError`.
         """
         for part in parts:
-            yield [Pass(lambda part=part: loss(part(inputs), targets))]
+            yield [Pass(lambda part=part: loss(call(part, inputs), targets))]
 
     def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
         """The most bytes that a part keeps for backward at any one time: here all forward passes come first.
@@ -214,16 +217,16 @@ class Strategy(ABC):
         return max(sum(kept[i:]) + more for i, more in enumerate(again))
 
     def simulate(
-        self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime
+        self, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime
     ) -> "Simulation | None":
         """How a replica's batch goes through its parts, where that follows a schedule. `inputs`: on the meta device."""
         return None
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
         return [{} for _ in parts]
 
-    def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
         """What `cost` states, by the axis along which it is sent. A strategy with several axes says how much each."""
         return {axis: self.cost(parts, inputs) for axis in self.axes}
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from ..batches import Samples, call, of_each
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Loss, Strategy, Traffic
 from .domains.norms import over_replicas
@@ -27,7 +28,7 @@ class DataParallel(Strategy):
         """`batch_norm`: over the batch of a replica, or over those of all."""
         self.across_replicas = ALL if batch_norm == "all" else ""
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         if self.across_replicas:
             check_norms(self.split(model), [inputs])
         return {}
@@ -47,23 +48,23 @@ class DataParallel(Strategy):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
             if self._across is not None and self._across.has_others:
-                self._across.stand_in(self.module, batch.inputs.new_zeros(1, *batch.inputs.shape[1:]))
+                self._across.stand_in(self.module, of_each(batch.inputs, lambda x: x.new_zeros(1, *x.shape[1:])))
             return None
-        loss = self._loss(self.module(batch.inputs), batch.targets)
+        loss = self._loss(call(self.module, batch.inputs), batch.targets)
         self._before_backward([loss], True)
         loss.backward()
         return loss.detach()
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """Counted in a rehearsal of a pass."""
         [part] = parts
         across = across_of(part)
         if across is None or not self.worlds:
             return [{}]
         across.foresee(self.worlds[0])
-        part(inputs).sum().backward()
+        call(part, inputs).sum().backward()
         part.zero_grad()
         return [across.group.traffic()]
 
-    def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
         return {"replica": self.cost(parts, inputs)} if self.across_replicas else {}

@@ -26,6 +26,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..batches import Samples, lone
 from ..comm import Comm
 from ..comm.ledger import broadcast_bytes
 from ..comm.process import ProcessComm
@@ -61,6 +62,8 @@ LOSSES, LOSS = 8, 4  # bytes: its own mean and that over replicas, in fp32
 class DeepSpeedPipeline(Strategy):
     """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
 
+    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
+    whole_targets = "hands targets to its own library, which takes one tensor of them"
     needs_processes = True
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 
@@ -85,7 +88,7 @@ class DeepSpeedPipeline(Strategy):
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         one_size.check("deepspeed_pipeline", len(inputs), self.micro_batches)
         return self._ours.settled(model, inputs, targets, loss)
 
@@ -103,11 +106,11 @@ class DeepSpeedPipeline(Strategy):
         return self._ours.layers(part)
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """As strategy=pipeline does, but for the first stage, which is given copies of its micro-batches."""
         sizes = self.micro_sizes(len(inputs))
-        flowing = self._flowing(parts, inputs[: sizes[0]])
+        flowing = self._flowing(parts, lone(inputs)[: sizes[0]])
         for stage, (part, passes) in enumerate(
             zip(parts, self._ours.rehearse(parts, inputs, targets, loss, device), strict=True)
         ):
@@ -120,10 +123,10 @@ class DeepSpeedPipeline(Strategy):
     def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
         return self._ours.at_once(part, kept, again, batch_size)
 
-    def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Any:
+    def simulate(self, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime) -> Any:
         return self._ours.simulate(parts, inputs, time, message)
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         def told(part: int) -> Traffic:
             return {"broadcast": float(broadcast_bytes(LOSSES, len(parts), (part - self.loss_part) % len(parts)))}
 
@@ -153,13 +156,14 @@ class DeepSpeedPipeline(Strategy):
         self.stages = Stages(self.module, self.parts, self._ties, self.micro_batches, self._loss, optimizer, everyone)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        inputs = batch.inputs.float() if batch.inputs.is_floating_point() else batch.inputs
+        inputs = lone(batch.inputs)
+        inputs = inputs.float() if inputs.is_floating_point() else inputs
         sizes = self.micro_sizes(batch.size) if batch.size else [0]
         if sizes[0] not in self._entering:
             flowing = self._flowing(self._looks, inputs[: sizes[0]].to("meta"))
             self._entering[sizes[0]] = flowing[self._comm.rank]
         weight = batch.size * self.stages.replicas / batch.total
-        pieces = inputs.split(sizes), batch.targets.split(sizes)
+        pieces = inputs.split(sizes), lone(batch.targets).split(sizes)
         return self.stages.train(*pieces, self._entering[sizes[0]], weight)
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:

@@ -39,6 +39,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from ..batches import Fields, Samples, lone, of_each
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, Trial
 from .domains.cut import Cut, cut
@@ -52,6 +53,7 @@ from .exchange.collectives.base import added
 class DomainParallel(Strategy):
     """A replica is `degree` workers, each with a slab of every image."""
 
+    one_input = "cuts the one image of each sample into slabs of rows"
     bitwise = False  # sums over pixels come in another order
     shares = True
     trial = Trial(model={"model": "cnn"})
@@ -71,7 +73,8 @@ class DomainParallel(Strategy):
         self.across_replicas = ALL if batch_norm == "all" else ""
         self.collective = collective or Fabric()
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+        inputs = lone(inputs)
         if inputs.dim() != 4 or not inputs.is_floating_point():
             raise LayoutError(
                 f"strategy=domain cuts images [channels, height, width] by rows; a sample of these data is "
@@ -116,10 +119,10 @@ class DomainParallel(Strategy):
         place = self._comm.rank
         if batch.size == 0:
             if self._across is not None and self._across.has_others:
-                sample = batch.inputs.new_zeros(1, *batch.inputs.shape[1:])
+                sample = lone(batch.inputs).new_zeros(1, *lone(batch.inputs).shape[1:])
                 self._across.stand_in(self.module, _slab(self._cut, sample, place))
             return None
-        outputs = self.module(_slab(self._cut, batch.inputs, place))
+        outputs = self.module(_slab(self._cut, lone(batch.inputs), place))
         loss = self._loss_of(outputs, batch.targets, self._loss, place)
         self._before_backward([loss], True)
         loss.backward()
@@ -128,12 +131,13 @@ class DomainParallel(Strategy):
             whole = self._group.sum(whole.clone(), "loss")
         return whole if place == self.loss_part else None
 
-    def _loss_of(self, outputs: Tensor, targets: Tensor, loss: Loss, place: int) -> Tensor:
+    def _loss_of(self, outputs: Tensor, targets: Samples, loss: Loss, place: int) -> Tensor:
         """The whole loss; of predictions for pixels this slab's share of it, of which the whole is the sum."""
         if self._cut.rows is None:
             return loss(outputs, targets)
         first, end = self._cut.outs[place : place + 2]
-        rows = targets.narrow(self._cut.rows, first, end - first)
+        axis = self._cut.rows
+        rows = of_each(targets, lambda each: each.narrow(axis, first, end - first))
         # the mean over all pixels: sum_i (rows_i / rows) loss_i
         return loss(outputs, rows) * ((end - first) / self._cut.outs[-1])
 
@@ -141,20 +145,21 @@ class DomainParallel(Strategy):
         return self.part_state(parameters) if self._comm.rank == self.loss_part else None
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
+        images = lone(inputs)
         for place, part in enumerate(parts):
 
             def forward(place: int = place, part: nn.Module = part) -> Tensor:
-                return self._loss_of(part(_slab(self._cut, inputs, place)), targets, loss, place)
+                return self._loss_of(part(_slab(self._cut, images, place)), targets, loss, place)
 
             yield [Pass(forward)]
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         along = self.cost_along(parts, inputs)
         return [added(*(each[i] for each in along.values())) for i in range(self.parts)]
 
-    def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
         """Counted in a rehearsal of a pass, of each part: those at the edges have one neighbour."""
         found: list[Traffic] = []
         to_replicas: list[Traffic] = []
@@ -164,7 +169,7 @@ class DomainParallel(Strategy):
             group.traffic()
             if across is not None and self.worlds:
                 across.foresee(self.worlds[place])
-            outputs = part(_slab(self._cut, inputs, place))
+            outputs = part(_slab(self._cut, lone(inputs), place))
             loss = outputs.sum()
             loss.backward()
             part.zero_grad()
@@ -186,21 +191,29 @@ def _slab(its: Cut, images: Tensor, place: int) -> Tensor:
     return images.narrow(ROWS, first, end - first).contiguous()
 
 
-def _check_loss(found: Cut, targets: Tensor, loss: Loss) -> None:
+def _check_loss(found: Cut, targets: Samples, loss: Loss) -> None:
     """It must be a mean over predictions, as it is taken of each slab. It is tried out, on three rows of pixels."""
     rows = found.rows
     assert rows is not None
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(1, *found.output, generator=generator).narrow(rows, 0, min(3, found.output[rows - 1]))
-    shape = [1, *targets.shape[1:]]
+    weighs = isinstance(targets, Fields)
+    y = targets.tensors["targets"] if weighs else targets
+    shape = [1, *y.shape[1:]]
     shape[rows] = outputs.shape[rows]
-    if targets.is_floating_point():
-        wanted = torch.randn(shape, generator=generator, dtype=targets.dtype)
+    wanted: Samples
+    if y.is_floating_point():
+        wanted = torch.randn(shape, generator=generator, dtype=y.dtype)
     else:
         wanted = torch.randint(0, min(2, outputs.shape[-1]), shape, generator=generator)
+    if weighs:
+        wanted = Fields({"targets": wanted, "weights": torch.rand(shape, generator=generator)})
     whole = loss(outputs, wanted)
-    parts = zip(outputs.split(1, dim=rows), wanted.split(1, dim=rows), strict=True)
-    if not torch.allclose(torch.stack([loss(*part) for part in parts]).mean(), whole, rtol=1e-4):
+
+    def of_row(i: int) -> Tensor:
+        return loss(outputs.narrow(rows, i, 1), of_each(wanted, lambda each: each.narrow(rows, i, 1)))
+
+    if not torch.allclose(torch.stack([of_row(i) for i in range(outputs.shape[rows])]).mean(), whole, rtol=1e-4):
         raise LayoutError(
             "strategy=domain: the loss over some rows of pixels is not the mean of the losses of each, so that slabs "
             "cannot have one each; choose task=cross_entropy, or strategy=data_parallel"

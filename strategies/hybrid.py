@@ -27,6 +27,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..batches import Samples, lone
 from ..comm import Comm
 from .base import (
     Batch,
@@ -59,6 +60,8 @@ from .tensor_parallel.vocabulary import is_cut, loss_over
 
 class Hybrid(Strategy):
     """A replica is `stages` x `tensor` workers."""
+
+    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
 
     def __init__(
         self,
@@ -104,17 +107,17 @@ class Hybrid(Strategy):
         if self.axes["tensor"] > 1:
             check_elementwise(optimizer, "strategy=hybrid", "strategy=pipeline")
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         """By what a layer takes on one of its workers. A pair of layers is not yet one: they may come apart."""
         layers = self._pipeline.layers_alone(model)
         vocabulary = self.axes["tensor"] > 1 and is_cut(self.vocabulary, model, loss)
         if vocabulary:
             with torch.no_grad():
-                loss(model(inputs), targets)  # of pieces of the outputs nobody could say whether they fit
+                loss(model(lone(inputs)), targets)  # of pieces of the outputs nobody could say whether they fit
         kinds = self._kinds(model, layers, vocabulary)
         one = [self._pieces(layer, own, self._group())[0] for layer, own in zip(layers, kinds, strict=True)]
         chosen = {"vocabulary": vocabulary} if self.vocabulary is None else {}
-        return {**chosen, **self._pipeline.cut_for(one, inputs, targets, loss_over(one[-1], loss))}
+        return {**chosen, **self._pipeline.cut_for(one, lone(inputs), targets, loss_over(one[-1], loss))}
 
     # -- the parts, and how they are put together
 
@@ -191,7 +194,7 @@ class Hybrid(Strategy):
         return self._pipeline.micro_sizes(batch_size)
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         last = self._pipeline.loss_part
         lanes = [
@@ -210,7 +213,7 @@ class Hybrid(Strategy):
     def measured(self, held: Memory) -> Memory:
         return self._pipeline.measured(held)
 
-    def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Simulation:
+    def simulate(self, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime) -> Simulation:
         """A pass takes as long as its sums, too."""
         first, mesh = self._lanes(parts)[0], self.mesh
         ranks = [mesh.rank({"stage": stage, "tensor": 0}) for stage in range(self.axes["stage"])]
@@ -235,17 +238,17 @@ class Hybrid(Strategy):
 
     # -- cost
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         along = self.cost_along(parts, inputs)
         return [added(*(each[i] for each in along.values())) for i in range(self.parts)]
 
-    def cost_along(self, parts: Sequence[nn.Module], inputs: Tensor) -> Mapping[str, list[Traffic]]:
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
         """All workers of a stage send alike, but for the pieces of a weight that it shares: these may be uneven."""
         lanes = self._lanes(parts)
         sent = self._pipeline.messages(lanes[0], inputs)
         shared = [traffic(lane) for lane in lanes]
         of_stages = StageSums(self._pipeline, lanes[0])
-        sums = [of_stages.of_step(stage, inputs) for stage in range(self.axes["stage"])]
+        sums = [of_stages.of_step(stage, lone(inputs)) for stage in range(self.axes["stage"])]
         at = [self.mesh.position(rank) for rank in range(self.parts)]
         return {
             "stage": [added(sent[here["stage"]], shared[here["tensor"]][here["stage"]]) for here in at],

@@ -38,6 +38,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..batches import Samples, lone, of_each, tensors_of
 from ..comm import Comm
 from ..compat.dispatch import FakeTensorMode
 from .base import (
@@ -64,6 +65,7 @@ from .sync.bsp import BSP
 class Offload(Strategy):
     """A replica is one worker. A model is an `nn.Sequential`; its layers are what is fetched and let go of."""
 
+    one_input = "fetches a model layer by layer, of which each is given the one tensor that the layer before it made"
     moves_model = True
 
     def __init__(
@@ -103,8 +105,8 @@ class Offload(Strategy):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
             return None
-        inputs, targets, device = batch.inputs, batch.targets, batch.inputs.device
-        shape = tuple(inputs.shape), inputs.dtype, tuple(targets.shape)
+        inputs, targets, device = lone(batch.inputs), batch.targets, batch.inputs.device
+        shape = tuple(inputs.shape), inputs.dtype, *(tuple(each.shape) for each in tensors_of(targets))
         if shape not in self._demands:
             self._demands[shape] = self._demand(self._twin, inputs, targets, self._loss, device)
         with copier_for(device) as copier:
@@ -125,10 +127,11 @@ class Offload(Strategy):
     # -- what it takes
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """Raises `LayoutError` where the pool is too small, or a layer cannot be swapped."""
         yield from super().rehearse(parts, inputs, targets, loss, device)
+        inputs = lone(inputs)
         (layers,) = parts
         assert isinstance(layers, Layers)
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -140,7 +143,9 @@ class Offload(Strategy):
             )
         )
 
-    def _demand(self, layers: "Layers", inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device) -> list[int]:
+    def _demand(
+        self, layers: "Layers", inputs: Tensor, targets: Samples, loss: Loss, device: torch.device
+    ) -> list[int]:
         """Each phase's bytes on the device with nothing ahead; without a cap nobody asks, and [] is the answer."""
         if self.cap is None:
             return []
@@ -192,12 +197,12 @@ def step(
     layers: Layers,
     offloaded: OffloadedStep,
     inputs: Tensor,
-    targets: Tensor,
+    targets: Samples,
     loss: Loss,
     before_backward: BeforeBackward,
 ) -> Tensor:
     """Leave the gradients of a batch's mean loss on the host; returns that loss."""
-    offloaded.start(inputs, targets)
+    offloaded.start(inputs, *tensors_of(targets))
     outputs = layers(inputs, offloaded)
     with offloaded.saving(len(layers) - 1):
         mean = loss(outputs, targets)
@@ -212,7 +217,7 @@ def step(
 def rehearse(
     layers: Layers,
     inputs: Tensor,
-    targets: Tensor,
+    targets: Samples,
     loss: Loss,
     device: torch.device,
     make: Callable[[Layers], OffloadedStep],
@@ -223,9 +228,11 @@ def rehearse(
     """
     with FakeTensorMode(allow_non_fake_inputs=True):
         twin = without_data(layers, "cpu")
-        x, y = (torch.empty(t.shape, dtype=t.dtype, device=device) for t in (inputs, targets))
+        x, y = (
+            of_each(each, lambda t: torch.empty(t.shape, dtype=t.dtype, device=device)) for each in (inputs, targets)
+        )
         offloaded = make(twin)
-        step(twin, offloaded, x, y, loss, lambda roots, last: None)
+        step(twin, offloaded, lone(x), y, loss, lambda roots, last: None)
     return offloaded
 
 

@@ -27,6 +27,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from ..batches import Samples, lone
 from ..comm import Comm
 from .base import (
     Batch,
@@ -63,6 +64,8 @@ from .placements import gather
 
 class Pipeline(Strategy):
     """A replica is `stages` workers in a row."""
+
+    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
 
     def __init__(
         self,
@@ -121,10 +124,10 @@ class Pipeline(Strategy):
         """In the order of its chunks."""
         return [stage for stage, holder in enumerate(self.holders) if holder == worker]
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
-        return self.cut_for(self.layers_alone(model), inputs, targets, loss)
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+        return self.cut_for(self.layers_alone(model), lone(inputs), targets, loss)
 
-    def cut_for(self, layers: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def cut_for(self, layers: Sequence[nn.Module], inputs: Tensor, targets: Samples, loss: Loss) -> dict[str, Any]:
         """`cut` as a list, where it is chosen by what a micro-batch takes in these layers. Raises `LayoutError`."""
         if self.micro_batches > len(inputs):
             raise LayoutError(
@@ -234,14 +237,15 @@ class Pipeline(Strategy):
             return None
         sizes = self.micro_sizes(batch.size)
         total = torch.zeros((), device=batch.inputs.device)
-        inputs = batch.inputs.split(sizes)
+        inputs = lone(batch.inputs).split(sizes)
         Step(self._held, inputs, batch.targets.split(sizes), total).run(self._actions(len(sizes), inputs[0]))
         self._ties.sum()
         return total if self._comm.rank == self.loss_part else None
 
     def _stream_on(self, stream: Stream, batch: Batch) -> Tensor | None:
         sizes = self.micro_sizes(batch.size) if batch.size else []
-        inputs, targets = (list(all_.split(sizes)) if sizes else [] for all_ in (batch.inputs, batch.targets))
+        inputs = list(lone(batch.inputs).split(sizes)) if sizes else []
+        targets = list(batch.targets.split(sizes)) if sizes else []
         total = stream.take(inputs, targets, batch.inputs.device)
         return total if sizes and self._comm.rank == self.loss_part else None
 
@@ -290,8 +294,9 @@ class Pipeline(Strategy):
             return [1] * len(self.holders)
         return live_versions(*stream(self.parts, micro_batches, self.reads))
 
-    def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Simulation:
+    def simulate(self, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime) -> Simulation:
         """Every micro-batch takes what the first one does, which is as large as any."""
+        inputs = lone(inputs)
         sizes = self.micro_sizes(len(inputs))
         outputs = self.activations(parts, inputs[: sizes[0]], len(self.holders) - 1)
         passes: list[PassTime] = []
@@ -318,9 +323,10 @@ class Pipeline(Strategy):
         return steady(simulate(schedule, times, messages, versions), begins, ends, steps)
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """Of several micro-batches of one size two are taken: what the first keeps more is the whole batch's."""
+        inputs = lone(inputs)
         flowing = {
             size: [inputs[:size], *self.activations(parts, inputs[:size], len(self.holders) - 1)]
             for size in self._kinds(len(inputs))
@@ -343,7 +349,7 @@ class Pipeline(Strategy):
         """How many passes of a size are taken; of a schedule without a flush several batches are held at once."""
         return 2 if self.reads is not None else min(2, self.micro_sizes(batch_size).count(size))
 
-    def _take_pass(self, part: Chunks, place: tuple[int, int], inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+    def _take_pass(self, part: Chunks, place: tuple[int, int], inputs: Tensor, targets: Samples, loss: Loss) -> Tensor:
         """Returns where backward begins."""
         chunk, stage = place
         # what came from another stage is a tensor of its own for each micro-batch
@@ -416,15 +422,15 @@ class Pipeline(Strategy):
         older = 0 if self.updates is None else self.updates.most_older
         return {**held, "parameters": held["parameters"] + older}
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         return [added(*each) for each in zip(self.messages(parts, inputs), traffic(parts), strict=True)]
 
-    def messages(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def messages(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """Of `cost`, what goes from stage to stage."""
         sent = [0] * len(parts)
         for size, times in Counter(self.micro_sizes(len(inputs))).items():
             for output, (one, other) in zip(
-                self.activations(parts, inputs[:size], len(self.holders) - 1), pairwise(self.holders), strict=True
+                self.activations(parts, lone(inputs)[:size], len(self.holders) - 1), pairwise(self.holders), strict=True
             ):
                 if one != other:
                     sent[one] += times * payload([output])  # forward

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from ..batches import call
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, World
 
@@ -20,7 +21,7 @@ class Single(Strategy):
         self.module, self._loss = model, loss
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        loss = self._loss(self.module(batch.inputs), batch.targets)
+        loss = self._loss(call(self.module, batch.inputs), batch.targets)
         loss.backward()
         return loss.detach()
 

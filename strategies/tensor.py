@@ -37,6 +37,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..batches import Samples, call
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic
 from .errors import LayoutError
@@ -78,13 +79,13 @@ class TensorParallel(Strategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_elementwise(optimizer, "strategy=tensor", "strategy=data_parallel")
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         if self.plan is not None:
             wanted = bool(self.vocabulary)  # the plan says what is cut
         else:
             wanted = is_cut(self.vocabulary, model, loss, ", or say them in strategy.plan")
         with torch.no_grad():
-            loss(model(inputs), targets)  # of pieces of the outputs nobody could say whether they fit
+            loss(call(model, inputs), targets)  # of pieces of the outputs nobody could say whether they fit
         return {"vocabulary": wanted} if self.vocabulary is None else {}
 
     def split(self, model: nn.Module) -> list[nn.Module]:
@@ -119,7 +120,7 @@ class TensorParallel(Strategy):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
             return None
-        loss = self._loss(self.module(batch.inputs), batch.targets)
+        loss = self._loss(call(self.module, batch.inputs), batch.targets)
         self._before_backward([loss], True)
         loss.backward()
         return loss.detach() if self._comm.rank == self.loss_part else None
@@ -128,17 +129,17 @@ class TensorParallel(Strategy):
         return gather(self.part_state(parameters), self._parts, self.mesh, self._comm, self.loss_part)
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         for part in parts:
             of_part = loss_over(part, loss)
             yield [Pass(lambda part=part, of_part=of_part: of_part(self._outputs(part, inputs), targets))]
 
-    def _outputs(self, part: nn.Module, inputs: Tensor) -> Tensor:
+    def _outputs(self, part: nn.Module, inputs: Samples) -> Tensor:
         with nullcontext() if self.plan is None else unpaired.named(part):
-            return part(inputs)
+            return call(part, inputs)
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """All parts send alike."""
         group = Group(self.parts, self.collective)
         return [group.traffic(sent_in_a_pass(parts[0], inputs), self.hosts) for _ in parts]

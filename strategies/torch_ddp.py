@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ..batches import call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World, payload
@@ -63,9 +64,9 @@ class TorchDDP(Strategy):
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:  # DDP needs a backward pass on every replica
-            self._backward(self.wrapped(batch.inputs).sum() * 0)
+            self._backward(call(self.wrapped, batch.inputs).sum() * 0)
             return None
-        loss = self._loss(self.wrapped(batch.inputs), batch.targets)
+        loss = self._loss(call(self.wrapped, batch.inputs), batch.targets)
         weight = batch.share * self.replicas
         self._backward(loss if weight == 1 else loss * weight)
         return loss.detach()

@@ -29,6 +29,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
@@ -86,7 +87,7 @@ class TorchFSDP(Strategy):
         return [model]
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         yield from super().rehearse(parts, inputs, targets, loss, device)
         self.root, self.blocks = grouped(parts[0])
@@ -97,7 +98,7 @@ class TorchFSDP(Strategy):
         self.replicas = 1
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        outputs = self.module(batch.inputs)
+        outputs = call(self.module, batch.inputs)
         if batch.size == 0:  # every replica takes part in every exchange
             (outputs.sum() * 0).backward()
             return None

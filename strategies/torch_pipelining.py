@@ -20,6 +20,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from ..batches import Samples, lone
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
@@ -49,6 +50,8 @@ from .pipelining.chunks import Chunks, without_data
 class TorchPipelining(Strategy):
     """A replica is `stages` workers in a row; there is one."""
 
+    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
+    whole_targets = "hands targets to its own library, which takes one tensor of them"
     needs_processes = True
     max_replicas = 1
     trial = Trial(slow=True)
@@ -87,7 +90,7 @@ class TorchPipelining(Strategy):
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
 
-    def settled(self, model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -> dict[str, Any]:
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         one_size.check("torch_pipelining", len(inputs), self.micro_batches)
         return self._ours.settled(model, inputs, targets, loss)
 
@@ -105,9 +108,10 @@ class TorchPipelining(Strategy):
         return self._ours.layers(part)
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         sizes = self.micro_sizes(len(inputs))
+        inputs = lone(inputs)
         if self._ours.recomputing(parts, inputs[: sizes[0]]):
             raise LayoutError(
                 "strategy.schedule=zb_h1: torch takes the gradients of each layer's weights by a call of its own; "
@@ -126,10 +130,10 @@ class TorchPipelining(Strategy):
     def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
         return self._ours.at_once(part, kept, again, batch_size)
 
-    def simulate(self, parts: Sequence[nn.Module], inputs: Tensor, time: TimeOf, message: MessageTime) -> Any:
+    def simulate(self, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime) -> Any:
         return self._ours.simulate(parts, inputs, time, message)
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         return self._ours.cost(parts, inputs)
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
@@ -157,7 +161,7 @@ class TorchPipelining(Strategy):
             self._running = None  # before there is room for others
             self._running = batch.size, self._made(batch)
             self._received = max(self._received, payload(self._running[1].buffers()))
-        return self._running[1].run(batch.inputs, batch.targets)
+        return self._running[1].run(lone(batch.inputs), lone(batch.targets))
 
     def _made(self, batch: Batch) -> TorchSchedule:
         sizes = self.micro_sizes(batch.size)
@@ -166,12 +170,12 @@ class TorchPipelining(Strategy):
             self.schedule,
             self.module,
             {stage: chunk for chunk, stage in enumerate(self._ours.stages_of(self._comm.rank))},
-            self._flowing(self._looks, batch.inputs[: sizes[0]].to("meta")),
+            self._flowing(self._looks, lone(batch.inputs)[: sizes[0]].to("meta")),
             len(sizes),
             self._loss,
             self._comm,
-            batch.inputs,
-            batch.targets,
+            lone(batch.inputs),
+            lone(batch.targets),
         )
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import Optimizer
 
+from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
@@ -85,14 +86,14 @@ class TorchTensor(Strategy):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
             return None
-        loss = self._loss(self.whole(batch.inputs), batch.targets)
+        loss = self._loss(call(self.whole, batch.inputs), batch.targets)
         loss.backward()
         return loss.detach() if self.comm.rank == self.loss_part else None
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         return gather(self.part_state(parameters), self._parts, self.mesh, self.comm, self.loss_part)
 
-    def cost(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Traffic]:
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         return [Group(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.hosts) for _ in parts]
 
 

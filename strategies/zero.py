@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
+from ..batches import Fields, Samples, call, of_each
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
@@ -140,7 +141,7 @@ class Zero(Strategy):
         return [model.to(DTYPES[self.precision])]
 
     def rehearse(
-        self, parts: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Loss, device: torch.device
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         if self.precision == "fp16" and device.type == "cpu":
             raise LayoutError("strategy.precision=fp16: DeepSpeed has it on GPUs only; choose bf16 or fp32 on a CPU")
@@ -164,11 +165,12 @@ class Zero(Strategy):
     def micro_sizes(self, batch_size: int) -> list[int]:
         return [-(-batch_size // self.accumulated)]  # each has its backward pass before the next begins
 
-    def forward(self, part: nn.Module, inputs: Tensor) -> Tensor:
+    def forward(self, part: nn.Module, inputs: Samples) -> Tensor:
         """What the module makes of a micro-batch."""
-        if self.precision != "fp32" and inputs.is_floating_point():
-            inputs = inputs.to(DTYPES[self.precision])
-        return (_recomputed(part, inputs) if self.recompute else part(inputs)).float()  # the loss is of fp32
+        if self.precision != "fp32":
+            dtype = DTYPES[self.precision]
+            inputs = of_each(inputs, lambda x: x.to(dtype) if x.is_floating_point() else x)
+        return (_recomputed(part, inputs) if self.recompute else call(part, inputs)).float()  # the loss is of fp32
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         total = torch.zeros(())
@@ -328,12 +330,14 @@ class _Forward(nn.Module):
         super().__init__()
         self._strategy, self.module = strategy, module
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Samples) -> Tensor:
         return self._strategy.forward(self.module, inputs)
 
 
-def _recomputed(module: nn.Module, inputs: Tensor) -> Tensor:
-    for layer in module if isinstance(module, nn.Sequential) else [module]:
+def _recomputed(module: nn.Module, inputs: Samples) -> Tensor:
+    if isinstance(inputs, Fields) or not isinstance(module, nn.Sequential):
+        return cast(Tensor, checkpoint(call, module, inputs, use_reentrant=False))
+    for layer in module:
         inputs = cast(Tensor, checkpoint(layer, inputs, use_reentrant=False))
     return inputs
 

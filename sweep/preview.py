@@ -122,16 +122,16 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
     """
     if not isinstance(experiment.hardware, VirtualHardware) or experiment.hardware.compute != "modelled":
         return None
-    import torch
 
     from ..engine.build import assemble
+    from ..engine.fits import batch_of
 
     parts = assemble(experiment, allowed)
     if len(parts.modules) > 1 or parts.compute is None or plan.steps_per_epoch is None:
         return None
     spec = parts.data.spec
     parts.compute.keep(0, parts.modules[0])
-    inputs = torch.empty(experiment.batch_size, *spec.input_shape, dtype=spec.input_dtype, device="meta")
+    inputs, _ = batch_of(spec, experiment.batch_size)
     cost = parts.compute.of(0, inputs)
     places = plan.steps_per_epoch * plan.layout.replicas * experiment.batch_size  # for samples, in an epoch
     return (cost.forward + cost.backward) * min(1.0, (spec.train_size or places) / places)

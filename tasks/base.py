@@ -1,6 +1,7 @@
-"""What a data set offers. A model is any nn.Sequential whose constructor takes a `DataSpec` first."""
+"""What a data set offers, and what a model must know of it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -8,6 +9,16 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from ..batches import Fields, Samples
+
+
+@dataclass(frozen=True)
+class Field:
+    """One of several inputs of a sample."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -21,16 +32,39 @@ class DataSpec:
     `features`: None for dense samples. Else a sample is sparse, with `nonzeros` of so many features: its input is
     [2, nonzeros] float64, the numbers of the features above their values. One that has fewer repeats a feature of its
     own with the value 0 (feature 0, if it has none), so that no other is ever written to.
+
+    `inputs`: None for samples of one tensor. Else a sample is several, by name or in an order, and `input_shape` and
+    `input_dtype` say nothing; a model's forward is given them as keyword arguments, or as positional ones.
+    `weights`: each sample, or each of its targets, has a weight in the loss and the metric; false and true are a mask.
     """
 
-    input_shape: tuple[int, ...]
-    input_dtype: torch.dtype
-    target_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] = ()
+    input_dtype: torch.dtype = torch.float32
+    target_shape: tuple[int, ...] = ()
     classes: int = 0
     train_size: int | None = None
     test_size: int | None = None
     features: int | None = None
     target_dtype: torch.dtype = torch.int64
+    inputs: Mapping[str, Field] | tuple[Field, ...] | None = None
+    weights: bool = False
+
+    @property
+    def fields(self) -> dict[str | int, Field]:
+        """Of the inputs, by name or place; of one tensor, the only one is called "inputs"."""
+        if self.inputs is None:
+            return {"inputs": Field(self.input_shape, self.input_dtype)}
+        return dict(self.inputs.items() if isinstance(self.inputs, Mapping) else enumerate(self.inputs))
+
+    def joined(self, tensors: Mapping[str | int, Tensor]) -> Samples:
+        """Inputs of the tensors of each of `fields`."""
+        if self.inputs is None:
+            return tensors["inputs"]
+        return (
+            Fields({str(key): each for key, each in tensors.items()})
+            if isinstance(self.inputs, Mapping)
+            else Fields([*tensors.values()])
+        )
 
     @property
     def targets(self) -> Literal["labels", "numbers"]:
@@ -43,21 +77,59 @@ class DataSpec:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Some samples of a split, in the order in which they were asked for."""
+
+    inputs: Samples
+    targets: Tensor
+    weights: Tensor | None  # of the shape of targets
+
+
+@dataclass(frozen=True)
 class Split:
-    """inputs [n, *input_shape] and targets [n, *target_shape], in host memory. Not to be mutated.
+    """inputs [n, *input_shape] and targets [n, *target_shape], in host memory or in files mapped into it. Not to be
+    mutated. Of several inputs, a dict or a tuple of such tensors. `weights`, where `spec.weights`: [n] of samples, or
+    [n, *target_shape] of targets, 0 or more; true and false are a mask.
 
     The engine holds them to the data set's `spec` once they are loaded.
     """
 
-    inputs: Tensor
+    inputs: Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
     targets: Tensor
+    weights: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.targets)
+
+    @property
+    def samples(self) -> Samples:
+        """All inputs. Raises AssertionError where they are not of one length."""
+        return self.inputs if isinstance(self.inputs, Tensor) else Fields(self.inputs)
+
+    def take(self, index: Tensor | slice) -> Taken:
+        """`index`: numbers of samples, int64 [k], or a slice of them."""
+        targets = self.targets[index]
+        return Taken(self.samples[index], targets, self.weights_of(index, targets.shape))
+
+    def weights_of(self, index: Tensor | slice, shape: torch.Size) -> Tensor | None:
+        """Of the samples' targets, which have that shape."""
+        if self.weights is None:
+            return None
+        weights = self.weights[index]
+        return weights if weights.shape == shape else weights.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
 
     def first(self, n: int | None) -> "Split":
         """The first `n` samples (fewer where there are fewer); None takes all."""
-        return self if n is None else Split(self.inputs[:n], self.targets[:n])
+        if n is None:
+            return self
+        taken = self.samples[:n]
+        inputs: Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+        if isinstance(taken, Fields):
+            positional, named = taken.arguments
+            inputs = named or positional
+        else:
+            inputs = taken
+        return Split(inputs, self.targets[:n], None if self.weights is None else self.weights[:n])
 
 
 class Data(ABC):

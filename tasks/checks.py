@@ -1,12 +1,15 @@
 """A data set held to its own `spec`: a user's class says one thing and may load another."""
 
 import math
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from .base import Data, DataSpec, Split
+from .base import Data, DataSpec, Field, Split
 from .errors import TaskConfigError
+
+PIECE = 1 << 16  # samples that are looked at together
 
 
 def check_spec(name: str, spec: object) -> None:
@@ -23,6 +26,16 @@ def check_spec(name: str, spec: object) -> None:
             f"data={name}: spec.classes={spec.classes}: must be 0 (or left out), as targets of {spec.target_dtype} are "
             "numbers; labels are torch.int64"
         )
+    if spec.inputs is not None and not spec.inputs:
+        raise TaskConfigError(f"data={name}: spec.inputs={spec.inputs}: must have one or more (None: one tensor)")
+    for key, field in spec.fields.items():
+        if not isinstance(field, Field):
+            raise TaskConfigError(f"data={name}: spec.inputs[{key!r}] is a {type(field).__name__}; must be a Field")
+        if spec.inputs is not None and isinstance(key, str) and not key.isidentifier():
+            raise TaskConfigError(
+                f"data={name}: spec.inputs has {key!r}: must be a name in Python, as a model's forward is given "
+                "it as a keyword argument"
+            )
     sizes = {"train_size": spec.train_size, "test_size": spec.test_size}
     if spec.targets == "labels":
         sizes = {"classes": spec.classes, **sizes}
@@ -38,43 +51,110 @@ def load_checked(name: str, data: Data) -> tuple[Split, Split]:
     spec, splits = data.spec, data.load()
     for key, split, size in zip(("train", "test"), splits, (spec.train_size, spec.test_size), strict=True):
         what = f"data={name}: load() gives a {key} split"
-        if len(split.inputs) != len(split.targets):
-            raise TaskConfigError(
-                f"{what} of {len(split.inputs)} inputs and {len(split.targets)} targets; must be one each"
-            )
+        tensors = _inputs_of(what, split, spec)
+        for tensor in tensors.values():
+            if len(tensor) != len(split.targets):
+                raise TaskConfigError(
+                    f"{what} of {len(tensor)} inputs and {len(split.targets)} targets; must be one each"
+                )
         if size is not None and len(split) != size:
             raise TaskConfigError(
                 f"{what} of {len(split):,} samples, and spec.{key}_size says {size:,}; they must agree (or None: the "
                 "size is only known once the data are there)"
             )
-        _check(f"{what} with inputs", split.inputs, "input", spec.input_shape, spec.input_dtype)
-        _check(f"{what} with targets", split.targets, "target", spec.target_shape, spec.target_dtype)
-        _check_values(what, split.targets, spec)
+        for key, field in spec.fields.items():
+            called = "inputs" if spec.inputs is None else f"inputs[{key!r}]"
+            said = (
+                "input_shape" if spec.inputs is None else f"{called}.shape",
+                ("input_dtype" if spec.inputs is None else f"{called}.dtype"),
+            )
+            _check(f"{what} with {called}", tensors[key], said, field.shape, field.dtype)
+        _check(
+            f"{what} with targets",
+            split.targets,
+            ("target_shape", "target_dtype"),
+            spec.target_shape,
+            spec.target_dtype,
+        )
+        _check_weights(what, split, spec)
+        _check_values(what, split, spec)
     return splits
 
 
-def _check_values(what: str, targets: Tensor, spec: DataSpec) -> None:
+def _inputs_of(what: str, split: Split, spec: DataSpec) -> dict[str | int, Tensor]:
+    """By name or place, as `spec` has them. Raises `TaskConfigError`."""
+    inputs, wanted = split.inputs, list(spec.fields)
+    if spec.inputs is None:
+        if not isinstance(inputs, Tensor):
+            raise TaskConfigError(
+                f"{what} with inputs in a {type(inputs).__name__}; spec.inputs must say what is in it"
+            )
+        return {"inputs": inputs}
+    kind = dict if isinstance(spec.inputs, Mapping) else tuple
+    found = list(inputs) if isinstance(inputs, Mapping) else list(range(len(inputs)))
+    if isinstance(inputs, Tensor) or isinstance(inputs, Mapping) != (kind is dict):
+        raise TaskConfigError(f"{what} with inputs in a {type(inputs).__name__}; spec.inputs says a {kind.__name__}")
+    if set(found) != set(wanted):
+        raise TaskConfigError(f"{what} with inputs {found}; spec.inputs says {wanted}")
+    return {key: inputs[key] for key in wanted}  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def _check_weights(what: str, split: Split, spec: DataSpec) -> None:
+    weights, shape = split.weights, tuple(split.targets.shape)
+    if (weights is not None) != spec.weights:
+        has = "without weights" if weights is None else "with weights"
+        raise TaskConfigError(f"{what} {has}, and spec.weights={spec.weights} says otherwise")
+    if weights is None:
+        return
+    if tuple(weights.shape) not in (shape[:1], shape):
+        raise TaskConfigError(
+            f"{what} with weights of {list(weights.shape)}; must be {list(shape[:1])}, one for each sample"
+            + (f", or {list(shape)}, one for each target" if len(shape) > 1 else "")
+        )
+    if weights.dtype != torch.bool and not weights.is_floating_point():
+        raise TaskConfigError(f"{what} with weights of {weights.dtype}; must be floating, or torch.bool (a mask)")
+    strange = _first(weights, lambda part: ~part.isfinite() | (part < 0))
+    if strange is not None:
+        raise TaskConfigError(f"{what} with weights that are negative or not finite, at first in sample {strange}")
+    if len(weights) and _first(weights, lambda part: part > 0) is None:
+        raise TaskConfigError(f"{what} with weights that are all 0, so that nothing counts")
+
+
+def _check_values(what: str, split: Split, spec: DataSpec) -> None:
+    """A target whose weight is 0 is looked at, too: 0 times NaN is NaN."""
+    targets = split.targets
     if len(targets) == 0:
         return
     if spec.targets == "numbers":
-        strange = (~targets.isfinite()).reshape(len(targets), -1).any(dim=1).nonzero()
-        if len(strange) > 0:
+        strange = _first(targets, lambda part: ~part.isfinite())
+        if strange is not None:
+            also = "; with weights, 0 will do in the place of what is not known" if spec.weights else ""
             raise TaskConfigError(
-                f"{what} with targets that are NaN or infinite, at first in sample {int(strange[0])}; must be finite"
+                f"{what} with targets that are NaN or infinite, at first in sample {strange}; must be finite{also}"
             )
         return
-    low, high = (int(bound) for bound in targets.aminmax())
+    bounds = [part.aminmax() for part in targets.split(PIECE)]
+    low, high = min(int(each.min) for each in bounds), max(int(each.max) for each in bounds)
     if low < 0 or high >= spec.classes:
         raise TaskConfigError(
             f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to {spec.classes - 1}"
         )
 
 
-def _check(what: str, tensor: Tensor, key: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _first(tensor: Tensor, strange: Callable[[Tensor], Tensor]) -> int | None:
+    """The first sample of which something is strange. What is mapped from a file is looked at piece by piece."""
+    for start, part in zip(range(0, len(tensor), PIECE), tensor.split(PIECE), strict=True):
+        found = strange(part).reshape(len(part), -1).any(dim=1).nonzero()
+        if len(found) > 0:
+            return start + int(found[0])
+    return None
+
+
+def _check(what: str, tensor: Tensor, keys: tuple[str, str], shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if tuple(tensor.shape[1:]) != tuple(shape):
         raise TaskConfigError(
-            f"{what} of {list(tensor.shape[1:])} each, and spec.{key}_shape says {list(shape)} "
+            f"{what} of {list(tensor.shape[1:])} each, and spec.{keys[0]} says {list(shape)} "
             f"({math.prod(tensor.shape[1:])} numbers and {math.prod(shape)})"
         )
     if tensor.dtype != dtype:
-        raise TaskConfigError(f"{what} of {tensor.dtype}, and spec.{key}_dtype says {dtype}; they must agree")
+        raise TaskConfigError(f"{what} of {tensor.dtype}, and spec.{keys[1]} says {dtype}; they must agree")

@@ -1,10 +1,12 @@
 """The figures that are reported of a model."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..batches import call
 from .base import Split
 from .losses.base import Task
 
@@ -23,16 +25,30 @@ def evaluate(
     task: Task, model: nn.Module, split: Split, batch_size: int = 512, device: torch.device | str = "cpu"
 ) -> Evaluation:
     """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back."""
-    loss, tallies = 0.0, list[Tensor]()
+    loss, counts, tallies = 0.0, 0.0, list[Tensor]()
+    seen: list[Tensor] = []
+    weighted: list[Tensor] = []
     training = model.training
     model.eval()
     try:
-        for inputs, targets in zip(split.inputs.split(batch_size), split.targets.split(batch_size), strict=True):
-            outputs, targets = model(inputs.to(device)), targets.to(device)
+        for first in range(0, len(split), batch_size):
+            taken = split.take(slice(first, first + batch_size))
+            outputs, targets = call(model, taken.inputs.to(device)), taken.targets.to(device)
+            more: dict[str, Any] = {}
             # A batch mean counts by its samples: the last batch may be smaller.
-            loss += task.loss(outputs, targets).item() * len(inputs)
-            tallies.append(task.metric.tally(outputs, targets).cpu())
+            if taken.weights is None:
+                loss += task.loss(outputs, targets).item() * len(targets)
+                counts += len(targets)
+            else:
+                weighted.append(taken.weights)
+                more = {"weights": (weights := taken.weights.to(device))}
+                losses = task.each(outputs, targets)
+                loss += (losses.double() * weights).sum().item()
+                counts += weights.double().sum().item()
+            tallies.append(task.metric.tally(outputs, targets, **more).cpu())
+            seen.append(taken.targets)
     finally:
         model.train(training)
-    score = task.metric.score(torch.stack(tallies).sum(dim=0), split.targets)
-    return Evaluation(loss / len(split), score, len(split))
+    known = {"weights": torch.cat(weighted)} if weighted else {}
+    score = task.metric.score(torch.stack(tallies).sum(dim=0), torch.cat(seen), **known)
+    return Evaluation(loss / counts, score, len(split))

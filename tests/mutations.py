@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cli", "comm", "compat", "conf", "cost", "engine", "strategies", "sweep", "tasks", "tracking")
+ROOMS = ("batches", "cli", "comm", "compat", "conf", "cost", "engine", "strategies", "sweep", "tasks", "tracking")
 SECONDS = 400  # that the tests of one line may take
 FAILED, EMPTY = 1, 5  # pytest's exit status when a test failed, and when no test was chosen
 
@@ -33,6 +33,20 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- several inputs, and weights
+    Mutation("engine/loop.py", "if job.sync.synchronous:", "if False:", "tests/engine/test_several_inputs.py -k weighted"),
+    Mutation(
+        "tasks/losses/base.py",
+        "(losses * targets.tensors[\"weights\"].to(losses.dtype)).mean()",
+        "losses.mean()",
+        "tests/engine/test_several_inputs.py -k weighted",
+    ),
+    Mutation(
+        "batches/fields.py",
+        "    return module(*positional, **named)",
+        "    return module(*positional, *named.values())",
+        "tests/engine/test_several_inputs.py -k positional",
+    ),
     # -- what training takes
     Mutation(
         "cost/training_time.py",

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ...batches import Samples, call
 from ...comm import Comm
 from ..base import World
 from ..errors import LayoutError
@@ -63,7 +64,7 @@ class Across:
         weighted = gradients * (samples / total) if self.counts else torch.zeros_like(gradients)
         return self.group.sum(weighted, "gradients of replicas")
 
-    def stand_in(self, module: nn.Module, inputs: Tensor) -> None:
+    def stand_in(self, module: nn.Module, inputs: Samples) -> None:
         """Take part in a pass without samples: of one that is made up, and counts for nothing.
 
         `inputs`: of that one. No gradient is left, and nobody who waits for gradients is told.
@@ -71,7 +72,7 @@ class Across:
         self.counts = False
         try:
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            torch.autograd.grad(module(inputs).sum(), trained, allow_unused=True)
+            torch.autograd.grad(call(module, inputs).sum(), trained, allow_unused=True)
         finally:
             self.counts = True
 
@@ -94,13 +95,13 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
     return found
 
 
-def check_norms(parts: Sequence[nn.Module], inputs: Sequence[Tensor]) -> None:
+def check_norms(parts: Sequence[nn.Module], inputs: Sequence[Samples]) -> None:
     """Whatever else normalises over a batch would do so over a replica's alone. `inputs`: of each part, on the meta
     device. Raises `LayoutError`.
     """
     for part, x in zip(parts, inputs, strict=True):
         with _NoOther(), torch.no_grad():
-            part(x)
+            call(part, x)
 
 
 class _NoOther(TorchFunctionMode):

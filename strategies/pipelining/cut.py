@@ -12,12 +12,14 @@ sends the fewest bytes. What an optimizer keeps is not counted: it goes with the
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
+from ...batches import Samples
 from ...compat.storages import base_of, storage_key
 from ..balance import balanced, lightest
 
@@ -33,7 +35,7 @@ class Look:
 
 
 def look(
-    layers: Sequence[nn.Module], inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+    layers: Sequence[nn.Module], inputs: Tensor, targets: Samples, loss: Callable[[Tensor, Any], Tensor]
 ) -> list[Look]:
     """All is on the meta device. The loss goes with the last layer."""
     found: list[Look] = []

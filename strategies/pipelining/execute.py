@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from ...batches import Samples
 from ...comm import Comm, Work
 from ...comm.timeline import Pass
 from ..base import BeforeBackward, Loss
@@ -48,7 +49,7 @@ def forward(module: Chunks, chunk: int, inputs: Tensor, recompute: bool) -> Tens
 @dataclass(frozen=True)
 class MicroBatch:
     inputs: Tensor  # of the first stage
-    targets: Tensor
+    targets: Samples
     share: float  # of its batch
 
 
@@ -58,7 +59,7 @@ class Step:
 
     held: Held
     inputs: InitVar[Sequence[Tensor]]  # of the first stage, by micro-batch
-    targets: InitVar[Sequence[Tensor]]
+    targets: InitVar[Sequence[Samples]]
     total: Tensor  # the loss so far
     versions: dict[Action, int] = field(default_factory=dict)  # that actions read; of U, the oldest still read after it
     _micro_batches: dict[int, MicroBatch] = field(default_factory=dict)
@@ -69,10 +70,10 @@ class Step:
     _ended: dict[Key, Tensor] = field(default_factory=dict)  # where backward begins
     _later: dict[Key, Callable[[], None]] = field(default_factory=dict)  # the weights' gradients
 
-    def __post_init__(self, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    def __post_init__(self, inputs: Sequence[Tensor], targets: Sequence[Samples]) -> None:
         self.enter(0, inputs, targets)
 
-    def enter(self, first: int, inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    def enter(self, first: int, inputs: Sequence[Tensor], targets: Sequence[Samples]) -> None:
         """A batch, whose micro-batches are numbered from `first`."""
         size = sum(map(len, targets))
         for j, (x, y) in enumerate(zip(inputs, targets, strict=True), start=first):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...batches import Samples
 from .actions import Action
 from .check import message
 from .execute import Held, Step
@@ -24,7 +25,7 @@ class Stream:
     def _new_row(self) -> Row:
         return Row(self._stage, len(self._held.holders), self._reads)
 
-    def take(self, inputs: Sequence[Tensor], targets: Sequence[Tensor], device: torch.device) -> Tensor:
+    def take(self, inputs: Sequence[Tensor], targets: Sequence[Samples], device: torch.device) -> Tensor:
         """A batch's micro-batches, maybe none; returns the batch's loss on the last stage."""
         total = torch.zeros((), device=device)
         if self._step is None:

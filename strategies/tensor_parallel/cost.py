@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...batches import Samples, call
 from ..pipelining.chunks import Chunks
 from ..pipelining.execute import forward
 from ..pipelining.split_backward import backward_to_input
@@ -16,13 +17,13 @@ from .group import Group, Sent
 from .vocabulary import cross_entropy, head_of
 
 
-def sent_in_a_pass(part: nn.Module, inputs: Tensor) -> list[Sent]:
+def sent_in_a_pass(part: nn.Module, inputs: Samples) -> list[Sent]:
     """What a worker of the group sends in a forward and a backward pass of `part`."""
     alone = copy.deepcopy(part)
     group = group_of(alone)
     assert group is not None, "no layer is cut"
     group.join(alone, None)
-    _ended(alone, alone(inputs)).sum().backward()
+    _ended(alone, call(alone, inputs)).sum().backward()
     return group.sent
 
 

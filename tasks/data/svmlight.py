@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from annotated_types import Ge
+from torch import Tensor
 
+from ...batches import lone
 from ..base import Data, DataSpec, Split
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
 from .files import open_data
@@ -66,7 +68,7 @@ class SVMLight(Data):
         test, train = order[: len(order) // 5], order[len(order) // 5 :]
         if len(test) == 0:
             raise TaskConfigError(f"data.path={self.path}: of {len(whole)} samples, a fifth for test is none.")
-        return Split(whole.inputs[train], whole.targets[train]), Split(whole.inputs[test], whole.targets[test])
+        return _some(whole, train), _some(whole, test)
 
     def how_to_get(self) -> str:
         return (
@@ -111,3 +113,8 @@ class SVMLight(Data):
         values = np.zeros(there.shape)
         values[there] = matrix.data
         return Split(pairs_of(features, values), torch.from_numpy(np.searchsorted(known, labels)).long())
+
+
+def _some(whole: Split, index: Tensor) -> Split:
+    taken = whole.take(index)
+    return Split(lone(taken.inputs), taken.targets)

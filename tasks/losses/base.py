@@ -5,13 +5,15 @@ outputs = (*target_shape, classes); of numbers [n, *target_shape] there is one r
 k = prod(target_shape).
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import prod
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
+from ...batches import Samples
 from ..base import DataSpec
 from ..errors import TaskConfigError
 from .metrics import Metric
@@ -40,11 +42,34 @@ class Task(ABC):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """[n, *outputs] and [n, *target_shape] -> [], the mean over samples. It works on the meta device, too."""
 
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each target, of the shape of targets, whose mean is `loss`: weighted data are learnt by these."""
+        raise NotImplementedError
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it can learn weighted data."""
+        return type(self).each is not Task.each
+
+    def function(self, spec: DataSpec) -> Callable[[Tensor, Any], Tensor]:
+        """What a strategy is given. Of weighted data w, whose mean over the samples of a step is 1, it is
+
+            1 / n sum_i w_i l_i
+
+        over the n targets of whatever is given: as any mean over samples, it may be taken of pieces of a batch.
+        """
+        return functools.partial(_weighted, self) if spec.weights else self.loss
+
     def check_data(self, task: str, data: str, spec: DataSpec) -> None:
         """Refuse data with other targets than the task learns. Both are called by their names.
 
         Raises TaskConfigError.
         """
+        if spec.weights and not self.weighs:
+            raise TaskConfigError(
+                f"task={task}: has no loss of each target ({type(self).__qualname__}.each), and the samples of "
+                f"data={data} have weights; a task with one learns them, such as those that are shipped"
+            )
         if spec.targets != self.targets:
             names = "task=squared" if spec.targets == "numbers" else "task=cross_entropy or task=hinge"
             raise TaskConfigError(
@@ -62,3 +87,9 @@ class Task(ABC):
         width = outputs.shape[-1] if outputs.dim() else 0
         enough = width >= wanted[-1] if self.targets == "labels" else width == wanted[-1]
         return outputs.dim() == 1 + len(wanted) and enough
+
+
+def _weighted(task: Task, outputs: Tensor, targets: Samples) -> Tensor:
+    assert not isinstance(targets, Tensor), "weights come with the targets"
+    losses = task.each(outputs, targets.tensors["targets"])
+    return (losses * targets.tensors["weights"].to(losses.dtype)).mean()

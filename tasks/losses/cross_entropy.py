@@ -20,6 +20,10 @@ class CrossEntropy(Task):
     targets = "labels"
     metric = Accuracy()
 
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+        return losses.view(targets.shape)
+
     @mean_cross_entropy
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(outputs, targets)

@@ -23,7 +23,10 @@ class Hinge(Task):
     metric = Accuracy()
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.each(outputs, targets).mean()
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         f, y = outputs.flatten(0, -2), targets.flatten().unsqueeze(1)  # [n, classes], [n, 1]
         others = f.scatter(1, y, float("-inf"))  # all but the right one
         # max(0, 1 + max_{r != y} f_r - f_y)
-        return F.relu(1 + others.amax(dim=1) - f.gather(1, y).squeeze(1)).mean()
+        return F.relu(1 + others.amax(dim=1) - f.gather(1, y).squeeze(1)).view(targets.shape)

@@ -1,4 +1,7 @@
-"""What an evaluation reports beside the loss, from sums over batches. Each has a column of its own in comparisons."""
+"""What an evaluation reports beside the loss, from sums over batches. Each has a column of its own in comparisons.
+
+Of weighted data each target counts by its weight, of the shape of targets: a mask's 0 leaves it out.
+"""
 
 from abc import ABC, abstractmethod
 
@@ -12,12 +15,12 @@ class Metric(ABC):
     name: str
 
     @abstractmethod
-    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """What is summed over the samples of a test split, batch by batch."""
 
     @abstractmethod
-    def score(self, tally: Tensor, targets: Tensor) -> float:
-        """The metric, of the sum over all batches and all targets of the split. Both are on the CPU."""
+    def score(self, tally: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
+        """The metric, of the sum over all batches and all targets of the split. All are on the CPU."""
 
 
 class Accuracy(Metric):
@@ -25,12 +28,12 @@ class Accuracy(Metric):
 
     name = "accuracy"
 
-    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The number of right predictions, int64 []. outputs [..., classes], targets [...] int64."""
-        return (outputs.argmax(dim=-1) == targets).sum()
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The right predictions, int64 [] or of weights float64 []. outputs [..., classes], targets [...] int64."""
+        return counted(outputs.argmax(dim=-1) == targets, weights)
 
-    def score(self, tally: Tensor, targets: Tensor) -> float:
-        return int(tally) / targets.numel()
+    def score(self, tally: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
+        return tally.item() / total_of(targets, weights)
 
 
 class RSquared(Metric):
@@ -40,12 +43,31 @@ class RSquared(Metric):
 
     name = "r2"
 
-    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """The sum of squared errors of each output, float64 [k]. outputs [n, k], targets [n, ...] of k numbers each."""
-        return (outputs.double() - targets.reshape(outputs.shape).double()).square().sum(dim=0)
+        squares = (outputs.double() - targets.reshape(outputs.shape).double()).square()
+        if weights is not None:
+            squares = squares * weights.reshape(outputs.shape).double()
+        return squares.sum(dim=0)
 
-    def score(self, tally: Tensor, targets: Tensor) -> float:
+    def score(self, tally: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
         y = targets.reshape(len(targets), -1).double()  # [n, k]
-        spread = (y - y.mean(dim=0)).square().sum(dim=0)
+        if weights is None:
+            spread, known = (y - y.mean(dim=0)).square().sum(dim=0), ...
+        else:
+            w = weights.reshape(y.shape).double()
+            known = w.sum(dim=0) > 0  # an output whose targets are all left out says nothing
+            mean = (w * y).sum(dim=0) / w.sum(dim=0).clamp(min=torch.finfo(w.dtype).tiny)
+            spread = (w * (y - mean).square()).sum(dim=0)
         perfect = (tally == 0).double()
-        return float(torch.where(spread > 0, 1 - tally / spread, perfect).mean())
+        return float(torch.where(spread > 0, 1 - tally / spread, perfect)[known].mean())
+
+
+def counted(holds: Tensor, weights: Tensor | None) -> Tensor:
+    """How many targets it holds of, each by its weight."""
+    return holds.sum() if weights is None else (holds * weights.double()).sum()
+
+
+def total_of(targets: Tensor, weights: Tensor | None) -> float:
+    """How many targets there are, each by its weight."""
+    return targets.numel() if weights is None else weights.double().sum().item()

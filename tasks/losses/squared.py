@@ -24,3 +24,6 @@ class Squared(Task):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         # reshaped, for [n, 1] and [n] would be broadcast to [n, n]
         return F.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype))
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.tasks.base import Data, DataSpec, Split
+from paceline.tasks.base import Data, DataSpec, Field, Split
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.errors import TaskConfigError
 
@@ -87,3 +87,51 @@ def test_numbers_are_taken_as_targets_unless_one_is_not_finite() -> None:
             load_checked("mine", Numbers(NUMBERS, targets=targets))
     with pytest.raises(TaskConfigError, match=r"targets of torch\.int64, and spec.target_dtype says torch\.float32"):
         load_checked("mine", Numbers(NUMBERS, targets=torch.zeros(8).long()))
+
+
+SEVERAL = replace(NUMBERS, inputs={"a": Field((2,)), "b": Field((), torch.int64)}, weights=True, test_size=8)
+
+
+class Several(Data):
+    spec = SEVERAL  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, **changed: object) -> None:
+        given = {"inputs": {"a": torch.zeros(8, 2), "b": torch.zeros(8).long()}, "weights": torch.ones(8), **changed}
+        self.split = Split(targets=torch.zeros(8), **given)  # pyright: ignore[reportArgumentType]
+
+    def load(self) -> tuple[Split, Split]:
+        return self.split, self.split
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"inputs": torch.zeros(8, 2)}, "inputs in a Tensor; spec.inputs says a dict"),
+        ({"inputs": (torch.zeros(8, 2), torch.zeros(8))}, "inputs in a tuple; spec.inputs says a dict"),
+        ({"inputs": {"a": torch.zeros(8, 2)}}, "inputs ['a']; spec.inputs says ['a', 'b']"),
+        (
+            {"inputs": {"a": torch.zeros(8, 2), "b": torch.zeros(8)}},
+            "inputs['b'] of torch.float32, and spec.inputs['b']",
+        ),
+        ({"inputs": {"a": torch.zeros(7, 2), "b": torch.zeros(8).long()}}, "of 7 inputs and 8 targets"),
+        ({"weights": None}, "without weights, and spec.weights=True says otherwise"),
+        ({"weights": torch.ones(8, 2)}, "weights of [8, 2]; must be [8], one for each sample"),
+        ({"weights": torch.ones(8).long()}, "weights of torch.int64; must be floating, or torch.bool (a mask)"),
+        ({"weights": torch.tensor([1.0] * 5 + [-1.0] * 3)}, "negative or not finite, at first in sample 5"),
+        ({"weights": torch.zeros(8)}, "weights that are all 0, so that nothing counts"),
+    ],
+)
+def test_several_inputs_and_weights_are_held_to_the_spec(changed: dict[str, object], sentence: str) -> None:
+    load_checked("mine", Several())
+    with pytest.raises(TaskConfigError) as caught:
+        load_checked("mine", Several(**changed))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sentence"),
+    [({}, "must have one or more"), ({"a b": Field(())}, "must be a name in Python"), ({"a": 3}, "must be a Field")],
+)
+def test_a_spec_of_several_inputs_names_them(inputs: object, sentence: str) -> None:
+    with pytest.raises(TaskConfigError, match=sentence):
+        check_spec("mine", replace(NUMBERS, inputs=inputs))  # pyright: ignore[reportArgumentType]
