@@ -18,6 +18,7 @@ from ..compat.typer import ClickException
 from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import cost
+from .diff import diff
 from .doctor import doctor
 from .list import list_choices
 from .options import Help
@@ -48,6 +49,7 @@ app.add_typer(cost, name="cost")
 app.command()(sweep)
 app.command()(compare)
 app.command("show")(show_one)
+app.command()(diff)
 app.command()(upload)
 app.command(FORMER_NAME, hidden=True)(upload)
 app.command("list")(list_choices)
@@ -79,6 +81,7 @@ def paceline(
     paceline cost                                days, dollars and kilowatt hours of training, before there is any
     paceline train sync=asp hardware.workers=4   train
     paceline compare                             the runs side by side
+    paceline diff RUN1 RUN2                      what differs between two
     paceline upload                              send runs that were recorded offline to W&B
     paceline doctor                              what works on this machine
     """

@@ -10,7 +10,7 @@ import typer
 
 from .completion import complete_source
 from .options import AllowModule, ConfigDir
-from .output import aligned, note_damage, results_alone, shortest, show, terminal_width
+from .output import aligned, note_all, note_damage, results_alone, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.sources import RunData
@@ -32,6 +32,9 @@ def show_one(
     ] = None,
     format: Annotated[Literal["text", "json"], typer.Option(help="json holds the curves' points, too.")] = "text",
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw curves without block characters.")] = False,
+    command: Annotated[
+        bool, typer.Option("--command", help="Print the one line that repeats the run, and nothing else.")
+    ] = False,
     collective: Annotated[
         str | None,
         typer.Option(
@@ -57,16 +60,21 @@ def show_one(
     paceline show first-asp
     paceline show my-sweep/0003-seed-1
     paceline show first-asp --format json
+    paceline show first-asp --command
     paceline show --collective ring hardware.workers=6 --html ring.html
     """
     if collective is not None:
+        _check_no_run(command)
         from .collective import show_collective
 
         show_collective(collective, run or [], config_dir, allow_module or [], format == "json", html, svg)
         return
     _check_alone(run, {"--html": html, "--svg": svg, "--config-dir": config_dir, "--allow-module": allow_module})
     assert run is not None
-    _show_run(run[0], format == "json", ascii)
+    if command:
+        _show_command(run[0])
+    else:
+        _show_run(run[0], format == "json", ascii)
 
 
 def _check_alone(runs: list[str] | None, options: dict[str, object]) -> None:
@@ -81,8 +89,30 @@ def _check_alone(runs: list[str] | None, options: dict[str, object]) -> None:
             raise RunNameError(f"{option}: goes with --collective NAME")
 
 
+def _check_no_run(command: bool) -> None:
+    from ..tracking.errors import RunNameError
+
+    if command:
+        raise RunNameError("--command: goes with a run, and --collective NAME shows none")
+
+
+def _show_command(name: str) -> None:
+    """Raises RunNameError where the run's configuration is not known, or not one of this version's."""
+    from ..engine.repeat import command_of
+    from ..tracking.errors import RunNameError
+
+    run = find(name)
+    note_damage([run])
+    try:
+        line, notes = command_of(run.config)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RunNameError(f"{name}: its configuration is not one that this version can compose ({error})") from None
+    note_all(notes)
+    show(line)
+
+
 def _show_run(run: str, as_json: bool, ascii: bool) -> None:
-    data = _find(run)
+    data = find(run)
     note_damage([data])
     if as_json:
         show(json.dumps(_as_json(data), indent=2))
@@ -107,7 +137,7 @@ def _show_text(data: "RunData", ascii: bool) -> None:
     show("\n".join(lines + "\n" for lines in paragraphs if lines))
 
 
-def _find(name: str) -> "RunData":
+def find(name: str) -> "RunData":
     """Raises RunNameError or CorruptRunError."""
     from ..engine import ROOT
     from ..tracking import sources
@@ -169,7 +199,9 @@ def _configuration(run: "RunData", overrides: list[str] | None) -> str:
 
 
 def _command(overrides: list[str]) -> str:
-    return shlex.join(["paceline", "train", *overrides])
+    from ..engine.repeat import quoted
+
+    return quoted(["paceline", "train", *overrides])
 
 
 def _curves(run: "RunData", blocks: bool) -> str:

@@ -1,5 +1,6 @@
 """`paceline train`: one run, from its overrides to a result row."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from .plan import raw_checked
 
 if TYPE_CHECKING:
     from ..engine import Result
+    from ..engine.config_file import Merged
     from ..engine.plan import Plan
 
 
@@ -22,6 +24,14 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything that can be checked without data, and train nothing.")
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Begin with what a file says: a run's config.yaml, or one of your own; overrides win.",
+            show_default=False,
+        ),
+    ] = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     name: Annotated[
@@ -59,6 +69,7 @@ def train(
     paceline train strategy=pipeline strategy.stages=4 model.hidden=[64,64,64]
     paceline train experiment=fashion_cnn epochs=1  a preset, shortened
     paceline train sync=asp --dry-run               is the configuration good?
+    paceline train --config runs/NAME/config.yaml seed=1   as a run was, with another seed
     paceline train --resume NAME epochs=10          go on with a run
     paceline train sync=asp --trace trace.json      who waits for whom, and when?
     torchrun --nproc-per-node 4 --no-python paceline train
@@ -68,28 +79,44 @@ def train(
     from .. import engine
 
     chosen, allowed = from_agent(overrides or []), allow_module or []
+    merged = None if config is None else _with_file(config, chosen, config_dir, resume)
+    if merged is not None:
+        chosen = merged.overrides
+    blamed = nullcontext() if merged is None else merged.blamed()
     if dry_run:
-        prepared = engine.prepare(
-            chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
-        )
-        planned = prepared.plan()
+        with blamed:
+            prepared = engine.prepare(
+                chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
+            )
+            planned = prepared.plan()
         note_all(planned.notes)
         if format == "json":
             show_json(raw_checked(prepared, planned))
         else:
             show(_checked(planned))
         return
-    result = engine.run(
-        chosen,
-        config_dir=config_dir,
-        allow_modules=allowed,
-        name=name,
-        resume=resume,
-        trace=trace,
-        trust_checkpoint=trust_checkpoint,
-    )
+    with blamed:
+        result = engine.run(
+            chosen,
+            config_dir=config_dir,
+            allow_modules=allowed,
+            name=name,
+            resume=resume,
+            trace=trace,
+            trust_checkpoint=trust_checkpoint,
+        )
     if result is not None:  # None: torchrun's workers that are not the chief
         _print_result(result, trace, format)
+
+
+def _with_file(file: Path, overrides: list[str], config_dir: Path | None, resume: str | None) -> "Merged":
+    """Raises `ConfigError`."""
+    from ..engine.config_file import with_file
+    from ..engine.errors import ConfigError
+
+    if resume is not None:
+        raise ConfigError(f"--config {file}: a resumed run has its own; --resume {resume} goes on as it began")
+    return with_file(file, overrides, config_dir)
 
 
 def _checked(plan: "Plan") -> str:

@@ -275,6 +275,38 @@ def instead(overrides: list[str], choices: dict[str, str]) -> list[str]:
     return [*kept, *(f"{group}={name}" for group, name in choices.items())]
 
 
+def choices_in(overrides: list[str]) -> dict[str, str]:
+    """The choices among them, by group. Raises `ConfigError`."""
+    parsed = _check_grammar(overrides)
+    chosen = {override.get_key_element(): override.value() for override in parsed if not override.is_delete()}
+    return {group: name for group, name in chosen.items() if group in GROUPS and isinstance(name, str)}
+
+
+def keys_in(overrides: list[str]) -> set[str]:
+    """The keys and groups that they are about. Raises `ConfigError`."""
+    return {_parsed(text).get_key_element().lstrip("+~") for text in overrides}
+
+
+def after(told: list[str], given: list[str], usual: dict[str, str]) -> list[str]:
+    """`given` after `told`: where it makes another choice, what `told` says of the former one goes, but for the number
+    of workers. `usual`: the choices where nothing is said. Raises `ConfigError`.
+    """
+    before = usual | choices_in(told)
+    others = {group for group, name in choices_in(given).items() if before.get(group) != name}
+    paths = [_parsed(text).get_key_element().lstrip("+~") for text in told]
+    kept = [
+        text
+        for text, path in zip(told, paths, strict=True)
+        if path == "hardware.workers" or not any(_is_of(path, group) for group in others)
+    ]
+    return [*kept, *given]
+
+
+def _is_of(path: str, group: str) -> bool:
+    section = group.partition("@")[2] or group.replace("/", ".")
+    return path == group or path.startswith((f"{section}.", f"{group}/"))
+
+
 def _no_such_key(
     message: str,
     cause: BaseException | None,
@@ -363,7 +395,7 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
                 f"{path[-1]}.{next(iter(section[path[-1]]))}=..."
             )
         section[path[-1]] = override.value()
-    for key in (key.replace(".knobs.", ".") for key in _hidden_keys(plain, "")):
+    for key in hidden_keys(plain):
         raise ConfigError(f"{key}: looked like a secret and was not stored with the run; give it again: {key}=...")
     try:
         return Experiment.model_validate(plain)
@@ -377,7 +409,8 @@ def _is_hidden(plain: Any, path: list[str]) -> bool:
     return HIDDEN in str(plain)
 
 
-def _hidden_keys(node: Any, path: str) -> list[str]:
+def hidden_keys(node: Any, path: str = "") -> list[str]:
+    """Of an experiment as plain values, the keys, as typed, whose values were hidden when it was stored."""
     if isinstance(node, dict):
-        return [found for key, value in node.items() for found in _hidden_keys(value, f"{path}.{key}".strip("."))]
-    return [path] if HIDDEN in str(node) else []
+        return [found for key, value in node.items() for found in hidden_keys(value, f"{path}.{key}".strip("."))]
+    return [path.replace(".knobs.", ".")] if HIDDEN in str(node) else []

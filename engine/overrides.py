@@ -20,8 +20,7 @@ def overrides_of(config: dict[str, Any]) -> list[str]:
     choices = {group: mine[group]["name"] for group in BY_NAME}
     ours = {group: name for group, name in choices.items() if (CONF / group / f"{name}.yaml").is_file()}
     sections = _section_choices(mine)
-    listed = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
-    usual = {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
+    usual = usual_choices()
     default = compose([f"{group}={name}" for group, name in (ours | sections).items()]).model_dump()
     typed = [f"{group}={name}" for group, name in choices.items() if usual.get(group) != name]
     typed += [f"{group}={name}" for group, name in sections.items()]
@@ -32,6 +31,12 @@ def overrides_of(config: dict[str, Any]) -> list[str]:
         else:
             typed += _differences(key, default.get(key, _MISSING), value)
     return typed
+
+
+def usual_choices() -> dict[str, Any]:
+    """By group: what is chosen where nothing is said."""
+    listed = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    return {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
 
 
 _MISSING, _OTHER = object(), object()

@@ -34,10 +34,12 @@ class Mutation:
 
 MUTATIONS = [
     # -- several inputs, and weights
-    Mutation("engine/loop.py", "if job.sync.synchronous:", "if False:", "tests/engine/test_several_inputs.py -k weighted"),
+    Mutation(
+        "engine/loop.py", "if job.sync.synchronous:", "if False:", "tests/engine/test_several_inputs.py -k weighted"
+    ),
     Mutation(
         "tasks/losses/base.py",
-        "(losses * targets.tensors[\"weights\"].to(losses.dtype)).mean()",
+        '(losses * targets.tensors["weights"].to(losses.dtype)).mean()',
         "losses.mean()",
         "tests/engine/test_several_inputs.py -k weighted",
     ),
@@ -46,6 +48,26 @@ MUTATIONS = [
         "    return module(*positional, **named)",
         "    return module(*positional, *named.values())",
         "tests/engine/test_several_inputs.py -k positional",
+    ),
+    # -- configurations to share
+    Mutation(
+        "engine/compose.py",
+        'return path == group or path.startswith((f"{section}.", f"{group}/"))',
+        "return path == group",
+        "tests/engine/test_config_file.py",
+    ),
+    Mutation(
+        "engine/config_file.py",
+        "if key and key[1] in keys_in(self.told) and key[1] not in keys_in(self.given):",
+        "if key and key[1] in keys_in(self.told):",
+        "tests/cli/test_cli_diff.py tests/engine/test_config_file.py",
+    ),
+    Mutation("engine/repeat.py", "if word.isprintable():", "if True:", "tests/engine/test_config_file.py"),
+    Mutation(
+        "tracking/difference.py",
+        "return self.second - self.first",
+        "return self.first - self.second",
+        "tests/tracking/test_difference.py",
     ),
     # -- what training takes
     Mutation(

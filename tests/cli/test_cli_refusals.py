@@ -220,7 +220,19 @@ def test_under_torchrun_a_failed_worker_leaves_at_once(paceline, monkeypatch: py
 
 def test_every_command_is_documented() -> None:
     commands = typer.main.get_command(paceline.cli.main.app).commands  # pyright: ignore[reportAttributeAccessIssue]
-    assert set(commands) == {"train", "plan", "cost", "sweep", "compare", "show", "upload", "sync", "list", "doctor"}
+    assert set(commands) == {
+        "train",
+        "plan",
+        "cost",
+        "sweep",
+        "compare",
+        "show",
+        "diff",
+        "upload",
+        "sync",
+        "list",
+        "doctor",
+    }
     assert all(command.help for command in commands.values())
 
 

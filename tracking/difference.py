@@ -1,0 +1,127 @@
+"""What differs between two runs: configuration, what they ran on, results."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from .columns import BY_KEY, COLUMNS, anything
+from .compare import rows
+from .errors import CorruptRunError
+from .files import UnusableFileError, read_json
+from .run_directory import RunDirectory
+from .selection import configured
+from .sources import RunData
+from .values import finite
+
+OF_THE_RUN = ("run", "front", "runs", "others", "why")  # no results
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`difference`: the second less the first, of numbers; `ratio`: of the second to the first, where that is not 0."""
+
+    key: str
+    first: Any  # None: not known
+    second: Any
+
+    @property
+    def difference(self) -> float | None:
+        if not (_is_number(self.first) and _is_number(self.second)):
+            return None
+        return self.second - self.first
+
+    @property
+    def ratio(self) -> float | None:
+        return self.second / self.first if self.difference is not None and self.first else None
+
+    def plain(self) -> dict[str, Any]:
+        told = {"key": self.key, "first": self.first, "second": self.second}
+        return told if self.difference is None else {**told, "difference": self.difference, "ratio": self.ratio}
+
+    def texts(self) -> list[str]:
+        """For people, by the column's units: key, first, second, difference, percent of the first."""
+        column = BY_KEY.get(self.key)
+        if column is None:
+            return [self.key, anything(self.first), anything(self.second), "", ""]
+        both = ["-" if value is None else column.text(value) for value in (self.first, self.second)]
+        if self.difference is None or not column.is_number:
+            return [column.title, *both, "", ""]
+        apart = column.text(abs(self.difference))
+        sign = "" if apart == column.text(0) else "+" if self.difference > 0 else "-"
+        percent = f"{self.ratio - 1:+.1%}" if self.ratio is not None and self.first > 0 else ""
+        return [column.title, *both, sign + apart, percent]
+
+
+@dataclass(frozen=True)
+class Difference:
+    first: str  # the runs' names
+    second: str
+    configuration: list[Pair]  # by the keys of the command line
+    environment: list[Pair] | None  # by the keys of environment.json; None: of one of them it was not recorded
+    results: list[Pair]  # by the keys of columns; numbers that are the same, too
+
+    def plain(self) -> dict[str, Any]:
+        return finite(
+            {
+                "first": self.first,
+                "second": self.second,
+                "configuration": [pair.plain() for pair in self.configuration],
+                "environment": None if self.environment is None else [pair.plain() for pair in self.environment],
+                "results": [pair.plain() for pair in self.results],
+            }
+        )
+
+
+def difference(first: RunData, second: RunData) -> Difference:
+    """Raises CorruptRunError for a damaged environment.json."""
+    chosen = [{key: value for key, value in configured(run).items() if key != "name"} for run in (first, second)]
+    places = [_environment(run) for run in (first, second)]
+    environment = None if None in places else _differing(*(_flat(place or {}) for place in places))
+    return Difference(first.name, second.name, _differing(*chosen), environment, _results(first, second))
+
+
+def _results(first: RunData, second: RunData) -> list[Pair]:
+    one, other = rows([first, second])
+    configured_keys = {"strategy", "sync", *configured(first), *configured(second)}
+    keys = [column.key for column in COLUMNS if column.key not in (*OF_THE_RUN, *configured_keys)]
+    pairs = [Pair(key, one.get(key), other.get(key)) for key in keys]
+    weights = Pair("model_sha256", first.summary.get("model_sha256"), second.summary.get("model_sha256"))
+    known = [pair for pair in pairs if pair.first is not None or pair.second is not None]
+    return [pair for pair in known if BY_KEY[pair.key].is_number or pair.first != pair.second] + [
+        pair for pair in [weights] if pair.first != pair.second
+    ]
+
+
+def _environment(run: RunData) -> dict[str, Any] | None:
+    """None: not recorded."""
+    if run.path is None:
+        return None
+    file = RunDirectory(run.path).environment
+    try:
+        content = read_json(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{file} {error}") from None
+    if not isinstance(content, dict):
+        raise CorruptRunError(f"{file} holds no JSON object")
+    return content
+
+
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[Pair]:
+    """Those that differ: 1 and 1.0 and true do."""
+    pairs = [Pair(key, one.get(key), other.get(key)) for key in {**one, **other}]
+    return [pair for pair in pairs if json.dumps(pair.first, default=str) != json.dumps(pair.second, default=str)]
+
+
+def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
