@@ -3,23 +3,33 @@
 >>> from paceline import engine
 >>> result = engine.run(["sync=asp", "hardware.workers=2"])
 >>> result.accuracy
+>>> engine.compare([result, "another-run"], baseline=result)
+
+docs/python.md has the rest.
 """
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .session import Prepared, Result, find_fit, prepare, run
+    from .comparison import Comparison, compare
+    from .results import Result, load
+    from .session import Prepared, find_fit, prepare, run
 
-__all__ = ["ROOT", "Prepared", "Result", "find_fit", "prepare", "run"]
+__all__ = ["ROOT", "Comparison", "Prepared", "Result", "compare", "find_fit", "load", "prepare", "run"]
 
 ROOT = Path("runs")  # where run directories are made, relative to where the command is given
+
+_MODULES = {
+    **dict.fromkeys(("Comparison", "compare"), "comparison"),
+    **dict.fromkeys(("Result", "load"), "results"),
+    **dict.fromkeys(("Prepared", "find_fit", "prepare", "run"), "session"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Load on first use: the command line asks for torch only when a run needs it."""
-    if name in __all__:
-        from . import session as module
-
-        return getattr(module, name)
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

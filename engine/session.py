@@ -30,6 +30,8 @@ from .errors import ConfigError, DivergedError, MachineError
 from .experiment import Experiment
 from .failures import exit_code_of
 from .launchers import is_first, launcher_of
+from .results import Result
+from .settings import Settings, asked
 from .signals import noted
 from .stored import Stored, check_identity, identity, read_stored
 
@@ -41,28 +43,6 @@ if TYPE_CHECKING:
     from .launchers.base import Handle
     from .plan import Plan
     from .timetable import Timetable
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run: its directory and its summary (see tracking/run_directory.py)."""
-
-    path: Path
-    summary: dict[str, Any]
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.summary["accuracy"]
-
-    @property
-    def throughput(self) -> float | None:
-        """Samples a second of all workers; None: the run was too short to measure."""
-        return self.summary["throughput"]
-
-    def __str__(self) -> str:
-        from ..tracking.compare import render, rows
-
-        return render(rows([self.summary]))
 
 
 @dataclass(frozen=True)
@@ -123,7 +103,7 @@ class Prepared:
 
 
 def prepare(
-    overrides: Sequence[str] = (),
+    overrides: Settings = (),
     config_dir: Path | str | None = None,
     allow_modules: Sequence[str] = (),
     name: str | None = None,
@@ -131,25 +111,35 @@ def prepare(
     root: Path | str = ROOT,
     trace: Path | str | None = None,
     trust_checkpoint: bool = False,
+    **settings: Any,
 ) -> Prepared:
-    """Compose and check the configuration. Raises `ConfigError` and other errors with an `exit_code`."""
+    """Compose and check the configuration: see settings.py. `settings`: further keys of it, `sync="asp"`.
+
+    Raises `ConfigError` and other errors with an `exit_code`.
+    """
+    given = asked(overrides, settings)
+    allow_modules = [*allow_modules, *given.allowed]
     directory = stored = chosen = None
     trace_file = _trace_file(Path(trace)) if trace is not None else None
     if resume is not None:
         if name is not None:
             raise ConfigError(f"--name {name}: a resumed run keeps its name")
         run_name, _, step = resume.partition("@")
+        if given.experiment is not None or given.built:
+            raise ConfigError(f"--resume {run_name}: a resumed run goes on as it was; give what changes as overrides")
         directory = RunDirectory.open(root, run_name)
         if (directory.path / SWEEP_NOTE).exists():
             sweep = directory.path.parent.name
             how = f"paceline sweep --resume --name {sweep}"
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
         stored = read_stored(directory)
-        experiment = override_stored(stored.experiment, list(overrides))
+        experiment = override_stored(stored.experiment, given.overrides)
         launcher_of(experiment).check(experiment, resumes=True)
         chosen = _checkpoint(directory, step)
     else:
-        experiment = compose(list(overrides), Path(config_dir) if config_dir else None)
+        experiment = given.experiment
+        if experiment is None:
+            experiment = given.completed(compose(given.overrides, Path(config_dir) if config_dir else None))
         if name is not None:
             experiment = experiment.model_copy(update={"name": name})
     if trust_checkpoint and (experiment.weights is None or resume is not None):
@@ -276,7 +266,7 @@ def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan", data: "Data")
 
 
 def run(
-    overrides: Sequence[str] = (),
+    overrides: "Settings | Prepared" = (),
     *,
     config_dir: Path | str | None = None,
     allow_modules: Sequence[str] = (),
@@ -286,15 +276,26 @@ def run(
     quiet: bool = False,
     trace: Path | str | None = None,
     trust_checkpoint: bool = False,
+    **settings: Any,
 ) -> Result | None:
     """Train, as `paceline train` does; returns the result (None on torchrun's workers that are not the chief).
 
-    `root`: where run directories are made. `quiet`: no progress on stderr. `trace`: a file to write every worker's
-    compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed
-    checkpoint that `weights` names. Raises errors with an `exit_code` (docs/running.md, "How it fails").
+    `overrides`: the configuration in any form that settings.py knows, or what `prepare` returned, which has the other
+    options already; `settings`: further keys of it: `run(sync="asp", hardware={"workers": 2})`. `root`: where run
+    directories are made. `quiet`: no progress on stderr. `trace`: a file to write every worker's compute,
+    communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed checkpoint
+    that `weights` names. Raises errors with an `exit_code` (docs/running.md, "How it fails").
     """
     with noted():
-        prepared = prepare(overrides, config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
+        if isinstance(overrides, Prepared):
+            if settings or allow_modules or trust_checkpoint or any((config_dir, name, resume, trace)):
+                raise ConfigError(
+                    "what engine.prepare returned is run as it is; give it these options, and run the rest"
+                )
+            prepared = overrides
+        else:
+            options = (config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
+            prepared = prepare(overrides, *options, **settings)
         plan = prepared.plan()
         if not quiet and is_first():
             for text in plan.notes:

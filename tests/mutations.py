@@ -772,6 +772,31 @@ MUTATIONS = [
         "total += float((stacked - stacked.mean(0)).square().sum())",
         "tests/engine/test_spread.py",
     ),
+    # -- from Python
+    Mutation(
+        "engine/settings.py",
+        "into.allowed.append(cls.__module__)",
+        "pass",
+        "tests/engine/test_settings.py",
+    ),
+    Mutation(
+        "engine/settings.py",
+        "sum(section.get(key) == value for key, value in choice.knobs.items())",
+        "len(choice.knobs)",
+        "tests/engine/test_settings.py",
+    ),
+    Mutation(
+        "tracking/frames.py",
+        "for record in lived(run.records):",
+        "for record in run.records:",
+        "tests/tracking/test_frames.py",
+    ),
+    Mutation(
+        "tracking/display.py",
+        "{escape(shown(text, 500))}",
+        "{text}",
+        "tests/tracking/test_frames.py",
+    ),
     # -- what is trained
     Mutation(
         "tasks/evaluation.py",

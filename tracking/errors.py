@@ -35,3 +35,9 @@ class UploadError(Exception):
     """W&B did not take runs: no API key, no server, no permission."""
 
     exit_code = 3
+
+
+class MissingPackageError(Exception):
+    """What was asked for takes a package that is optional, and not there."""
+
+    exit_code = 3

@@ -4,7 +4,8 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -60,24 +61,25 @@ def draw(sheet: Sheet, figures: list[Figure], directory: Path) -> list[Path]:
         return [
             file
             for figure in figures
-            for name, canvas in _canvases(sheet, figure)
-            for file in _write(canvas, directory / (f"modelled-{name}" if figure.modelled else name), figure.modelled)
+            for name, make in canvases(sheet, figure)
+            for file in _write(make(), directory / (f"modelled-{name}" if figure.modelled else name), figure.modelled)
         ]
     except OSError as error:
         raise StorageError(f"cannot write pictures to {directory}: {error.strerror or error}") from error
 
 
-def _canvases(sheet: Sheet, figure: Figure) -> "Iterator[tuple[str, Canvas]]":
+def canvases(sheet: Sheet, figure: Figure) -> "Iterator[tuple[str, Callable[[], Canvas]]]":
+    """The name and the picture, which is made when it is asked for; of lines one along each axis."""
     match figure:
         case Lines():
             for x in (x for x in figure.x if x.pictured):
-                yield f"{_slug(figure.name)}-{_slug(x.name)}", _lines(sheet.runs, figure, x)
+                yield f"{_slug(figure.name)}-{_slug(x.name)}", partial(_lines, sheet.runs, figure, x)
         case Rows():
-            yield _slug(figure.name), _rows(sheet.runs, figure)
+            yield _slug(figure.name), partial(_rows, sheet.runs, figure)
         case Histogram():
-            yield _slug(figure.name), _histogram(sheet.runs, figure)
+            yield _slug(figure.name), partial(_histogram, sheet.runs, figure)
         case Against():
-            yield _slug(figure.name), _against(figure)
+            yield _slug(figure.name), partial(_against, figure)
         case _:
             raise AssertionError(f"there is no picture of {figure.kind}")
 

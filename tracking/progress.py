@@ -8,15 +8,26 @@ import time
 from typing import Any, TextIO
 
 from .columns import METRICS
+from .mirror import Sink
 from .run_directory import Record
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
-def progress(stream: TextIO | None = None) -> "Bar | Lines":
-    """A bar when `stream` (standard error) is a terminal, else plain lines."""
+def progress(stream: TextIO | None = None) -> Sink:
+    """A bar when `stream` (standard error) is a terminal, a line in place in a notebook, else plain lines."""
+    if stream is None and in_notebook():
+        from .notebook import Cell
+
+        return Cell()
     chosen = sys.stderr if stream is None else stream
     return Bar(chosen) if chosen.isatty() else Lines(chosen)
+
+
+def in_notebook() -> bool:
+    """Whether IPython runs this process for a notebook, and not in a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 class Lines:

@@ -1,0 +1,160 @@
+"""What `engine.run` and its like are given for a configuration, in any form that Python has for one.
+
+Overrides as on the command line, one text with several of them, a nested mapping (a dict, or one of OmegaConf's), a
+whole configuration that was composed or stored, or an experiment.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..conf.groups import BY_NAME
+from ..tracking.files import UnusableFileError, check_values
+from .errors import ConfigError
+from .experiment import CONF, Choice, Experiment, explain, from_config, from_plain, shipped
+from .grammar import as_override
+
+Settings = str | Sequence[str] | Mapping[str, Any] | Experiment
+_STORED = {"name", "target", "knobs"}  # the keys of a choice in a run's config.yaml
+_NAMED = (*BY_NAME, "hardware", "tracking")  # groups: of a mapping, `name` is the choice
+
+
+@dataclass
+class Asked:
+    """`built`: the choices that name a class instead of a file; `allowed`: the modules of classes that were given as
+    objects; `experiment`: all of it, where a whole configuration was given.
+    """
+
+    overrides: list[str] = field(default_factory=list[str])
+    built: dict[str, Choice] = field(default_factory=dict[str, Choice])
+    allowed: list[str] = field(default_factory=list[str])
+    experiment: Experiment | None = None
+
+    def completed(self, composed: Experiment) -> Experiment:
+        """`composed` of the overrides, with the classes that were asked for. Raises `ConfigError`."""
+        if not self.built:
+            return composed
+        plain = {group: choice.model_dump() for group, choice in self.built.items()}
+        try:
+            check_values(plain)  # or the run's config.yaml could not be read again
+            return Experiment.model_validate(composed.model_dump() | plain)
+        except UnusableFileError as error:
+            raise ConfigError(f"the configuration {error}") from None
+        except ValidationError as error:
+            raise ConfigError(explain(error)) from None
+
+
+def asked(settings: Settings, more: Mapping[str, Any] | None = None) -> Asked:
+    """`more`: keyword arguments, which come last. Raises `ConfigError`."""
+    found = _asked(settings)
+    if not more:
+        return found
+    if found.experiment is not None:
+        raise ConfigError(f"{next(iter(more))}: a whole configuration is run as it is; change it before it is given")
+    _read(more, found)
+    return found
+
+
+def _asked(settings: Any) -> Asked:
+    if isinstance(settings, Experiment):
+        return Asked(experiment=settings)
+    if isinstance(settings, str):
+        return Asked(shlex.split(settings))
+    plain = _plain(settings)
+    if isinstance(plain, Mapping):
+        if (whole := _whole(plain)) is not None:
+            return Asked(experiment=whole)
+        found = Asked()
+        _read(plain, found)
+        return found
+    if isinstance(plain, Sequence) and all(isinstance(text, str) for text in plain):
+        return Asked(list(plain))
+    raise ConfigError(
+        f"{type(settings).__name__}: is no configuration; give a list of overrides such as ['sync=asp'], a dict such "
+        "as {'sync': 'asp'}, a configuration of OmegaConf's, or what engine.prepare returned"
+    )
+
+
+def _plain(settings: Any) -> Any:
+    from omegaconf import DictConfig, ListConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not isinstance(settings, DictConfig | ListConfig):
+        return settings
+    try:
+        return OmegaConf.to_container(settings, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the configuration cannot be resolved: {str(error).splitlines()[0]}") from None
+
+
+def _whole(plain: Mapping[str, Any]) -> Experiment | None:
+    """Where each group is there with its class: as Hydra composes it, or as a run's config.yaml has it."""
+    sections = [plain.get(group) for group in BY_NAME]
+    if all(isinstance(section, Mapping) and section.keys() == _STORED for section in sections):
+        return from_plain(dict(plain))
+    if all(isinstance(section, Mapping) and "_target_" in section for section in sections):
+        return from_config(dict(plain), {group: _name_of(group, plain[group]) for group in BY_NAME})
+    return None
+
+
+def _read(mapping: Mapping[str, Any], into: Asked) -> None:
+    for key, value in mapping.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{key!r}: a key of a configuration is text")
+        if isinstance(value, type):
+            into.built[key] = _of_class(key, value, {}, into)
+        elif isinstance(value, Mapping) and key in _NAMED:
+            _read_choice(key, dict(value), into)
+        else:
+            into.overrides += _overrides(key, value)
+
+
+def _read_choice(group: str, section: dict[str, Any], into: Asked) -> None:
+    """`{"name": "ssp", "staleness": 3}`, `{"_target_": "mine.wide.Wide", "width": 64}`, or knobs alone."""
+    if section.keys() == _STORED and isinstance(section["knobs"], Mapping):
+        target, knobs, name = section["target"], dict(section["knobs"]), section["name"]
+        into.built[group] = Choice(name=str(name), target=str(target), knobs=knobs)
+        return
+    target, name = section.pop("_target_", None), section.pop("name", None)
+    if target is not None and group not in BY_NAME:
+        raise ConfigError(f"{group}._target_: the choices of {group} name no class; see: paceline list {group}")
+    if isinstance(target, type):
+        into.built[group] = _of_class(group, target, section, into)
+    elif target is not None:
+        chosen = name or _name_of(group, {**section, "_target_": target})
+        into.built[group] = Choice(name=str(chosen), target=str(target), knobs=section)
+    else:
+        into.overrides += [] if name is None else _overrides(group, name)
+        into.overrides += [each for key, value in section.items() for each in _overrides(f"{group}.{key}", value)]
+
+
+def _of_class(group: str, cls: type, knobs: dict[str, Any], into: Asked) -> Choice:
+    if group not in BY_NAME:
+        raise ConfigError(f"{group}={cls.__name__}: is a class, and {group} is no group whose choices are classes")
+    if "<locals>" in cls.__qualname__ or "." in cls.__qualname__:
+        raise ConfigError(
+            f"{group}={cls.__name__}: is defined inside of {cls.__qualname__.rpartition('.')[0]}, where workers cannot "
+            "find it; define it at the top of a module"
+        )
+    into.allowed.append(cls.__module__)
+    return Choice(name=cls.__name__, target=f"{cls.__module__}.{cls.__qualname__}", knobs=knobs)
+
+
+def _overrides(key: str, value: Any) -> list[str]:
+    """Of a nested mapping, those of its leaves."""
+    if isinstance(value, Mapping) and value:
+        return [each for inner, found in value.items() for each in _overrides(f"{key}.{inner}", found)]
+    return [f"{key}={as_override(dict(value) if isinstance(value, Mapping) else value)}"]
+
+
+def _name_of(group: str, section: Mapping[str, Any]) -> str:
+    """Of the choices of ours with this class, the one that it has most values of; else the class's name."""
+    target = str(section["_target_"])
+    files = sorted((CONF / group).glob("*.yaml"))
+    ours = [choice for choice in (shipped(group, file.stem) for file in files) if choice.target == target]
+    if not ours:
+        return target.rpartition(".")[2]
+    return max(ours, key=lambda choice: sum(section.get(key) == value for key, value in choice.knobs.items())).name

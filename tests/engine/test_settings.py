@@ -1,0 +1,114 @@
+"""A configuration in any form that Python has for one is the same experiment."""
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from torch import nn
+
+from paceline.engine import prepare
+from paceline.engine.compose import compose
+from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import Experiment
+from paceline.engine.settings import asked
+
+TYPED = ["sync=ssp", "sync.staleness=2", "hardware.workers=3", "optimizer.lr=0.2", "model.hidden=[16,8]", "name=x"]
+NESTED = {
+    "sync": {"name": "ssp", "staleness": 2},
+    "hardware": {"workers": 3},
+    "optimizer.lr": 0.2,
+    "model": {"hidden": [16, 8]},
+    "name": "x",
+}
+
+
+class Net(nn.Linear):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__(width, 2)
+
+
+def experiment(settings: Any, **more: Any) -> Experiment:
+    given = asked(settings, more)
+    return given.experiment or given.completed(compose(given.overrides))
+
+
+def test_a_mapping_of_any_kind_says_what_overrides_say() -> None:
+    expected = compose(TYPED)
+    flat = {"sync": "ssp", "sync.staleness": 2, "hardware.workers": 3, "optimizer.lr": 0.2, "model.hidden": [16, 8]}
+    assert experiment(TYPED) == expected
+    assert experiment(" ".join(TYPED)) == expected
+    assert experiment(NESTED) == expected
+    assert experiment({**flat, "name": "x"}) == expected
+    assert experiment(OmegaConf.create(NESTED)) == expected
+    assert experiment(OmegaConf.create({**NESTED, "batch_size": 4, "steps": "${batch_size}"})).steps == 4
+    assert experiment((), **{key: value for key, value in NESTED.items() if "." not in key}, optimizer={"lr": 0.2}) == (
+        expected
+    )
+    assert experiment(
+        TYPED[:2], hardware={"workers": 3}, optimizer={"lr": 0.2}, model={"hidden": [16, 8]}, name="x"
+    ) == (expected)
+
+
+def test_values_are_read_back_as_what_they_are() -> None:
+    odd = {"name": "null", "weights": "a file's {name}, 'x\\", "tracking": {"project": "3", "tags": ["1e-3", "a b"]}}
+    found = experiment(odd)
+    assert (found.name, found.weights) == ("null", odd["weights"])
+    assert (found.tracking["project"], found.tracking["tags"]) == ("3", ["1e-3", "a b"])
+    assert experiment({"steps": None, "sync": {"name": "bsp", "find_unused": True}}).sync.knobs["find_unused"] is True
+
+
+def test_a_whole_configuration_is_run_as_it_is() -> None:
+    stored = compose(TYPED)
+    assert experiment(stored) == stored
+    assert experiment(stored.model_dump()) == stored
+    assert experiment(OmegaConf.create(stored.model_dump())) == stored
+    whole: dict[str, Any] = dict(stored.model_dump())
+    for group, section in whole.items():
+        if isinstance(section, dict) and "target" in section:
+            whole[group] = {"_target_": section["target"], **section["knobs"]}
+    assert experiment(whole) == stored  # asp and ssp have one class: the one with these values
+    with pytest.raises(ConfigError, match="steps: a whole configuration is run as it is"):
+        experiment(stored, steps=3)
+
+
+def test_a_class_is_a_choice_by_its_name_and_its_module_is_allowed() -> None:
+    given = asked({"model": Net, "optimizer": {"_target_": "torch.optim.Adam", "lr": 0.01}})
+    found = given.completed(compose(given.overrides))
+    assert (found.model.name, found.model.target, found.model.knobs) == ("Net", f"{__name__}.Net", {})
+    assert (found.optimizer.name, found.optimizer.knobs) == ("adam", {"lr": 0.01})
+    assert given.allowed == [__name__]
+    assert asked({"model": {"_target_": Net, "width": 5}}).built["model"].knobs == {"width": 5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (3, "int: is no configuration; give a list of overrides"),
+        ([1], "list: is no configuration"),
+        ({3: "x"}, "3: a key of a configuration is text"),
+        ({"hardware": Net}, "hardware=Net: is a class, and hardware is no group"),
+        ({"hardware": {"_target_": "a.B"}}, "hardware._target_: the choices of hardware name no class"),
+        (
+            {"model": type("Inner", (nn.Module,), {"__qualname__": "f.<locals>.Inner"})},
+            "is defined inside of f.<locals>",
+        ),
+        ({"model": {"_target_": "torch.nn.Linear", "device": object()}}, "holds a object, which is no value"),
+        (OmegaConf.create({"steps": "${nothing}"}), "the configuration cannot be resolved"),
+        ({"sink": "asp"}, "sink: there is no such key"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(settings: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        experiment(settings)
+    assert said in str(error.value)
+
+
+def test_what_was_prepared_is_run_as_it_is() -> None:
+    from paceline import engine
+
+    prepared = prepare({"tracking": "none", "steps": 2}, hardware="virtual")
+    assert (prepared.experiment.hardware.fabric, prepared.experiment.steps) == ("virtual", 2)
+    with pytest.raises(ConfigError, match=r"what engine\.prepare returned is run as it is"):
+        engine.run(prepared, steps=3)
+    with pytest.raises(ConfigError, match="--resume x: a resumed run goes on as it was"):
+        prepare({"model": Net}, resume="x")

@@ -1,0 +1,98 @@
+"""Runs in a notebook: tables as HTML, figures as SVG. Each text from a run is shown as text."""
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import TableError
+from .figures.built import sheet_of
+from .figures.request import Request
+from .figures.spec import Against, Lines
+from .pictures import canvases
+from .rendering import for_people
+from .run_directory import write_atomically
+from .sources import RunData
+from .summaries import Row
+from .text import did_you_mean, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_STYLE = "border-collapse:collapse;font-size:90%"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, which a notebook shows. `svg`: the picture itself."""
+
+    name: str
+    svg: str
+
+    def __repr__(self) -> str:
+        return f"Picture({self.name})"
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, file: str | Path) -> Path:
+        """As an SVG file. Raises StorageError."""
+        write_atomically(Path(file), self.svg)
+        return Path(file)
+
+
+def table(rows: Sequence[Row], columns: Sequence[str] = (), caption: str = "") -> str:
+    """A comparison's rows as an HTML table, as `rendering.render` shows them."""
+    titles, numbers, cells = for_people(list(rows), columns)
+    sides = ["right" if is_number else "left" for is_number in numbers]
+    head = "".join(_cell("th", title, side) for title, side in zip(titles, sides, strict=True))
+    body = "".join(
+        f"<tr>{''.join(_cell('td', text, side) for text, side in zip(line, sides, strict=True))}</tr>" for line in cells
+    )
+    above = f"<caption>{escape(shown(caption))}</caption>" if caption else ""
+    return f'<table style="{_STYLE}">{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cell(tag: str, text: str, side: str) -> str:
+    return f'<{tag} style="text-align:{side}">{escape(shown(text, 500))}</{tag}>'
+
+
+def pictures(runs: Sequence[RunData], requests: Sequence[Request] = ()) -> "dict[str, Callable[[], Canvas]]":
+    """What makes each figure of these runs that matplotlib draws, by its name. Raises TableError."""
+    sheet = sheet_of(runs, requests=requests)
+    figures = [figure for section in sheet.sections for figure in section.figures]
+    drawn = [figure for figure in figures if figure.pictured or isinstance(figure, Lines)]
+    if requests:
+        drawn = [figure for figure in drawn if isinstance(figure, Against)]
+    drawn.sort(key=lambda figure: figure.modelled)
+    found: dict[str, Callable[[], Canvas]] = {}
+    for figure in drawn:
+        for name, make in canvases(sheet, figure):
+            found.setdefault(f"modelled-{name}" if figure.modelled and name in found else name, make)
+    return found
+
+
+def plot(runs: Sequence[RunData], what: str) -> Picture:
+    """The figure `what`: a name, the beginning of one (`accuracy`), or `x=... y=... line=...`. Raises TableError."""
+    requests = [Request.parse(what)] if "=" in what else []
+    found = pictures(runs, requests)
+    wanted = what.strip().replace(" ", "-")
+    name = next(iter(found), None) if requests else next((name for name in found if name == wanted), None)
+    name = name or next((name for name in found if name.startswith(f"{wanted}-")), None)
+    if name is None:
+        hint = did_you_mean(wanted, found) or f"there are {', '.join(found) or 'none'}"
+        raise TableError(f"plot {what!r}: these runs have no such figure; {hint}")
+    return Picture(name, _svg(found[name]()))
+
+
+def _svg(canvas: "Canvas") -> str:
+    from matplotlib import rc_context
+
+    content = io.StringIO()
+    with rc_context({"svg.hashsalt": "paceline"}), warnings.catch_warnings():  # the same file each time
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # shown as a box
+        canvas.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    return content.getvalue()
