@@ -671,6 +671,12 @@ MUTATIONS = [
         "tests/strategies/test_collective_costs.py",
     ),
     Mutation(
+        "strategies/exchange/compress/demo.py",
+        "        check_read(values)\n",
+        "",
+        "tests/strategies/test_malformed.py",
+    ),
+    Mutation(
         "strategies/exchange/collectives/recorded.py",
         "adds = all(there[place].isdisjoint(values) for place, values in entries)",
         "adds = True",

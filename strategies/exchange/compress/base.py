@@ -178,6 +178,12 @@ def check_finite(x: Tensor, slot: Slot) -> None:
         raise not_finite(x, slot)
 
 
+def check_read(numbers: Tensor) -> None:
+    """Raises `UnreadableError`: a rule that looks for what is no number before it sends makes no such messages."""
+    if not all_finite(numbers):
+        raise UnreadableError("one of its numbers is NaN or infinite")
+
+
 def check_length(message: Tensor, expected: int) -> None:
     """Raises `UnreadableError`."""
     if message.nbytes != expected:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...errors import NotFiniteError
-from .base import Slot, Summed, Totalling, Vector, all_finite, check_length
+from .base import Slot, Summed, Totalling, Vector, all_finite, check_length, check_read
 from .feedback import ErrorFeedback
 
 
@@ -31,7 +31,9 @@ class _Cast(Summed):
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))
-        return message.view(self.to).to(vector.dtype)
+        rounded = message.view(self.to)
+        check_read(rounded)
+        return rounded.to(vector.dtype)
 
     def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
         rounded = x.to(self.to, copy=True)  # it is summed in place

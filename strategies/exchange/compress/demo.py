@@ -33,7 +33,7 @@ from annotated_types import Ge, Le, Lt
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .base import Compressor, Slot, Vector, check_finite, check_length
+from .base import Compressor, Slot, Vector, check_finite, check_length, check_read
 from .feedback import ErrorFeedback, check_no_momentum
 from .packing import packed_bytes, scale_type
 from .places import bits_of, check_rising, largest_of_rows, pack_places, unpack_places
@@ -74,13 +74,16 @@ class DeMo(Compressor):
             at = largest_of_rows(coefficients, self.count(tiles))
             places.append(at.flatten())
             values.append(coefficients.gather(1, at).flatten().to(x.dtype))
-        return torch.cat([pack_places(torch.cat(places), self.bits), torch.cat(values).view(torch.uint8)])
+        sent = torch.cat(values)
+        check_finite(sent, slot)  # a coefficient may be larger than the numbers that it is of
+        return torch.cat([pack_places(torch.cat(places), self.bits), sent.view(torch.uint8)])
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))
         m = self.entries(vector)
         head = packed_bytes(m, self.bits)
         places, values = unpack_places(message[:head], m, self.bits), message[head:].clone().view(vector.dtype)
+        check_read(values)
         wide = values.to(scale_type(vector.dtype))
         x, at = wide.new_zeros(vector.n), 0
         for piece, tiles in self.tiled(x, vector):

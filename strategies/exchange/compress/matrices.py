@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import LayoutError
-from .base import UnreadableError, Vector, all_finite, check_length
+from .base import Vector, check_length, check_read
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ def read(message: Tensor, vector: Vector, places: list[Place], rank: int) -> Ten
     """Lefts, rights and the rest, one after another -> [n]. Raises `UnreadableError`."""
     check_length(message, message_bytes(vector, places, rank))
     flat = message.clone().view(vector.dtype)  # a message may begin anywhere in memory; its numbers may not
-    if not all_finite(flat):
-        raise UnreadableError("one of its numbers is NaN or infinite")
+    check_read(flat)
     sizes = [(place.m, rank) for place in places] + [(place.n, rank) for place in places]
     *factors, rest = cut(flat, sizes)
     return product(factors[: len(places)], factors[len(places) :], rest, flat.new_empty(vector.n), places)

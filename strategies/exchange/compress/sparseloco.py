@@ -28,7 +28,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from .base import Compressor, Slot, UnreadableError, Vector, check_finite, check_length
+from .base import Compressor, Slot, UnreadableError, Vector, check_finite, check_length, check_read
 from .feedback import ErrorFeedback
 from .packing import pack, packed_bytes, scale_type, unpack
 from .places import bits_of, check_rising, largest_of_rows, pack_places, unpack_places
@@ -53,9 +53,9 @@ class SparseLoCo(Compressor):
         self.bits = bits_of(chunk)
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
+        check_finite(x, slot)
         if self.lossless:
             return x.view(torch.uint8)
-        check_finite(x, slot)
         places = [largest_of_rows(rows, self.count(rows.shape[1])) for rows in self.rows(x)]
         values = [rows.gather(1, at) for rows, at in zip(self.rows(x), places, strict=True)]
         head = pack_places(torch.cat([at.flatten() for at in places]), self.bits) if places else x.new_empty(0)
@@ -69,7 +69,7 @@ class SparseLoCo(Compressor):
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))
         if self.lossless:
-            return message.clone().view(vector.dtype)
+            return self.read(message, vector)
         m, head = self.entries(vector.n), self.scale_bytes(vector)
         middle = head + packed_bytes(m, self.bits)
         places = unpack_places(message[head:middle], m, self.bits)
@@ -86,7 +86,7 @@ class SparseLoCo(Compressor):
     def values(self, scales: Tensor, codes: Tensor, vector: Vector, m: int) -> Tensor:
         """-> [m]. Raises `UnreadableError`."""
         if not self.quantize:
-            return codes.clone().view(vector.dtype)
+            return self.read(codes, vector)
         means = scales.clone().view(scale_type(vector.dtype)).view(-1, 2)
         if not bool(((means >= 0) & means.isfinite()).all()):
             raise UnreadableError("one of its magnitudes is NaN, infinite or negative")
@@ -96,6 +96,12 @@ class SparseLoCo(Compressor):
         code = unpack(codes, m, 2).long()
         magnitudes = means[row, code >> 1]
         return torch.where((code & 1).bool(), -magnitudes, magnitudes).to(vector.dtype)
+
+    def read(self, values: Tensor, vector: Vector) -> Tensor:
+        """Values as they are. Raises `UnreadableError`."""
+        values = values.clone().view(vector.dtype)  # a message may begin anywhere in memory; its numbers may not
+        check_read(values)
+        return values
 
     def nbytes(self, vector: Vector) -> int:
         if self.lossless:
