@@ -28,6 +28,7 @@ from .show import show_one
 from .sweep import sweep
 from .train import train
 from .upload import FORMER_NAME, upload
+from .verify import verify
 
 BUG, MACHINE, WORKER_FAILED, INTERRUPTED = 1, 3, 4, 130
 TERMINATED = 128 + signal.SIGTERM
@@ -46,6 +47,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(plan)
 app.add_typer(cost, name="cost")
+app.command()(verify)
 app.command()(sweep)
 app.command()(compare)
 app.command("show")(show_one)
@@ -80,6 +82,7 @@ def paceline(
     paceline plan strategy=pipeline              what would run, and what it would cost
     paceline cost                                days, dollars and kilowatt hours of training, before there is any
     paceline train sync=asp hardware.workers=4   train
+    paceline verify model=cnn                    does it train the same in every way?
     paceline compare                             the runs side by side
     paceline diff RUN1 RUN2                      what differs between two
     paceline upload                              send runs that were recorded offline to W&B

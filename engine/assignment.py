@@ -13,7 +13,8 @@ class Assignment:
     """`run`: the run directory. `identity`: see stored.py; checkpoints have it.
 
     `resume`: the checkpoint to go on from. `trace`: the file to write a trace to. `timetable`: with it, that of
-    the strategy's schedule (timetable.py).
+    the strategy's schedule (timetable.py). `witness`: instead of evaluating and saving, its workers write down what
+    there is after each step (witness.py).
     """
 
     experiment: Experiment
@@ -24,3 +25,4 @@ class Assignment:
     resume: Path | None = None
     trace: Path | None = None
     timetable: dict[str, Any] | None = None
+    witness: bool = False

@@ -36,6 +36,26 @@ def launch(
     the workers' handle, to stop them from elsewhere. `memory`: bytes that the largest worker is planned to need.
     Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
     """
+    handle = to_the_end(launcher, assignment, layout, survives, preload, started, memory)
+    if not launcher.tells(layout) or _is_complete(assignment.run):  # a signal may come in the last step, or later
+        return
+    if handle.stop_signal:
+        name = signal.Signals(handle.stop_signal).name
+        raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment)}", 128 + handle.stop_signal)
+    who = "the workers stopped before the last step though this command was not told to stop (a signal to a worker?)"
+    raise WorkerFailedError(f"{who}; {what_is_saved(assignment)}", WORKER_FAILED, [])
+
+
+def to_the_end(
+    launcher: Launcher,
+    assignment: Assignment,
+    layout: Layout,
+    survives: bool = False,
+    preload: tuple[str, ...] = (),
+    started: Callable[[Handle], None] = lambda _: None,
+    memory: int = 0,
+) -> Handle:
+    """As `launch`; whether the run is complete is for the caller to say. Raises `WorkerFailedError`."""
     handle = launcher.start(assignment, layout, survives, preload)
     try:
         started(handle)
@@ -46,13 +66,7 @@ def launch(
     failures = [worker for worker in ended if worker.failed]
     if failures:
         raise _explain(failures, launcher, layout, assignment, handle.has_started, memory)
-    if not launcher.tells(layout) or _is_complete(assignment.run):  # a signal may come in the last step, or later
-        return
-    if handle.stop_signal:
-        name = signal.Signals(handle.stop_signal).name
-        raise InterruptedRunError(f"stopped by {name}; {what_is_saved(assignment)}", 128 + handle.stop_signal)
-    who = "the workers stopped before the last step though this command was not told to stop (a signal to a worker?)"
-    raise WorkerFailedError(f"{who}; {what_is_saved(assignment)}", WORKER_FAILED, [])
+    return handle
 
 
 def _is_complete(run: Path) -> bool:

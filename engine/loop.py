@@ -116,8 +116,13 @@ def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:
 
 def seed_step(job: Job, step: int) -> None:
     """A worker's randomness in a step depends on (seed, step, place in the mesh) alone: a resumed run repeats it."""
-    seed = ((job.seed * 1_000_003 + step) * 65_537 + job.draws_as) % 2**63  # what torch's generators take
+    seed_for(job.seed, step, job.draws_as, job.device)
+
+
+def seed_for(seed: int, step: int, draws_as: int, device: torch.device) -> None:
+    """`draws_as`: 0 is a lone worker's."""
+    seed = ((seed * 1_000_003 + step) * 65_537 + draws_as) % 2**63  # what torch's generators take
     # not torch.manual_seed: before CUDA is used it keeps every call, with its stack, for later
     torch.default_generator.manual_seed(seed)
-    if job.device.type == "cuda":
+    if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -19,6 +19,7 @@ from .notes import untimed
 from .outcome import Trained, report
 from .saving import Saving
 from .stop import StopAgreement
+from .witness import leave_together, watched
 from .worker import Worker, set_up
 
 
@@ -39,12 +40,15 @@ def work(
         started()
         parts.sync.serve()
         dates.tell_end(parts.sync.made_at)
-        return report(worker, None)
+        return leave_together(worker) if assignment.witness else report(worker, None)
     # before the data are loaded: what changes in between would be found to have changed
     saving = Saving(worker, _checked_sums(worker))
     train_split, test = parts.load()
     evaluations = Evaluations(worker, dates, test)
     job, left_out = _job(worker, train_split, evaluations, saving)
+    if assignment.witness:
+        started()
+        return watched(worker, job)
     if worker.is_chief:
         _announce(worker, job)
     started()

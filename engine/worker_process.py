@@ -41,6 +41,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
         "resume": str(assignment.resume) if assignment.resume else None,
         "trace": str(assignment.trace) if assignment.trace else None,
         "timetable": assignment.timetable,
+        "witness": assignment.witness,
         "world_size": world_size,
         "store": store,
     }
@@ -67,6 +68,7 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
             Path(told["resume"]) if told["resume"] else None,
             Path(told["trace"]) if told["trace"] else None,
             told["timetable"],
+            told["witness"],
         )
         launcher = launcher_of(assignment.experiment)
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])

@@ -337,6 +337,16 @@ class Sync(ABC):
         """
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
 
+    def gradients(self) -> dict[str, Tensor] | None:
+        """What the last update stepped with, of this part's parameters by name; zeros for one that had no gradient.
+
+        Where replicas agree (`exact`), that is the mean over the samples of all of them, whole. None where nobody holds
+        it as such: servers step, or replicas share it out. Only `paceline verify` asks; all replicas are called.
+        """
+        if self.servers:
+            return None
+        return {name: _gradient_of(parameter) for name, parameter in self.parameters.items()}
+
     def state_dict(self) -> State:
         """What is saved beside the weights; called where `consensus` is.
 
@@ -380,6 +390,10 @@ class Sync(ABC):
 
         None where it depends on `world.steps_per_epoch`, which is not known yet.
         """
+
+
+def _gradient_of(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def is_mean_cross_entropy(loss: Loss) -> bool:

@@ -188,6 +188,9 @@ class _Update(Sync):
 
     def update(self) -> None: ...
 
+    def gradients(self) -> None:
+        """DeepSpeed drops them as it steps."""
+
     def measured(self, held: Memory) -> Memory:
         return {**held, "buffers": held["buffers"] + self._strategy.stages.most_held}
 

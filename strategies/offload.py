@@ -254,6 +254,8 @@ class DelayedUpdate(Sync):
     Only BSP: others send weights, or step elsewhere, and would have to know of two versions of them.
     """
 
+    exact = serial_alone = False  # gradients are of the weights before
+
     def __init__(self) -> None:
         self._bsp = BSP()
 

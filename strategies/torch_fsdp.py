@@ -166,6 +166,9 @@ class _FSDPUpdate(Sync):
 
     # -- state: whole, by parameter
 
+    def gradients(self) -> dict[str, Tensor]:
+        return {name: _whole(gradient) for name, gradient in (super().gradients() or {}).items()}
+
     def consensus(self) -> dict[str, Tensor]:
         return {name: _whole(parameter.detach()) for name, parameter in self._strategy.module.named_parameters()}
 

@@ -196,6 +196,8 @@ class _ZeroUpdate(Sync):
 
     def __init__(self, strategy: Zero) -> None:
         self._strategy = strategy
+        clips = bool(strategy.settings.get("gradient_clipping"))
+        self.exact = self.serial_alone = strategy.precision == "fp32" and not clips
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -229,6 +231,9 @@ class _ZeroUpdate(Sync):
     def update(self) -> None: ...
 
     # -- state: whole, by parameter, in fp32, laid out as the optimizer's own state_dict would be
+
+    def gradients(self) -> None:
+        """DeepSpeed keeps them in shares, and drops them as it steps."""
 
     def consensus(self) -> dict[str, Tensor]:
         return {name: self._whole(parameter, None) for name, parameter in self._strategy.module.named_parameters()}

@@ -17,7 +17,20 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("batches", "cli", "comm", "compat", "conf", "cost", "engine", "strategies", "sweep", "tasks", "tracking")
+ROOMS = (
+    "batches",
+    "cli",
+    "comm",
+    "compat",
+    "conf",
+    "cost",
+    "engine",
+    "strategies",
+    "sweep",
+    "tasks",
+    "tracking",
+    "verify",
+)
 SECONDS = 400  # that the tests of one line may take
 FAILED, EMPTY = 1, 5  # pytest's exit status when a test failed, and when no test was chosen
 
@@ -68,6 +81,43 @@ MUTATIONS = [
         "return self.second - self.first",
         "return self.first - self.second",
         "tests/tracking/test_difference.py",
+    ),
+    # -- verify
+    Mutation(
+        "verify/reference.py",
+        "MARGIN * max(errors[name], usual * scales[name])",
+        "MARGIN * errors[name]",
+        "tests/verify/test_verify_tolerance.py",
+    ),
+    Mutation(
+        "verify/judge.py",
+        "if not each.share <= 1]",
+        "if each.what != 'gradient' and not each.share <= 1]",
+        "tests/verify/test_verify_runs.py -k wrong_sum",
+    ),
+    Mutation(
+        "verify/judge.py",
+        "    if seen.disagree is not None:",
+        "    if False:",
+        "tests/verify/test_verify_runs.py -k should_agree",
+    ),
+    Mutation(
+        "engine/witness.py",
+        "sum(n * loss for n, loss in told) / samples",
+        "told[0][1]",
+        "tests/verify/test_verify_runs.py -k passes_with_all",
+    ),
+    Mutation(
+        "verify/check.py",
+        "for j in replicas]) for step",
+        "for j in [0]]) for step",
+        "tests/verify/test_verify_runs.py -k not_weighed",
+    ),
+    Mutation(
+        "cli/verify.py",
+        '        return FAILED\n    if "not run"',
+        '        return 0\n    if "not run"',
+        "tests/cli/test_cli_verify.py -k wrong_sum",
     ),
     # -- what training takes
     Mutation(

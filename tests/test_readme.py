@@ -21,6 +21,7 @@ PAGES = (
     "README.md",
     YOUR_OWN,
     OWN_DATA,
+    "docs/verify.md",
     "docs/running.md",
     "docs/memory.md",
     "docs/cost.md",

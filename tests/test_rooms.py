@@ -20,7 +20,8 @@ from paceline.strategies import Strategy, Sync
 
 ROOT = Path(__file__).parents[1]
 MAY_USE = {
-    "cli": {"sweep", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
+    "cli": {"sweep", "verify", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
+    "verify": {"engine", "strategies", "tracking", "conf"},
     "sweep": {"engine", "tracking", "compat"},
     "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat", "cost", "batches"},
     "strategies": {"comm", "compat", "batches"},

@@ -227,6 +227,9 @@ class BSP(Sync):
         if self._shards is not None:
             self._shards.all_gather()
 
+    def gradients(self) -> dict[str, Tensor] | None:
+        return super().gradients() if self.shard == "none" else None  # else in shares
+
     def state_dict(self) -> State:
         if self._shards is not None:
             return self._shards.optimizer.state_dict()

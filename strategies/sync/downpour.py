@@ -89,6 +89,7 @@ class Downpour(Sync):
         self.joining = Joining(aggregate, attack)
         self.joining.check_one_at_a_time()
         self.exact = self.compress.lossless and self.joining.plain
+        self.serial_alone = push == 1  # what is kept back is not stepped with yet
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)

@@ -1,0 +1,214 @@
+"""All ways, one after another, each against serial training on the same samples."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..engine import given
+from ..engine.build import Parts, assemble
+from ..engine.compose import compose
+from ..engine.errors import ConfigError, InterruptedRunError, MachineError
+from ..engine.experiment import Experiment
+from ..engine.failures import exit_code_of, named
+from ..engine.launchers import was_started
+from ..engine.loop import seed_for
+from ..engine.plan import Plan
+from ..engine.session import Prepared, prepare
+from ..engine.targets import build
+from ..engine.weights import load
+from ..strategies import LayoutError, Strategy
+from ..strategies.base import load_state
+from ..strategies.errors import MissingToolError
+from .carry import carry_out
+from .judge import Row, judge, not_judged
+from .reference import Reference, Setting, refer
+from .ways import PLAIN, SERIAL_SYNC, Way, check_keys, check_only, choices, ways
+
+REFUSALS = (ConfigError, LayoutError, MachineError, MissingToolError)
+CANNOT = 2, 3  # exit statuses of what is not laid out: bad configuration, and what this machine lacks
+DIVERGED = 6
+
+
+@dataclass(frozen=True)
+class Verification:
+    """`experiment`: as one worker trains it. `reference`: None where nothing could be laid out."""
+
+    experiment: Experiment
+    steps: int
+    rows: list[Row]
+    reference: Reference | None
+    stated: float | None  # the tolerance, where it was not derived
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Nothing failed, something passed, and nothing was left out for want of time."""
+        words = {row.word for row in self.rows}
+        return "pass" in words and words.isdisjoint({"fail", "not run"})
+
+
+@dataclass
+class _Verifier:
+    overrides: list[str]
+    config_dir: Path | None
+    allowed: list[str]
+    steps: int
+    most: int
+    tolerance: float | None
+    root: Path
+    batch_size: int
+    seen: set[str] = field(default_factory=set)  # experiments
+    references: dict[Any, Reference] = field(default_factory=dict)
+
+    def row(self, way: Way) -> Row | None:
+        """None: it is another one again, or takes more workers than there may be."""
+        try:
+            laid_out = self._laid_out(way)
+        except REFUSALS as error:
+            return Row(way.overrides, None, None, "refused", str(error))
+        if laid_out is None:
+            return None
+        prepared, plan, parts = laid_out
+        reference = self._reference(prepared.experiment, parts)
+        each = prepared.experiment.batch_size
+        try:
+            seen = carry_out(prepared, plan, parts, self.root, f"way-{len(self.seen)}")
+        except InterruptedRunError:
+            raise
+        except Exception as error:  # whatever a class of the user's raises
+            code = exit_code_of(error)
+            if code in CANNOT:
+                return Row(way.overrides, None, None, "refused", str(error))
+            why = not_judged(parts, reference, each)
+            word = "by design" if why and code == DIVERGED else "fail"
+            said = str(error) if code else named(error)
+            return Row(way.overrides, plan.layout.workers, way.replicas, word, f"{why}; {said}" if why else said)
+        return judge(way.overrides, parts, each, seen, reference)
+
+    def _laid_out(self, way: Way) -> tuple[Prepared, Plan, Parts] | None:
+        if self.batch_size % way.replicas:
+            raise ConfigError(f"batch_size={self.batch_size}: {way.replicas} replicas cannot have equal shares of it")
+        texts = [
+            *self.overrides,
+            *way.overrides,
+            f"batch_size={self.batch_size // way.replicas}",
+            f"steps={self.steps}",
+            "tracking=none",
+            "checkpoint.every=0",
+        ]
+        experiment = compose(texts, self.config_dir)
+        allowed = tuple(self.allowed)
+        strategy = build("strategy", experiment.strategy, Strategy, allowed, given.make(experiment, allowed))
+        workers = strategy.parts * way.replicas
+        if way.replicas > 1 and (workers > self.most or way.replicas > (strategy.max_replicas or way.replicas)):
+            return None
+        if workers > self.most:
+            raise ConfigError(f"takes {workers} workers, and there may be {self.most}: --workers {workers}")
+        prepared = prepare([*texts, f"hardware.workers={workers}"], self.config_dir, self.allowed)
+        if (same := prepared.experiment.model_dump_json(exclude={"name"})) in self.seen:
+            return None
+        self.seen.add(same)
+        plan = prepared.plan()
+        return prepared, plan, assemble(prepared.experiment, allowed)
+
+    def _reference(self, experiment: Experiment, parts: Parts) -> Reference:
+        """On the samples that these replicas take together."""
+        partition, replicas = parts.deal(), range(parts.layout.replicas)
+        taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
+        key = tuple(tuple(step.tolist()) for step in taken)
+        if key not in self.references:
+            device = parts.launcher.device(experiment, parts.layout)
+            split, _ = parts.load()
+            self.references[key] = refer(
+                Setting(
+                    parts,
+                    lambda: _begin(experiment, parts).to(device),
+                    [(split.inputs[step].to(device), split.targets[step].to(device)) for step in taken],
+                    lambda step: seed_for(experiment.seed, step, 0, device),
+                ),
+                self.tolerance,
+            )
+        return self.references[key]
+
+
+def _begin(experiment: Experiment, parts: Parts) -> nn.Module:
+    """The whole model, with the weights that training begins with."""
+    torch.manual_seed(experiment.seed)
+    model = parts.make_model()
+    if experiment.weights is not None:
+        load_state(model, load(experiment.weights, Path()))
+    return model
+
+
+def verify(
+    overrides: Sequence[str] = (),
+    *,
+    config_dir: Path | str | None = None,
+    allow_modules: Sequence[str] = (),
+    steps: int = 3,
+    workers: int = 4,
+    only: Sequence[str] = (),
+    every: bool = False,
+    tolerance: float | None = None,
+    time_limit: float | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> Verification:
+    """Train one model for `steps` steps in every way that `workers` workers allow, as `paceline verify` does.
+
+    `overrides`: of the model, the data, the optimizer, the hardware; `batch_size` is that of serial training. `only`:
+    see `ways.check_only`. `time_limit`: seconds after which nothing more is begun. `say`: is told how each way went.
+    Raises `ConfigError` and other errors with an `exit_code`.
+    """
+    if was_started():
+        raise ConfigError("verify: starts its workers itself; start it without torchrun")
+    directory = Path(config_dir) if config_dir else None
+    if allow_modules and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
+    check_keys(overrides)
+    strategies, modes = choices("strategy", directory), choices("sync", directory)
+    check_only(only, strategies, modes)
+    began = time.monotonic()
+    serial = compose([*overrides, f"strategy={PLAIN}", f"sync={SERIAL_SYNC}"], directory)
+    if serial.weights is not None and Path(serial.weights).is_dir():
+        raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
+    todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
+    with tempfile.TemporaryDirectory(prefix="paceline-verify-") as root:
+        verifier = _Verifier(
+            [*overrides], directory, [*allow_modules], steps, workers, tolerance, Path(root), serial.batch_size
+        )
+        rows = _once(_rows(verifier, todo, began, time_limit, say))
+    reference = next(iter(verifier.references.values()), None)
+    return Verification(serial, steps, rows, reference, tolerance, time.monotonic() - began)
+
+
+def _once(rows: Iterator[Row]) -> list[Row]:
+    """What is refused once for a way, with however many replicas, and not at all where some number of them goes."""
+    found = list(rows)
+    goes = {row.overrides for row in found if row.word != "refused"}
+    left: dict[tuple[Any, ...], Row] = {}
+    for row in found:
+        if row.word != "refused" or row.overrides not in goes:
+            key = row.overrides if row.word == "refused" else (row.overrides, row.replicas)
+            left.setdefault(key, row)
+    return list(left.values())
+
+
+def _rows(
+    verifier: _Verifier, todo: list[Way], began: float, limit: float | None, say: Callable[[str], object]
+) -> Iterator[Row]:
+    for i, way in enumerate(todo):
+        if limit is not None and time.monotonic() - began > limit:
+            yield Row(way.overrides, None, way.replicas, "not run", f"the time limit of {limit:g} s was reached")
+            continue
+        row = verifier.row(way)
+        if row is not None:
+            at_once = "" if row.replicas is None else f", replicas: {row.replicas}"
+            say(f"[{i + 1}/{len(todo)}] {' '.join(row.overrides)}{at_once}: {row.word}")
+            yield row

@@ -1,0 +1,210 @@
+"""Serial training in plain torch, and how far another order of the same sums may lead away from it.
+
+Nothing of strategies is used here. The model, the loss and the optimizer are the run's own, and a step's batch is what
+all replicas take in it together.
+
+Tolerance. Training in the model's precision (x) is compared with the same in float64 (X), step by step; e = |x - X| is
+what rounding has done so far, in this model, growth from step to step included. A layout adds the same numbers in
+another order, so its own error is of that size, too, and the two differ by some e + e. What is allowed of a tensor is
+
+    MARGIN * max(e, r max|X|),    r = the median over tensors of e / max|X|,
+
+where r stands in for a small tensor whose few entries were lucky. docs/decisions has what was measured.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..engine.build import Parts
+from ..engine.errors import ConfigError
+from ..strategies.base import state_of
+
+MARGIN = 8.0
+DRAWN = 2**63 - 1  # no seed of the engine's
+
+Named = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Serial:
+    """By step."""
+
+    losses: list[float]
+    gradients: list[Named]  # zeros where there is none
+    weights: list[Named]  # with buffers
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Absolute, by step."""
+
+    losses: list[float]
+    gradients: list[dict[str, float]]
+    weights: list[dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    serial: Serial
+    allowed: Allowed
+    draws: bool  # the model draws random numbers in training
+    together: bool  # the loss of a batch is not the mean of its samples' losses
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained on what. `seed_step`: before each, as the engine does on a lone worker."""
+
+    parts: Parts
+    make_model: Callable[[], nn.Module]  # with the weights that training begins with
+    batches: Sequence[tuple[Tensor, Tensor]]
+    seed_step: Callable[[int], None]
+
+
+def refer(setting: Setting, stated: float | None) -> Reference:
+    """`stated`: a tolerance relative to the largest entry, in place of what is derived. Raises `ConfigError`."""
+    serial = _train(setting, torch.nn.Module.train)
+    draws = _draws(setting)
+    if stated is not None:
+        return Reference(serial, _stated(serial, stated), draws, _together(setting, None))
+    # random numbers are not those of float64: of such a model the two are compared without them
+    mode = nn.Module.eval if draws else nn.Module.train
+    ours = _train(setting, mode) if draws else serial
+    try:
+        exact = _train(setting, mode, torch.float64)
+        together = _together(setting, torch.float64)
+    except (RuntimeError, TypeError, ValueError) as error:
+        words = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"verify: the tolerance is derived from training in float64, which this model refuses ({words}); "
+            "--tolerance 1e-5 states one instead"
+        ) from error
+    return Reference(serial, _derived(ours, exact), draws, together)
+
+
+def _train(setting: Setting, mode: Callable[[nn.Module], Any], dtype: torch.dtype | None = None) -> Serial:
+    model = setting.make_model()
+    model = mode(model if dtype is None else model.to(dtype))
+    optimizer = setting.parts.make_optimizer(model.parameters())
+    found = Serial([], [], [])
+    for step, batch in enumerate(setting.batches):
+        setting.seed_step(step)
+        optimizer.zero_grad()
+        loss = _loss(setting, model, batch, dtype)
+        loss.backward()
+        optimizer.step()
+        found.losses.append(loss.item())
+        found.gradients.append({name: _gradient(p) for name, p in model.named_parameters() if p.requires_grad})
+        found.weights.append({name: tensor.detach().cpu().clone() for name, tensor in state_of(model).items()})
+    return found
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).detach().cpu().clone()
+
+
+def _loss(setting: Setting, model: nn.Module, batch: tuple[Tensor, Tensor], dtype: torch.dtype | None) -> Tensor:
+    inputs, targets = (_as(tensor, dtype) for tensor in batch)
+    return setting.parts.task.loss(model(inputs), targets)
+
+
+def _as(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    return tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
+
+
+# -- what kind of model it is
+
+
+@contextmanager
+def _own_draws() -> Iterator[None]:
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []):
+        torch.manual_seed(DRAWN)
+        yield
+
+
+def _draws(setting: Setting) -> bool:
+    """Whether its forward pass moves the random generator of its device."""
+    model = setting.make_model().train()
+    cuda = next(model.parameters()).device.type == "cuda"
+    state = torch.cuda.get_rng_state if cuda else torch.get_rng_state
+    with _own_draws(), torch.no_grad():
+        before = state()
+        _loss(setting, model, setting.batches[0], None)
+        return not torch.equal(before, state())
+
+
+def _together(setting: Setting, dtype: torch.dtype | None) -> bool:
+    """Whether the loss of a batch differs from that of its halves by more than rounding: batch norm, for instance."""
+    inputs, targets = setting.batches[0]
+    if len(inputs) < 2:
+        return False
+    model = setting.make_model()
+    model = (model if dtype is None else model.to(dtype)).train()
+    for module in model.modules():
+        if not [*module.children(), *module.parameters(), *module.buffers()]:
+            module.eval()  # dropout; of another layer without weights that changes nothing
+    half = len(inputs) // 2
+    with _own_draws(), torch.no_grad():
+        whole = _loss(setting, model, (inputs, targets), dtype).item()
+        one = _loss(setting, model, (inputs[:half], targets[:half]), dtype).item()
+        two = _loss(setting, model, (inputs[half:], targets[half:]), dtype).item()
+    mean = (half * one + (len(inputs) - half) * two) / len(inputs)
+    return abs(whole - mean) > (1e-9 if dtype is torch.float64 else 1e-4) * max(1.0, abs(whole))
+
+
+# -- the tolerance
+
+
+def _derived(ours: Serial, exact: Serial) -> Allowed:
+    losses: list[float] = []
+    for one, other in zip(ours.losses, exact.losses, strict=True):
+        precision = torch.finfo(_dtype(ours)).eps * abs(other)
+        losses.append(MARGIN * max(abs(one - other), precision, losses[-1] / MARGIN if losses else 0.0))
+    return Allowed(
+        losses,
+        [_of_step(*both) for both in zip(ours.gradients, exact.gradients, strict=True)],
+        [_of_step(*both) for both in zip(ours.weights, exact.weights, strict=True)],
+    )
+
+
+def _of_step(ours: Named, exact: Named) -> dict[str, float]:
+    errors = {name: distance(tensor, exact[name]) for name, tensor in ours.items()}
+    scales = {name: largest(tensor) for name, tensor in exact.items()}
+    shares = [errors[name] / scale for name, scale in scales.items() if scale > 0 and ours[name].is_floating_point()]
+    usual = max(median(shares) if shares else 0.0, torch.finfo(_narrowest(ours)).eps)
+    return {name: MARGIN * max(errors[name], usual * scales[name]) for name in ours}
+
+
+def _stated(serial: Serial, tolerance: float) -> Allowed:
+    def of(tensors: Named) -> dict[str, float]:
+        return {name: tolerance * largest(tensor) for name, tensor in tensors.items()}
+
+    losses = [tolerance * abs(loss) for loss in serial.losses]
+    return Allowed(losses, [of(step) for step in serial.gradients], [of(step) for step in serial.weights])
+
+
+def _dtype(serial: Serial) -> torch.dtype:
+    return _narrowest(serial.weights[0])
+
+
+def _narrowest(tensors: Named) -> torch.dtype:
+    floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
+    return max(floats, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference of two entries; infinite where one is not a number."""
+    if one.numel() == 0:
+        return 0.0
+    far = (one.double() - other.double()).abs().max().item()
+    return far if far == far else float("inf")
+
+
+def largest(tensor: Tensor) -> float:
+    return tensor.double().abs().max().item() if tensor.numel() else 0.0

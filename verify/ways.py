@@ -1,0 +1,155 @@
+"""The ways to lay a model out: each strategy and its knobs, each sync mode, each choice of what these are given."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..conf.groups import GROUPS
+from ..engine import given
+from ..engine.errors import ConfigError
+from ..engine.experiment import CONF, Choice, shipped
+from ..engine.grammar import as_override
+from ..engine.targets import build, load_class
+from ..strategies import LayoutError, Strategy, Sync
+from ..tracking.files import UnusableFileError, parse_yaml, read_text
+from .knobs import variants
+
+SERIAL_SYNC, PLAIN = "bsp", "data_parallel"  # with which all strategies, and all sync modes, are tried
+LIES = "attack"  # a group whose choices are wrong on purpose
+
+
+@dataclass(frozen=True)
+class Way:
+    """`overrides`: as they are typed. `replicas`: of how many, at once."""
+
+    overrides: tuple[str, ...]
+    replicas: int
+
+
+def ways(
+    strategies: Sequence[Choice],
+    modes: Sequence[Choice],
+    allowed: tuple[str, ...],
+    most: int,
+    only: list[str],
+    every: bool,
+) -> Iterator[Way]:
+    """`most`: workers. `only`: names of strategies, sync modes or groups, or overrides; [] for all.
+
+    `every`: all combinations of a strategy's knobs, and all sync modes with all strategies.
+    """
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= most]
+    chosen = [way for way in _all(strategies, modes, allowed, every) if _is_asked_for(way, only)]
+    for way in chosen:
+        # knobs are tried where there is somebody to agree with, too; what is refused there, alone
+        for replicas in counts if every or len(way) == 2 else counts[:2]:
+            yield Way(way, replicas)
+
+
+def _is_asked_for(way: tuple[str, ...], only: list[str]) -> bool:
+    words = {word for override in way for word in (override, *override.split("="), override.partition(".")[0])}
+    return not only or not words.isdisjoint({*only})
+
+
+def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequence[Choice]) -> None:
+    """Raises `ConfigError`."""
+    groups = [group.name for group in _given()]
+    names = [*(choice.name for choice in (*strategies, *modes)), *groups]
+    names += [name for group in groups for name in _choices(group)]
+    for word in only:
+        key, _, value = word.partition("=")
+        if value and key.partition(".")[0] not in ("strategy", "sync", *groups):
+            raise ConfigError(f"--only {word}: must be of strategy, sync, {', '.join(groups)}, such as sync=ssp")
+        if not value and word not in names:
+            from ..tracking.text import did_you_mean
+
+            hint = did_you_mean(word, names) or "see: paceline list strategy, paceline list sync"
+            raise ConfigError(f"--only {word}: is no strategy, sync mode or group; {hint}")
+
+
+def _all(
+    strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[str, ...], every: bool
+) -> Iterator[tuple[str, ...]]:
+    for strategy in strategies:
+        for mode in modes if every else [mode for mode in modes if mode.name == SERIAL_SYNC]:
+            both = f"strategy={strategy.name}", f"sync={mode.name}"
+            yield from (both + _typed("strategy", change) for change in _changes("strategy", strategy, allowed, every))
+    for mode in modes:
+        both = f"strategy={PLAIN}", f"sync={mode.name}"
+        for change in _changes("sync", mode, allowed, every) if every or _is_serial(mode, allowed) else [{}]:
+            if change or mode.name != SERIAL_SYNC:
+                yield both + _typed("sync", change)
+    [usual] = [mode for mode in modes if mode.name == SERIAL_SYNC]
+    for group in _given():
+        if given.has_use_for("sync", usual, group, allowed):
+            for name, _ in given.with_others("sync", usual, group, allowed):
+                yield f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", f"{group.name}={name}"
+
+
+def _given() -> list[Any]:
+    return [group for group in GROUPS if group.given and group.name != LIES]
+
+
+OWN = {  # keys that each way sets for itself -> what to give instead
+    "strategy": "--only",
+    "sync": "--only",
+    "hardware.workers": "--workers",
+    "steps": "--steps",
+}
+
+
+def check_keys(overrides: Sequence[str]) -> None:
+    """Raises `ConfigError` for what is not the user's to set here."""
+    for text in overrides:
+        key = text.lstrip("+~").partition("=")[0]
+        group = key.partition(".")[0]
+        if instead := OWN.get(key) or OWN.get(group):
+            raise ConfigError(f"{text}: paceline verify tries every one; {instead} says which, or how many")
+        if group in [each.name for each in GROUPS if each.given]:
+            raise ConfigError(f"{text}: paceline verify tries every one; --only {group} says that these are wanted")
+
+
+def choices(group: str, config_dir: Path | None) -> list[Choice]:
+    """Ours and those in the user's directory, by name. Raises `ConfigError`."""
+    found = {name: shipped(group, name) for name in _choices(group)}
+    for file in sorted((config_dir / group).glob("*.yaml")) if config_dir else []:
+        try:
+            content = parse_yaml(read_text(file))
+        except (OSError, UnusableFileError) as error:
+            raise ConfigError(f"{file} cannot be read ({error})") from None
+        knobs = dict(content) if isinstance(content, dict) else {}
+        found[file.stem] = Choice(name=file.stem, target=str(knobs.pop("_target_", "")), knobs=knobs)
+    return [found[name] for name in sorted(found)]
+
+
+def _choices(group: str) -> list[str]:
+    return sorted(file.stem for file in (CONF / group).glob("*.yaml"))
+
+
+def _changes(kind: str, choice: Choice, allowed: tuple[str, ...], every: bool) -> Iterator[dict[str, Any]]:
+    base = Strategy if kind == "strategy" else Sync
+    try:
+        cls = load_class(kind, choice.target, base, allowed)
+        yield from variants(cls, choice.knobs, every)
+    except (ConfigError, LayoutError):  # composing the choice says why
+        yield {}
+
+
+@cache
+def _usual() -> given.Given:
+    return given.usual()
+
+
+def _is_serial(mode: Choice, allowed: tuple[str, ...]) -> bool:
+    """Whether several replicas are to be serial training: with one that is not, no other knob is worth a check."""
+    try:
+        sync = build("sync", mode, Sync, allowed, _usual())
+    except (ConfigError, LayoutError):
+        return False
+    return sync.synchronous and sync.weights_agree and sync.exact
+
+
+def _typed(group: str, change: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{group}.{knob}={as_override(value)}" for knob, value in change.items())
