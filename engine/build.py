@@ -140,7 +140,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
-    load = cache(partial(load_checked, experiment.data.name, data))
+    load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
 
     @cache
     def deal() -> Partition:

@@ -19,7 +19,7 @@ def check_spec(name: str, spec: object) -> None:
     if spec.target_dtype != torch.int64 and spec.targets == "labels":
         raise TaskConfigError(
             f"data={name}: spec.target_dtype={spec.target_dtype}: must be torch.int64 (labels, for task=cross_entropy "
-            "and task=hinge) or a floating one, such as torch.float32 (numbers, for task=squared)"
+            "and task=hinge) or a floating one, such as torch.float32 (numbers, for task=squared, huber and binary)"
         )
     if spec.targets == "numbers" and spec.classes != 0:
         raise TaskConfigError(
@@ -46,8 +46,13 @@ def check_spec(name: str, spec: object) -> None:
             raise TaskConfigError(f"data={name}: spec.{key}={size}: must be 1 or more")
 
 
-def load_checked(name: str, data: Data) -> tuple[Split, Split]:
-    """The data's two splits. Raises `TaskConfigError` where they are not what `spec` says, and what `load` raises."""
+def load_checked(
+    name: str, data: Data, check_targets: Callable[[str, Tensor], None] | None = None
+) -> tuple[Split, Split]:
+    """The data's two splits. `check_targets`: the task's.
+
+    Raises `TaskConfigError` where they are not what `spec` says, and what `load` raises.
+    """
     spec, splits = data.spec, data.load()
     for key, split, size in zip(("train", "test"), splits, (spec.train_size, spec.test_size), strict=True):
         what = f"data={name}: load() gives a {key} split"
@@ -78,6 +83,8 @@ def load_checked(name: str, data: Data) -> tuple[Split, Split]:
         )
         _check_weights(what, split, spec)
         _check_values(what, split, spec)
+        if check_targets is not None and len(split):
+            check_targets(what, split.targets)
     return splits
 
 

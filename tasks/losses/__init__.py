@@ -1,8 +1,10 @@
 """What is learnt: one file a loss. See base.py for what a task must say of itself."""
 
 from .base import Task
+from .binary import BinaryCrossEntropy
 from .cross_entropy import CrossEntropy
 from .hinge import Hinge
+from .huber import Huber
 from .squared import Squared
 
-__all__ = ["CrossEntropy", "Hinge", "Squared", "Task"]
+__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Hinge", "Huber", "Squared", "Task"]

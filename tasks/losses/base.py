@@ -71,11 +71,17 @@ class Task(ABC):
                 f"data={data} have weights; a task with one learns them, such as those that are shipped"
             )
         if spec.targets != self.targets:
-            names = "task=squared" if spec.targets == "numbers" else "task=cross_entropy or task=hinge"
+            numbers, labels = "task=squared, huber or binary", "task=cross_entropy or hinge"
+            names = numbers if spec.targets == "numbers" else labels
             raise TaskConfigError(
                 f"task={task}: learns {self.targets}, and the targets of data={data} are {spec.targets} "
                 f"({spec.target_dtype}); {names} learns them"
             )
+
+    def check_targets(self, what: str, targets: Tensor) -> None:
+        """Refuse targets that were loaded and cannot be learnt, for instance labels out of their range; there is one at
+        least. `what` begins the sentence. Raises TaskConfigError.
+        """
 
     def outputs(self, spec: DataSpec) -> tuple[int, ...]:
         """What a model must put out for one sample."""

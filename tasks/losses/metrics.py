@@ -36,6 +36,19 @@ class Accuracy(Metric):
         return tally.item() / total_of(targets, weights)
 
 
+class BinaryAccuracy(Metric):
+    """The share of right answers, yes where the logit is above 0; of several questions, of all of them."""
+
+    name = "accuracy"
+
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """outputs [n, k], targets [n, ...] of k numbers each, yes where above 1/2."""
+        return counted((outputs.reshape(targets.shape) > 0) == (targets > 0.5), weights)
+
+    def score(self, tally: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
+        return tally.item() / total_of(targets, weights)
+
+
 class RSquared(Metric):
     """The coefficient of determination, R^2 = 1 - sum (y - f)^2 / sum (y - mean y)^2, at most 1; 0 is what the targets'
     own mean gives. Of several outputs, their mean. Where all targets are the same, 1 if they are met and else 0.

@@ -5,11 +5,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.batches import Fields
 from paceline.tasks.base import DataSpec, Split
+from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
-from paceline.tasks.losses import CrossEntropy, Hinge, Squared, Task
+from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Huber, Squared, Task
 from paceline.tasks.losses.cross_entropy import cross_entropy
-from paceline.tasks.losses.metrics import RSquared
+from paceline.tasks.losses.metrics import Accuracy, BinaryAccuracy, RSquared
 
 
 def by_hand(outputs: Tensor, targets: Tensor) -> tuple[float, float]:
@@ -170,3 +172,81 @@ def test_the_loss_of_a_batch_is_the_mean_of_its_parts_weighted_by_their_samples(
     )
     assert math.isclose(float(task.loss(outputs, targets)), parts, rel_tol=1e-5)
     assert task.loss(outputs.to("meta"), targets.to("meta")).shape == ()
+
+
+# -- yes or no, and Huber's
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_the_binary_loss_is_minus_the_log_likelihood_of_each_answer(shape: tuple[int, ...]) -> None:
+    y = torch.rand(9, *shape).round()
+    f = torch.randn(9, math.prod(shape))
+    total = 0.0
+    for logit, answer in zip(f.flatten().tolist(), y.flatten().tolist(), strict=True):
+        yes = 1 / (1 + math.exp(-logit))
+        total -= 3 * math.log(yes) if answer else math.log(1 - yes)
+    assert float(BinaryCrossEntropy(3.0).loss(f, y)) == pytest.approx(total / y.numel(), rel=1e-5)
+    model = nn.Linear(4, math.prod(shape))
+    split = Split(torch.randn(9, 4), y)
+    right = (model(split.inputs).sigmoid().round() == y.view(9, -1)).double().mean()
+    assert evaluate(BinaryCrossEntropy(), model, split, 4).score == pytest.approx(float(right))
+
+
+def test_the_binary_task_takes_targets_from_0_to_1_alone() -> None:
+    BinaryCrossEntropy().check_targets("data=x", torch.tensor([0.0, 0.3, 1.0]))
+    with pytest.raises(TaskConfigError, match="targets from 0 to 2; task=binary learns those from 0 to 1"):
+        BinaryCrossEntropy().check_targets("data=x", torch.tensor([0.0, 2.0]))
+
+
+def test_hubers_loss_is_squared_up_to_delta_and_absolute_beyond() -> None:
+    errors = torch.tensor([0.5, -1.5, 4.0])
+    each = Huber(2.0).each(errors[:, None], torch.zeros(3))
+    assert each.tolist() == pytest.approx([0.125, 1.125, 2.0 * (4.0 - 1.0)])
+    assert float(Huber(2.0).loss(errors[:, None], torch.zeros(3))) == pytest.approx(float(each.mean()))
+
+
+# -- of weighted data
+
+
+TASKS = {
+    CrossEntropy(): torch.randint(4, (11,)),
+    Hinge(): torch.randint(4, (11,)),
+    Squared(): torch.randn(11, 4),
+    Huber(): torch.randn(11, 4),
+    BinaryCrossEntropy(): torch.rand(11, 4).round(),
+}
+
+
+@pytest.mark.parametrize(("task", "targets"), TASKS.items(), ids=[type(task).__name__ for task in TASKS])
+def test_a_weight_counts_as_so_many_copies_of_a_target_in_the_loss_and_in_the_metric(
+    task: Task, targets: Tensor
+) -> None:
+    """Weights are whole numbers here: 0 leaves a sample out."""
+    copies = torch.arange(11) % 3
+    model, inputs = nn.Linear(6, 4), torch.randn(11, 6)
+    many = Split(inputs.repeat_interleave(copies, 0), targets.repeat_interleave(copies, 0))
+    weighted = evaluate(task, model, Split(inputs, targets, copies.float()), 4)
+    copied = evaluate(task, model, many, 4)
+    assert weighted.loss == pytest.approx(copied.loss, rel=1e-5)
+    assert weighted.score == pytest.approx(copied.score, rel=1e-5)
+    outputs = model(inputs)
+    torch.testing.assert_close(task.each(outputs, targets).mean(), task.loss(outputs, targets))
+    mean_one = (copies / copies.double().mean()).view(-1, *[1] * (targets.dim() - 1)).expand(targets.shape)
+    given = Fields({"targets": targets, "weights": mean_one})
+    spec = DataSpec(target_shape=(4,), weights=True)
+    torch.testing.assert_close(task.function(spec)(outputs, given).item(), copied.loss, rtol=1e-4, atol=1e-6)
+
+
+def test_r2_leaves_masked_targets_out_of_each_output() -> None:
+    y, f = torch.randn(30, 2), torch.randn(30, 2)
+    mask = torch.rand(30, 2) < 0.5
+    metric = RSquared()
+    own = [metric.score(metric.tally(f[mask[:, i], i : i + 1], y[mask[:, i], i]), y[mask[:, i], i]) for i in range(2)]
+    assert metric.score(metric.tally(f, y, mask), y, mask) == pytest.approx(sum(own) / 2)
+    mask[:, 1] = False
+    assert metric.score(metric.tally(f, y, mask), y, mask) == pytest.approx(own[0])
+    for each, outputs, targets in ((Accuracy(), f, y.argmax(1)), (BinaryAccuracy(), f, (y > 0).float())):
+        chosen = torch.ones(targets.shape)
+        assert each.score(each.tally(outputs, targets, chosen), targets, chosen) == each.score(
+            each.tally(outputs, targets), targets
+        )
