@@ -20,6 +20,7 @@ from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import cost
 from .diff import diff
 from .doctor import doctor
+from .explain import explain
 from .list import list_choices
 from .options import Help
 from .output import note, open_closed_streams, show
@@ -50,6 +51,7 @@ app.add_typer(cost, name="cost")
 app.command()(verify)
 app.command()(sweep)
 app.command()(compare)
+app.command()(explain)
 app.command("show")(show_one)
 app.command()(diff)
 app.command()(upload)
@@ -85,6 +87,7 @@ def paceline(
     paceline verify model=cnn                    does it train the same in every way?
     paceline compare                             the runs side by side
     paceline diff RUN1 RUN2                      what differs between two
+    paceline explain sync=ssp                    what a choice does, and who sends what to whom
     paceline upload                              send runs that were recorded offline to W&B
     paceline doctor                              what works on this machine
     """

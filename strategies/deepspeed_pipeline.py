@@ -16,6 +16,8 @@ Cost per step: that of strategy=pipeline within a replica, and broadcast 8 bytes
 others; over K replicas, S bytes of a stage's gradients, all_reduce 2 (K-1)/K S, on the last stage 2 (K-1)/K (S + 4).
 Memory: that of schedule=1f1b, and what DeepSpeed keeps between instructions (external/deepspeed_stages.py), among it a
 copy of all gradients, which are joined even where there is one replica.
+
+Use it to set strategy=pipeline strategy.schedule=1f1b beside what DeepSpeed has, on the same cut and meters.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

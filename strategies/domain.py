@@ -30,6 +30,9 @@ Cost per step: those halos; for normalisation two numbers a statistic to each wo
 in backward; the maps that are gathered; an all-reduce of the gradients of the weights before the gathering, and of the
 loss over pixels. With `batch_norm=all`, along the axis of the K replicas, for each batch norm of c channels: all_gather
 (K-1) (2 c + 1) numbers in forward, and the collective's for a sum of 2 c numbers in backward.
+
+Use it for large images with few samples, where activations fill the device: halos are small beside the maps. Models
+that flatten early gather nearly all of it, and gain nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -17,6 +17,9 @@ Deviation from the paper: all t workers of a stage have the whole output, and ea
 Cost per step and worker: that of its pipeline's stage, along `stage`, with its tied weights; along `tensor`, for each
 micro-batch what strategy=tensor sends for the layers of the stage; with `recompute` once more for what is computed
 again.
+
+Use it where a model needs more devices than one host has: tensor workers within a host, stages between hosts,
+replicas with what is left.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

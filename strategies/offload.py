@@ -26,6 +26,8 @@ the account: what an operation or a layer computes and drops again, forward or b
 Cost per step: nothing between workers. Of W bytes of parameters and A of activations, at most 2 W + A go to the device,
 and W + A to the host. Memory: `pool_mb` on the device; on the host W and its gradients (each twice with a delayed
 update), the optimizer's state, and A.
+
+Use it where there is one device, the model does not fit, and time matters less than having it train at all.
 """
 
 import copy

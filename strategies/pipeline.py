@@ -14,6 +14,12 @@ again zb_h1 and zb_v have the backward pass in one piece (pipelining/again.py).
 Cost per step: where a stage and the next one are on different workers, the output goes forward, and its gradient comes
 back: for each micro-batch |output| from the one, and as much from the other. Weights that stages on several workers
 share are summed over them (pipelining/ties.py).
+
+Use it where a model does not fit on one device and links between devices are slow: it sends outputs of stages alone.
+Many micro-batches make its bubble small; few layers, or very uneven ones, leave stages idle.
+
+Equation: with a flush the gradient is that of accumulation, sum_j m_j g_j / sum_j m_j over micro-batches of m_j
+samples; with p stages and m micro-batches of equal times the bubble is (p-1)/(m+p-1) of a step.
 """
 
 import copy

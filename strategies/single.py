@@ -1,4 +1,13 @@
-"""One worker, one model, no communication: the serial reference for everything else."""
+"""One worker, one model, no communication: the serial reference for everything else.
+
+Use it as the reference: what it reaches, others must reach, and what it takes, others must beat.
+
+Equation: w <- w - eta g(w), for plain SGD and the gradient g of the batch.
+
+Source: Robbins and Monro 1951, "A Stochastic Approximation Method" (Annals of Mathematical Statistics).
+
+Cost: nothing is sent.
+"""
 
 from collections.abc import Sequence
 

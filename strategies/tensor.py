@@ -26,6 +26,9 @@ backward. The rest of the algorithm is in tensor_parallel/:
 Cost per step and pair, n samples of the batch: the collective's for n times B's outputs, and for n times A's inputs.
 With `sequence` a pair of S bytes of A's inputs, and of B's outputs, sends all_gather 3 (p-1)/p S and reduce_scatter
 2 (p-1)/p S; a run begins and ends with an all-gather, and sums the gradients of what is whole in it.
+
+Use it where single layers are too large for a device, or a step must take less time than one device needs for it, and
+links are fast: it sums in every layer, and nothing hides that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -12,6 +12,12 @@ of its own tensors.
 
 Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S; with `zero_optimizer` also broadcast,
 (K-1)/K S on the average.
+
+Use it to set strategy=data_parallel sync=bsp beside what torch has, on the same model and meters;
+`torch_zero_optimizer` beside sync=bsp sync.shard=optimizer.
+
+Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB);
+torch.nn.parallel.DistributedDataParallel.
 """
 
 from collections.abc import Sequence

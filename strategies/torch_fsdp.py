@@ -14,6 +14,9 @@ Uneven batches are weighted through the loss, as FSDP averages over replicas: lo
 Cost per step and worker, of S bytes of parameters in blocks and R in none (rows padded to a multiple of N, which is K
 without `shard_over`): all_gather (N-1)/N (2 S + R), without `reshard` (N-1)/N (S + R); of gradients reduce_scatter
 (N-1)/N (S + R), which gloo does by an all-reduce and so sends twice, and all_reduce 2 (K/N-1)/(K/N) (S + R)/N.
+
+Use it where torch's own sharding is wanted, or beside strategy=zero strategy.stage=3: weights are gathered block by
+block, ahead of their use.
 """
 
 from collections import Counter

@@ -11,6 +11,11 @@ It makes room to receive all micro-batches before the first step, and keeps it.
 Cost per step: that of strategy=pipeline, |output| forward and as much back for each micro-batch and cut.
 Memory: that of strategy=pipeline, and buffers of m (|input| + |output|) for each stage: |input| but for the first, and
 |output|, of its gradient, but for the last. Inputs that are kept for backward count as activations too.
+
+Use it to set strategy=pipeline beside what torch has, on the same cut, schedule and meters.
+
+Source: torch.distributed.pipelining, of torch itself; each schedule's paper is named in
+strategies/pipelining/schedules.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

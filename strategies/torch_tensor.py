@@ -9,6 +9,10 @@ fused and foreach kernels refuse DTensors beside other tensors. Dropout between 
 
 Cost per step and pair of S bytes of the first layer's inputs, and of the second's outputs, p workers: all_reduce
 2 (p-1)/p 2 S.
+
+Use it to set strategy=tensor beside what torch has, on the same layers and meters.
+
+Source: torch.distributed.tensor.parallel, of torch itself; Shoeybi et al. 2019, "Megatron-LM" (arXiv 1909.08053).
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,6 +18,9 @@ measured, and that state is saved whole, by parameter and in fp32, so that any s
 Cost per step and worker, S bytes of gradient, K replicas: all_reduce 2 (K-1)/K S (at stage 2 for each micro-batch; from
 stage 1 on the norm beside it, and in less than fp32 a flag), and from stage 1 on all_gather (K-1)/K S, padded. At stage
 3, what is fetched when is the affair of DeepSpeed's prefetcher: there is no stated cost.
+
+Use it where a model fits on one device but its optimizer's state does not (stage 1 and 2 send what data parallelism
+does), or not even its weights do (stage 3, for half as much again), and layers need not be cut.
 """
 
 import json

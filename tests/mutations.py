@@ -81,6 +81,18 @@ MUTATIONS = [
         "return self.second - self.first",
         "return self.first - self.second",
         "tests/tracking/test_difference.py",
+    # -- what a choice does
+    Mutation(
+        "tracking/lanes.py",
+        'if begin <= each["left"] and each["came"] <= end',
+        'if begin <= each["left"]',
+        "tests/cli/test_cli_explain.py -k has_the_messages_of_the_trace",
+    ),
+    Mutation(
+        "engine/explained.py",
+        'kind = named or ("rule" if found["what"] else "what")',
+        'kind = named or "what"',
+        "tests/engine/test_explained.py -k taken_apart",
     ),
     # -- verify
     Mutation(

@@ -29,6 +29,9 @@ in it is lost, as the gradient is; what it left out is not.
 
 Cost per step that a worker trains, S bytes of gradient, or of its message: it sends S + 24 (a header), dropped or not,
 and the server sends it S + 8, S of weights.
+
+Use it where a few workers, others each time, are late in a step, and their work may be thrown away: b backups cost
+b/(N+b) of all machines, and save what waiting for the b slowest takes.
 """
 
 from collections.abc import Sequence

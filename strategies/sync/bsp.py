@@ -28,6 +28,9 @@ is a replica's own. One replica alone sends nothing and compresses nothing.
 Cost per step and worker, S bytes of gradient, K replicas: what the collective states for a sum of S bytes, which is
 2 (K-1)/K S; with `find_unused` S grows by four bytes a parameter tensor. With `compress` it is what
 exchange/channel.py states, of each bucket. Where all get the gradients of all, send (K-1) S and all_gather 8 (K-1).
+
+Use it first, and as what all else is compared with: workers alike in speed, a network that sums gradients in about
+the time of a backward pass. `bsp_naive` shows what buckets and overlap are worth, and is right for nothing else.
 """
 
 import sys

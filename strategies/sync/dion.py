@@ -30,6 +30,9 @@ One replica alone steps so too, and sends nothing.
 
 Cost per step: the collective's for sums of r (m + n) entries for all matrices, in two sums, and of what is no matrix.
 Buffers: M, m n entries, and Q, n r, of each matrix.
+
+Use it for models whose weights are large matrices, such as transformers, where orthonormalised updates (Muon) are
+wanted and whole gradients are too much to send.
 """
 
 from collections.abc import Sequence

@@ -34,6 +34,10 @@ lost.
 Cost per step, S bytes of gradient, n servers that a worker talks to (1 without the lock): a worker sends
 (S + 8 n) / n_push + 8 n / n_fetch, and all servers S / n_fetch to each worker. With `compress` the S of a push is that
 of its messages.
+
+Use it where workers differ in speed from step to step and nobody shall wait, and where stale gradients do no harm:
+few workers, or a small learning rate. With equal workers on a fast network sync=bsp reaches the target in fewer
+steps.
 """
 
 from collections.abc import Sequence

@@ -17,6 +17,9 @@ W_i gives the whole pull. What was left out is added to the next pull: sum_i W_i
 
 Cost per step, S bytes of weights: the collective's for a sum of S bytes, which is 2 (P-1)/P S, divided by the period;
 with `compress` what exchange/channel.py states.
+
+Use it where replicas may explore on their own and meet every few steps: it sends 1/period of sync=bsp, and keeps
+replicas apart, where sync=local_sgd makes them alike.
 """
 
 from collections.abc import Sequence

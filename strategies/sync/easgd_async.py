@@ -1,3 +1,22 @@
+"""Elastic averaging SGD, asynchronous (Zhang, Choromanska, LeCun 2015, "Deep Learning with Elastic Averaging SGD",
+NeurIPS, Algorithms 1 and 2; arXiv 1412.6651).
+
+A server has the centre Wc. In every `period`-th of its own steps replica i sends its weights x_i (exchange/springs.py
+says what these are under momentum), is answered with Wc as it is, and both move by what parted them, alpha = eta rho or
+0.9 / P:
+
+    W_i <- W_i - eta g_i - alpha (x_i - Wc)
+    Wc  <- Wc + alpha (x_i - Wc)
+
+The server takes one replica at a time, as they come; nobody waits for another's step. The staleness of an exchange is
+the number of others' exchanges since the replica's last one. The consensus is Wc as replica 0 last saw it.
+
+Cost per step, S bytes of weights: a worker sends (S + 8) / period, and the server S / period to each.
+
+Use it where workers differ in speed and may explore on their own: each exchanges with the centre when it is ready, and
+nobody waits for another. `easgd_momentum` adds Nesterov momentum, which the paper finds best with many workers.
+"""
+
 from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum

@@ -13,6 +13,9 @@ alone. With a period, t counts exchanges.
 The consensus is Wc.
 
 Cost per step, S bytes of weights: a replica sends S / (P period), none if P = 1.
+
+Use it to repeat You, Buluc and Demmel's figures, or where one message at a time is all that the master takes;
+sync=easgd exchanges with all replicas at once and is faster elsewhere.
 """
 
 from collections.abc import Sequence

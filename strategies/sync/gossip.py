@@ -33,6 +33,10 @@ The consensus is the mean over the living replicas. One worker sends nothing and
 Cost per step, S bytes of weights, or of their message: a worker sends |to| S / period; |to| is min(2, n - 1) on a
 ring, ceil(log2 n) on the exponential graph, 1 on the one-peer one, and (n - n mod 2) / n for a random matching (the
 mean over workers).
+
+Use it where no link may carry more than a few messages a step, with many replicas or a network without a fast core:
+time does not grow with their number. `gossip_exponential` mixes the fastest with one message a step; `gossip` keeps
+to neighbours on a ring, which suits its wires; `gossip_matching` needs pairs alone, and mixes in expectation.
 """
 
 from collections.abc import Sequence

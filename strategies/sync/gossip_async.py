@@ -33,6 +33,9 @@ until its receiver looks for messages, before its next step.
 A worker that dies is pushed to no more, and what it has not sent whole is dropped; with `conserve` its w goes with it.
 
 Cost per step, S bytes of weights: a worker sends (S + 24) / period, the weights and a header.
+
+Use it where workers differ much in speed, there shall be no server, and nobody shall wait: what comes late is mixed
+in late.
 """
 
 from collections import Counter

@@ -31,6 +31,9 @@ shared memory. A worker that dies is missed by nobody; what it was writing may b
 the weights are final. A checkpoint holds replica 0's optimizer, with which all go on.
 
 Cost per step: no messages. The weights are in memory once; each worker's memory account has them in full.
+
+Use it on one host, for models whose gradients are sparse, so that workers seldom write the same entries.
+`hogwild_locked` is the baseline that shows what the lock costs.
 """
 
 from collections import Counter

@@ -16,6 +16,9 @@ start from them too, with optimizers of their own that are new.
 
 Cost per step: nothing. The average at the end is no part of training: every other replica sends its weights to replica
 0, which answers with the mean.
+
+Use it as the other end of the scale: no communication at all, which is as fast as workers are and the least that
+averaging once can reach. It suits convex problems, and data that are dealt alike.
 """
 
 from collections.abc import Sequence

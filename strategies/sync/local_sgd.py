@@ -35,6 +35,10 @@ for bit, unless there is an outer optimizer.
 Cost per step, S bytes of weights, K replicas, a names of averaged state: the collective's for sums of S (1 + a) bytes,
 divided by H; with `compress` the weights' share of it is what exchange/channel.py states. Before the switch it is
 BSP's; as the steps after it are not known beforehand, there is no stated cost with one.
+
+Use `local_sgd` where the network is slow and a small loss of accuracy a step may be made good by more steps;
+`post_local_sgd` where large batches generalise badly and the first steps still need every average; `diloco` where
+workers are far apart, in other data centres, and exchange every hundred steps or so.
 """
 
 from collections.abc import Sequence

@@ -29,6 +29,9 @@ The consensus is the mean of theta_i over the living. One worker alone makes out
 
 Cost per step, S bytes of weights, n workers: send (n - n mod 2) / n S / period, on average over the workers. Buffers:
 phi and d, and with several workers what is sent and what is received: 4 S.
+
+Use it for what sync=diloco is for, where workers are so many or so far apart that an all-reduce waits for the slowest
+link: pairs alone exchange.
 """
 
 from collections.abc import Sequence

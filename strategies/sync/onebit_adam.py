@@ -22,6 +22,9 @@ Replicas stay bit-identical; what a replica has left out is its own. One replica
 Cost per step among K replicas, for S bytes of n entries: the collective's for a sum of S in the warm-up, then send
 (K-1) m, m = n / 8 bytes and four for each parameter. As the number of steps is not known beforehand, no cost is stated.
 Buffers: BSP's buckets, S; m_i and e_i, S each.
+
+Use it with optimizer=adam on slow networks, where the variance settles after a warm-up and a run goes on for long
+after it. Before that it sends what sync=bsp does.
 """
 
 from collections.abc import Sequence

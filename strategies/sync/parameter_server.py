@@ -30,6 +30,9 @@ and the servers' optimizers, and w where it is another than x.
 
 Cost per step, S bytes of gradient, n servers: a worker sends S + 8 n, and all servers S to each worker. With `compress`
 the S of a push is that of its messages, and with `compress_answers` so is that of an answer.
+
+Use it to set servers beside all-reduce with nothing else changed, or where workers reach the servers over faster
+links than each other. One server's link carries what all workers send: sync=bsp is faster on equal links.
 """
 
 from collections.abc import Sequence

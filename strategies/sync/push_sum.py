@@ -26,6 +26,9 @@ for bit.
 
 Cost per step, S bytes of weights: a worker sends |to| (S + 8) / period (x and w): |to| is 1 on the one-peer exponential
 graph, 2 on one_peer_and_random (1 for n = 2), ceil(log2 n) on the exponential one.
+
+Use it where links go one way, or neighbours change and no one knows how many listen: the push-sum weights keep the
+mean right where those of sync=gossip would not.
 """
 
 from collections.abc import Sequence

@@ -18,6 +18,9 @@ delayed; there are no outer steps of DiLoCo in between.
 The consensus is the mean over the replicas. One replica sends nothing and is serial training, bit for bit.
 
 Cost per step: the collective's for a sum of k entries, divided by `period`. Buffers: these k entries.
+
+Use it where every step may send a little: a share of a hundredth or less keeps replicas near each other at a
+hundredth of the bytes; it goes together with sync=diloco's ideas.
 """
 
 from collections.abc import Sequence

@@ -34,7 +34,12 @@ its own, and adds what was left out to its next push; servers answer with whole 
 replica 0 saved, once it may go on.
 
 Cost per step, S bytes of gradient, n servers: a worker sends S + 16 n, and all servers S to each worker. With
-`compress` the S of a push is that of its messages."""
+`compress` the S of a push is that of its messages.
+
+Use it where workers differ in speed at random, so that each is late now and then: a bound of a few steps takes most
+of the waiting away and keeps gradients nearly fresh. Where one worker is slow all the time, it waits as sync=bsp
+does.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence

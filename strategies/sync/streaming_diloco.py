@@ -29,6 +29,9 @@ for overlaps nothing.
 Cost per step, S bytes of weights, K replicas: the collective's for sums of S bytes, one for each fragment, divided by
 H; with `compress` what exchange/channel.py states of the fragments. Buffers: w, v and D, 3 S, and what the channel
 holds. So the most that is sent at once is a P-th of DiLoCo's.
+
+Use it for what sync=diloco is for, where the bytes of one exchange at once are too many for the link: fragments go in
+turn, and are hidden behind the steps that follow.
 """
 
 from collections.abc import Sequence

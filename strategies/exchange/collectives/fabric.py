@@ -6,6 +6,11 @@ Algorithms for Clusters of Workstations"). In memory each worker sums one share,
 
 Cost of a sum of S bytes among K workers: all_reduce 2 (K-1)/K S, in memory too: what others read of a worker. Time of
 the ring: 2 (K-1) (alpha + S/K beta).
+
+Use it unless there is a reason for another: it goes on while the worker computes, which none of those made of
+messages does.
+
+Rule: chunk c of K is summed by one worker over all, and each other worker gets that sum.
 """
 
 from torch import Tensor

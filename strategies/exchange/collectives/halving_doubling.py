@@ -19,6 +19,9 @@ sum is waited for.
 
 Cost of a sum of S bytes among K = f_1 f_2 ... workers: send 2 (K-1)/K S, on average over the workers where chunks
 differ, in 2 sum_i (f_i - 1) messages. Time: 2 (q alpha + (K-1)/K S beta) for q factors; q = log2 K for a power of two.
+
+Use it for tensors of middling size, and for large ones where workers are many: a ring's bytes in log2 K steps, of
+partners that are far apart.
 """
 
 from itertools import accumulate

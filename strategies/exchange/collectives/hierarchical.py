@@ -15,6 +15,9 @@ Deviations from the paper: a binomial tree inside of hosts. Nothing moves before
 Cost of a sum of S bytes among K workers on H hosts, at most W on each: send 2 ((K-H) + (H-1)) S / K on average over the
 workers, in (2 (K-H) + 2 H (H-1)) / K messages. Time: 2 ceil(log2 W) (alpha + S beta) inside of a host and 2 (H-1)
 (alpha' + S/H beta') between hosts.
+
+Use it where hosts of several workers are joined by links slower than those inside: one worker of each host alone
+talks to others.
 """
 
 from collections.abc import Sequence

@@ -15,6 +15,8 @@ Deviations from the paper: that of peers.py where K is not a power of two. Nothi
 
 Cost of a sum of S bytes among K = f_1 f_2 ... workers: send sum_i (f_i - 1) S, in sum_i (f_i - 1) messages. Time:
 sum_i (alpha + (f_i - 1) S beta). For K = 2^q: send q S in q messages, and q (alpha + S beta).
+
+Use it for the smallest tensors, where nothing but the number of latencies counts.
 """
 
 import torch

@@ -16,6 +16,9 @@ than workers has empty chunks, which are not sent. Nothing moves before the sum 
 
 Cost of a sum of S bytes among K workers: send 2 (K-1)/K S, on average over the workers where chunks differ, in 2 (K-1)
 messages. Time: 2 (K-1) (alpha + S/K beta).
+
+Use it for large tensors among a moderate number of workers: no algorithm sends fewer bytes, and its 2 (K-1) latencies
+are small beside them.
 """
 
 import torch

@@ -9,6 +9,10 @@ elsewhere.
 
 Cost of a sum of S bytes among K workers: shared_memory 2 (K-1)/K S, which others read of a worker in two steps of
 (K-1)/K S. Time: 2 (alpha + (K-1)/K S beta), alpha and 1 / beta those of a link inside of the host.
+
+Use it to ask for this by name where all workers are on one host's CPUs: two steps, whatever their number.
+
+Equation: worker r sums its share, s_r = sum_j x_j[r], and all read s_0, ..., s_(K-1).
 """
 
 from torch import Tensor

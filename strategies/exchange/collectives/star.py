@@ -10,6 +10,8 @@ Deviations from the paper: the server is a worker, too. Nothing moves before the
 
 Cost of a sum of S bytes among K workers: send 2 (K-1)/K S on average over the workers, in 2 (K-1)/K messages; the
 server alone sends (K-1) S. Time: 2 (alpha + (K-1) S beta).
+
+Use it among few workers, or to see what a parameter server's link has to carry: worker 0 receives (K-1) S at once.
 """
 
 import torch

@@ -16,6 +16,9 @@ Deviations from the papers: that, where K is not a power of two. Nothing moves b
 
 Cost of a sum of S bytes among K workers: send 2 (K-1)/K S on average over the workers, in 2 (K-1)/K messages; worker 0
 alone sends log2 K times S. Time: 2 ceil(log2 K) (alpha + S beta).
+
+Use it for small tensors where latency decides and worker 0's link is fast enough for whole tensors, or where the sum
+shall come from one place.
 """
 
 import torch

@@ -20,6 +20,9 @@ Which parameters are matrices, and which travel whole: see matrices.py. A decomp
 m n min(m, n) operations, which is much more than other rules.
 
 Cost: s (m + n) entries of each matrix, and all of what travels whole.
+
+Use it where unbiased low-rank messages are wanted, and decompositions are cheap beside the network: few large
+matrices, slow links.
 """
 
 from typing import Annotated

@@ -22,6 +22,9 @@ A gradient is weighed by its share of the samples. Other optimizers than SGD see
 
 Cost: for each coefficient one of the vector's dtype, and as many bits for its place as a tile of chunk^2 needs, 12 for
 64.
+
+Use it where links are slow and momentum may stay on the workers: the momentum's largest coefficients travel, and
+nobody sends a dense vector.
 """
 
 from functools import cache

@@ -15,6 +15,8 @@ Deviations from the paper: the rate is the optimizer's, which steps with the sum
 inside p. sign(0) is 1; error feedback takes that back with the next message. Zeros alone make a message of zeros.
 
 Cost: for each parameter a scale of four bytes (eight of float64), and one bit an entry.
+
+Use it for one bit an entry at a usual learning rate: the error feedback makes good what compress=signsgd loses.
 """
 
 import torch

@@ -18,6 +18,8 @@ the columns, quantizes its sum again, and keeps a second remainder. There is no 
 whose vector and e are all 0 sends means of 0, and so nothing.
 
 Cost: for each column two means of four bytes (eight of float64), and one bit an entry.
+
+Use it for one bit an entry where columns of a layer differ in size: each unit has two means of its own.
 """
 
 import torch

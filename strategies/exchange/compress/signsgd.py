@@ -14,6 +14,9 @@ all 0, as after an empty batch, abstains. A tie leaves an entry alone. Under bsp
 one vote; a server weighs votes by samples, as it does gradients.
 
 Cost: one byte and one bit an entry.
+
+Use it where one bit an entry each way is all that a link carries, with a learning rate found anew: steps are of one
+size. Its vote withstands some workers that lie.
 """
 
 import torch

@@ -15,6 +15,9 @@ the sum of n workers needs log2(2n + 1) bits. Workers get all messages here, not
 probabilities: see rounding.py. s_t below 2^-110 counts as 2^-110.
 
 Cost: for each parameter a scale of four bytes (eight of float64), and two bits an entry.
+
+Use it for two bits an entry, unbiased and without a memory on the workers; gradients with few very large entries make
+it noisy.
 """
 
 from typing import Annotated

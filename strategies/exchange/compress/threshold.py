@@ -16,6 +16,9 @@ Deviations from the papers: Strom sends +tau or -tau in place of an entry, in on
 Dutta et al.
 
 Cost: for each entry that is sent, one of the vector's dtype and four bytes for its place.
+
+Use it where it is known which magnitudes matter: it takes no selection, and sends much when much changes. Its
+messages vary in length, so that no cost can be stated beforehand.
 """
 
 from typing import Annotated

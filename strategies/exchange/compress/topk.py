@@ -19,6 +19,9 @@ every 61st entry, and what is at least as large is looked through exactly. Where
 through, so that the result never depends on it.
 
 Cost: k entries of the vector's dtype and k places of four bytes.
+
+Use it for ratios around 0.01 over slow networks: with error feedback it loses least of the sparse ones. Among many
+workers the union of their places grows, and sums become dense.
 """
 
 from math import ceil

@@ -1,0 +1,130 @@
+"""`paceline explain`: what a choice does, from its own file and a small run; or what a run spent its time on."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from .choices import group_of
+from .compare import check_file
+from .completion import complete_override
+from .options import AllowModule, ConfigDir
+from .output import note, results_alone, shortest, show, show_json
+
+if TYPE_CHECKING:
+    from ..engine.explained import Explained
+    from ..engine.small_run import SmallRun
+
+Format = Literal["text", "json"]
+
+
+@results_alone()
+def explain(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHOICE",
+            help="group=choice, such as sync=ssp, strategy=pipeline, compress=topk.",
+            autocompletion=complete_override,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OVERRIDES",
+            help="Of a choice's small run: hardware.workers=4 sync.staleness=1.",
+            show_default=False,
+            autocompletion=complete_override,
+        ),
+    ] = None,
+    format: Annotated[Format, typer.Option(help="json holds raw values.")] = "text",
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page with the pictures, too.", show_default=False)
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the picture alone, too.", show_default=False)
+    ] = None,
+    config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
+) -> None:
+    """Explain a choice: what it does, its equation, its cost, when to use it, its paper, and who sends what when.
+
+    The picture is of a small real run of it on the virtual cluster: sixteen workers on digits, unless you say
+    otherwise.
+
+    \b
+    paceline explain sync=ssp
+    paceline explain sync=ssp sync.staleness=1 hardware.workers=4 --svg ssp.svg
+    paceline explain collective=ring hardware.workers=6 --html ring.html
+    """
+    check_file("--html", html)
+    check_file("--svg", svg)
+    _explain_choice(what, overrides or [], config_dir, tuple(allow_module or ()), format == "json", html, svg)
+
+
+def _explain_choice(
+    what: str,
+    overrides: list[str],
+    config_dir: Path | None,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    html: Path | None,
+    svg: Path | None,
+) -> None:
+    """Raises `ConfigError` or `LayoutError`."""
+    from ..engine.small_run import NoPictureError, small_run
+    from .explain_choice import as_page, for_people, lanes_of, raw
+
+    explained = _explained(what, config_dir, allowed)
+    run: SmallRun | None = None
+    why = ""
+    try:
+        run = small_run(what, overrides, config_dir, allowed)
+    except NoPictureError as error:
+        why = str(error)
+    lanes = None if run is None else lanes_of(run)
+    if as_json:
+        show_json(raw(explained, run, lanes, why))
+    else:
+        show(for_people(explained, run, lanes, why))
+    if lanes is None and svg is not None:
+        from ..engine.errors import ConfigError
+
+        raise ConfigError(f"--svg: there is no picture of {what}: {why}")
+    _write(html, as_page(explained, run, lanes, why))
+    if lanes is not None:
+        from ..tracking.lanes_picture import as_svg
+
+        _write(svg, as_svg(what, lanes))
+
+
+def _write(file: Path | None, text: str) -> None:
+    from ..tracking.run_directory import write_atomically
+
+    if file is not None:
+        write_atomically(file, text)
+        note(f"picture: {shortest(file)}")
+
+
+def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> "Explained":
+    """Raises `ConfigError`, naming the nearest."""
+    from ..conf.groups import BY_NAME
+    from ..engine.errors import ConfigError
+    from ..engine.experiment import Choice
+    from ..engine.explained import explain as of_file
+    from ..tracking.text import did_you_mean
+
+    group, _, name = what.partition("=")
+    if group not in BY_NAME:
+        hint = did_you_mean(group, BY_NAME) or f"there are {', '.join(BY_NAME)}"
+        raise ConfigError(f"{what}: must be GROUP=CHOICE of a group whose choices are classes; {hint}")
+    found = {choice.name: choice for choice in group_of(group, config_dir)}
+    if name not in found:
+        hint = did_you_mean(name, found) or f"there are {', '.join(found)}"
+        raise ConfigError(f"{what}: there is no such choice; {hint}")
+    choice = found[name]
+    target = choice.target()
+    if not target:
+        raise ConfigError(f"{what}: {choice.path} names no class (_target_)")
+    chosen = Choice(name=name, target=target, knobs=choice.knobs())
+    return of_file(group, chosen, choice.description, allowed)

@@ -1,0 +1,120 @@
+"""`paceline explain group=choice`: its text, and its picture, which is of a real run."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.choices import group_of
+from paceline.engine.small_run import NoPictureError, SmallRun, small_run
+from paceline.tracking.lanes import read
+from paceline.tracking.lanes_picture import as_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+EVERY = [f"{group}={each.name}" for group in ("sync", "strategy", "collective", "compress") for each in group_of(group)]
+
+
+@pytest.fixture(scope="module")
+def of_ssp() -> SmallRun:
+    return small_run("sync=ssp", ["hardware.workers=3", "steps=5"])
+
+
+def arrows(trace: str) -> set[tuple[str, int, int, float, float]]:
+    """(purpose, sender, receiver, from, until) of a trace's messages."""
+    events = json.loads(trace)["traceEvents"]
+    left = {each["id"]: each for each in events if each["ph"] == "s"}
+    came = {each["id"]: each for each in events if each["ph"] == "f"}
+    assert left.keys() == came.keys() and left
+    return {(left[i]["name"], left[i]["tid"], came[i]["tid"], left[i]["ts"], came[i]["ts"]) for i in left}
+
+
+def test_the_picture_has_the_messages_of_the_trace_and_no_others(of_ssp: SmallRun) -> None:
+    lanes = read(of_ssp.trace)
+    assert [row["name"] for row in lanes["lanes"]] == ["worker 0", "worker 1", "worker 2", "server 3"]
+    within = {each for each in arrows(of_ssp.trace) if lanes["begin"] <= each[3] and each[4] <= lanes["end"]}
+    shown = [(each["purpose"], each["from"], each["to"], each["left"], each["came"]) for each in lanes["messages"]]
+    assert set(shown) == within and len(shown) == len(within)
+    assert {purpose for purpose, *_ in shown} == {"fetch request", "fetch", "push"}
+    picture = ET.fromstring(as_svg("sync=ssp", lanes))
+    drawn = [each for each in picture.iter(f"{SVG}path") if "message" in each.get("class", "").split()]
+    titles = sorted(each.findtext(f"{SVG}title") or "" for each in drawn)
+    names = [row["name"] for row in lanes["lanes"]]
+    assert titles == sorted(f"{names[sender]} to {names[receiver]}: {what}" for what, sender, receiver, _, _ in within)
+
+
+def test_each_lane_has_what_its_worker_did_one_after_the_other(of_ssp: SmallRun) -> None:
+    lanes = read(of_ssp.trace)
+    for row in lanes["lanes"]:
+        spans = sorted(row["spans"], key=lambda each: each["start"])
+        assert all(one["end"] <= other["start"] + 1e-6 for one, other in pairwise(spans))
+        assert all(lanes["begin"] <= each["start"] < each["end"] <= lanes["end"] for each in spans)
+    assert {span["kind"] for span in lanes["lanes"][0]["spans"]} == {"compute", "waiting", "communication"}
+
+
+def test_a_sum_joins_the_lanes_that_take_part_in_it() -> None:
+    lanes = read(small_run("strategy=data_parallel", ["hardware.workers=3", "steps=4"]).trace)
+    assert [(each["name"], each["lanes"]) for each in lanes["sums"]] == [("gradients (all_reduce)", [0, 1, 2])] * 2
+    picture = ET.fromstring(as_svg("bsp", lanes))
+    assert sum("sum" in each.get("class", "").split() for each in picture.iter(f"{SVG}path")) == 2
+
+
+def test_the_text_has_the_equation_the_cost_the_paper_and_the_picture(paceline, here: Path) -> None:
+    ended = paceline("explain", "sync=ssp", "hardware.workers=3", "--html", "ssp.html", "--svg", "ssp.svg")
+    assert (ended.status, ended.err) == (0, "picture: ssp.html\npicture: ssp.svg\n")
+    assert "    w_i,t = w_0 - eta (" in ended.out and "Ho et al. 2013" in ended.out
+    stated, sent = re.findall(r"digits: (\S+ \w+) are stated, and (\S+ \w+)\s+were", " ".join(ended.out.split()))[0]
+    assert stated == sent
+    assert re.search(r"^worker 2 +[#~. ]+$", ended.out, re.M) and re.search(r"worker \d -> server 3 +push", ended.out)
+    assert "again: paceline train sync=ssp hardware=virtual " in ended.out
+    page = (here / "ssp.html").read_text()
+    assert (here / "ssp.svg").read_text().strip() in page and "default-src 'none'" in page
+    assert "<script" not in page and not re.search(r"(src|href)=", page.replace("default-src", ""))
+
+
+def test_json_holds_the_parts_and_the_picture(paceline) -> None:
+    raw = json.loads(paceline("explain", "collective=star", "hardware.workers=3", "--format", "json").out)
+    assert raw["group"] == "collective" and raw["equations"] and raw["use"] and raw["sources"]
+    assert raw["run"]["sent"]["stated"] == raw["run"]["sent"]["measured"] > 0
+    purposes = [(each["purpose"], each["to"]) for each in raw["run"]["picture"]["messages"]]
+    assert {to for purpose, to in purposes if purpose == "gather"} == {0} and "broadcast" in dict(purposes)
+
+
+def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_picture(paceline) -> None:
+    ended = paceline("explain", "strategy=torch_ddp")
+    assert ended.status == 0
+    assert "There is no picture: hardware=virtual: strategy=torch_ddp talks to torch's own" in ended.out
+    refused = paceline("explain", "strategy=torch_ddp", "--svg", "a.svg")
+    assert refused.status == 2 and refused.last.startswith("--svg: there is no picture of strategy=torch_ddp: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("sync=spp",), "sync=spp: there is no such choice; did you mean ssp"),
+        (("snyc=ssp",), "snyc=ssp: must be GROUP=CHOICE of a group whose choices are classes; did you mean sync"),
+        (("sync=ssp", "hardware.workers=0"), "hardware.workers=0: must be greater than or equal to 1"),
+        (("sync=ssp", "sync.stalenes=3"), "sync.stalenes: "),
+        (("sync=ssp", "--svg", "no/where.svg"), "--svg no/where.svg: must name a file to write; "),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(paceline, arguments: tuple[str, ...], says: str) -> None:
+    ended = paceline("explain", *arguments)
+    assert (ended.status, ended.out) == (2, "") and says in ended.last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", EVERY)
+def test_every_choice_has_a_picture_or_says_why_not(choice: str) -> None:
+    try:
+        run = small_run(choice)
+    except NoPictureError as why:
+        assert "talks to torch's own process groups" in str(why)
+        return
+    lanes = read(run.trace)
+    assert all(row["spans"] for row in lanes["lanes"] if row["name"].startswith("worker"))
+    ET.fromstring(as_svg(choice, lanes))
+    silent = choice in ("sync=hogwild", "sync=hogwild_locked", "sync=independent", "strategy=single")
+    assert bool(lanes["messages"] or lanes["sums"]) != silent

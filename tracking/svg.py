@@ -1,0 +1,119 @@
+"""What all pictures have in common: SVG that runs no script and loads no file.
+
+Colours are the palette's, for a light page, a dark one (prefers-color-scheme) and print, which is light. Nothing rests
+on colour alone: kinds of bars differ in their patterns too, and have words beside them.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from .figures.palette import DARK, LIGHT
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
+LETTER = 7.0  # pixels that a character takes, about
+_PATTERNS = (  # of colour i: what is drawn over it, in a tile of 8 x 8 pixels
+    "",
+    "M-2,2 L2,-2 M0,8 L8,0 M6,10 L10,6",
+    "M1.5,2 h2 M5.5,6 h2",
+    "M0,2 h8 M0,6 h8",
+    "M0,0 L8,8 M8,0 L0,8",
+    "M-2,6 L2,10 M0,0 L8,8 M6,-2 L10,2",
+    "M2,0 v8 M6,0 v8",
+    "M0,4 h8 M4,0 v8",
+)
+
+
+def _colours(page: str, text: str, quiet: str, line: str, colours: Sequence[str]) -> str:
+    kinds = " ".join(
+        f".c{i} {{ fill: {colour} }} .s{i} {{ stroke: {colour}; fill: none }}" for i, colour in enumerate(colours)
+    )
+    return (
+        f".page {{ fill: {page} }} text {{ fill: {text} }} .small, .quiet {{ fill: {quiet} }} "
+        f".empty {{ fill: {line} }} .line {{ stroke: {line} }} .dark {{ stroke: {text}; fill: none }} "
+        f".head {{ fill: {text} }} "
+        f".over {{ stroke: {page} }} .inside {{ fill: {page} }} .void {{ fill: none; stroke: {quiet} }} {kinds}"
+    )
+
+
+_LIGHT = _colours("#ffffff", "#16202a", "#55606c", "#e1e6eb", LIGHT)
+_DARK = _colours("#161a20", "#e8ecf1", "#a7b1bd", "#39424d", DARK)
+STYLE = (
+    f"text {{ font: 13px {FONT} }} .title {{ font-weight: bold }} .small {{ font-size: 11.5px }} "
+    ".over { fill: none; stroke-width: 1.1 } .line { stroke-width: 1 } .void { stroke-width: 0.8 } "
+    f".strong {{ stroke-width: 2 }} .ring {{ stroke-width: 3 }} {_LIGHT}\n"
+    f"@media (prefers-color-scheme: dark) {{ {_DARK} }}\n@media print {{ {_LIGHT} }}"
+)
+
+
+def document(title: str, says: str, width: float, height: float, parts: Iterable[str], more: str = "") -> str:
+    """`says`: the picture in words, for who cannot see it. `more`: further definitions."""
+    tiles = "".join(
+        f'<pattern id="p{i}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<path class="over" d="{path}"/></pattern>'
+        for i, path in enumerate(_PATTERNS)
+        if path
+    )
+    hatch = (
+        '<pattern id="no" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<path class="void" d="{_PATTERNS[1]}"/></pattern>'
+    )
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<desc>{escape(says)}</desc>",
+        f"<style>{STYLE}</style>",
+        f"<defs>{tiles}{hatch}{more}</defs>",
+        f'<rect class="page" width="{width:g}" height="{height:g}"/>',
+        *parts,
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> str:
+    of = f' class="{kind}"' if kind else ""
+    at = f' text-anchor="{anchor}"' if anchor else ""
+    return f'<text x="{x:.2f}" y="{y:.2f}"{of}{at}>{escape(words)}</text>'
+
+
+def bar(x: float, y: float, width: float, height: float, colour: int, title: str, pale: bool = False) -> str:
+    """In the colour, with its pattern; the title is shown on the spot. `pale`: of what was predicted."""
+    box = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.0):.2f}" height="{height:.2f}"'
+    said = f"<title>{escape(title)}</title>"
+    opacity = ' fill-opacity="0.5"' if pale else ""
+    over = f'<rect {box} fill="url(#p{colour})"/>' if _PATTERNS[colour] else ""
+    return f'<g>{said}<rect {box} class="c{colour}"{opacity}>{said}</rect>{over}</g>'
+
+
+def gap(x: float, y: float, width: float, height: float, title: str) -> str:
+    """Where nothing is done, or there is nothing."""
+    box = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.0):.2f}" height="{height:.2f}"'
+    said = f"<title>{escape(title)}</title>"
+    return f'<g>{said}<rect {box} class="empty">{said}</rect><rect {box} class="void"/></g>'
+
+
+def key(x: float, y: float, colour: int, words: str, pale: bool = False) -> str:
+    """An entry of the legend."""
+    return bar(x, y, 18, 12, colour, words, pale) + text(x + 24, y + 10.5, words, "small")
+
+
+def legend(x: float, y: float, entries: Sequence[tuple[int, str]]) -> list[str]:
+    found: list[str] = []
+    for colour, words in entries:
+        found.append(key(x, y, colour, words))
+        x += 24 + LETTER * len(words) + 18
+    return found
+
+
+def ticks(most: float, about: int = 5) -> list[float]:
+    """0, 20, 40, ...: `about` so many, 1, 2 or 5 times a power of ten apart, up to `most`."""
+    if not most > 0:
+        return [0.0]
+    power = 1.0
+    while power * 10 <= most / about:
+        power *= 10
+    while power > most / about:
+        power /= 10
+    step = next(times * power for times in (1, 2, 5, 10) if times * power * (about + 0.5) >= most)
+    return [i * step for i in range(int(most / step + 1e-9) + 1)]
