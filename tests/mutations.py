@@ -81,6 +81,7 @@ MUTATIONS = [
         "return self.second - self.first",
         "return self.first - self.second",
         "tests/tracking/test_difference.py",
+    ),
     # -- what a choice does
     Mutation(
         "tracking/lanes.py",
