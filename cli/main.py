@@ -30,6 +30,7 @@ from .sweep import sweep
 from .train import train
 from .upload import FORMER_NAME, upload
 from .verify import verify
+from .watch import watch
 
 BUG, MACHINE, WORKER_FAILED, INTERRUPTED = 1, 3, 4, 130
 TERMINATED = 128 + signal.SIGTERM
@@ -49,6 +50,7 @@ app.command()(train)
 app.command()(plan)
 app.add_typer(cost, name="cost")
 app.command()(verify)
+app.command()(watch)
 app.command()(sweep)
 app.command()(compare)
 app.command()(explain)
@@ -85,6 +87,7 @@ def paceline(
     paceline cost                                days, dollars and kilowatt hours of training, before there is any
     paceline train sync=asp hardware.workers=4   train
     paceline verify model=cnn                    does it train the same in every way?
+    paceline watch RUN                           how a run gets on, from another terminal
     paceline compare                             the runs side by side
     paceline diff RUN1 RUN2                      what differs between two
     paceline explain sync=ssp                    what a choice does, and who sends what to whom

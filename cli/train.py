@@ -59,6 +59,9 @@ def train(
     trust_checkpoint: Annotated[
         bool, typer.Option("--trust-checkpoint", help="Unpickle the DeepSpeed checkpoint that weights=DIR names.")
     ] = False,
+    live: Annotated[
+        bool, typer.Option("--live/--no-live", help="Draw progress on a terminal, or print it in lines.")
+    ] = True,
     format: Format = "table",
 ) -> None:
     """Train a model; print the result row.
@@ -104,6 +107,7 @@ def train(
             resume=resume,
             trace=trace,
             trust_checkpoint=trust_checkpoint,
+            plain=not live,
         )
     if result is not None:  # None: torchrun's workers that are not the chief
         _print_result(result, trace, format)

@@ -29,6 +29,7 @@ class Board(ABC):
     """Keys and values that every worker of the run can write and read."""
 
     rank: int
+    gauges: Callable[[], str] | None = None  # how far this worker is, for whoever watches; asked from another thread
 
     @abstractmethod
     def post(self, key: str, value: str) -> None: ...
@@ -217,6 +218,12 @@ class StoreBoard(Board):
 
     def _beat(self, count: int) -> None:
         self._store.set(f"beat/{self.rank}", json.dumps([count, self._doing, self._step]))
+        if self.gauges is not None:
+            self._store.set(f"gauges/{self.rank}", self.gauges())
+
+    def seen(self, keys: list[str]) -> list[bytes | None]:
+        """What the store has under `keys`, without waiting. Raises RuntimeError where it has gone."""
+        return self._store.read(keys)
 
     def _run(self) -> None:
         count = 0

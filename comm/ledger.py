@@ -52,6 +52,10 @@ class Ledger:
         """Bytes by primitive so far, rounded to whole ones."""
         return {primitive: round(count) for primitive, count in self.bytes.items()}
 
+    def total(self) -> int:
+        """Bytes so far; from any thread."""
+        return round(sum(list(self.bytes.values())))
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         """What is sent meanwhile is not part of training (evaluation, checkpoints, set-up) and is left out."""

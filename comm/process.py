@@ -478,6 +478,10 @@ class ProcessComm(Comm):
         self._worker.sockets.look()
         return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._board.lost)
 
+    def seen(self, keys: list[str]) -> list[bytes | None]:
+        """What the run's store has under `keys`, from any thread. Raises RuntimeError where it has gone."""
+        return self._board.seen(keys)
+
     def now(self) -> float:
         return time.perf_counter() - self._worker.origin
 

@@ -98,6 +98,11 @@ class StoreServer:
             self._append(key.encode(), value.encode())
         self._wake()
 
+    def read(self, keys: Sequence[str]) -> list[bytes | None]:
+        """What is there."""
+        with self._mutex:
+            return [self._values.get(key.encode()) for key in keys]
+
     def close(self) -> None:
         self._acceptor.close()
         self._closing = True

@@ -37,6 +37,7 @@ class Timeline:
         self.kept = kept
         self.operations: deque[Operation] = deque(maxlen=kept)
         self.passes: deque[Pass] | None = None  # None: nobody asked for them
+        self.blocked = 0.0  # seconds, of all operations so far
         self._numbers: defaultdict[str, int] = defaultdict(int)
         self._purpose = ""
 
@@ -63,6 +64,7 @@ class Timeline:
     def add(self, operation: Operation, start: float, end: float) -> None:
         """This worker was blocked on `operation` from `start` until `end`."""
         self.operations.append(operation._replace(start=start, end=end))
+        self.blocked += end - start
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,7 @@ class Cluster:
         self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun
         self.stops: dict[str, int] = {}  # topic -> the step that they leave before
         self.posted: dict[str, str] = {}  # the board
+        self.boards: list[VirtualBoard] = []
         self.readers: defaultdict[str, list[_Worker]] = defaultdict(list)
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self._log = hashlib.blake2b(digest_size=16)
@@ -131,11 +132,17 @@ class Cluster:
     def _comm(self, worker: _Worker) -> "VirtualComm":
         timeline = Timeline(max(_KEPT // self.size, 100))
         everyone = list(range(self.size))
-        return VirtualComm(self, worker, everyone, "world", VirtualBoard(self, worker), worker.ledger, timeline)
+        board = VirtualBoard(self, worker)
+        self.boards.append(board)
+        return VirtualComm(self, worker, everyone, "world", board, worker.ledger, timeline)
 
     def request_stop(self) -> None:
         """Ask all workers to save and stop; from any thread, a signal's handler too."""
         self.stop = True
+
+    def gauges(self) -> dict[int, str]:
+        """Of each worker that has some; from any thread."""
+        return {board.rank: board.gauges() for board in list(self.boards) if board.gauges is not None}
 
     def digest(self) -> str:
         """A hash of training's events so far: who did what with whom, when, and how many bytes."""

@@ -83,15 +83,18 @@ class Meter:
         self.steps: list[tuple[float, float, int]] = []  # the most recent ones
         self.last = 0.0
         self.trained_steps = self.samples = 0
+        self.in_steps = self.blocked = 0.0  # seconds in steps, and of these blocked
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
         self._counts = True
-        start = self._now()
+        blocked, start = self._comm.timeline.blocked, self._now()
         yield
         samples = samples if self._counts else 0
         end = self._now()
         self.last = end - start
+        self.in_steps += self.last
+        self.blocked += self._comm.timeline.blocked - blocked
         self.ended = end
         if self._begun is None:
             self._begun = start

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ..tracking.alive import held
 from ..tracking.environment import environment
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.mirror import Mirror, Sink
@@ -276,15 +277,16 @@ def run(
     quiet: bool = False,
     trace: Path | str | None = None,
     trust_checkpoint: bool = False,
+    plain: bool = False,
     **settings: Any,
 ) -> Result | None:
     """Train, as `paceline train` does; returns the result (None on torchrun's workers that are not the chief).
 
     `overrides`: the configuration in any form that settings.py knows, or what `prepare` returned, which has the other
     options already; `settings`: further keys of it: `run(sync="asp", hardware={"workers": 2})`. `root`: where run
-    directories are made. `quiet`: no progress on stderr. `trace`: a file to write every worker's compute,
-    communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed checkpoint
-    that `weights` names. Raises errors with an `exit_code` (docs/running.md, "How it fails").
+    directories are made. `quiet`: no progress on stderr; `plain`: in lines, on a terminal too. `trace`: a file to write
+    every worker's compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle
+    the DeepSpeed checkpoint that `weights` names. Raises errors with an `exit_code` (docs/running.md, "How it fails").
     """
     with noted():
         if isinstance(overrides, Prepared):
@@ -300,7 +302,7 @@ def run(
         if not quiet and is_first():
             for text in plan.notes:
                 print(f"note: {text}", file=sys.stderr, flush=True)
-        return carry_out(prepared, plan, Path(root), quiet)
+        return carry_out(prepared, plan, Path(root), quiet, plain=plain)
 
 
 def _check(prepared: Prepared, plan: "Plan") -> "Data":
@@ -320,6 +322,7 @@ def carry_out(
     started: "Callable[[Handle], None]" = lambda _: None,
     opened: Callable[[RunDirectory], Sequence[Sink]] = lambda _: (),
     close: Callable[[Mirror], object] = Mirror.close,
+    plain: bool = False,
 ) -> Result | None:
     """Train. `started` is given the workers' handle; `opened` the run's directory, and gives sinks beside the
     configured ones; `close` is given the mirror once training is over. None in a process that another one speaks for.
@@ -333,17 +336,18 @@ def carry_out(
     directory = launcher.open(
         prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root)
     )
-    mirror = start_mirror(prepared, directory, quiet, opened(directory)) if tells else None
     memory = sum(plan.peak_memory().values())
-    try:
-        launch(launcher, prepared.assignment(directory, plan), layout, plan.survives, data.preload, started, memory)
-    except Exception as error:
-        if tells:
-            _note_the_end(directory, error)
-        raise
-    finally:
-        if mirror is not None:
-            close(mirror)
+    with held(directory.metrics) if tells else nullcontext():
+        mirror = start_mirror(prepared, directory, quiet, opened(directory), plain) if tells else None
+        try:
+            launch(launcher, prepared.assignment(directory, plan), layout, plan.survives, data.preload, started, memory)
+        except Exception as error:
+            if tells:
+                _note_the_end(directory, error)
+            raise
+        finally:
+            if mirror is not None:
+                close(mirror)
     return result_of(directory) if tells else None
 
 
@@ -395,9 +399,11 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory
     return directory
 
 
-def start_mirror(prepared: Prepared, directory: RunDirectory, quiet: bool, beside: Sequence[Sink] = ()) -> Mirror:
+def start_mirror(
+    prepared: Prepared, directory: RunDirectory, quiet: bool, beside: Sequence[Sink] = (), plain: bool = False
+) -> Mirror:
     config = prepared.experiment.model_dump()
-    sinks = sinks_from(prepared.experiment.tracking, run=directory, config=config, quiet=quiet)
+    sinks = sinks_from(prepared.experiment.tracking, run=directory, config=config, quiet=quiet, plain=plain)
     return Mirror(directory, [*sinks, *beside])
 
 

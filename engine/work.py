@@ -13,6 +13,7 @@ from .build import Parts
 from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
+from .gauges import gauges_of
 from .loop import Job, train
 from .meters import Meter
 from .notes import untimed
@@ -37,6 +38,7 @@ def work(
         worker = set_up(assignment, parts, comm, device)
     dates = Dates(comm.board, comm.rank, parts.layout, parts.sync, worker.read_of_living)
     if worker.role.kind == "server":
+        comm.board.gauges = gauges_of(worker.role, comm, None)
         started()
         parts.sync.serve()
         dates.tell_end(parts.sync.made_at)
@@ -46,6 +48,7 @@ def work(
     train_split, test = parts.load()
     evaluations = Evaluations(worker, dates, test)
     job, left_out = _job(worker, train_split, evaluations, saving)
+    comm.board.gauges = gauges_of(worker.role, comm, job.meter)
     if assignment.witness:
         started()
         return watched(worker, job)

@@ -62,6 +62,32 @@ MUTATIONS = [
         "    return module(*positional, *named.values())",
         "tests/engine/test_several_inputs.py -k positional",
     ),
+    # -- while a run goes on
+    Mutation(
+        "engine/meters.py",
+        "self.blocked += self._comm.timeline.blocked - blocked",
+        "self.blocked += self._comm.timeline.blocked",
+        "tests/engine/test_gauges.py",
+    ),
+    Mutation(
+        "engine/gauges.py",
+        'if beat != self._beats.get(rank, (b"", 0.0))[0]:',
+        "if True:",
+        "tests/engine/test_gauges.py",
+    ),
+    Mutation("tracking/live.py", "each.now.part == own.now.part", "True", "tests/tracking/test_live.py"),
+    Mutation(
+        "tracking/state.py",
+        'in ("end", "resume", "start")',
+        'in ("end",)',
+        "tests/tracking/test_live.py",
+    ),
+    Mutation(
+        "tracking/view.py",
+        "        return False\n",
+        "        return super().show_cursor(show)\n",
+        "tests/tracking/test_progress.py",
+    ),
     # -- configurations to share
     Mutation(
         "engine/compose.py",

@@ -4,6 +4,7 @@ runs/<name>/
     config.yaml        the configuration, secrets redacted; the last line is its checksum
     environment.json   versions, commit, machine
     metrics.jsonl      one JSON record a line, appended while training
+    live.json          how far each worker is, while the run goes on: see live.py
     summary.json       the run's result row, written at the end
     schedule.json      of a pipeline with --trace, a step as modelled and as measured: see schedule.py
     logs/              one log a worker

@@ -12,15 +12,16 @@ KEYS = ("wandb", "mode", "project", "entity", "group", "tags", "job_type")
 
 
 def sinks_from(
-    tracking: dict[str, Any], *, run: RunDirectory, config: dict[str, Any], quiet: bool = False
+    tracking: dict[str, Any], *, run: RunDirectory, config: dict[str, Any], quiet: bool = False, plain: bool = False
 ) -> list[Sink]:
     """The sinks for the configuration group `tracking` (conf/tracking/*.yaml).
 
-    `config` is the whole experiment; W&B is given a redacted copy. `quiet` leaves the terminal out. Raises
-    TrackingConfigError on a value that is not allowed; nothing is started or imported before a first record.
+    `config` is the whole experiment; W&B is given a redacted copy. `quiet` leaves the terminal out; `plain`: lines on
+    a terminal, too. Raises TrackingConfigError on a value that is not allowed; nothing is started or imported before a
+    first record.
     """
     check(tracking)
-    sinks: list[Sink] = [] if quiet else [progress()]
+    sinks: list[Sink] = [] if quiet else [progress(run.path, plain=plain)]
     if tracking["wandb"]:
         sinks.append(
             WandbMirror(

@@ -17,6 +17,7 @@ from ..build import Parts
 from ..crew import WORKER_FAILED, Crew, Ended
 from ..experiment import Hardware
 from ..failures import how_it_ended
+from ..gauges import LiveRecord
 from ..launch import what_is_saved
 from ..layout import Layout
 from ..work import work
@@ -75,7 +76,13 @@ def start_processes(
     """
     store = serve_store(assignment.experiment.hardware.port)
     saved = partial(what_is_saved, assignment) if saves else None
-    crew = Crew(lambda ended: may_go_on(ended, store), saved, store.close)
+    live = LiveRecord(assignment.run, layout, store.read)
+
+    def afterwards() -> None:
+        live.close()
+        store.close()
+
+    crew = Crew(lambda ended: may_go_on(ended, store), saved, afterwards)
     try:
         crew.start(number, worker_main, told_of(assignment, layout.world_size, store.endpoint), preload)
     except BaseException:

@@ -23,6 +23,7 @@ from ..crew import WORKER_FAILED, Ended
 from ..errors import WorkerFailedError
 from ..experiment import Experiment, Hardware
 from ..failures import named, speaks_for_itself
+from ..gauges import LiveRecord
 from ..launch import what_is_saved
 from ..layout import Layout
 from ..work import work
@@ -69,14 +70,24 @@ class Torchrun(Launcher):
 
     def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
         assert self._joined is not None
-        return _ThisWorker(assignment, *self._joined)
+        comm, *_ = self._joined
+        live = LiveRecord(assignment.run, layout, comm.seen) if self.tells(layout) else None
+        return _ThisWorker(assignment, *self._joined, live)
 
 
 class _ThisWorker:
     """The handle of the one worker that this process is."""
 
-    def __init__(self, assignment: Assignment, comm: ProcessComm, parts: Parts, device: torch.device) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        comm: ProcessComm,
+        parts: Parts,
+        device: torch.device,
+        live: LiveRecord | None,
+    ) -> None:
         self._assignment, self._comm, self._parts, self._device = assignment, comm, parts, device
+        self._live = live
         self.stop_signal, self.has_started = 0, False
 
     def watch(self) -> list[Ended]:
@@ -89,6 +100,7 @@ class _ThisWorker:
             details = ["".join(traceback.format_exception(error)).rstrip()]
             message = f"worker {self._comm.rank} failed: {named(error)}; {what_is_saved(self._assignment)}"
             raise WorkerFailedError(message, WORKER_FAILED, details) from error
+        self.kill()
         self._comm.close()
         return []
 
@@ -103,4 +115,7 @@ class _ThisWorker:
         self.stop(signal.SIGTERM)
 
     def kill(self) -> None:
-        """It goes by itself."""
+        """It goes by itself; nobody looks any more."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None

@@ -14,6 +14,7 @@ from ..build import Parts
 from ..compute import ComputeModel
 from ..errors import ConfigError
 from ..experiment import Experiment, Hardware, VirtualHardware
+from ..gauges import Teller
 from ..layout import Layout
 from ..work import work
 from ..worker_process import stop_on_sigterm
@@ -79,7 +80,9 @@ class Virtual(Launcher):
     ) -> None:
         self._cluster = cluster_of(parts, assignment.experiment.hardware)
         stop_on_sigterm(self._cluster.request_stop)
+        teller = Teller(store, self._cluster.gauges)
         run(assignment, parts, self._cluster, started)
+        teller.close()
 
     def failed_rank(self) -> int | None:
         return self._cluster.failed_rank if self._cluster is not None else None

@@ -14,6 +14,7 @@ import pytest
 import torch
 from short_runs import Train, weights
 
+from paceline.comm.timeline import Timeline
 from paceline.engine import prepare
 from paceline.engine.build import assemble
 from paceline.engine.launchers.virtual import cluster_of
@@ -132,7 +133,7 @@ def test_replicas_that_agree_have_the_weights_when_replica_0_has_them_all(here: 
 
 def test_a_moment_before_training_counts_as_its_beginning() -> None:
     class Clock:
-        timeline = type("Timeline", (), {"kept": 10})
+        timeline = Timeline(10)
         moment = 5.0
 
         def now(self) -> float:

@@ -3,7 +3,8 @@ import re
 import subprocess
 import sys
 
-from paceline.tracking.progress import Bar, Lines, progress
+from paceline.tracking.progress import Lines, progress
+from paceline.tracking.view import LiveView
 
 START = {
     "kind": "start",
@@ -36,11 +37,15 @@ def shown(sink, records) -> None:
     sink.close(None)
 
 
-def test_a_terminal_gets_a_bar_and_anything_else_gets_lines(monkeypatch):
-    assert isinstance(progress(Terminal()), Bar)
-    assert isinstance(progress(io.StringIO()), Lines)
+def test_a_terminal_gets_a_view_and_anything_else_gets_lines(monkeypatch, tmp_path):
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(progress(tmp_path, Terminal()), LiveView)
+    assert isinstance(progress(tmp_path, Terminal(), plain=True), Lines)
+    assert isinstance(progress(tmp_path, io.StringIO()), Lines)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(progress(), Lines)
+    assert isinstance(progress(tmp_path), Lines)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(progress(tmp_path, Terminal()), Lines)
 
 
 def test_lines_are_one_on_start_one_an_evaluation_and_one_at_the_end():
@@ -100,49 +105,43 @@ def test_a_loss_that_is_not_finite_and_one_that_is_unknown_are_shown():
     assert "loss nan" in stream.getvalue() and "loss -" in stream.getvalue()
 
 
-def test_an_unknown_kind_of_record_is_passed_over_by_both():
-    for sink in (Lines(io.StringIO()), Bar(Terminal())):
+def test_an_unknown_kind_of_record_is_passed_over_by_both(tmp_path):
+    for sink in (Lines(io.StringIO()), LiveView(tmp_path, Terminal())):
         shown(sink, [START, {"kind": "checkpoint", "step": 1}, {"kind": "from the future"}])
 
 
-def bar_text(monkeypatch, records) -> str:
+def view_text(monkeypatch, directory, records) -> str:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "160")
     stream = Terminal()
-    shown(Bar(stream), records)
+    shown(LiveView(directory, stream), records)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
 
 
-def test_the_bar_shows_the_step_loss_speed_and_last_accuracy(monkeypatch):
-    plain = bar_text(monkeypatch, [START, step(50), EVALUATION, step(60), END])
+def test_the_view_shows_the_step_loss_speed_and_last_accuracy(monkeypatch, tmp_path):
+    plain = view_text(monkeypatch, tmp_path, [START, step(50), EVALUATION, step(60), END])
     assert "first: mlp on digits, data_parallel + ssp, 4 workers" in plain
-    last = plain.rpartition("60/100")[2]
-    assert last and "loss 0.2500" in last and "1,234 samples/s" in last and "accuracy 87.50%" in last
+    last = plain.rpartition("step 60 of 100")[2]
+    assert last and "loss 0.2500" in last and "1,234 samples/s" in last and "accuracy 87.50% at step 50" in last
 
 
-def test_the_bar_names_the_step_of_an_accuracy_that_is_judged_afterwards(monkeypatch):
-    late = bar_text(monkeypatch, [START, step(100), EVALUATION])
-    assert "accuracy 87.50% at step 50" in late
-    both = bar_text(monkeypatch, [START, step(100), EVALUATION, EVALUATION | {"step": 100, "accuracy": 0.9}])
-    assert both.rpartition("accuracy")[2].startswith(" 90.00%") and "90.00% at" not in both
-
-
-def test_a_line_of_the_launcher_stands_above_the_bar(monkeypatch):
+def test_a_line_of_the_launcher_stands_above_the_view_and_the_cursor_is_never_hidden(monkeypatch, tmp_path):
     """As when a worker dies and the others go on."""
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    bar = Bar(stream)
-    bar.record(START)
+    view = LiveView(tmp_path, stream)
+    view.record(START)
     print("worker 1 was killed by SIGKILL; training goes on without it", file=sys.stderr, flush=True)
-    bar.close(None)
+    view.close(None)
+    assert sys.stderr is stream and "\x1b[?25l" not in stream.getvalue()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     assert "worker 1 was killed by SIGKILL; training goes on without it" in re.split("[\r\n]+", plain)
 
 
 def test_rich_is_not_imported_without_a_terminal():
     script = (
-        "import io, sys; from paceline.tracking.progress import progress; progress(io.StringIO());"
+        "import io, sys; from paceline.tracking.progress import progress; progress('runs/a', io.StringIO());"
         "print('rich' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

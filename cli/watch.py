@@ -1,0 +1,120 @@
+"""`paceline watch`: a run that goes on, from another terminal."""
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from .completion import complete_source
+from .output import note, show, show_json, terminal_width
+
+if TYPE_CHECKING:
+    from ..tracking.run_directory import RunDirectory
+
+LOOK = 0.5  # seconds between looks at whether the run goes on
+SURE = (
+    1.0  # seconds without a launcher, after which it has died: a new run is there a moment before its launcher's lock
+)
+STATUSES = {"running": 0, "completed": 0, "pruned": 0, "diverged": 6, "damaged": 7, "interrupted": 130}
+FAILED = 4  # all others
+Format = Annotated[Literal["text", "json"], typer.Option(help="With --once: json is one document.")]
+
+
+def watch(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="A run, SWEEP/RUN, or a run's directory.", autocompletion=complete_source),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Say how it is now, and end.")] = False,
+    live: Annotated[bool, typer.Option("--live/--no-live", help="Draw on a terminal, or print lines.")] = True,
+    format: Format = "text",
+) -> None:
+    """Follow a run from another terminal, until it ends: loss, throughput, and how far each worker is.
+
+    Only the run's directory is read. The exit status is that of the run: 0 completed (or, with --once, under way), 4
+    failed or died (killed, so that it could not say so), 6 diverged, 130 stopped early; 2 where there is no such run.
+
+    \b
+    paceline watch first-asp
+    paceline watch first-asp --once
+    """
+    from ..engine import ROOT
+    from ..tracking.errors import RunNameError
+    from ..tracking.run_directory import RunDirectory
+
+    if format == "json" and not once:
+        raise RunNameError("--format json: goes with --once; what a run writes as it goes is runs/RUN/metrics.jsonl")
+    directory = RunDirectory.open(ROOT, run)
+    try:
+        state = _once(directory, format == "json") if once else _follow(directory, live)
+    except KeyboardInterrupt:
+        note("stopped watching; the run goes on")
+        raise typer.Exit(130) from None
+    if code := STATUSES.get(state, FAILED):
+        raise typer.Exit(code)
+
+
+def _once(directory: "RunDirectory", as_json: bool) -> str:
+    from rich.console import Console
+
+    from ..tracking.view import View
+
+    state, why = _state(directory)
+    view = View(directory.path)
+    for record in directory.records():
+        view.record(record)
+    if state == "running":
+        view.look()
+    if as_json:
+        show_json({"run": directory.name, "state": state, "why": why, **view.plain()})
+        return state
+    width = terminal_width() or 100
+    encoding = sys.stdout.encoding or "utf-8"
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as drawn:
+        console.print(view.draw(width, encoding.lower().startswith("utf"), encoding))
+    lines = [line.rstrip() for line in drawn.get().splitlines()]
+    show("\n".join([*lines, _said(state, why)]))
+    return state
+
+
+def _follow(directory: "RunDirectory", live: bool) -> str:
+    from ..tracking.progress import progress
+    from ..tracking.run_directory import follow
+
+    sink, over = progress(directory.path, sys.stderr, plain=not live), threading.Event()
+    ended: list[tuple[str, str]] = []
+
+    def look() -> None:
+        try:
+            while (found := _state(directory))[0] == "running":
+                time.sleep(LOOK)
+            ended.append(found)
+        finally:
+            over.set()
+
+    threading.Thread(target=look, name="paceline-watch", daemon=True).start()
+    try:
+        for record in follow(directory.metrics, over):
+            sink.record(record)
+    finally:
+        sink.close(None)
+    state, why = ended[0]
+    note(_said(state, why))
+    return state
+
+
+def _said(state: str, why: str) -> str:
+    return f"{state}: {why}" if why else state
+
+
+def _state(directory: "RunDirectory") -> tuple[str, str]:
+    """How the run is, and why. That it has died is said after having looked for a while."""
+    from ..tracking.state import state_of
+
+    until = time.monotonic() + SURE
+    while (found := state_of(directory))[0] == "died" and time.monotonic() < until:
+        time.sleep(SURE / 10)
+    return found

@@ -1,0 +1,144 @@
+"""`paceline watch`, and the live view of `paceline train`, as a terminal sees them."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ctrl_c
+import pytest
+
+from paceline.tracking.alive import held
+from paceline.tracking.live import Gauge, write_live
+from paceline.tracking.run_directory import RunDirectory
+
+START = {
+    "kind": "start",
+    **{
+        "name": "first",
+        "steps": 9,
+        "workers": 1,
+        "strategy": "single",
+        "sync": "bsp",
+        "model": "mlp",
+        "data": "digits",
+    },
+}
+
+
+@pytest.fixture
+def run(here: Path) -> RunDirectory:
+    run = RunDirectory.create(here / "runs", "first")
+    run.append(START)
+    run.append({"kind": "step", "step": 3, "loss": 0.5, "samples_per_second": 100.0})
+    return run
+
+
+def test_once_says_how_a_run_is_and_exits_as_it_did(paceline, run: RunDirectory) -> None:
+    ended = paceline("watch", "first", "--once")
+    assert ended.status == 4 and "died: its launcher has gone without a word" in ended.out and ended.err == ""
+    write_live(run.path, [Gauge(0, "worker", 0, 3, 2048, 1.0, 0.25, 5.0, "computing")])
+    with held(run.metrics):
+        ended = paceline("watch", "first", "--once")
+        assert ended.status == 0 and ended.out.splitlines()[-1] == "running"
+        assert "worker 0" in ended.out and "25%" in ended.out and "step 3 of 9" in ended.out
+        told = json.loads(paceline("watch", "first", "--once", "--format", "json").out)
+    assert told["state"] == "running" and told["last"]["loss"] == 0.5 and told["workers"][0]["sent"] == 2048
+    for status, code in (("completed", 0), ("interrupted", 130), ("diverged", 6), ("failed", 4), ("pruned", 0)):
+        run.write_summary({"name": "first", "status": status})
+        assert paceline("watch", "first", "--once").status == code
+    run.summary.write_text("{")
+    assert paceline("watch", "first", "--once").status == 7
+
+
+def test_what_is_no_run_is_refused(paceline, run: RunDirectory) -> None:
+    ended = paceline("watch", "frst")
+    assert ended.status == 2 and "did you mean first" in ended.last
+    assert paceline("watch", "first", "--format", "json").status == 2
+
+
+def test_a_run_is_followed_until_it_ends(paceline, run: RunDirectory) -> None:
+    def go_on() -> None:
+        with held(run.metrics):
+            holds.set()
+            run.append({"kind": "evaluation", "step": 9, "accuracy": 0.75, "loss": 0.1})
+            run.append({"kind": "end", "status": "failed", "reason": "worker 0 failed"})
+
+    holds = threading.Event()
+    other = threading.Thread(target=go_on)
+    other.start()
+    holds.wait(10)
+    ended = paceline("watch", "first")
+    other.join()
+    assert ended.status == 4 and ended.last == "failed: worker 0 failed" and ended.out == ""
+    assert "step 9  accuracy 75.00%" in ended.err.splitlines()
+
+
+def on_a_terminal(
+    here: Path, arguments: list[str], press: bytes = b"", when: bytes = b"", **environment: str
+) -> tuple[int, str]:
+    """The exit status and all that was shown. `press`: typed once the text `when` was seen."""
+    command = [sys.executable, "-m", "paceline.cli.main", *arguments]
+    process, ours = pty.fork()
+    if process == 0:
+        ctrl_c.can_come()
+        os.chdir(here)
+        os.execve(sys.executable, command, {**os.environ, "TERM": "xterm", "COLUMNS": "100", **environment})
+    seen, deadline = b"", time.monotonic() + 100
+    while time.monotonic() < deadline:
+        try:
+            chunk = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+        if press and when in seen:
+            os.write(ours, press)
+            press = b""
+    _, status = os.waitpid(process, 0)
+    os.close(ours)
+    return os.waitstatus_to_exitcode(status), seen.decode()
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_terminal_shows_a_view_and_ctrl_c_leaves_it_as_it_was(here: Path) -> None:
+    long = ["train", "tracking=none", "steps=100000", "--name", "mine"]
+    status, seen = on_a_terminal(here, long, press=b"\x03", when=b"worker 1")
+    assert status == 130 and "stopped by SIGINT; saved: step-" in seen.splitlines()[-1]
+    assert "step ms" in seen and "of 100,000" in seen and "\x1b[?25l" not in seen and "Traceback" not in seen
+    narrow = {"COLUMNS": "40", "NO_COLOR": "1", "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    status, seen = on_a_terminal(here, ["train", "tracking=none", "steps=300", "--name", "narrow"], **narrow)
+    assert status == 0 and "step 300 of 300" in seen and "\x1b[3" not in seen and "UnicodeEncodeError" not in seen
+    status, seen = on_a_terminal(here, ["train", "tracking=none", "steps=30", "--no-live", "--name", "plain"])
+    assert status == 0 and "\x1b[" not in seen and "step 30  accuracy" in seen
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(240)
+def test_a_run_that_is_killed_is_watched_to_its_death(here: Path) -> None:
+    command = [sys.executable, "-m", "paceline.cli.main"]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    long = [*command, "train", "tracking=none", "steps=1000000", "--name", "mine"]
+    with subprocess.Popen(long, cwd=here, **quiet) as trainer:
+        live = here / "runs" / "mine" / "live.json"
+        deadline = time.monotonic() + 60
+        while not live.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert live.exists()
+        once = subprocess.run([*command, "watch", "mine", "--once"], cwd=here, capture_output=True, text=True)
+        assert once.returncode == 0 and once.stdout.endswith("running\n") and "worker 1" in once.stdout
+        watching = subprocess.Popen([*command, "watch", "mine"], cwd=here, stderr=subprocess.PIPE, text=True)
+        trainer.send_signal(signal.SIGKILL)
+        _, told = watching.communicate(timeout=60)
+    assert watching.returncode == 4 and told.splitlines()[-1].startswith("died: ")

@@ -1,0 +1,55 @@
+"""Whether a run goes on: its launcher holds a lock on metrics.jsonl, which the kernel lets go when the launcher ends.
+
+Whoever asks takes the lock for a moment where nobody has it. No process id is compared, so that it works in containers
+and, where the file system has locks, from other hosts.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TRIES, PAUSE = 20, 0.01  # seconds between; somebody asks just now
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """The run in whose directory the file `path` lies goes on. Without locks, or a file, it is only not seen to."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        any(_lock(descriptor, fcntl.LOCK_SH) or time.sleep(PAUSE) for _ in range(TRIES))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody in any process, this one too, has it `held`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        for i in range(3):  # another may ask at the same time
+            if _lock(descriptor, fcntl.LOCK_EX):
+                return False
+            time.sleep(PAUSE if i < 2 else 0)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nobody can say
+        return how == fcntl.LOCK_SH
+    return True

@@ -1,0 +1,39 @@
+"""How a run is, by its directory alone: it goes on, it has ended and says how, or it has died."""
+
+from typing import Any
+
+from .alive import is_held
+from .errors import CorruptRunError
+from .run_directory import Record, RunDirectory
+
+DIED = "its launcher has gone without a word: it was killed, or its host went down"
+
+
+def state_of(directory: RunDirectory) -> tuple[str, str]:
+    """`running`, `died`, or the status that it ended with, and why."""
+    if (ended := _ended(directory)) is not None:
+        return ended
+    if is_held(directory.metrics):
+        return "running", ""
+    return _ended(directory) or _by_records(directory.records()) or ("died", DIED)  # it may have ended meanwhile
+
+
+def _ended(directory: RunDirectory) -> tuple[str, str] | None:
+    try:
+        summary = directory.read_summary()
+    except CorruptRunError as error:
+        return "damaged", str(error)
+    return None if summary is None else _told(summary)
+
+
+def _by_records(records: list[Record]) -> tuple[str, str] | None:
+    """Of a run without a summary: what it says of its end, unless it went on after that."""
+    last: Record = next(
+        (record for record in reversed(records) if record.get("kind") in ("end", "resume", "start")), {}
+    )
+    return _told(last) if last.get("kind") == "end" else None
+
+
+def _told(record: dict[str, Any]) -> tuple[str, str]:
+    status, why = record.get("status"), record.get("reason")
+    return (status if isinstance(status, str) else "damaged"), why if isinstance(why, str) else ""
