@@ -63,7 +63,22 @@ class Ledger:
             with self._whole.aside():
                 yield
             return
-        before, self._aside = self._aside, True
+        with self._put_aside(True):
+            yield
+
+    @contextmanager
+    def of_training(self) -> Iterator[None]:
+        """What is sent meanwhile is, although it happens aside: somebody looks at what training has under way."""
+        if self._whole is not None:
+            with self._whole.of_training():
+                yield
+            return
+        with self._put_aside(False):
+            yield
+
+    @contextmanager
+    def _put_aside(self, aside: bool) -> Iterator[None]:
+        before, self._aside = self._aside, aside
         try:
             yield
         finally:

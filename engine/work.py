@@ -92,6 +92,7 @@ def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: S
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
     together = worker.sync.synchronous
+    pauses = not together or worker.parts.launcher.modelled  # modelled ones take as long as training goes on in them
     job = Job(
         strategy=worker.strategy,
         sync=worker.sync,
@@ -104,7 +105,7 @@ def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: S
         draws_as=layout.mesh.drawing(comm.rank),
         start=start,
         steps=steps,
-        meter=Meter(comm, left_out, worker.device, not together, manifest.seconds if manifest else 0.0),
+        meter=Meter(comm, left_out, worker.device, pauses, manifest.seconds if manifest else 0.0),
         stop=StopAgreement(
             comm.board,
             comm.rank,

@@ -760,6 +760,12 @@ MUTATIONS = [
         "tests/strategies/test_collective_costs.py",
     ),
     Mutation(
+        "strategies/sync/streaming_diloco.py",
+        'with self.comm.ledger.of_training(), self.comm.timeline.named("fragment"):',
+        'with self.comm.timeline.named("fragment"):',
+        "tests/strategies/test_collectives.py",
+    ),
+    Mutation(
         "strategies/exchange/compress/demo.py",
         "        check_read(values)\n",
         "",

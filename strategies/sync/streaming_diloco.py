@@ -23,8 +23,8 @@ model with fewer layers than P has fragments without anything, which are not sen
 three blocks each, tau = 1 to 5, alpha = 0.5, nu = 0.4 and mu = 0.9.
 
 The consensus is what would be left if all that is under way arrived, and then a round of each fragment ended, without
-compression and delay; at the end of training that is what happens. A collective that moves nothing before it is waited
-for overlaps nothing.
+compression and delay; at the end of training that is what happens. An evaluation or a checkpoint waits for what is
+under way, which counts as training. A collective that moves nothing before it is waited for overlaps nothing.
 
 Cost per step, S bytes of weights, K replicas: the collective's for sums of S bytes, one for each fragment, divided by
 H; with `compress` what exchange/channel.py states of the fragments. Buffers: w, v and D, 3 S, and what the channel
@@ -170,13 +170,17 @@ class StreamingDiLoCo(Sync):
         fragment.own = fragment.all = 0
 
     def _take_over(self, fragment: Fragment) -> None:
-        with self.comm.timeline.named("fragment"):
-            fragment.arrive()
+        self._arrive(fragment)
         common, momentum = self._outer_step(fragment, fragment.way)
         fragment.common.copy_(common)
         fragment.momentum.copy_(momentum)
         self._merge(fragment.weights, fragment.common)
         fragment.arrives = None
+
+    def _arrive(self, fragment: Fragment) -> None:
+        """It is part of training, also where an evaluation or a checkpoint cannot wait for it."""
+        with self.comm.ledger.of_training(), self.comm.timeline.named("fragment"):
+            fragment.arrive()
 
     def _outer_step(self, fragment: Fragment, way: Tensor) -> tuple[Tensor, Tensor]:
         mean = fragment.common + way
@@ -195,7 +199,7 @@ class StreamingDiLoCo(Sync):
         """w_p, if all that is under way arrived now, and a round ended after it."""
         common, momentum, weights = fragment.common, fragment.momentum, fragment.weights
         if fragment.arrives is not None:
-            fragment.arrive()
+            self._arrive(fragment)
             common, momentum = self._outer_step(fragment, fragment.way)
             weights = weights.clone()
             self._merge(weights, common)
@@ -221,7 +225,7 @@ class StreamingDiLoCo(Sync):
 
     def state_dict(self) -> State:
         for fragment in self._fragments:
-            fragment.arrive()
+            self._arrive(fragment)
         return {
             **super().state_dict(),
             "t": self._t,

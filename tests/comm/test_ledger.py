@@ -80,6 +80,15 @@ def test_what_is_sent_aside_is_left_out_and_within_it_too_and_counting_goes_on_a
     assert own.snapshot() == {"send": 7}
 
 
+def test_what_training_has_under_way_is_counted_although_somebody_looks_at_it_aside():
+    own = Ledger()
+    with own.aside():
+        with own.along("replica").of_training():
+            own.count("send", 5)
+        own.count("send", 11)
+    assert own.snapshot() == {"send": 5} and not own.is_aside
+
+
 def test_what_is_sent_along_an_axis_is_counted_there_and_in_all() -> None:
     account = Ledger()
     account.count("send", 1)
