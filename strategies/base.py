@@ -108,6 +108,7 @@ class Strategy(ABC):
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
     fills: int = 1  # steps until a worker holds as many activations as it ever does
+    precision: str = "fp32"  # in which it computes; weights that optimizers step on are kept in the model's own
     moves_model: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()

@@ -122,7 +122,8 @@ class _Verifier:
         """On the samples that these replicas take together."""
         partition, replicas = parts.deal(), range(parts.layout.replicas)
         taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
-        key = tuple(tuple(step.tolist()) for step in taken)
+        precision = parts.strategy.precision
+        key = precision, tuple(tuple(step.tolist()) for step in taken)
         if key not in self.references:
             device = parts.launcher.device(experiment, parts.layout)
             split, _ = parts.load()
@@ -134,6 +135,7 @@ class _Verifier:
                     lambda step: seed_for(experiment.seed, step, 0, device),
                 ),
                 self.tolerance,
+                precision,
             )
         return self.references[key]
 

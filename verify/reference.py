@@ -10,10 +10,14 @@ another order, so its own error is of that size, too, and the two differ by some
     MARGIN * max(e, r max|X|),    r = the median over tensors of e / max|X|,
 
 where r stands in for a small tensor whose few entries were lucky. docs/decisions has what was measured.
+
+A way that computes in bfloat16 or float16 is held to serial training that does so on weights that are kept in the
+model's own dtype, and its e is that of this training.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -26,6 +30,7 @@ from ..engine.errors import ConfigError
 from ..strategies.base import state_of
 
 MARGIN = 8.0
+NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by what strategies call them
 DRAWN = 2**63 - 1  # no seed of the engine's
 
 Named = dict[str, Tensor]
@@ -67,15 +72,19 @@ class Setting:
     seed_step: Callable[[int], None]
 
 
-def refer(setting: Setting, stated: float | None) -> Reference:
-    """`stated`: a tolerance relative to the largest entry, in place of what is derived. Raises `ConfigError`."""
-    serial = _train(setting, torch.nn.Module.train)
+def refer(setting: Setting, stated: float | None, precision: str = "fp32") -> Reference:
+    """`stated`: a tolerance relative to the largest entry, in place of what is derived. `precision`: a strategy's.
+
+    Raises `ConfigError`.
+    """
+    narrow = NARROW.get(precision)
+    serial = _train(setting, torch.nn.Module.train, narrow=narrow)
     draws = _draws(setting)
     if stated is not None:
         return Reference(serial, _stated(serial, stated), draws, _together(setting, None))
     # random numbers are not those of float64: of such a model the two are compared without them
     mode = nn.Module.eval if draws else nn.Module.train
-    ours = _train(setting, mode) if draws else serial
+    ours = _train(setting, mode, narrow=narrow) if draws else serial
     try:
         exact = _train(setting, mode, torch.float64)
         together = _together(setting, torch.float64)
@@ -88,7 +97,13 @@ def refer(setting: Setting, stated: float | None) -> Reference:
     return Reference(serial, _derived(ours, exact), draws, together)
 
 
-def _train(setting: Setting, mode: Callable[[nn.Module], Any], dtype: torch.dtype | None = None) -> Serial:
+def _train(
+    setting: Setting,
+    mode: Callable[[nn.Module], Any],
+    dtype: torch.dtype | None = None,
+    narrow: torch.dtype | None = None,
+) -> Serial:
+    """In `dtype`, or else the model's own. `narrow`: that forward and backward passes compute in."""
     model = setting.make_model()
     model = mode(model if dtype is None else model.to(dtype))
     optimizer = setting.parts.make_optimizer(model.parameters())
@@ -96,7 +111,7 @@ def _train(setting: Setting, mode: Callable[[nn.Module], Any], dtype: torch.dtyp
     for step, batch in enumerate(setting.batches):
         setting.seed_step(step)
         optimizer.zero_grad()
-        loss = _loss(setting, model, batch, dtype)
+        loss = _loss(setting, model, batch, dtype) if narrow is None else _narrow_loss(setting, model, batch, narrow)
         loss.backward()
         optimizer.step()
         found.losses.append(loss.item())
@@ -112,6 +127,21 @@ def _gradient(parameter: Tensor) -> Tensor:
 def _loss(setting: Setting, model: nn.Module, batch: tuple[Tensor, Tensor], dtype: torch.dtype | None) -> Tensor:
     inputs, targets = (_as(tensor, dtype) for tensor in batch)
     return setting.parts.task.loss(model(inputs), targets)
+
+
+def _narrow_loss(setting: Setting, model: nn.Module, batch: tuple[Tensor, Tensor], narrow: torch.dtype) -> Tensor:
+    """Of a rounded copy of the weights, whose gradients are the weights' own."""
+    copied = deepcopy(model).to(narrow)
+    for mine, its in zip(model.parameters(), copied.parameters(), strict=True):
+        if mine.requires_grad:
+            its.register_hook(lambda gradient, mine=mine: _add(mine, gradient))
+    inputs, targets = batch
+    return setting.parts.task.loss(copied(_as(inputs, narrow)).float(), targets)
+
+
+def _add(parameter: Tensor, gradient: Tensor) -> None:
+    own = gradient.to(parameter.dtype)
+    parameter.grad = own if parameter.grad is None else parameter.grad + own
 
 
 def _as(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -107,7 +107,7 @@ def test_what_a_class_of_ones_own_raises_is_a_failure_of_its_way_alone() -> None
 
 @pytest.mark.parametrize(
     ("model", "word", "why"),
-    [("noisy", "by design", "draws random numbers"), ("normed", "by design", "samples together (batch norm)")],
+    [("normed", "by design", "samples together (batch norm)"), ("noisy", "by design", "draws random numbers")],
 )
 def test_models_whose_batches_cannot_be_dealt_out_are_known_by_what_they_compute(
     model: str, word: str, why: str
