@@ -11,6 +11,7 @@ from paceline.comm.connecting import connect
 from paceline.comm.process import ProcessComm
 from paceline.comm.rendezvous import serve_store
 from paceline.engine.compute import RealCompute
+from paceline.engine.feed import Batches, Feed
 from paceline.engine.loop import Job, train
 from paceline.engine.meters import Meter
 from paceline.engine.stop import StopAgreement
@@ -70,13 +71,15 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
     def record(_: Job, before: int, done: int, loss: float | None) -> None:
         run.append({"kind": "step", "step": done, "loss": loss, "step_time": meter.last, "time": meter.seconds})
 
+    partition = ShuffledPartition(len(data), 1, batch_size, 0)
     job = Job(
         strategy=strategy,
         sync=sync,
         comm=comm,
         replica=0,
         train=data,
-        partition=ShuffledPartition(len(data), 1, batch_size, 0),
+        feed=Feed(Batches(data, partition, 0, 0, lambda *_: None), steps, 0, 60.0),
+        partition=partition,
         device=torch.device("cpu"),
         seed=0,
         draws_as=0,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
-from ..tasks.base import Data, Split
+from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
@@ -38,7 +38,7 @@ class Parts:
 
     data: Data
     task: Task
-    load: Callable[[], tuple[Split, Split]]
+    load: Callable[[], tuple[Readable, Readable]]
     partitioner: Partitioner
     deal: Callable[[], Partition]
     stragglers: Stragglers
@@ -144,8 +144,11 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
 
     @cache
     def deal() -> Partition:
-        targets = load()[0].targets
-        check_samples(experiment, len(targets), layout)
+        train = load()[0]
+        check_samples(experiment, len(train), layout)
+        spec, targets = data.spec, train.targets if partitioner.looks_at_targets else None
+        if targets is None:
+            targets = torch.empty(len(train), *spec.target_shape, dtype=spec.target_dtype, device="meta")
         return partitioner.deal(targets, layout.replicas, experiment.batch_size, experiment.seed)
 
     return Parts(

@@ -13,6 +13,12 @@ class MachineError(RuntimeError):
     exit_code = 3
 
 
+class LoaderError(RuntimeError):
+    """A process that reads batches ahead has ended, or takes too long."""
+
+    exit_code = 4
+
+
 class DivergedError(RuntimeError):
     """The loss is NaN or infinite."""
 

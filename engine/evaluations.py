@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..strategies.base import load_state
-from ..tasks.base import Split
+from ..tasks.base import Readable
 from ..tasks.evaluation import evaluate
 from ..tracking.records import Evaluation, Score
 from .dates import Dates
@@ -26,7 +26,7 @@ class Snapshot:
 class Evaluations:
     """All workers call these methods. The results are the chief's."""
 
-    def __init__(self, worker: Worker, dates: Dates, test: Split) -> None:
+    def __init__(self, worker: Worker, dates: Dates, test: Readable) -> None:
         self._worker, self._dates, self._test = worker, dates, test
         self._snapshots: list[Snapshot] = []
         self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None

@@ -12,11 +12,12 @@ from ..batches import tensors_of
 from ..comm import Comm
 from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
-from ..tasks.base import Split
+from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from . import memory
 from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
+from .feed import Feed
 from .fits import weighted
 from .meters import Meter
 from .stop import StopAgreement
@@ -30,7 +31,8 @@ class Job:
     sync: Sync
     comm: Comm
     replica: int
-    train: Split
+    train: Readable
+    feed: Feed
     partition: Partition
     device: torch.device
     seed: int
@@ -93,10 +95,9 @@ def _why(job: Job, batch: Batch, step: int) -> str:
 
 def take(job: Job, step: int) -> Batch:
     """This replica's batch of `step`, on the device."""
-    partition = job.partition
-    taken = job.train.take(partition.indices(step, job.replica))
+    taken = job.feed.take(step)
     targets = weighted(taken.targets, None if taken.weights is None else _of_mean_one(job, step, taken.weights))
-    return Batch(taken.inputs.to(job.device), targets.to(job.device), partition.total(step))
+    return Batch(taken.inputs.to(job.device), targets.to(job.device), job.partition.total(step))
 
 
 def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
 """What one worker does, from its place in the world to its report. The same under every launcher."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 import torch
 
 from ..comm import Comm
-from ..tasks.base import Split
+from ..tasks.base import Readable
+from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
 from .assignment import Assignment
 from .build import Parts
@@ -14,6 +16,7 @@ from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
 from .gauges import gauges_of
+from .feed import Batches, Feed
 from .loop import Job, train
 from .meters import Meter
 from .notes import untimed
@@ -49,13 +52,14 @@ def work(
     evaluations = Evaluations(worker, dates, test)
     job, left_out = _job(worker, train_split, evaluations, saving)
     comm.board.gauges = gauges_of(worker.role, comm, job.meter)
-    if assignment.witness:
+    with closing(job.feed):
+        if assignment.witness:
+            started()
+            return watched(worker, job)
+        if worker.is_chief:
+            _announce(worker, job)
         started()
-        return watched(worker, job)
-    if worker.is_chief:
-        _announce(worker, job)
-    started()
-    done = train(job)
+        done = train(job)
     status = "completed" if done == job.steps else "interrupted"
     with job.meter.drain():
         parts.strategy.drain()
@@ -83,7 +87,7 @@ def _checked_sums(worker: Worker) -> dict[str, str]:
     return sums
 
 
-def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: Saving) -> tuple[Job, int]:
+def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving: Saving) -> tuple[Job, int]:
     """What the loop works with, and how many of its first steps are not timed."""
     experiment, layout, replica = worker.experiment, worker.layout, worker.role.replica
     partition, manifest, comm = worker.parts.deal(), worker.manifest, worker.comm
@@ -99,6 +103,7 @@ def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: S
         comm=comm,
         replica=replica,
         train=train_split,
+        feed=_feed(worker, train_split, partition, steps),
         partition=partition,
         device=worker.device,
         seed=experiment.seed,
@@ -117,6 +122,14 @@ def _job(worker: Worker, train_split: Split, evaluations: Evaluations, saving: S
         after_step=partial(_after_step, worker, evaluations, saving),
     )
     return job, left_out
+
+
+def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> Feed:
+    """Where the clock is modelled, and workers are threads of one process, nobody reads ahead."""
+    parts, experiment = worker.parts, worker.experiment
+    batches = Batches(split, partition, worker.role.replica, experiment.seed, parts.task.check_targets)
+    ahead = 0 if parts.launcher.modelled else parts.data.loader_workers
+    return Feed(batches, steps, ahead, experiment.hardware.timeout)
 
 
 def _announce(worker: Worker, job: Job) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -85,6 +85,26 @@ class Taken:
     weights: Tensor | None  # of the shape of targets
 
 
+class Readable(Protocol):
+    """What the engine asks of a split; `Split`, and those that are read when they are wanted (items.py, mapped.py)."""
+
+    @property
+    def targets(self) -> Tensor | None:
+        """[n, ...]; None where it would take all samples to know them."""
+
+    @property
+    def weights(self) -> Tensor | None: ...
+    def __len__(self) -> int: ...
+    def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
+        """`index`: numbers of samples, int64 [k], or a slice of them. `drawn`: from which random numbers are made,
+        where reading a sample takes some. Raises SampleError.
+        """
+        ...
+
+    def weights_of(self, index: Tensor | slice, shape: torch.Size) -> Tensor | None:
+        """Of the samples' targets, which have that shape."""
+
+
 @dataclass(frozen=True)
 class Split:
     """inputs [n, *input_shape] and targets [n, *target_shape], in host memory or in files mapped into it. Not to be
@@ -106,17 +126,14 @@ class Split:
         """All inputs. Raises AssertionError where they are not of one length."""
         return self.inputs if isinstance(self.inputs, Tensor) else Fields(self.inputs)
 
-    def take(self, index: Tensor | slice) -> Taken:
-        """`index`: numbers of samples, int64 [k], or a slice of them."""
+    def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
         targets = self.targets[index]
         return Taken(self.samples[index], targets, self.weights_of(index, targets.shape))
 
     def weights_of(self, index: Tensor | slice, shape: torch.Size) -> Tensor | None:
-        """Of the samples' targets, which have that shape."""
         if self.weights is None:
             return None
-        weights = self.weights[index]
-        return weights if weights.shape == shape else weights.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
+        return spread(self.weights[index], shape)
 
     def first(self, n: int | None) -> "Split":
         """The first `n` samples (fewer where there are fewer); None takes all."""
@@ -132,14 +149,21 @@ class Split:
         return Split(inputs, self.targets[:n], None if self.weights is None else self.weights[:n])
 
 
+def spread(weights: Tensor, shape: torch.Size) -> Tensor:
+    """Weights of targets of that shape, of weights of them, or of their samples."""
+    return weights if weights.shape == shape else weights.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
+
+
 class Data(ABC):
     """A training and a test split, the same on every machine that has the data.
 
     A data set of your own needs `spec` and `load`; the rest is for those that may be missing (docs/own_data.md).
     `preload`: modules that loading takes long to import; they are imported once, before workers are forked.
+    `loader_workers`: processes of each worker that read batches ahead; 0: it reads them itself.
     """
 
     preload: tuple[str, ...] = ()
+    loader_workers: int = 0
 
     @property
     @abstractmethod
@@ -147,7 +171,7 @@ class Data(ABC):
         """Never loads the data nor needs them."""
 
     @abstractmethod
-    def load(self) -> tuple[Split, Split]:
+    def load(self) -> tuple[Readable, Readable]:
         """The training and the test split. Raises MissingDataError or CorruptDataError."""
 
     def how_to_get(self) -> str:

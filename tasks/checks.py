@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from .base import Data, DataSpec, Field, Split
+from .base import Data, DataSpec, Field, Readable, Split
 from .errors import TaskConfigError
 
 PIECE = 1 << 16  # samples that are looked at together
@@ -48,7 +48,7 @@ def check_spec(name: str, spec: object) -> None:
 
 def load_checked(
     name: str, data: Data, check_targets: Callable[[str, Tensor], None] | None = None
-) -> tuple[Split, Split]:
+) -> tuple[Readable, Readable]:
     """The data's two splits. `check_targets`: the task's.
 
     Raises `TaskConfigError` where they are not what `spec` says, and what `load` raises.
@@ -56,17 +56,17 @@ def load_checked(
     spec, splits = data.spec, data.load()
     for key, split, size in zip(("train", "test"), splits, (spec.train_size, spec.test_size), strict=True):
         what = f"data={name}: load() gives a {key} split"
-        tensors = _inputs_of(what, split, spec)
+        tensors = _inputs_of(what, split, spec) if isinstance(split, Split) else {}
         for tensor in tensors.values():
-            if len(tensor) != len(split.targets):
-                raise TaskConfigError(
-                    f"{what} of {len(tensor)} inputs and {len(split.targets)} targets; must be one each"
-                )
+            if len(tensor) != len(split):
+                raise TaskConfigError(f"{what} of {len(tensor)} inputs and {len(split)} targets; must be one each")
         if size is not None and len(split) != size:
             raise TaskConfigError(
                 f"{what} of {len(split):,} samples, and spec.{key}_size says {size:,}; they must agree (or None: the "
                 "size is only known once the data are there)"
             )
+        if not isinstance(split, Split):
+            continue  # what is read later is held to the spec then
         for key, field in spec.fields.items():
             called = "inputs" if spec.inputs is None else f"inputs[{key!r}]"
             said = (

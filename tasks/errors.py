@@ -10,6 +10,12 @@ class TaskConfigError(ValueError):
     exit_code = 2
 
 
+class SampleError(ValueError):
+    """A sample that is read when it is wanted is not what the first one was; the message names it."""
+
+    exit_code = 7
+
+
 class PartitionError(ValueError):
     """The samples cannot be dealt to that many replicas in that way."""
 

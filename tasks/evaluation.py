@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import call
-from .base import Split
+from .base import Readable
 from .losses.base import Task
 
 
@@ -22,7 +22,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    task: Task, model: nn.Module, split: Split, batch_size: int = 512, device: torch.device | str = "cpu"
+    task: Task, model: nn.Module, split: Readable, batch_size: int = 512, device: torch.device | str = "cpu"
 ) -> Evaluation:
     """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back."""
     loss, counts, tallies = 0.0, 0.0, list[Tensor]()

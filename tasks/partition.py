@@ -44,7 +44,12 @@ class Partition(ABC):
 
 
 class Partitioner(ABC):
-    """A way to deal samples to replicas: a choice of the group `partition`."""
+    """A way to deal samples to replicas: a choice of the group `partition`.
+
+    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk.
+    """
+
+    looks_at_targets: bool = True
 
     @abstractmethod
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
@@ -60,6 +65,8 @@ class Partitioner(ABC):
 
 class Shuffled(Partitioner):
     """Every epoch in a new order, the same for all replicas: identically distributed shares."""
+
+    looks_at_targets = False
 
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int:
         return ShuffledPartition(samples, replicas, batch_size, 0).steps_per_epoch
@@ -136,6 +143,7 @@ class Dirichlet(Partitioner):
 
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
         self._check(targets.shape[1:], targets.dtype, len(targets), replicas)
+        _check_known("dirichlet", targets)
         labels = targets.numpy()
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
         owned: list[list[np.ndarray]] = [[] for _ in range(replicas)]
@@ -177,6 +185,7 @@ class ByLabel(Partitioner):
 
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
         self._check(targets.shape[1:], targets.dtype, len(targets), replicas)
+        _check_known("by_label", targets)
         labels, count = targets.numpy(), self.labels * replicas
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
         shards = np.array_split(np.argsort(labels, kind="stable"), count)  # sizes differ by one at most
@@ -244,6 +253,14 @@ def _check_labels(choice: str, target_shape: Sequence[int], target_dtype: torch.
         raise PartitionError(
             f"partition={choice} deals samples by their label, and a sample of these data has "
             f"{'x'.join(map(str, target_shape))} targets; partition=shuffled deals any data"
+        )
+
+
+def _check_known(choice: str, targets: Tensor) -> None:
+    if targets.is_meta:
+        raise PartitionError(
+            f"partition={choice} deals samples by their label, and of these data no label is known before its sample "
+            "is read; a torch Dataset says them in an attribute `targets`, and partition=shuffled deals any data"
         )
 
 

@@ -16,12 +16,14 @@ from paceline.tasks.base import Data, DataSpec
 from paceline.tasks.data.disks import Disks
 from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.data.text import Text
+from paceline.tasks.errors import MissingDataError
 
 CHOICES = sorted(
     (group, file.name.removesuffix(".yaml"))
     for group in ("model", "data")
     for file in (files("paceline.conf") / group).iterdir()
 )
+OF_FILES = ("arrays", "table", "images", "hugging_face")  # whose shapes are said in a file alone
 choices = pytest.mark.parametrize(("group", "name"), CHOICES)
 
 
@@ -69,6 +71,10 @@ def test_a_choice_builds_what_its_group_demands(group: str, name: str) -> None:
     values = validated(target, knobs)
     if group == "data":
         assert isinstance(target(**values), Data)
+        if name in OF_FILES:
+            with pytest.raises(MissingDataError, match=r"^Set data\.path to "):
+                _ = target(**values).spec
+            return
         spec = target(**values).spec
         assert spec.outputs >= 1 if spec.targets == "numbers" else spec.classes > 1
     else:

@@ -1,0 +1,150 @@
+"""Arrays from files of your own: `.npz`, safetensors, or a folder of `.npy`. They may be larger than memory."""
+
+import math
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from annotated_types import Ge
+
+from ..base import Data, DataSpec, Field
+from ..columns import Columns, stored_dtype
+from ..errors import TaskConfigError
+from .mapped import Array, arrays_of
+from .parts import Kind, asked, check_there, chosen, count_classes, fifth, kind_of, sizes
+
+
+class Arrays(Data):
+    """Arrays [n, ...] of one length: `inputs` (null: all that are nothing else), `targets`, and maybe `weights`.
+
+    One input is a model's only argument; several are keyword arguments by their names. Floating numbers become
+    float32, bytes (uint8) float32 from 0 to 1, other whole numbers int64. `kind`: whether targets are labels or
+    numbers; null: whole numbers are labels. `classes`: null counts them. A fixed fifth is for test, unless there is a
+    `test_path`.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        test_path: str | None = None,
+        inputs: str | list[str] | None = None,
+        targets: str = "targets",
+        weights: str | None = None,
+        kind: Kind | None = None,
+        classes: Annotated[int, Ge(2)] | None = None,
+        limit: Annotated[int, Ge(1)] | None = None,
+        loader_workers: Annotated[int, Ge(0)] = 0,
+    ) -> None:
+        self.path, self.test_path = asked(path), asked(test_path)
+        self.inputs, self.targets, self.weights = inputs, targets, weights
+        self.kind: Kind | None = kind
+        self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
+
+    @cached_property
+    def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
+        check_there(self.how_to_get(), self.path, self.test_path)
+        assert self.path is not None
+        arrays = self._chosen(self.path)
+        size = _length(self.path, arrays)
+        test = None if self.test_path is None else _length(self.test_path, self._chosen(self.test_path))
+        target = arrays[self.targets]
+        shape, dtype = target.shape[1:], _dtype(target)
+        kind = kind_of(dtype, shape, self.kind)
+        where = f"the targets {self.targets!r} of {self.path}"
+        classes = (
+            0
+            if kind == "numbers"
+            else self.classes or count_classes(target.read(), _dtype(target), math.prod(target.shape), where)
+        )
+        names = self._inputs(arrays)
+        fields = {name: Field(arrays[name].shape[1:], stored_dtype(_dtype(arrays[name]))) for name in names}
+        train, held = sizes(size, test, self.limit)
+        lone = fields[names[0]]
+        return DataSpec(
+            input_shape=lone.shape,
+            input_dtype=lone.dtype,
+            target_shape=shape,
+            classes=classes,
+            train_size=train,
+            test_size=held,
+            target_dtype=torch.float32 if kind == "numbers" else torch.int64,
+            inputs=None if len(names) == 1 else fields,
+            weights=self.weights is not None,
+        )
+
+    def load(self) -> tuple[Columns, Columns]:
+        spec = self.spec
+        assert self.path is not None
+        whole = self._columns(self.path, spec, "train")
+        if self.test_path is not None:
+            return whole.first(self.limit), self._columns(self.test_path, spec, "test")
+        train, test = fifth(len(whole), f"data.path={self.path}")
+        return whole.rows(train).first(self.limit), self._columns(self.path, spec, "test").rows(test)
+
+    def _columns(self, path: Path, spec: DataSpec, split: str) -> Columns:
+        arrays = self._chosen(path)
+        for name, field in zip(self._inputs(arrays), spec.fields.values(), strict=True):
+            _check_alike(path, arrays[name], field.shape, field.dtype == stored_dtype(_dtype(arrays[name])))
+        _check_alike(path, arrays[self.targets], spec.target_shape, True)
+        rows = {name: array.read() for name, array in arrays.items()}
+        inputs = dict(zip(spec.fields, (rows[name] for name in self._inputs(arrays)), strict=True))
+        weights = None if self.weights is None else rows[self.weights]
+        return Columns(inputs, rows[self.targets], weights, spec, f"{path}, {split} split", _length(path, arrays))
+
+    def _chosen(self, path: Path) -> dict[str, Array]:
+        """Those that are used. Raises TaskConfigError."""
+        found = arrays_of(path)
+        others = [name for name in (self.targets, self.weights) if name is not None]
+        chosen([*found], others[:1], "data.targets", str(path))
+        chosen([*found], others[1:], "data.weights", str(path))
+        rest = [name for name in found if name not in others]
+        inputs = rest if self.inputs is None else chosen([*found], self.inputs, "data.inputs", str(path))
+        if not inputs:
+            raise TaskConfigError(f"{path} has no arrays beside {', '.join(others)}, so that there are no inputs")
+        arrays = {name: found[name] for name in (*inputs, *others)}
+        if self.weights is not None and _dtype(found[self.weights]) not in (torch.bool, torch.float32, torch.float64):
+            raise TaskConfigError(
+                f"data.weights={self.weights}: in {path} is of {found[self.weights].dtype}; must be floats or a mask"
+            )
+        return arrays
+
+    def _inputs(self, arrays: dict[str, Array]) -> list[str]:
+        return [name for name in arrays if name not in (self.targets, self.weights)]
+
+    def how_to_get(self) -> str:
+        return "Set data.path to a .npz or .safetensors file, or to a folder of .npy files, and data.targets to a name."
+
+    def found(self) -> str | None:
+        paths = [path for path in (self.path, self.test_path) if path is not None]
+        return os.pathsep.join(map(str, paths)) if self.path and all(path.exists() for path in paths) else None
+
+    def files(self) -> tuple[Path, ...]:
+        paths = [path for path in (self.path, self.test_path) if path is not None]
+        return tuple(file for path in paths for file in (sorted(path.glob("*.npy")) if path.is_dir() else [path]))
+
+
+def _dtype(array: Array) -> torch.dtype:
+    if array.bfloat16:
+        return torch.bfloat16
+    return torch.from_numpy(array.dtype.newbyteorder("=").type(0)[None]).dtype
+
+
+def _length(path: Path, arrays: dict[str, Array]) -> int:
+    """Raises TaskConfigError where they are not of one length, or empty."""
+    lengths = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
+    if len({*lengths.values()}) > 1:
+        told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise TaskConfigError(f"{path} has arrays of several lengths ({told}); the first axis must be that of samples")
+    if 0 in lengths.values():
+        raise TaskConfigError(f"{path} has no samples: {', '.join(lengths)} are empty")
+    return next(iter(lengths.values()))
+
+
+def _check_alike(path: Path, array: Array, shape: tuple[int, ...], same_kind: bool) -> None:
+    if array.shape[1:] != shape or not same_kind:
+        raise TaskConfigError(
+            f"{path}: {array.name} has {list(array.shape[1:])} of {array.dtype} for each sample, and data.path has "
+            f"{list(shape)}; both must be alike"
+        )

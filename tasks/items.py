@@ -1,0 +1,189 @@
+"""Splits that are read sample by sample, or batch by batch, when they are wanted: larger than memory.
+
+What the engine asks of any split is `Readable` (base.py), which `Split` is too. Here nothing is known beforehand, so
+that each sample is held to `spec` as it is read, and an error names the sample.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .base import DataSpec, Taken
+from .errors import SampleError
+
+
+class Reads(Protocol):
+    """Samples by their numbers: a torch Dataset, a folder of images, columns of a table on disk."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int, /) -> Any:
+        """`(inputs, target)`; inputs are a tensor, or what becomes one, or a dict or a tuple of such."""
+
+
+class Items:
+    """The samples `numbers` of `source` (None: all), read one by one. `targets`: of all of `source`, where they are
+    known without reading samples. `what` begins each sentence of an error: "data=mine: the train split".
+
+    Each sample is read under random numbers of its own, drawn from `seed`, its number and how often it was read by then
+    (the pass): whoever reads it, in whatever order, a run and a resumed run augment it alike.
+    """
+
+    def __init__(
+        self,
+        source: Reads,
+        spec: DataSpec,
+        what: str,
+        targets: Tensor | None = None,
+        numbers: Tensor | None = None,
+    ) -> None:
+        self._source, self._spec, self._what, self._numbers = source, spec, what, numbers
+        self._targets = targets
+
+    def __len__(self) -> int:
+        return len(self._source) if self._numbers is None else len(self._numbers)
+
+    @property
+    def targets(self) -> Tensor | None:
+        """[n, ...], where they are known."""
+        return self._targets if self._targets is None or self._numbers is None else self._targets[self._numbers]
+
+    weights = None  # of a sample that is read when it is wanted nothing is known before
+
+    def weights_of(self, index: Tensor | slice, shape: torch.Size) -> None:
+        return None
+
+    def first(self, n: int | None) -> "Items":
+        if n is None or n >= len(self):
+            return self
+        numbers = torch.arange(n) if self._numbers is None else self._numbers[:n]
+        return Items(self._source, self._spec, self._what, self._targets, numbers)
+
+    def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
+        """`drawn`: of what the random numbers of a sample are made beside its own number: the seed and the step.
+
+        Raises SampleError, which names the first sample that cannot be read or is other than `spec` says.
+        """
+        numbers = numbered(index, len(self)) if self._numbers is None else self._numbers[index]
+        inputs: dict[str | int, list[Tensor]] = {key: [] for key in self._spec.fields}
+        targets: list[Tensor] = []
+        with own_draws() as draw:
+            for number in numbers.tolist():
+                draw((drawn * 1_000_003 + number) % 2**63)
+                fields, target = self._sample(number)
+                for key, tensor in fields.items():
+                    inputs[key].append(tensor)
+                targets.append(target)
+        spec = self._spec
+        stacked = {key: _stacked(rows, spec.fields[key].shape, spec.fields[key].dtype) for key, rows in inputs.items()}
+        return Taken(spec.joined(stacked), _stacked(targets, spec.target_shape, spec.target_dtype), None)
+
+    def _sample(self, number: int) -> tuple[dict[str | int, Tensor], Tensor]:
+        what, spec = f"{self._what}, sample {number}", self._spec
+        try:
+            read = self._source[number]
+        except Exception as error:
+            text = " ".join(str(error).split())[:500]
+            raise SampleError(f"{what}: reading it raised {type(error).__name__}: {text}") from error
+        if not isinstance(read, tuple | list) or len(read) != 2:
+            raise SampleError(f"{what} is {_kind(read)}; must be a pair (inputs, target)")
+        given = fields_of(read[0], spec, what)
+        inputs = {
+            key: tensor_of(given[key], field.dtype, f"{what}: {_called(key, spec)}")
+            for key, field in spec.fields.items()
+        }
+        for key, field in spec.fields.items():
+            _check_shape(inputs[key], field.shape, f"{what}: {_called(key, spec)}")
+        target = tensor_of(read[1], spec.target_dtype, f"{what}: the target")
+        _check_shape(target, spec.target_shape, f"{what}: the target")
+        check_target(target, spec, what)
+        return inputs, target
+
+
+def numbered(index: Tensor | slice, size: int) -> Tensor:
+    """The numbers that it chooses of all from 0 on."""
+    return torch.arange(*index.indices(size)) if isinstance(index, slice) else index
+
+
+def fields_of(inputs: object, spec: DataSpec, what: str) -> dict[str | int, Any]:
+    """Of a sample's inputs, by name or place. Raises SampleError."""
+    wanted = list(spec.fields)
+    if spec.inputs is None:
+        return {"inputs": inputs}
+    if not isinstance(inputs, Mapping if isinstance(spec.inputs, Mapping) else tuple | list):
+        raise SampleError(f"{what} has inputs in {_kind(inputs)}; must be those of the first: {wanted}")
+    assert isinstance(inputs, Iterable)
+    found: dict[str | int, Any] = {}
+    found.update(inputs if isinstance(inputs, Mapping) else enumerate(inputs))
+    if set(found) != set(wanted):
+        raise SampleError(f"{what} has inputs {list(found)}; must be those of the first: {wanted}")
+    return found
+
+
+def tensor_of(value: Any, dtype: torch.dtype | None, what: str) -> Tensor:
+    """A tensor of a tensor, an array, a number or a list of them; of that dtype, where it is of that kind already.
+
+    Floating numbers become float32 where `dtype` is None, and integers int64. Raises SampleError.
+    """
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise SampleError(f"{what} is {_kind(value)}; must be a tensor, an array or a number ({error})") from None
+    floating = tensor.is_floating_point()
+    if dtype is None:
+        dtype = torch.float32 if floating else torch.int64
+    if floating and not dtype.is_floating_point:
+        raise SampleError(f"{what} is {tensor.dtype}; must be whole numbers ({dtype})")
+    return tensor.to(dtype)
+
+
+def check_target(target: Tensor, spec: DataSpec, what: str) -> None:
+    """Of a sample, or of a batch. Raises SampleError."""
+    if target.numel() == 0:
+        return
+    if spec.targets == "numbers":
+        if not bool(target.isfinite().all()):
+            raise SampleError(f"{what}: a target is NaN or infinite; must be finite")
+        return
+    low, high = (int(bound) for bound in target.aminmax())
+    if low < 0 or high >= spec.classes:
+        raise SampleError(f"{what}: its label is {low if low < 0 else high}; must be 0 to {spec.classes - 1}")
+
+
+def _check_shape(tensor: Tensor, shape: Sequence[int], what: str) -> None:
+    if tuple(tensor.shape) != tuple(shape):
+        raise SampleError(f"{what} is of {list(tensor.shape)}; must be {list(shape)}, as that of the first sample")
+
+
+def _stacked(rows: list[Tensor], shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.stack(rows) if rows else torch.empty(0, *shape, dtype=dtype)
+
+
+def _called(key: str | int, spec: DataSpec) -> str:
+    return "the input" if spec.inputs is None else f"the input {key!r}"
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")
+
+
+@contextmanager
+def own_draws() -> Iterator[Callable[[int], None]]:
+    """Gives what seeds the generators of torch (on the host), Python and NumPy; they are put back at the end."""
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+
+    def draw(seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+
+    try:
+        yield draw
+    finally:
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        np.random.set_state(before[2])  # noqa: NPY002
