@@ -21,6 +21,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
 from ..conf.groups import BY_NAME
+from ..tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
 from .blame import place, said
 from .errors import ConfigError
 from .experiment import Choice, explain
@@ -130,6 +131,8 @@ def _near_class(module: ModuleType, name: str, base: type) -> str:
 
 def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], given: dict[str, Any]) -> T:
     """An object of the choice. `given`: what the engine itself passes, where the constructor has a place for it."""
+    if group == "data" and is_dataset(dataset := _named(group, choice.target, base, allowed)):
+        return _of_dataset(choice, dataset)  # pyright: ignore[reportReturnType]
     maker = load_maker(group, choice.target, base, allowed)
     signature = inspect.signature(maker)
     _check_knobs(group, choice.knobs, maker, signature, set(given))
@@ -146,6 +149,16 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
         blamed = [name for name in choice.knobs if not _accepts(maker, {**passed, name: choice.knobs[name]})]
         knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
         raise ConfigError(f"{knobs}: {first_line_of(error)} ({where or choice.target})") from error
+
+
+def _of_dataset(choice: Choice, dataset: Any) -> OfDataset:
+    """Of a torch Dataset, whose own knobs are held to its signature."""
+    signature = inspect.signature(dataset)
+    own = {key: value for key, value in choice.knobs.items() if key in signature.parameters or key not in OWN}
+    _check_knobs(
+        "data", own, dataset, signature, {"train"} if "train" in signature.parameters and "train" not in own else set()
+    )
+    return of_dataset(dataset, choice.knobs)
 
 
 def _accepts(maker: Callable[..., object], arguments: dict[str, Any]) -> bool:

@@ -60,7 +60,10 @@ class Items:
     def first(self, n: int | None) -> "Items":
         if n is None or n >= len(self):
             return self
-        numbers = torch.arange(n) if self._numbers is None else self._numbers[:n]
+        return self.rows(torch.arange(n) if self._numbers is None else self._numbers[:n])
+
+    def rows(self, numbers: Tensor) -> "Items":
+        """Those of the whole source."""
         return Items(self._source, self._spec, self._what, self._targets, numbers)
 
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:

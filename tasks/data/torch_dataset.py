@@ -1,0 +1,166 @@
+"""Any map-style `torch.utils.data.Dataset`, as a data set: samples are read when they are wanted."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from ..base import Data, DataSpec, Field
+from ..errors import TaskConfigError
+from ..items import Items, tensor_of
+from .parts import fifth, sizes
+
+OWN = (
+    "classes",
+    "limit",
+    "loader_workers",
+)  # knobs that are ours, unless the Dataset's constructor has one of the name
+
+
+class OfDataset(Data):
+    """`make(train=...)` makes the Dataset, once for training and once for test; where it takes no `train`, it is
+    called once, and a fixed fifth is for test. A sample is a pair (inputs, target).
+
+    Shapes and dtypes are those of the first sample, which is read to know them. `classes`: of labels; None takes what
+    the Dataset says of itself: the length of `classes`, or the largest of `targets`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        name: str,
+        takes_train: bool,
+        classes: int | None = None,
+        limit: int | None = None,
+        loader_workers: int = 0,
+    ) -> None:
+        self._make, self.name, self.takes_train = make, name, takes_train
+        self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
+        self._made: tuple[Any, Any] | None = None
+        self._spec: DataSpec | None = None
+
+    def _sources(self) -> tuple[Any, Any]:
+        """For training and for test; the same where there is one."""
+        if self._made is None:
+            made = [self._make(train=train) for train in (True, False)] if self.takes_train else [self._make()] * 2
+            for source in made:
+                if not hasattr(source, "__len__") or len(source) == 0:
+                    raise TaskConfigError(f"{self.name} has no samples, or no __len__; must have both")
+            self._made = made[0], made[1]
+        return self._made
+
+    @property
+    def spec(self) -> DataSpec:
+        if self._spec is None:
+            self._spec = self._looked_at()
+        return self._spec
+
+    def _looked_at(self) -> DataSpec:
+        train, test = self._sources()
+        what = f"{self.name}, sample 0"
+        read = train[0]
+        if not isinstance(read, tuple | list) or len(read) != 2:
+            raise TaskConfigError(f"{what} is a {type(read).__name__}; must be a pair (inputs, target)")
+        given, target = read[0], tensor_of(read[1], None, f"{what}: the target")
+        several = given if isinstance(given, Mapping | tuple | list) and not _is_numbers(given) else None
+        named = (
+            several.items() if isinstance(several, Mapping) else enumerate(several if several is not None else [given])
+        )
+        fields = {key: _field(value, f"{what}: the input {key!r}") for key, value in named}
+        inputs = None if several is None else fields if isinstance(several, Mapping) else tuple(fields.values())
+        lone = next(iter(fields.values()))
+        labels = target.dtype == torch.int64
+        held = len(test) if self.takes_train else None
+        train_size, test_size = sizes(len(train), held, self.limit)
+        return DataSpec(
+            input_shape=lone.shape,
+            input_dtype=lone.dtype,
+            target_shape=tuple(target.shape),
+            classes=self._count(train) if labels else 0,
+            train_size=train_size,
+            test_size=test_size,
+            target_dtype=target.dtype,
+            inputs=inputs,  # pyright: ignore[reportArgumentType]
+        )
+
+    def _count(self, source: Any) -> int:
+        if self.classes is not None:
+            return self.classes
+        if isinstance(told := getattr(source, "classes", None), Sequence):
+            return len(told)
+        if (targets := _targets_of(source)) is not None:
+            return max(int(targets.max()) + 1, 2)
+        raise TaskConfigError(
+            f"data.classes: {self.name} does not say how many classes it has, in an attribute `classes` or `targets`; "
+            "set +data.classes=..., or make targets floating numbers for a regression"
+        )
+
+    def load(self) -> tuple[Items, Items]:
+        spec, (train, test) = self.spec, self._sources()
+        whole = [
+            Items(source, spec, f"{self.name}, {split} split", _targets_of(source))
+            for source, split in ((train, "train"), (test, "test"))
+        ]
+        if self.takes_train:
+            return whole[0].first(self.limit), whole[1]
+        first, second = fifth(len(train), self.name)
+        return whole[0].rows(first).first(self.limit), whole[1].rows(second)
+
+    def how_to_get(self) -> str:
+        return f"{self.name} makes or reads them."
+
+    def found(self) -> str | None:
+        return f"where {self.name} has them"
+
+
+def of_dataset(cls: type[Any], knobs: dict[str, Any]) -> OfDataset:
+    """Of a class derived from torch's Dataset, and its knobs with ours among them. Raises TaskConfigError."""
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    if issubclass(cls, IterableDataset):
+        raise TaskConfigError(
+            f"data: {name} is an IterableDataset, and samples are dealt to workers by their numbers; must be a "
+            "map-style Dataset, with __len__ and __getitem__"
+        )
+    theirs = inspect.signature(cls).parameters
+    ours = {key: knobs[key] for key in OWN if key in knobs and key not in theirs}
+    rest = {key: value for key, value in knobs.items() if key not in ours}
+    for key, value in ours.items():
+        least = {"classes": 2, "limit": 1, "loader_workers": 0}[key]
+        if value is not None and (type(value) is not int or value < least):
+            raise TaskConfigError(f"data.{key}={value}: must be a whole number of {least} or more")
+
+    def make(**more: bool) -> Any:
+        return cls(**rest, **more)
+
+    return OfDataset(make, name, "train" in theirs and "train" not in rest, **ours)
+
+
+def _field(value: Any, what: str) -> Field:
+    tensor = tensor_of(value, None, what)
+    bytes_like = getattr(value, "dtype", None) in (torch.bool,)
+    return Field(tuple(tensor.shape), torch.bool if bytes_like else tensor.dtype)
+
+
+def _is_numbers(given: Any) -> bool:
+    """A list of plain numbers is one input."""
+    return not isinstance(given, Mapping) and all(isinstance(each, int | float) for each in given)
+
+
+def _targets_of(source: Any) -> Tensor | None:
+    """Of all samples, where the Dataset says them, as torchvision's do."""
+    told = getattr(source, "targets", None)
+    if told is None:
+        return None
+    try:
+        targets = torch.as_tensor(told)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return targets if targets.dim() >= 1 and len(targets) == len(source) and math.prod(targets.shape) else None
+
+
+def is_dataset(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Dataset)

@@ -1,0 +1,104 @@
+"""A torch Dataset in the place of a data set: shapes of the first sample, samples when they are wanted."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset
+
+from paceline.engine.errors import ConfigError
+from paceline.engine.experiment import Choice
+from paceline.engine.targets import build
+from paceline.tasks.base import Data
+from paceline.tasks.checks import load_checked
+from paceline.tasks.errors import PartitionError, TaskConfigError
+from paceline.tasks.items import Items
+from paceline.tasks.partition import Dirichlet
+
+HERE = __name__
+
+
+class Dots(Dataset[Any]):
+    """`kind`: what a sample is."""
+
+    def __init__(self, kind: str = "labels", size: int = 20, train: bool = True) -> None:
+        self.kind, self.size = kind, size if train else 6
+        if kind == "known":
+            self.targets = [number % 3 for number in range(self.size)]
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, number: int) -> Any:
+        x = torch.full((2, 2), float(number))
+        kinds = {
+            "labels": (x, number % 3),
+            "known": (x, number % 3),
+            "numbers": ([1.0, float(number)], [0.5, 1.0]),
+            "dict": ({"a": x, "b": number}, number % 3),
+            "tuple": ((x, number), number % 3),
+            "alone": x,
+        }
+        return kinds[self.kind]
+
+
+class Whole(Dots):
+    def __init__(self) -> None:
+        super().__init__("known")
+
+
+class Stream(IterableDataset[Tensor]):
+    pass
+
+
+def data_of(name: str, **knobs: object) -> Data:
+    return build("data", Choice(name="mine", target=f"{HERE}.{name}", knobs=knobs), Data, (HERE,), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [("labels", {"inputs": (2, 2)}), ("dict", {"a": (2, 2), "b": ()}), ("tuple", {0: (2, 2), 1: ()})],
+)
+def test_a_dataset_is_split_by_its_train_and_read_by_numbers(kind: str, shapes: dict[object, tuple[int, ...]]) -> None:
+    data = data_of("Dots", kind=kind, classes=3, limit=15, loader_workers=2)
+    assert {key: field.shape for key, field in data.spec.fields.items()} == shapes and data.loader_workers == 2
+    train, test = load_checked("mine", data)
+    assert (len(train), len(test)) == (15, 6) == (data.spec.train_size, data.spec.test_size)
+    taken = train.take(torch.tensor([7, 1]))
+    first = taken.inputs if isinstance(taken.inputs, Tensor) else next(iter(taken.inputs.tensors.values()))
+    assert first[:, 0, 0].tolist() == [7.0, 1.0] and taken.targets.tolist() == [1, 1]
+
+
+def test_one_that_is_not_split_gives_a_fifth_for_test_and_numbers_are_a_regression() -> None:
+    data = data_of("Whole")
+    train, test = load_checked("mine", data)
+    numbers = [split.take(slice(None)).inputs[:, 0, 0].tolist() for split in (train, test)]  # pyright: ignore
+    assert sorted([*numbers[0], *numbers[1]]) == list(range(20)) and len(numbers[1]) == 4
+    assert isinstance(train, Items) and train.targets is not None and data.spec.classes == 3
+    assert train.targets.tolist() == [number % 3 for number in numbers[0]]
+    spec = data_of("Dots", kind="numbers").spec
+    assert (spec.input_shape, spec.target_shape, spec.targets) == ((2,), (2,), "numbers")
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "sentence"),
+    [
+        ("Dots", {"kind": "labels"}, "does not say how many classes it has"),
+        ("Dots", {"kind": "alone"}, "sample 0 is a Tensor; must be a pair (inputs, target)"),
+        ("Dots", {"size": 0}, "has no samples"),
+        ("Dots", {"sise": 3}, "data.sise: Dots has no such parameter; did you mean size?"),
+        ("Dots", {"classes": 1}, "data.classes=1: must be a whole number of 2 or more"),
+        ("Stream", {}, "is an IterableDataset, and samples are dealt to workers by their numbers"),
+    ],
+)
+def test_what_cannot_be_dealt_by_numbers_is_refused(name: str, knobs: dict[str, object], sentence: str) -> None:
+    with pytest.raises((ConfigError, TaskConfigError)) as caught:
+        _ = data_of(name, **knobs).spec
+    assert sentence in str(caught.value)
+
+
+def test_labels_that_nobody_knows_before_cannot_deal_samples() -> None:
+    unknown = torch.empty(20, dtype=torch.int64, device="meta")
+    with pytest.raises(PartitionError, match="no label is known before its sample is read"):
+        Dirichlet().deal(unknown, 2, 4, 0)
