@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ..compat.typer import ClickException
+from .advise import advise
 from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import cost
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(plan)
+app.command()(advise)
 app.add_typer(cost, name="cost")
 app.command()(verify)
 app.command()(watch)
@@ -84,6 +86,7 @@ def paceline(
     \b
     paceline list                                the strategies, sync modes, models, data sets, ...
     paceline plan strategy=pipeline              what would run, and what it would cost
+    paceline advise hardware=a100_8              which way is best, and what it costs
     paceline cost                                days, dollars and kilowatt hours of training, before there is any
     paceline train sync=asp hardware.workers=4   train
     paceline verify model=cnn                    does it train the same in every way?

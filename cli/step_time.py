@@ -34,11 +34,11 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
         ]
     lines = [
         *too_much,
-        f"predicted step: {_time(seconds)} on {step.workers} {step.on} in {step.dtype}, {rate} a second"
+        f"predicted step: {time_of(seconds)} on {step.workers} {step.on} in {step.dtype}, {rate} a second"
         f"{share} ({step.how})",
     ]
     shown = [(name, step.parts[name]) for name in PARTS if step.parts.get(name, 0.0) > LEAST * seconds]
-    table = aligned([[PARTS[name], _time(part), f"{part / seconds:.1%}"] for name, part in shown], numbers_from=1)
+    table = aligned([[PARTS[name], time_of(part), f"{part / seconds:.1%}"] for name, part in shown], numbers_from=1)
     lines += [f"  {line}  {step.formulas[name]}" for line, (name, _) in zip(table, shown, strict=True)]
     if plan.steps_per_epoch is not None:
         lines.append(f"an epoch of {plan.steps_per_epoch:,} steps: {_cost(step, plan.steps_per_epoch * seconds)}")
@@ -86,7 +86,7 @@ def _held(plan: "Plan") -> int:
 
 def _cost(step: "PredictedStep", seconds: float) -> str:
     price = step.price(seconds)
-    return _time(seconds) + (
+    return time_of(seconds) + (
         ", and hardware.machine.price_per_hour is not known" if price is None else f", ${price:,.2f}"
     )
 
@@ -95,7 +95,7 @@ def _raw_cost(step: "PredictedStep", seconds: float) -> dict[str, float | None]:
     return {"seconds": seconds, "dollars": step.price(seconds)}
 
 
-def _time(seconds: float) -> str:
+def time_of(seconds: float) -> str:
     for unit, name, least in (
         (YEAR, "years", 2 * YEAR),
         (DAY, "days", 2 * DAY),

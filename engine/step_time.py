@@ -44,12 +44,12 @@ def predict_step(
     experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
 ) -> PredictedStep:
     """Raises `NotPredicted`."""
-    machine, device = _device(experiment, computes_on)
-    of = _transformer(experiment, spec, allowed)
+    machine, device = device_of(experiment, computes_on)
+    of = transformer_of(experiment, spec, allowed)
     layout = _layout(experiment, workers)
     if layout.dtype not in device.peak:
         raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
-    cluster = _cluster(machine, device, workers)
+    cluster = cluster_of(machine, device, workers)
     hosts = ceil(workers.workers / machine.devices)
     hourly, samples = machine.price_per_hour, experiment.batch_size * workers.replicas
     return PredictedStep(
@@ -67,7 +67,7 @@ def predict_step(
     )
 
 
-def _device(experiment: Experiment, computes_on: torch.device) -> tuple[Machine, Device]:
+def device_of(experiment: Experiment, computes_on: torch.device) -> tuple[Machine, Device]:
     machine = experiment.hardware.machine
     if machine is None or machine.accelerator is None:
         raise NotPredicted("hardware.machine names no accelerator, as hardware=a100_8 does")
@@ -76,7 +76,7 @@ def _device(experiment: Experiment, computes_on: torch.device) -> tuple[Machine,
     return machine, DEVICES[machine.accelerator]
 
 
-def _transformer(experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> Transformer:
+def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> Transformer:
     name, target = experiment.model.name, experiment.model.target
     try:
         is_gpt = load_class("model", target, GPT, allowed) is GPT
@@ -142,7 +142,7 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
         raise NotPredicted(str(error)) from error
 
 
-def _cluster(machine: Machine, device: Device, workers: Workers) -> Cluster:
+def cluster_of(machine: Machine, device: Device, workers: Workers) -> Cluster:
     inside = INSIDE[device.name]
     if machine.link is not None:  # its bandwidth; latency is that of a collective, as it was measured
         inside = Link(inside.latency, machine.link.bandwidth)

@@ -15,8 +15,8 @@ from .build import Parts
 from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
-from .gauges import gauges_of
 from .feed import Batches, Feed
+from .gauges import gauges_of
 from .loop import Job, train
 from .meters import Meter
 from .notes import untimed

@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
+    "advise",
     "batches",
     "cli",
     "comm",

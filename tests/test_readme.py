@@ -23,6 +23,7 @@ PAGES = (
     OWN_DATA,
     "docs/verify.md",
     "docs/running.md",
+    "docs/advise.md",
     "docs/memory.md",
     "docs/cost.md",
     "docs/sync_modes.md",

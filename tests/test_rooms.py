@@ -20,8 +20,9 @@ from paceline.strategies import Strategy, Sync
 
 ROOT = Path(__file__).parents[1]
 MAY_USE = {
-    "cli": {"sweep", "verify", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
+    "cli": {"advise", "sweep", "verify", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
     "verify": {"engine", "strategies", "tracking", "conf"},
+    "advise": {"engine", "strategies", "tasks", "tracking", "conf", "cost"},
     "sweep": {"engine", "tracking", "compat"},
     "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat", "cost", "batches"},
     "strategies": {"comm", "compat", "batches"},

@@ -1,0 +1,12 @@
+"""Which way is best here, and what does it cost: enumerated, pruned, predicted, ranked; and, when asked, raced.
+
+question.py       what is asked: the configuration, what is fixed in it, samples of a step, limits of money and time
+candidate.py      one way to train, as it would be typed, and what is predicted of it; commands.py: as a line to copy
+space.py, cut.py  every layout of a GPT over accelerators, and why others cannot be
+memory.py         what a device and a host need for each, by closed forms; sent.py: what a worker sends
+accelerators.py   how long each takes
+modes.py          what there is to choose from where no closed form is known: strategies, sync modes, compressors
+plans.py          a configuration planned exactly: what is shown, and all where no closed form is known
+ranking.py        orders, the Pareto front, the best of each group; why_not.py: the rest of each family
+answer.py         all of it put together; explain.py: where the time goes, and what would help most
+"""

@@ -1,0 +1,119 @@
+"""How long every layout of a GPT takes on accelerators that are described, and what it needs: closed forms alone."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from ..cost.device import Efficiency
+from ..cost.predicted import NotPredicted
+from ..cost.step import Cluster, step_time
+from ..cost.transformer import Transformer
+from ..engine.experiment import Machine
+from ..engine.layout import Layout as Workers
+from ..engine.plan import Plan
+from ..engine.step_time import cluster_of, device_of, transformer_of
+from ..strategies.mesh import Mesh
+from .candidate import Candidate, Predicted
+from .layouts import Place, Pruned
+from .limits import dollars
+from .memory import BOUND, Capacity, Shape, capacity, need
+from .question import Question
+from .sent import sent
+from .space import ways
+
+COMPUTED_IN = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass
+class Searched:
+    """`points`: how many were looked at, in `seconds`. `near`: those that closed forms say do not fit."""
+
+    fit: list[Predicted] = field(default_factory=list[Predicted])
+    near: list[Predicted] = field(default_factory=list[Predicted])
+    pruned: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    points: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all layouts have in common."""
+
+    question: Question
+    machine: Machine
+    of: Transformer
+    shape: Shape
+
+    def cluster(self, workers: int) -> Cluster:
+        """Raises `NotPredicted`."""
+        device = device_of(self.question.experiment, torch.device("cuda"))[1]
+        return cluster_of(self.machine, device, Workers(Mesh({"replica": workers}), 0, 0))
+
+    def precisions(self, cluster: Cluster) -> tuple[str, ...]:
+        """In which strategy=zero computes there: float32, and the half precision that the hardware has a rate for."""
+        half = [name for name in ("bfloat16", "float16") if name in self.machine.flops][:1]
+        known = [name for name in ("float32", *half) if name in cluster.device.peak]
+        return tuple(COMPUTED_IN[name] for name in known)
+
+
+def ground(question: Question, plan: Plan) -> Ground:
+    """`plan`: of the configuration as it was typed, or nearly. Raises `NotPredicted`."""
+    experiment = question.experiment
+    machine, _ = device_of(experiment, plan.device)
+    of = transformer_of(experiment, plan.spec, question.allowed)
+    knobs = experiment.model.knobs
+    part = plan.parts[0]
+    parameters = max(part.memory["parameters"], 1)
+    shape = Shape(
+        of.layers,
+        of.width,
+        of.heads,
+        of.kv_heads or of.heads,
+        knobs["context"] or of.context,
+        of.context,
+        of.vocabulary,
+        of.tied,
+        of.dropout,
+        part.memory["optimizer"] / parameters,
+    )
+    return Ground(question, machine, of, shape)
+
+
+def search(ground: Ground) -> Searched:
+    found, began = Searched(), time.perf_counter()
+    for workers in ground.question.workers():
+        try:
+            cluster = ground.cluster(workers)
+        except NotPredicted as why:
+            found.pruned["all", str(why)] += 1
+            continue
+        machine = ground.machine
+        limits = capacity(machine.device_memory, machine.host_memory, machine.devices, workers)
+        place = Place(workers, machine.devices, ground.question.batch, ground.precisions(cluster))
+        for way in ways(ground.shape, place):
+            found.points += 1
+            if isinstance(way, Pruned):
+                found.pruned[way.family, way.why] += 1
+            elif ground.question.allows(dict(way.settings)):
+                _add(found, ground, way, cluster, limits)
+    found.seconds = time.perf_counter() - began
+    return found
+
+
+def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limits: Capacity) -> None:
+    assert way.layout is not None
+    if way.layout.dtype not in cluster.device.peak:
+        found.pruned[way.family, f"how fast {cluster.device.name} is in {way.layout.dtype} is not known"] += 1
+        return
+    device, host = need(ground.shape, way, limits)
+    over = device - limits.device, host - limits.host
+    if device * (1 - BOUND) > limits.device or host * (1 - BOUND) > limits.host:
+        found.near.append(Predicted(way, None, device, host, *over, None))
+        return
+    seconds = step_time(ground.of, way.layout, cluster, Efficiency()).total
+    bytes_sent = sent(ground.shape, way)
+    found.fit.append(
+        Predicted(way, seconds, device, host, *over, bytes_sent, dollars(ground.question, seconds, way.hosts))
+    )

@@ -1,0 +1,175 @@
+"""All of it put together: what fits, ranked; the Pareto front; the best of each family, and why not the rest."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..cost.predicted import NotPredicted
+from ..engine.compose import instead
+from ..engine.session import prepare
+from .accelerators import Ground, ground, search
+from .candidate import Predicted
+from .limits import Missed, meets, nearest
+from .modes import alternatives
+from .plans import planned
+from .question import Question
+from .ranking import Sort, best_of_groups, front, ranked, spread
+from .why_not import Family, families, lacks
+
+PATIENCE = 8.0  # seconds for exact plans
+FRONT = 6  # of its points that are shown
+NO_CALIBRATION = "times are not predicted here: run `paceline calibrate` once, then choose the hardware that it writes"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`rows`: the best, of each layout one. `front`: of the rows and of others, soonest first.
+
+    `points` were looked at in `seconds`; `fit` of them do. `nearest`: where none does, those that lack the least.
+    `missed`: where none meets budget and deadline.
+    """
+
+    question: Question
+    sort: Sort
+    rows: list[Predicted]
+    front: list[Predicted]
+    families: list[Family]
+    points: int
+    seconds: float
+    fit: int
+    ground: Ground | None  # None: no closed form knows this
+    nearest: list[Predicted] = field(default_factory=list[Predicted])
+    missed: list[Missed] = field(default_factory=list[Missed])
+    notes: list[str] = field(default_factory=list[str])
+
+
+def answer(question: Question, sort: Sort | None = None, top: int = 10, patience: float = PATIENCE) -> Answer:
+    """Raises `ConfigError`, and what plans raise for a model that does not take its data."""
+    began = time.perf_counter()
+    try:
+        known = closed_form(question)
+    except NotPredicted as why:
+        return _by_plans(question, sort, top, patience, str(why))
+    found = search(known)
+    check = Checked(question, began + patience)
+    order = sort or "time"
+    fitting = ranked(found.fit, order)
+    wanted = [row for row in fitting if meets(question, row)]
+    rows = check.first(best_of_groups(wanted, order), top)
+    on_front = check.first(spread(front(wanted), FRONT), FRONT)
+    told = families(wanted, [*found.near, *check.refused], found.pruned, order)
+    told = [Family(each.name, check.best(_of(wanted, each.name, order)), each.others) for each in told]
+    near = [] if fitting else check.first(sorted(found.near, key=lacks), 3, fits=False)
+    missed = nearest(question, fitting) if fitting and not wanted else []
+    notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
+    notes += _not_timed(question, known)
+    if check.unchecked:
+        notes.append(f"~: by closed forms alone; there was no time to plan {check.unchecked} of these exactly")
+    return Answer(
+        question, order, rows, on_front, told, found.points, found.seconds, len(fitting), known, near, missed, notes
+    )
+
+
+def closed_form(question: Question) -> Ground:
+    """Raises `NotPredicted` where times are not those of a GPT on accelerators that are described."""
+    if question.given.get("sync", "bsp") != "bsp" or question.experiment.choice("compress").name != "none":
+        raise NotPredicted("sync and compress are typed, and closed forms know sync=bsp with compress=none")
+    usual = instead(list(question.overrides), {"strategy": "data_parallel", "sync": "bsp"})
+    plan = prepare([*usual, "batch_size=1"], question.config_dir, question.allowed).plan()
+    return ground(question, plan)
+
+
+def _of(rows: Sequence[Predicted], family: str, sort: Sort) -> list[Predicted]:
+    return best_of_groups([row for row in rows if row.candidate.family == family], sort)
+
+
+class Checked:
+    """Exact plans of what is shown, each once, until the time is over."""
+
+    def __init__(self, question: Question, until: float) -> None:
+        self._question, self._until = question, until
+        self._plans: dict[object, Predicted] = {}
+        self.refused: list[Predicted] = []
+        self.unchecked = 0
+
+    def first(self, rows: Sequence[Predicted], most: int, fits: bool = True) -> list[Predicted]:
+        """The first so many of those that fit by their plan, too."""
+        found: list[Predicted] = []
+        for row in rows:
+            if len(found) == most:
+                break
+            checked = self._checked(row)
+            if not fits or checked.fits:
+                found.append(checked)
+        return found
+
+    def best(self, rows: Sequence[Predicted]) -> Predicted | None:
+        return next(iter(self.first(rows, 1)), None)
+
+    def _checked(self, row: Predicted) -> Predicted:
+        key = row.candidate.settings, row.candidate.workers
+        if key not in self._plans:
+            if time.perf_counter() > self._until:
+                self.unchecked += 1
+                return row
+            self._plans[key] = planned(self._question, row.candidate)
+            if not self._plans[key].fits:
+                self.refused.append(self._plans[key])
+        return self._plans[key]
+
+
+def _not_timed(question: Question, known: Ground) -> list[str]:
+    if question.fixes("strategy", "sync"):
+        return []
+    half = any(name != "float32" for name in known.machine.flops)
+    return [
+        *(["strategy=zero alone computes in half precision; all others compute in float32"] if half else []),
+        "not timed, as no closed form gives it: strategy=offload, deepspeed_pipeline, torch_zero_optimizer, schedules "
+        "without a flush or with split backward passes; and what must be raced: the other sync modes, compressors",
+    ]
+
+
+def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, why: str) -> Answer:
+    began, patience = time.perf_counter(), patience * 1.5  # nothing else is to be done
+    rows: list[Predicted] = []
+    refused: list[Predicted] = []
+    machine = question.experiment.hardware.machine
+    workers = question.experiment.hardware.workers or (machine.devices if machine else 0) or 2
+    every = list(alternatives(question, workers))
+    for candidate in every:
+        row = planned(question, candidate)
+        (rows if row.fits else refused).append(row)
+        if time.perf_counter() - began > patience:
+            break
+    seconds = time.perf_counter() - began
+    timed = any(row.seconds is not None for row in rows)
+    order: Sort = sort or ("time" if timed else "bytes")
+    notes: list[str] = []
+    if not timed:
+        notes.append(f"{NO_CALIBRATION} ({why})" if machine is None else f"times are not predicted: {why}")
+        if order in ("time", "dollars"):
+            notes.append(f"so that --sort {order} knows no order; --sort bytes and memory do")
+    looked = len(rows) + len(refused)
+    if looked < len(every):
+        notes.append(f"there was no time to plan {len(every) - looked} of {len(every)} configurations")
+    wanted = [row for row in rows if row.seconds is None or meets(question, row)]
+    return Answer(
+        question,
+        order,
+        _exact_first(best_of_groups(wanted, order), top),
+        front(wanted),
+        families(wanted, refused, Counter(), order),
+        looked,
+        seconds,
+        len(rows),
+        None,
+        sorted(refused, key=lacks)[:3] if not rows else [],
+        nearest(question, rows) if rows and not wanted else [],
+        notes,
+    )
+
+
+def _exact_first(rows: Sequence[Predicted], top: int) -> list[Predicted]:
+    """What a race alone can tell never comes before what is known to learn the same."""
+    return sorted(rows, key=lambda row: bool(row.candidate.raced))[:top]

@@ -1,0 +1,57 @@
+"""A candidate as a line to copy: what was typed, and what is to be typed beside it."""
+
+import shlex
+from functools import lru_cache
+
+from ..engine.experiment import shipped
+from .candidate import Candidate
+from .question import HOSTS, Question, key_of
+
+
+def overrides_of(question: Question, candidate: Candidate) -> list[str]:
+    """Without what is the default anyway, unless a preset may say otherwise."""
+    settings = dict(candidate.settings)
+    before = [text for text in question.overrides if key_of(text) not in settings]
+    if _counted_otherwise(question, candidate):
+        before = [text for text in before if key_of(text) not in HOSTS]
+        before.append(_workers(question, candidate))
+    explicit = question.fixes("experiment")
+    chosen = [
+        f"{key}={value}"
+        for key, value in candidate.settings
+        if explicit or _default(key, settings.get("strategy", ""), settings.get("sync", "bsp")) != value
+    ]
+    return [*before, *chosen]
+
+
+def command(question: Question, candidate: Candidate) -> str:
+    extra = [f"--config-dir {shlex.quote(str(question.config_dir))}"] if question.config_dir else []
+    extra += [f"--allow-module {shlex.quote(name)}" for name in question.allowed]
+    return " ".join(["paceline train", *map(shlex.quote, overrides_of(question, candidate)), *extra])
+
+
+def _counted_otherwise(question: Question, candidate: Candidate) -> bool:
+    return candidate.workers != question.experiment.hardware.workers
+
+
+def _workers(question: Question, candidate: Candidate) -> str:
+    machine = question.experiment.hardware.machine
+    if machine is not None and machine.devices and candidate.workers == candidate.hosts * machine.devices:
+        return f"hardware.hosts={candidate.hosts}"
+    return f"hardware.workers={candidate.workers}"
+
+
+@lru_cache(maxsize=512)
+def _default(key: str, strategy: str, sync: str) -> str | None:
+    """As it would be typed; None where a value is always to be said."""
+    group, _, knob = key.partition(".")
+    name = {"strategy": strategy, "sync": sync}.get(group)
+    if name is None or not knob:
+        usual = {"strategy": "data_parallel", "sync": "bsp", "compress": "none", "model.recompute": "false"}
+        return usual.get(key)
+    from .layouts import typed
+
+    try:
+        return typed(shipped(group, name).knobs.get(knob))
+    except OSError:  # a choice of the user's own
+        return None

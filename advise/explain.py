@@ -1,0 +1,102 @@
+"""Where the time of one line goes, and what would help most: found by predicting again with each changed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..cost.device import Efficiency
+from ..cost.links import Link, Links
+from ..cost.predicted import PredictedStep
+from ..cost.step import Cluster, step_time
+from .accelerators import Ground, search
+from .answer import Answer
+from .candidate import Predicted
+from .plans import with_step
+from .ranking import ranked
+
+TIMES = 2  # that each is made better
+
+
+@dataclass(frozen=True)
+class Change:
+    """`saves`: of the seconds for a sample, as a share; below 0 it costs."""
+
+    what: str
+    saves: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    row: Predicted
+    step: PredictedStep | None  # None: its time is not predicted
+    changes: list[Change]  # the most helpful first
+
+
+def explain(found: Answer, row: Predicted) -> Explained:
+    exact, step = with_step(found.question, row.candidate)
+    if step is None or found.ground is None or row.candidate.layout is None:
+        return Explained(exact, step, [])
+    return Explained(exact, step, sorted(_changes(found.ground, row), key=lambda change: -change.saves))
+
+
+def _changes(ground: Ground, row: Predicted) -> list[Change]:
+    layout = row.candidate.layout
+    assert layout is not None
+    cluster = ground.cluster(row.candidate.workers)
+    before = step_time(ground.of, layout, cluster, Efficiency()).total
+    found = [
+        Change(what, 1 - step_time(ground.of, layout, change(cluster), Efficiency()).total / before)
+        for what, change in _hardware(row)
+    ]
+    machine = ground.machine
+    larger = replace(ground, machine=machine.model_copy(update={"device_memory": TIMES * machine.device_memory}))
+    found += _best(larger, before, "memory of each device twice as large: another layout, ", 1)
+    question = replace(ground.question, batch=TIMES * ground.question.batch)
+    found += _best(replace(ground, question=question), before, f"{question.batch} samples a step: ", TIMES)
+    return found
+
+
+def _hardware(row: Predicted) -> list[tuple[str, Callable[[Cluster], Cluster]]]:
+    found: list[tuple[str, Callable[[Cluster], Cluster]]] = [
+        ("devices twice as fast at products", _faster_products),
+        (
+            "their memory twice as fast",
+            lambda each: replace(each, device=replace(each.device, bandwidth=TIMES * each.device.bandwidth)),
+        ),
+        (
+            "links inside a host twice as fast",
+            lambda each: _links(each, replace(each.links, inside=_faster(each.links.inside))),
+        ),
+        ("the host link twice as fast", lambda each: replace(each, host_link=TIMES * each.host_link)),
+    ]
+    if row.candidate.hosts > 1:
+        found.append(
+            (
+                "links between hosts twice as fast",
+                lambda each: _links(each, replace(each.links, between=_faster(each.links.between))),
+            )
+        )
+    return found
+
+
+def _faster_products(cluster: Cluster) -> Cluster:
+    peak = {dtype: TIMES * flops for dtype, flops in cluster.device.peak.items()}
+    return replace(cluster, device=replace(cluster.device, peak=peak))
+
+
+def _faster(link: Link) -> Link:
+    return replace(link, bandwidth=TIMES * link.bandwidth)
+
+
+def _links(cluster: Cluster, links: Links) -> Cluster:
+    return replace(cluster, links=links)
+
+
+def _best(ground: Ground, before: float, what: str, samples: int) -> list[Change]:
+    """The soonest with that changed, for each sample."""
+    fit = [row for row in search(ground).fit if row.over_device <= 0 and row.over_host <= 0]
+    if not fit:
+        return []
+    best = ranked(fit, "time")[0]
+    assert best.seconds is not None
+    which = f"{best.candidate.family} {best.candidate.group} on {best.candidate.workers}"
+    return [Change(what + which, 1 - best.seconds / samples / before)]

@@ -1,0 +1,113 @@
+"""What every layout of a GPT is made of: samples of a replica, micro-batches, and the settings that are typed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..cost.layout import Layout, Offload, Recompute
+from .candidate import Candidate, Settings
+from .memory import hosts_of
+
+SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What cannot be, and why: a rule, not its memory."""
+
+    family: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """So many workers, a device each."""
+
+    workers: int
+    devices: int  # of a host
+    batch: int  # samples of a step, of all replicas
+    precisions: tuple[str, ...]  # that strategy=zero may compute in
+
+    @property
+    def hosts(self) -> int:
+        return hosts_of(self.workers, self.devices)
+
+
+def divisors(n: int) -> list[int]:
+    return [k for k in range(1, n + 1) if n % k == 0]
+
+
+def samples_of(place: Place, replicas: int, family: str) -> int | Pruned:
+    """Of one replica in a step."""
+    if place.batch % replicas:
+        return Pruned(family, f"{place.batch} samples a step are not divided by {replicas} replicas")
+    return place.batch // replicas
+
+
+def pieces(samples: int) -> list[int]:
+    return [2**i for i in range(samples.bit_length()) if samples % 2**i == 0]
+
+
+def flags(*names: str) -> list[dict[str, bool]]:
+    made: list[dict[str, bool]] = [{}]
+    for name in names:
+        made = [{**each, name: value} for each in made for value in (False, True)]
+    return made
+
+
+def candidate_of(
+    place: Place, family: str, group: str, knobs: dict[str, object], layout: Layout, **more: object
+) -> Candidate:
+    settings: Settings = (("strategy", family), *((key, typed(value)) for key, value in knobs.items()))
+    return Candidate(
+        family,
+        group,
+        (*settings, ("batch_size", str(place.batch // layout.replicas))),
+        place.workers,
+        place.hosts,
+        layout,
+        **more,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def typed(value: object) -> str:
+    """As an override is written."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def layout_of(
+    samples: int,
+    micro_batches: int,
+    replicas: int,
+    recompute: bool,
+    *,
+    tensor: int = 1,
+    stages: int = 1,
+    chunks: int = 1,
+    zero: int = 0,
+    offload: Offload = "none",
+    sequence: bool = False,
+    dtype: str = "float32",
+) -> Layout:
+    again: Recompute = "full" if recompute else "none"
+    return Layout(
+        batch=samples * replicas,
+        micro_batch=samples // micro_batches,
+        data=replicas,
+        tensor=tensor,
+        stages=stages,
+        chunks=chunks,
+        zero=zero,
+        recompute=again,
+        offload=offload,
+        fused=True,
+        sequence=sequence,
+        overlap=True,
+        dtype=dtype,
+    )
+
+
+def shards_of(replicas: int) -> Iterator[tuple[int, str]]:
+    yield from enumerate(SHARDS if replicas > 1 else SHARDS[:1])

@@ -1,0 +1,55 @@
+"""Time and money of a whole training, or of a step where no tokens are given; and which limits those meet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .candidate import Predicted
+from .question import Question
+
+
+def in_all(question: Question, seconds: float) -> float:
+    """Seconds of the whole training, or of a step."""
+    if question.tokens is None or question.of_sample is None:
+        return seconds
+    return question.tokens / (question.batch * question.of_sample) * seconds
+
+
+def dollars(question: Question, seconds: float, hosts: int) -> float | None:
+    """None where no price is known."""
+    machine = question.experiment.hardware.machine
+    if machine is None or machine.price_per_hour is None:
+        return None
+    return in_all(question, seconds) / 3600 * hosts * machine.price_per_hour
+
+
+@dataclass(frozen=True)
+class Missed:
+    """Of the nearest to meet both limits: by how much it misses which."""
+
+    row: Predicted
+    dollars: float  # more than the budget; 0 where it is met
+    seconds: float  # more than the deadline
+
+
+def meets(question: Question, row: Predicted) -> bool:
+    missed = _missed(question, row)
+    return missed.dollars <= 0 and missed.seconds <= 0
+
+
+def nearest(question: Question, rows: Sequence[Predicted]) -> list[Missed]:
+    """Where none meets both: the cheapest of those in time, the soonest of those that can be paid, or, where there are
+    none, the cheapest and the soonest of all."""
+    timed = [row for row in rows if row.seconds is not None and row.dollars is not None]
+    in_time = [row for row in timed if _missed(question, row).seconds <= 0]
+    paid = [row for row in timed if _missed(question, row).dollars <= 0]
+    cheapest = min(in_time or timed, key=lambda row: (row.dollars, row.seconds), default=None)
+    soonest = min(paid or timed, key=lambda row: (row.seconds, row.dollars), default=None)
+    found = [row for row in (cheapest, soonest) if row is not None]
+    return [_missed(question, row) for i, row in enumerate(found) if row not in found[:i]]
+
+
+def _missed(question: Question, row: Predicted) -> Missed:
+    assert row.seconds is not None
+    seconds = 0.0 if question.deadline is None else max(in_all(question, row.seconds) - question.deadline, 0.0)
+    money = 0.0 if question.budget is None or row.dollars is None else max(row.dollars - question.budget, 0.0)
+    return Missed(row, money, seconds)

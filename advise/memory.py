@@ -1,0 +1,219 @@
+"""What a GPT's layout needs of a device and of a host, by closed forms: fast enough for thousands of layouts.
+
+It is used to prune; what is shown is planned exactly. The forms are those of the plan's account (engine/fit.py):
+
+    need = states + max(activations, the copy of the model that is evaluated, the worker's own parameters)
+
+Bytes that a block keeps of a token, in float32 (half of it in half precision), t ways tensor parallel, with g = groups
+of keys and values over heads: w (16 + (40 + 8 g) / t), all over t with sequence parallelism; 8 w more with dropout.
+The last norm and the head: 8 w + 4 V / t. With recomputation a block keeps 4 w. A stage keeps what its schedule has in
+flight (strategies/pipelining/simulate.py counts the same). Tests hold that it is never more than the plan's need by
+`BOUND`, so that nothing is pruned that fits.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil
+
+from ..engine.fit import PROCESS, SHARE
+from ..strategies.balance import balanced
+from .candidate import Candidate
+
+BOUND = 0.20  # of the need: by so much at most a closed form is more than the plan; most are within 1 %
+BUCKET_ENTRIES = 500_000_000  # that DeepSpeed sums gradients in
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a GPT. `state`: bytes of optimizer state for each byte of a parameter in float32."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    positions: int
+    context: int  # tokens of a sample
+    vocabulary: int
+    tied: bool
+    dropout: bool
+    state: float
+
+    @property
+    def share(self) -> float:
+        return self.kv_heads / self.heads
+
+    @property
+    def block(self) -> float:
+        return (10 + 2 * self.share) * self.width**2 + (11 + 2 * self.share) * self.width
+
+    @property
+    def embedding(self) -> float:
+        return (self.vocabulary + self.positions) * self.width
+
+    @property
+    def head(self) -> float:
+        return self.vocabulary * self.width
+
+    @property
+    def entries(self) -> float:
+        return self.embedding + self.layers * self.block + 2 * self.width + (0 if self.tied else self.head)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Bytes that may be filled; as engine/fit.py keeps them back."""
+
+    device: int
+    host: int
+    per_host: int
+
+
+def capacity(device_memory: int, host_memory: int, devices: int, workers: int) -> Capacity:
+    per_host = min(devices, workers)
+    device = max(int(device_memory * (1 - SHARE)) - PROCESS, 0)
+    return Capacity(device, max(int(host_memory * (1 - SHARE)) - PROCESS * per_host, 0), per_host)
+
+
+def need(of: Shape, candidate: Candidate, capacity: Capacity) -> tuple[int, int]:
+    """Bytes of the device and of the host that need most."""
+    layout = candidate.layout
+    assert layout is not None
+    width = 2 if layout.dtype in ("bfloat16", "float16") else 4  # of a parameter
+    held = _of_each_stage(of, candidate)
+    whole = width * sum(entries for entries, _ in held) * layout.tensor
+    devices, there = [], 0.0
+    for i, (entries, activations) in enumerate(held):
+        states, on_host = _states(of, candidate, entries, width)
+        kept = whole if i == len(held) - 1 else 0.0  # of the chief
+        devices.append(states + max(activations, kept, width * entries))
+        there = max(there, on_host)
+    return int(max(devices)), int(capacity.per_host * max(there, whole) + whole)
+
+
+def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tuple[float, float]:
+    """Parameters, gradients, optimizer state and buffers: on the device, on the host."""
+    layout = candidate.layout
+    assert layout is not None
+    n, several = layout.replicas, layout.micro_batches > 1
+    optimizer = 4 * of.state * entries
+    if candidate.family == "zero":
+        return _zero(candidate, entries, width, optimizer)
+    largest = max(of.embedding, of.block, 0 if of.tied else of.head)
+    if candidate.family == "torch_fsdp":
+        if n == 1:
+            return 8 * entries + optimizer, 0.0
+        return (4 * entries + optimizer) / n + 4 * entries / n + 3 * 4 * largest, 0.0
+    if n == 1:
+        return 8 * entries + optimizer, 0.0
+    tensor = min(entries, of.head / layout.tensor)  # the largest tensor, which is a bucket of its own
+    match candidate.shard:
+        case 1:
+            return 12 * entries + optimizer / n + 4 * (entries if several else tensor), 0.0
+        case 2:
+            kept = entries if several else tensor
+            return 4 * entries + (4 * entries + optimizer) / n + 4 * kept + 3 * 4 * tensor, 0.0
+        case _:
+            return 12 * entries + optimizer, 0.0
+
+
+def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> tuple[float, float]:
+    """DeepSpeed's, as strategies/external/deepspeed_memory.py states it."""
+    layout = candidate.layout
+    assert layout is not None
+    stage, n = layout.zero, layout.replicas
+    share = entries / n if stage else entries
+    bucket = min(BUCKET_ENTRIES, entries) if stage else 0
+    gradients = {
+        0: entries,
+        1: entries,
+        2: min(entries, bucket + share),
+        3: bucket + share * (2 if layout.micro_batches > 1 else 1),
+    }[stage]
+    offloads = layout.offload != "none"
+    if offloads and stage > 1:
+        gradients = bucket
+    parameters = width * (share if stage == 3 else entries)
+    state = optimizer * share / entries + (4 * share if stage or width < 4 else 0)
+    device, host = width * (gradients + bucket), 0.0
+    if offloads:
+        host += (4 + (width if stage == 3 else 0)) * share + state
+    else:
+        device += state
+    if layout.offload == "all":
+        return device, host + parameters
+    return device + parameters, host
+
+
+def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]:
+    """Entries, and bytes of activations, of a worker of each stage."""
+    layout = candidate.layout
+    assert layout is not None
+    p, v, t, m = layout.stages, layout.chunks, layout.tensor, layout.micro_batches
+    cut_vocabulary = t if candidate.family != "torch_tensor" else 1
+    entry = 2 if layout.dtype in ("bfloat16", "float16") else 4
+    tokens = layout.micro_batch * of.context
+    unit = tokens * of.width * entry / 4
+    whole = 16 + (8 if of.dropout else 0)
+    block = unit * (whole / (t if layout.sequence else 1) + (40 + 8 * of.share) / t)
+    logits = 4 * tokens * of.vocabulary / cut_vocabulary
+    rest = 8 * unit / (t if layout.sequence else 1) + logits
+    enters = 4 * unit / (t if layout.sequence else 1)
+    found: list[tuple[float, float]] = []
+    chunks = _chunks(of, p * v)
+    for i in range(p):
+        mine = [chunks[k * p + i] for k in range(v)]
+        blocks = sum(count for count, _, _ in mine)
+        entries = blocks * of.block / t
+        first, last = mine[0][1], mine[-1][2]
+        entries += (of.vocabulary / cut_vocabulary + of.positions) * of.width if first else 0
+        entries += of.head / cut_vocabulary if last and not (of.tied and first) else 0
+        in_flight, ends = _in_flight(candidate, i, p, v, m)
+        if candidate.stage_recompute:
+            most = max(count for count, _, _ in mine) * block
+            found.append((entries, _again(most, enters, rest if last else 0.0, logits, in_flight, ends, v, first)))
+        else:
+            each = blocks / v * (enters if layout.recompute == "full" else block)
+            once = block - enters if layout.recompute == "full" else 0.0
+            found.append((entries, in_flight * each + max(once, rest * ends if last else 0.0)))
+    return found
+
+
+def _again(
+    stage: float, enters: float, rest: float, logits: float, in_flight: int, ends: int, v: int, first: bool
+) -> float:
+    """A stage keeps what enters it, all of it while it computes one micro-batch again; the last one its logits."""
+    others = enters * ((v - 1) / v if first else 1)  # tokens enter the first: next to nothing
+    computing = (in_flight - 1) * others + stage + (rest - logits if rest else 0.0)
+    return max(computing, in_flight * others + (logits * ends if rest else 0.0))
+
+
+def _in_flight(candidate: Candidate, i: int, p: int, v: int, m: int) -> tuple[int, int]:
+    """Micro-batches of chunks that worker i has begun and not ended, and of them those of the last chunk."""
+    match candidate.schedule:
+        case "naive" | "gpipe":
+            return m, m
+        case "1f1b":
+            return min(p - i, m), 1
+        case "interleaved":
+            each = m // max(1, m // p)
+            return min((v - 1) * each + 2 * (p - 1 - i) + 1, m * v), 1
+        case _:  # one micro-batch after the other
+            return 1, 1
+
+
+@lru_cache(maxsize=4096)
+def _chunks(of: Shape, stages: int) -> list[tuple[int, bool, bool]]:
+    """Blocks of each stage, whether the embedding is there, and the head: cut by time, as strategy.cut=time does."""
+    if stages == 1:
+        return [(of.layers, True, True)]
+    block = 2 * 12 * of.width**2 + 4 * of.context * of.width
+    weights = [1.0, *[float(block)] * of.layers, 1.0, 2.0 * of.vocabulary * of.width]
+    cuts = [0, *balanced(weights, stages), len(weights)]
+    return [
+        (sum(1 <= layer <= of.layers for layer in range(a, b)), a == 0, b == len(weights)) for a, b in pairwise(cuts)
+    ]
+
+
+def hosts_of(workers: int, devices: int) -> int:
+    return ceil(workers / devices) if devices else 1

@@ -1,0 +1,113 @@
+"""What there is to choose from where no closed form is known: strategies in their variants, sync modes, compressors and
+collectives, each tried by itself beside the usual others, and planned exactly.
+"""
+
+from collections.abc import Iterator
+
+from ..conf.groups import BY_NAME
+from ..engine.experiment import CONF, Choice, shipped
+from ..engine.targets import load_class
+from ..strategies import Sync
+from .candidate import Candidate, Settings
+from .layouts import divisors
+from .question import Question
+
+RACED = "must be raced"
+BESIDE = ("compress", "collective")
+SCHEDULES = ("gpipe", "1f1b", "zb_h1", "pipedream_2bw")
+
+
+def alternatives(question: Question, workers: int) -> Iterator[Candidate]:
+    """Those that contradict nothing that was typed. Whether they can be, only a plan knows."""
+    for family, group, settings, raced in _all(question, workers):
+        if question.allows(dict(settings)):
+            count = 1 if family == "single" else workers
+            per_replica = _replicas(dict(settings), count)
+            if count % per_replica or question.batch % (count // per_replica):
+                continue
+            sized = (*settings, ("batch_size", str(question.batch // (count // per_replica))))
+            yield Candidate(family, group, sized, count, 1, raced=raced)
+
+
+def _all(question: Question, workers: int) -> Iterator[tuple[str, str, Settings, str]]:
+    for strategy in _choices("strategy", question):
+        for group, knobs in _variants(strategy, workers):
+            settings = (("strategy", strategy), *knobs)
+            yield strategy, group, settings, "" if _is_exact(strategy, knobs) else RACED
+    whole: Settings = (("strategy", "data_parallel"),)
+    for sync in _choices("sync", question):
+        if sync != "bsp":
+            yield "sync", sync, (*whole, ("sync", sync)), _why_raced(shipped_or_own("sync", sync, question))
+    for shard in ("optimizer", "gradients"):
+        yield "data_parallel", f"sync.shard={shard}", (*whole, ("sync.shard", shard)), ""
+    for group in BESIDE:
+        for name in _choices(group, question):
+            if name != BY_NAME[group].usual:
+                raced = RACED + ": lossy" if group == "compress" else ""
+                yield group, name, (*whole, (group, name)), raced
+
+
+def _choices(group: str, question: Question) -> list[str]:
+    """Names, ours and the user's; only that which was typed where one was."""
+    if group in question.given:
+        return [question.given[group]]
+    folders = [CONF / group, *([question.config_dir / group] if question.config_dir else [])]
+    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+
+
+def shipped_or_own(group: str, name: str, question: Question) -> Choice | None:
+    return shipped(group, name) if (CONF / group / f"{name}.yaml").exists() else None
+
+
+def _why_raced(choice: Choice | None) -> str:
+    if choice is None:
+        return RACED
+    cls = load_class("sync", choice.target, Sync, ())
+    if not cls.synchronous:
+        return RACED + ": asynchronous"
+    return "" if cls.exact and cls.weights_agree else RACED
+
+
+def _is_exact(strategy: str, knobs: Settings) -> bool:
+    """Weights of former steps change what is learned."""
+    return "pipedream" not in dict(knobs).get("strategy.schedule", "")
+
+
+def _variants(strategy: str, workers: int) -> Iterator[tuple[str, Settings]]:
+    several = [degree for degree in divisors(workers) if degree > 1]
+    match strategy:
+        case "zero":
+            for stage in range(4):
+                yield f"stage {stage}", (("strategy.stage", str(stage)),)
+        case "pipeline":
+            for stages in several:
+                for schedule in SCHEDULES:
+                    yield (
+                        f"{stages} stages {schedule}",
+                        (("strategy.stages", str(stages)), ("strategy.schedule", schedule)),
+                    )
+        case "torch_pipelining" | "deepspeed_pipeline":
+            for stages in several:
+                yield f"{stages} stages", (("strategy.stages", str(stages)),)
+        case "tensor" | "torch_tensor" | "domain":
+            for degree in several:
+                yield f"degree {degree}", (("strategy.degree", str(degree)),)
+        case "hybrid":
+            for stages in several:
+                for tensor in divisors(workers // stages)[1:]:
+                    yield (
+                        f"{stages} x {tensor}",
+                        (("strategy.stages", str(stages)), ("strategy.tensor", str(tensor))),
+                    )
+        case _:
+            yield strategy, ()
+
+
+def _replicas(settings: dict[str, str], workers: int) -> int:
+    """Workers of one replica."""
+    if settings["strategy"] == "torch_tensor" or settings["strategy"] == "torch_pipelining":
+        return workers
+    found = 1
+    for key in ("strategy.stages", "strategy.tensor", "strategy.degree"):
+        found *= int(settings.get(key, "1"))
+    return found

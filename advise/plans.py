@@ -1,0 +1,52 @@
+"""A configuration planned exactly: what is shown, and all where no closed form is known."""
+
+from dataclasses import replace
+
+from ..cost.predicted import NotPredicted, PredictedStep
+from ..engine.failures import exit_code_of
+from ..engine.fit import capacity_of, need_of
+from ..engine.session import Prepared, prepare
+from .candidate import Candidate, Predicted
+from .commands import overrides_of
+from .limits import dollars
+from .question import Question
+
+
+def prepared(question: Question, candidate: Candidate) -> Prepared:
+    return prepare(overrides_of(question, candidate), question.config_dir, question.allowed)
+
+
+def planned(question: Question, candidate: Candidate) -> Predicted:
+    """Memory, bytes and time as `paceline plan` states them. A refusal is an answer: `why`."""
+    return with_step(question, candidate)[0]
+
+
+def with_step(question: Question, candidate: Candidate) -> tuple[Predicted, PredictedStep | None]:
+    try:
+        ready = prepared(question, candidate)
+        plan = ready.plan()
+        capacity = capacity_of(plan)
+    except (ValueError, RuntimeError) as error:
+        if exit_code_of(error) is None:
+            raise
+        return Predicted(candidate, None, 0, 0, 0, 0, None, exact=True, why=" ".join(str(error).split())), None
+    need = need_of(plan, capacity)
+    on_device = capacity.device is not None
+    found = Predicted(
+        candidate,
+        None,
+        need.device if on_device else need.host,
+        need.host,
+        need.device - (capacity.device or 0) if on_device else 0,
+        need.host - capacity.host,
+        plan.bytes_per_step(),
+        exact=True,
+    )
+    if plan.layout.workers != candidate.workers:
+        candidate = replace(candidate, workers=plan.layout.workers)
+        found = replace(found, candidate=candidate)
+    try:
+        step = ready.step_time(plan)
+    except NotPredicted as why:
+        return replace(found, untimed=str(why)), None
+    return replace(found, seconds=step.seconds, dollars=dollars(question, step.seconds, candidate.hosts)), step

@@ -1,0 +1,60 @@
+"""In which order, who is on the Pareto front, and the best of each group."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from .candidate import Predicted
+
+Sort = Literal["time", "dollars", "memory", "bytes"]
+SORTS: tuple[Sort, ...] = ("time", "dollars", "memory", "bytes")
+KEYS: dict[Sort, Callable[[Predicted], float | None]] = {
+    "time": lambda row: row.seconds,
+    "dollars": lambda row: row.dollars,
+    "memory": lambda row: float(row.device),
+    "bytes": lambda row: row.sent,
+}
+
+
+def ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
+    """Best first; what is not known comes last; what is equal goes by the other keys, then by what is typed least."""
+    order = [KEYS[sort], *(KEYS[other] for other in SORTS if other != sort)]
+
+    def place(row: Predicted) -> tuple[float, ...]:
+        values = [key(row) for key in order]
+        return (*(float("inf") if value is None else value for value in values), len(row.candidate.settings))
+
+    return sorted(rows, key=place)
+
+
+def front(rows: Sequence[Predicted]) -> list[Predicted]:
+    """Those that none is better than in seconds, dollars and memory, and better in one: soonest first.
+
+    Rows of equal values: the first of them. What has no time is on no front.
+    """
+    timed = ranked([row for row in rows if row.seconds is not None], "time")
+    kept: list[tuple[Predicted, tuple[float, ...]]] = []
+    for row in timed:
+        values = _values(row)
+        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for _, other in kept):
+            kept.append((row, values))
+    return [row for row, _ in kept]
+
+
+def _values(row: Predicted) -> tuple[float, ...]:
+    assert row.seconds is not None
+    return (row.seconds, row.dollars or 0.0, float(row.device))
+
+
+def best_of_groups(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
+    """Of each layout (a family's group, on so many workers) the best: its micro-batches, recomputation and the like."""
+    found: dict[tuple[str, str, int], Predicted] = {}
+    for row in ranked(rows, sort):
+        found.setdefault((row.candidate.family, row.candidate.group, row.candidate.workers), row)
+    return list(found.values())
+
+
+def spread(rows: Sequence[Predicted], most: int) -> list[Predicted]:
+    """At most so many of a front, its ends among them."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]

@@ -1,0 +1,74 @@
+"""Every way to lay a GPT out over so many accelerators that the cost model has a closed form for, and why others cannot
+be. What is enumerated: all divisors as degrees, all powers of two that divide a batch as numbers of micro-batches.
+"""
+
+from collections.abc import Iterator
+
+from ..cost.layout import Offload
+from .candidate import Candidate
+from .cut import staged, tensor
+from .layouts import DTYPES, Place, Pruned, candidate_of, divisors, flags, layout_of, pieces, samples_of, shards_of
+from .memory import Shape
+
+
+def ways(of: Shape, place: Place) -> Iterator[Candidate | Pruned]:
+    workers = place.workers
+    if workers == 1:
+        yield from _whole(of, place, "single")
+        if place.devices > 1:
+            return  # one of several devices: to compare with
+    else:
+        yield from _whole(of, place, "data_parallel")
+        yield from _whole(of, place, "torch_ddp")
+        yield from _whole(of, place, "torch_fsdp")
+    yield from _zero(place)
+    for t in divisors(workers):
+        yield from tensor(of, place, t)
+        for p in divisors(workers // t):
+            yield from staged(of, place, p, t)
+
+
+def _whole(of: Shape, place: Place, family: str) -> Iterator[Candidate | Pruned]:
+    """Each replica is one worker."""
+    samples = samples_of(place, place.workers, family)
+    if isinstance(samples, Pruned):
+        yield samples
+        return
+    for shard, name in shards_of(place.workers if family == "data_parallel" else 1):
+        for chosen in flags("model.recompute"):
+            zero = 3 if family == "torch_fsdp" else shard
+            layout = layout_of(samples, 1, place.workers, chosen["model.recompute"], zero=zero)
+            group = f"sync.shard={name}" if shard else "whole copies" if family == "data_parallel" else family
+            knobs = {"sync.shard": name} if family == "data_parallel" else {}
+            yield candidate_of(place, family, group, {**knobs, **chosen}, layout, shard=shard)
+
+
+def _zero(place: Place) -> Iterator[Candidate | Pruned]:
+    samples = samples_of(place, place.workers, "zero")
+    if isinstance(samples, Pruned):
+        yield samples
+        return
+    offloads: dict[int, tuple[Offload, ...]] = {0: ("none",), 1: ("none", "optimizer"), 2: ("none", "optimizer")}
+    for stage in range(4):
+        for offload in offloads.get(stage, ("none", "optimizer", "all")):
+            for precision in place.precisions:
+                beside = f" offload {offload}" if offload != "none" else ""
+                for micro_batches in pieces(samples):
+                    for chosen in flags("strategy.recompute"):
+                        layout = layout_of(
+                            samples,
+                            micro_batches,
+                            place.workers,
+                            chosen["strategy.recompute"],
+                            zero=stage,
+                            offload=offload,
+                            dtype=DTYPES[precision],
+                        )
+                        knobs = {
+                            "strategy.stage": stage,
+                            "strategy.offload": offload,
+                            "strategy.precision": precision,
+                            "strategy.micro_batches": micro_batches,
+                            **chosen,
+                        }
+                        yield candidate_of(place, "zero", f"stage {stage}{beside} {precision}", knobs, layout)

@@ -1,0 +1,98 @@
+"""For each family its best, and of the rest why not: what is too much, what is slower, what is refused."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .candidate import Predicted
+from .ranking import KEYS, Sort, best_of_groups, ranked
+
+MOST = 8  # lines of a family
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    best: Predicted | None  # None: none fits
+    others: list[str]  # a line each
+
+
+def families(
+    fit: Sequence[Predicted], near: Sequence[Predicted], pruned: Counter[tuple[str, str]], sort: Sort
+) -> list[Family]:
+    """`near`: what needs too much memory, or is refused; `pruned`: rules that were broken, and how often."""
+    names = dict.fromkeys(row.candidate.family for row in ranked([*fit, *near], sort))
+    broken = [family for family, _ in pruned if family != "all"]
+    found = [_family(name, fit, near, pruned, sort) for name in dict.fromkeys([*names, *broken])]
+    return [family for family in found if family.best is not None or family.others]
+
+
+def _family(
+    name: str, fit: Sequence[Predicted], near: Sequence[Predicted], pruned: Counter[tuple[str, str]], sort: Sort
+) -> Family:
+    mine = best_of_groups([row for row in fit if row.candidate.family == name], sort)
+    best = mine[0] if mine else None
+    fitting = {(row.candidate.group, row.candidate.workers) for row in mine}
+    lines: list[str] = []
+    if best is not None:
+        lines += [_beside(row, best, sort) for row in _a_group_each(mine[1:])]
+    over = [row for row in near if row.candidate.family == name]
+    for row in _least_over(over):
+        if (row.candidate.group, row.candidate.workers) not in fitting:
+            lines.append(f"{_group(row)}: {too_much(row)}")
+    lines += [f"{why} ({count}x)" for (family, why), count in pruned.items() if family == name]
+    more = len(lines) - MOST
+    return Family(name, best, lines if more <= 0 else [*lines[:MOST], f"and {more} more"])
+
+
+def _a_group_each(rows: Sequence[Predicted]) -> list[Predicted]:
+    """Of groups on several numbers of workers the best."""
+    found: dict[str, Predicted] = {}
+    for row in rows:
+        found.setdefault(row.candidate.group, row)
+    return list(found.values())
+
+
+def _group(row: Predicted) -> str:
+    return f"{row.candidate.group} on {row.candidate.workers} worker{'s' if row.candidate.workers > 1 else ''}"
+
+
+def _beside(row: Predicted, best: Predicted, sort: Sort) -> str:
+    mine, its = KEYS[sort](row), KEYS[sort](best)
+    words = {"time": "slower", "dollars": "dearer", "memory": "more memory", "bytes": "more bytes"}[sort]
+    if mine is None or its is None:
+        unknown = row.untimed if sort in ("time", "dollars") else "what it sends, the data must say"
+        return f"{_group(row)}: {unknown or 'not known'}"
+    raced = f" ({row.candidate.raced})" if row.candidate.raced else ""
+    if mine <= its * 1.0005:
+        return f"{_group(row)}: the same{raced}"
+    if its <= 0:
+        return f"{_group(row)}: more {words.removeprefix('more ')}{raced}"
+    times = mine / its
+    return f"{_group(row)}: {f'{times - 1:.0%}' if times < 2 else f'{times:.1f} times'} {words}{raced}"
+
+
+def _least_over(rows: Sequence[Predicted]) -> list[Predicted]:
+    """Of each group that which lacks the least."""
+    found: dict[tuple[str, int], Predicted] = {}
+    for row in sorted(rows, key=lacks):
+        found.setdefault((row.candidate.group, row.candidate.workers), row)
+    return list(found.values())
+
+
+def lacks(row: Predicted) -> float:
+    """Bytes, of a device and of a host together; what is refused lacks more than anything."""
+    return float("inf") if row.why else max(row.over_device, 0) + max(row.over_host, 0)
+
+
+def too_much(row: Predicted) -> str:
+    if row.why:
+        return f"refused: {row.why}"
+    about = "" if row.exact else "about "
+    over = [
+        f"{about}{by / GIB:,.2f} GiB too much for a {what}"
+        for by, what in ((row.over_device, "device"), (row.over_host, "host"))
+        if by > 0
+    ]
+    return ", ".join(over) or "fits"

@@ -1,0 +1,114 @@
+"""`paceline advise`: which way is best here, and what does it cost."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from .compare import check_file
+from .cost_numbers import Number
+from .options import AllowModule, ConfigDir, Overrides
+from .output import note, note_all, results_alone, shortest, show, show_json
+
+Format = Literal["table", "json", "csv", "markdown"]
+Sort = Literal["time", "dollars", "memory", "bytes"]
+TOKENS = Number("--tokens", "T", "tokens", "tokens", "how many are trained on, such as 20e9 or 20B")
+BUDGET = Number("--budget", "D", "price", "US$", "what the whole training may cost, such as 5000USD")
+DEADLINE = Number("--deadline", "t", "hours", "hours", "how long the whole training may take, such as 7d")
+MOST = 1000  # lines
+
+
+@results_alone()
+def advise(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
+    tokens: Annotated[
+        str | None, typer.Option(metavar="N", help="Trained on in all: 20e9 or 20B.", show_default=False)
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="USD", help="At most, for all tokens: 5000USD.", show_default=False)
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="At most, for all tokens: 7d or 36h.", show_default=False)
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Samples of a step, of all replicas. Default: batch_size x workers."),
+    ] = None,
+    sort: Annotated[
+        Sort | None, typer.Option(help="By what. Default: time; bytes where times are not predicted.")
+    ] = None,
+    top: Annotated[int, typer.Option(metavar="N", help="So many lines.")] = 10,
+    explain: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Where the time of line N goes, and what would help most.", show_default=False),
+    ] = None,
+    format: Annotated[
+        Format, typer.Option(help="csv and markdown: the table alone; json: all, in raw values.")
+    ] = "table",
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)
+    ] = None,
+) -> None:
+    """Which way of training is best here, and what it costs; nothing is trained.
+
+    Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. What cannot
+    be, or does not fit, is left out and said; the rest is ranked by what is predicted. Each line is a command to copy.
+    What you type is kept as it is.
+
+    \b
+    paceline advise model=cnn data=fashion_mnist hardware.workers=2
+    paceline advise model=gpt_1b data=text hardware=a100_8
+    paceline advise model=gpt_1b data=text hardware=a100_8 hardware.hosts=4 --tokens 20e9 --budget 5000USD --deadline 7d
+    """
+    from ..advise.answer import answer
+    from ..advise.question import ask
+    from ..engine.errors import ConfigError
+    from .advise_view import for_people, nothing_fits, raw, table_as
+
+    check_file("--html", html)
+    if not 1 <= top <= MOST:
+        raise ConfigError(f"--top {top}: must be at least 1 and at most {MOST}")
+    wanted, money, time = TOKENS.read(tokens), BUDGET.read(_plain(budget)), DEADLINE.read(deadline)
+    question = ask(
+        overrides or [],
+        batch,
+        None if wanted is None else wanted.value,
+        None if money is None else money.value,
+        None if time is None else time.value * 3600,
+        config_dir,
+        allow_module or [],
+    )
+    found = answer(question, sort, top)
+    if not found.rows:
+        raise nothing_fits(found)
+    if explain is not None:
+        if not 1 <= explain <= len(found.rows):
+            raise ConfigError(f"--explain {explain}: is the number of a line, from 1 to {len(found.rows)}")
+        from .advise_explain import explained
+
+        show(explained(found, explain))
+        return
+    match format:
+        case "table":
+            show(for_people(found))
+        case "json":
+            show_json(raw(found))
+        case "csv" | "markdown":
+            show(table_as(found, format))
+    if format != "table":
+        note_all(found.notes)
+    if html is not None:
+        from ..tracking.run_directory import write_atomically
+        from .advise_html import page
+
+        write_atomically(html, page(found))
+        note(f"page: {shortest(html)}")
+
+
+def _plain(money: str | None) -> str | None:
+    """`5000USD` and `$5000` are 5000."""
+    if money is None:
+        return None
+    return money.strip().removeprefix("$").removesuffix("USD").strip()

@@ -1,0 +1,201 @@
+"""What `paceline advise` shows."""
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+from .output import aligned
+
+if TYPE_CHECKING:
+    from ..advise.answer import Answer
+    from ..advise.candidate import Predicted
+    from ..engine.errors import ConfigError
+
+COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "US$", "memory", "sent/step", "front")
+
+
+def nothing_fits(found: "Answer") -> "ConfigError":
+    """Why there is no line to show, by how much it is missed, and what comes nearest."""
+    from ..advise.commands import command
+    from ..advise.limits import in_all
+    from ..advise.nearest import that_would_fit
+    from ..advise.why_not import too_much
+    from ..engine.errors import ConfigError
+    from .step_time import time_of
+
+    question = found.question
+    if found.missed:
+        lines = ["no configuration meets both limits" if question.budget and question.deadline else "none meets it:"]
+        for missed in found.missed:
+            assert missed.row.seconds is not None
+            whole = f"{time_of(in_all(question, missed.row.seconds))}, ${missed.row.dollars or 0:,.2f}"
+            by = [
+                *([f"--budget by ${missed.dollars:,.2f}"] if missed.dollars else []),
+                *([f"--deadline by {time_of(missed.seconds)}"] if missed.seconds else []),
+            ]
+            lines.append(f"{whole} misses {' and '.join(by)}: {command(question, missed.row.candidate)}")
+        return ConfigError("; ".join(lines))
+    if not found.nearest:
+        told = [line for family in found.families for line in family.others]
+        why = (told or found.notes or ["what was typed allows none"])[0]
+        return ConfigError(f"none of {found.points:,} configurations can be: {why}")
+    least = found.nearest[0]
+    would = that_would_fit(found)
+    return ConfigError(
+        f"nothing fits, of {found.points:,} configurations: the nearest lacks memory, {too_much(least)}: "
+        f"{command(question, least.candidate)}" + (f"; this would fit: {would}" if would else "")
+    )
+
+
+def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
+    from ..advise.limits import in_all
+    from ..tracking.compare import human_bytes
+    from .step_time import time_of
+
+    candidate = row.candidate
+    about = "" if row.exact else "~"
+    step = "-" if row.seconds is None else time_of(row.seconds)
+    whole = (
+        "-" if row.seconds is None or found.question.tokens is None else time_of(in_all(found.question, row.seconds))
+    )
+    return [
+        str(i) if i else "",
+        candidate.family,
+        candidate.group + (f" ({candidate.raced})" if candidate.raced else ""),
+        str(candidate.workers),
+        step,
+        whole,
+        "-" if row.dollars is None else f"{row.dollars:,.2f}" if row.dollars >= 1 else f"{row.dollars:.2g}",
+        f"{about}{human_bytes(row.device)}",
+        "-" if row.sent is None else f"{about}{human_bytes(row.sent)}",
+        "*" if _key(row) in {_key(each) for each in found.front} else "",
+    ]
+
+
+def _key(row: "Predicted") -> tuple[object, ...]:
+    return row.candidate.settings, row.candidate.workers
+
+
+def for_people(found: "Answer") -> str:
+    from ..advise.commands import command
+
+    shown = {_key(row) for row in found.rows}
+    others = [row for row in found.front if _key(row) not in shown]
+    table = [list(COLUMNS), *(cells(found, row, i) for i, row in enumerate(found.rows, 1))]
+    table += [cells(found, row, 0) for row in others]
+    if found.question.tokens is None:
+        table = [row[:5] + row[6:] for row in table]
+    lines = aligned(table, numbers_from=3)
+    commands = [f"{i:>3}  {command(found.question, row.candidate)}" for i, row in enumerate(found.rows, 1)]
+    commands += [f"  *  {command(found.question, row.candidate)}" for row in others]
+    parts = [title(found), "\n".join(lines), "\n".join(commands)]
+    told = _families(found)
+    parts += [*(["\n".join(told)] if told else []), "\n".join(_footnotes(found))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def title(found: "Answer") -> str:
+    question, experiment = found.question, found.question.experiment
+    tokens = "" if question.of_sample is None else f" of {question.of_sample:,} tokens"
+    rate = f"{found.points / max(found.seconds, 1e-9):,.0f} a second"
+    return (
+        f"{experiment.model.name} on {experiment.data.name}, {question.batch:,} samples{tokens} a step, "
+        f"optimizer={experiment.optimizer.name}: {found.points:,} configurations looked at ({rate}), "
+        f"{found.fit:,} fit; by {found.sort}"
+    )
+
+
+def _families(found: "Answer") -> list[str]:
+    from .step_time import time_of
+
+    lines = []
+    for family in found.families:
+        best = family.best
+        if best is None:
+            lines.append(f"{family.name}: none fits")
+        else:
+            step = "" if best.seconds is None else f", {time_of(best.seconds)}"
+            lines.append(f"{family.name}: best {best.candidate.group} on {best.candidate.workers}{step}")
+        lines += [f"    {other}" for other in family.others]
+    return ["for each family its best, and why not the rest:", *lines] if lines else []
+
+
+def _footnotes(found: "Answer") -> list[str]:
+    price = found.question.experiment.hardware.machine
+    lines = ["* on the Pareto front of time, US$ and memory" if found.front else ""]
+    if price is None or price.price_per_hour is None:
+        lines.append("US$: not known; hardware.machine.price_per_hour=DOLLARS gives what an hour of a machine costs")
+    elif found.question.tokens is None and found.ground is not None:
+        lines.append("US$: of a step; --tokens 20e9 gives time and price of a whole training")
+    if any(row.candidate.raced for row in found.rows) or found.ground is None:
+        lines.append(
+            "how well each learns from its samples is never predicted: what is asynchronous or lossy must be raced"
+        )
+    elif found.ground is not None:
+        lines.append("predicted, nothing of it was measured here: docs/predictions.md says how near such figures come")
+    return [line for line in [*lines, *(f"note: {text}" for text in found.notes)] if line]
+
+
+def raw(found: "Answer") -> dict[str, Any]:
+    """For `--format json`: seconds, bytes, US dollars."""
+    from ..advise.commands import command
+
+    def plain(row: "Predicted") -> dict[str, Any]:
+        from ..advise.limits import in_all
+
+        return {
+            "family": row.candidate.family,
+            "group": row.candidate.group,
+            "workers": row.candidate.workers,
+            "hosts": row.candidate.hosts,
+            "settings": dict(row.candidate.settings),
+            "command": command(found.question, row.candidate),
+            "step_seconds": row.seconds,
+            "seconds": None if row.seconds is None else in_all(found.question, row.seconds),
+            "dollars": row.dollars,
+            "memory_bytes": row.device,
+            "host_memory_bytes": row.host,
+            "sent_bytes_per_step": row.sent,
+            "exact": row.exact,
+            "raced": row.candidate.raced or None,
+            "untimed": row.untimed or None,
+        }
+
+    return {
+        "samples_per_step": found.question.batch,
+        "tokens": found.question.tokens,
+        "sort": found.sort,
+        "looked_at": found.points,
+        "per_second": found.points / max(found.seconds, 1e-9),
+        "fit": found.fit,
+        "rows": [plain(row) for row in found.rows],
+        "front": [plain(row) for row in found.front],
+        "families": [
+            {"family": each.name, "best": None if each.best is None else plain(each.best), "others": each.others}
+            for each in found.families
+        ],
+        "notes": found.notes,
+    }
+
+
+def table_as(found: "Answer", format: str) -> str:
+    rows = raw(found)["rows"]
+    names = [
+        "family",
+        "group",
+        "workers",
+        "step_seconds",
+        "seconds",
+        "dollars",
+        "memory_bytes",
+        "sent_bytes_per_step",
+        "command",
+    ]
+    values = [["" if row[name] is None else str(row[name]) for name in names] for row in rows]
+    if format == "csv":
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerows([names, *values])
+        return out.getvalue().rstrip("\n")
+    lines = [names, ["---"] * len(names), *values]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

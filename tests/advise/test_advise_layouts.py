@@ -1,0 +1,188 @@
+"""Every layout of a GPT: none that fits is dropped, memory and time are the plan's, and the front is the front."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from paceline.advise.accelerators import Ground, Searched, search
+from paceline.advise.answer import closed_form
+from paceline.advise.candidate import Candidate, Predicted
+from paceline.advise.commands import command, overrides_of
+from paceline.advise.layouts import Pruned
+from paceline.advise.limits import nearest
+from paceline.advise.memory import BOUND, capacity, need
+from paceline.advise.plans import planned
+from paceline.advise.question import Question, ask
+from paceline.advise.ranking import best_of_groups, front, ranked
+from paceline.advise.space import ways
+from paceline.advise.why_not import families, too_much
+from paceline.engine.compose import compose
+from paceline.engine.errors import ConfigError
+
+GPT = ["model=gpt", "model.width=256", "model.n_head=8", "model.n_layer=6", "model.vocabulary=4000"]
+TEXT = ["data=text", "data.context=128", "optimizer=adam"]
+EIGHT = ["hardware=a100_8", *GPT, *TEXT]
+TIGHT = 1_260_000_000  # bytes of a device, of which 1 GiB is kept back
+
+
+@pytest.fixture(scope="module")
+def ground() -> Ground:
+    return closed_form(ask(EIGHT))
+
+
+@pytest.fixture(scope="module")
+def searched(ground: Ground) -> Searched:
+    return search(ground)
+
+
+def one_of_each(rows: list[Predicted]) -> list[Predicted]:
+    """A layout of each family, shard, schedule, recomputation and precision; the one in the middle."""
+    kinds: dict[object, list[Predicted]] = {}
+    for row in rows:
+        settings = dict(row.candidate.settings)
+        which = row.candidate.family, row.candidate.shard, row.candidate.schedule, settings.get("strategy.precision")
+        kinds.setdefault(which, []).append(row)
+    return [its[len(its) // 2] for its in kinds.values()]
+
+
+def test_settings_are_all_different_and_take_as_many_samples(searched: Searched, ground: Ground) -> None:
+    seen = {(row.candidate.settings, row.candidate.workers) for row in searched.fit}
+    assert len(seen) == len(searched.fit) > 1000
+    for row in searched.fit:
+        layout = row.candidate.layout
+        assert layout is not None and layout.batch == ground.question.batch == 256
+        assert layout.devices == row.candidate.workers in (1, 8)
+
+
+@pytest.mark.slow
+def test_memory_is_near_the_plan_s_and_never_so_much_more_that_something_is_dropped(
+    searched: Searched, ground: Ground
+) -> None:
+    ratios = []
+    for row in one_of_each(searched.fit):
+        exact = planned(ground.question, row.candidate)
+        assert exact.fits and exact.why == ""
+        assert exact.seconds == row.seconds
+        ratios.append(row.device / exact.device)
+        assert row.device * (1 - BOUND) <= exact.device, row
+        assert row.host == pytest.approx(exact.host, rel=0.02)
+    near = sum(abs(ratio - 1) < 0.01 for ratio in ratios)
+    assert near >= len(ratios) / 2
+
+
+@pytest.mark.parametrize("family", ["zero", "pipeline", "hybrid"])
+def test_a_plan_takes_what_is_said_to_fit(searched: Searched, ground: Ground, family: str) -> None:
+    row = next(row for row in searched.fit if row.candidate.family == family)
+    exact = planned(ground.question, row.candidate)
+    assert exact.fits and exact.exact
+    assert (exact.seconds, exact.dollars) == (row.seconds, row.dollars)
+    assert row.device == pytest.approx(exact.device, rel=0.05)
+
+
+def test_the_front_is_what_brute_force_finds(searched: Searched) -> None:
+    rows = searched.fit[::7]
+
+    def values(row: Predicted) -> tuple[float, float, float]:
+        assert row.seconds is not None and row.dollars is not None
+        return row.seconds, row.dollars, row.device
+
+    def beaten(row: Predicted) -> bool:
+        mine = values(row)
+        return any(
+            all(a <= b for a, b in zip(values(other), mine, strict=True)) and values(other) != mine for other in rows
+        )
+
+    expected = {values(row) for row in rows if not beaten(row)}
+    found = [values(row) for row in front(rows)]
+    assert set(found) == expected and len(found) == len(expected)
+    assert found == sorted(found)
+
+
+def test_what_does_not_fit_says_by_how_much_and_the_rest_is_pruned_by_rule(ground: Ground) -> None:
+    small = ground.machine.model_copy(update={"device_memory": TIGHT})
+    found = search(replace(ground, machine=small))
+    assert found.near and len(found.fit) + len(found.near) + sum(found.pruned.values()) == found.points
+    limits = capacity(TIGHT, ground.machine.host_memory, 8, 8)
+    for row in found.near[::50]:
+        assert row.over_device == need(ground.shape, row.candidate, limits)[0] - limits.device
+        assert "GiB too much for a device" in too_much(row)
+    told = families(found.fit, found.near, found.pruned, "time")
+    assert any("too much for a device" in line for family in told for line in family.others)
+
+
+def test_the_best_of_a_group_is_better_than_its_others(searched: Searched) -> None:
+    for sort in ("time", "dollars", "memory", "bytes"):
+        order = ranked(searched.fit, sort)
+        best = best_of_groups(searched.fit, sort)
+        assert best[0] == order[0] and len(best) < 100
+        assert len({(row.candidate.family, row.candidate.group, row.candidate.workers) for row in best}) == len(best)
+
+
+def of(question: Question, ground: Ground) -> Iterator[Candidate]:
+    from paceline.advise.layouts import Place
+
+    for way in ways(ground.shape, Place(8, 8, question.batch, ("bf16",))):
+        if not isinstance(way, Pruned):
+            yield way
+
+
+def test_what_is_typed_is_kept(ground: Ground) -> None:
+    fixed = ask([*EIGHT, "strategy=zero", "strategy.stage=3", "strategy.clip=1.0"])
+    allowed = [way for way in of(fixed, ground) if fixed.allows(dict(way.settings))]
+    assert allowed
+    for way in allowed:
+        experiment = compose(overrides_of(fixed, way))
+        assert experiment.strategy.name == "zero"
+        assert experiment.strategy.knobs["stage"] == 3 and experiment.strategy.knobs["clip"] == 1.0
+
+
+def test_every_command_composes_to_its_settings(searched: Searched, ground: Ground) -> None:
+    for row in one_of_each(searched.fit):
+        experiment = compose(overrides_of(ground.question, row.candidate))
+        assert experiment.strategy.name == row.candidate.family
+        assert experiment.hardware.workers == row.candidate.workers
+        replicas = row.candidate.layout.replicas if row.candidate.layout else 0
+        assert experiment.batch_size * replicas == ground.question.batch
+        for key, value in row.candidate.settings:
+            group, _, knob = key.partition(".")
+            if knob and group in ("strategy", "sync", "model"):
+                typed = {True: "true", False: "false", None: "null"}
+                stands = experiment.choice(group).knobs[knob]
+                assert (typed[stands] if isinstance(stands, bool | None) else str(stands)) == value, key
+        assert command(ground.question, row.candidate).startswith("paceline train hardware=a100_8 ")
+
+
+def test_hosts_that_are_fewer_cost_less_an_hour(ground: Ground) -> None:
+    question = ask([*EIGHT, "hardware.hosts=4"], tokens=1e9)
+    found = search(replace(ground, question=question))
+    assert {row.candidate.workers for row in found.fit} == {1, 8, 16, 32}
+    row = next(row for row in found.fit if row.candidate.workers == 16)
+    assert row.seconds is not None and row.candidate.hosts == 2
+    steps = 1e9 / (question.batch * 128)
+    assert row.dollars == pytest.approx(steps * row.seconds / 3600 * 2 * 27.44705)
+
+
+def test_limits_that_nothing_meets_name_what_misses_which_by_how_much(ground: Ground) -> None:
+    question = replace(ground.question, tokens=1e12, budget=1.0, deadline=60.0)
+    fit = search(replace(ground, question=question)).fit
+    missed = nearest(question, fit)
+    assert missed and all(each.dollars > 0 and each.seconds > 0 for each in missed)
+    cheapest = min(row.dollars for row in fit if row.dollars is not None)
+    assert min(each.row.dollars for each in missed if each.row.dollars is not None) == cheapest
+
+
+@pytest.mark.parametrize(
+    ("overrides", "more", "says"),
+    [
+        (EIGHT, {"budget": 5.0}, "--budget: is of a whole training; give its tokens"),
+        (EIGHT, {"deadline": 5.0}, "--deadline: is of a whole training"),
+        ([*EIGHT, "hardware.machine.price_per_hour=null"], {"budget": 5.0, "tokens": 1e9}, "is not known"),
+        (["model=cnn", "data=fashion_mnist"], {"tokens": 1e9}, "are no sequences of tokens"),
+        (EIGHT, {"batch": 0}, "--batch 0: is a number of samples"),
+        ([*EIGHT, "name=x"], {}, "name: is of one run"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(overrides: list[str], more: dict[str, float], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ask(overrides, **more)  # pyright: ignore[reportArgumentType]

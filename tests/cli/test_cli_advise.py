@@ -1,0 +1,67 @@
+"""`paceline advise`."""
+
+import csv
+import io
+import json
+import shlex
+
+import pytest
+
+GPT = ("model=gpt", "data=text", "hardware=a100_8")
+
+
+@pytest.mark.budget(12)
+def test_each_line_is_a_command_that_a_dry_run_takes(paceline, tmp_path) -> None:
+    file = tmp_path / "page.html"
+    ended = paceline("advise", *GPT, "--tokens", "1B", "--top", "2", "--format", "json", "--html", str(file))
+    assert ended.status == 0
+    found = json.loads(ended.out)
+    assert found["looked_at"] > 500 and found["per_second"] > 100
+    rows = found["rows"]
+    assert [row["step_seconds"] for row in rows] == sorted(row["step_seconds"] for row in rows)
+    assert all(row["exact"] and row["dollars"] > 0 for row in rows)
+    command = shlex.split(rows[0]["command"])
+    assert command[:2] == ["paceline", "train"]
+    dry = paceline(*command[1:], "--dry-run", "--format", "json")
+    assert dry.status == 0
+    assert json.loads(dry.out)["step"]["seconds"] == rows[0]["step_seconds"]
+    page = file.read_text()
+    assert "<script" not in page and rows[1]["command"].split()[-1] in page
+    assert {family["family"] for family in found["families"]} >= {"zero", "pipeline", "hybrid", "tensor"}
+
+
+def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -> None:
+    from paceline.advise import modes
+
+    monkeypatch.setattr(
+        modes,
+        "_choices",
+        lambda group, question: {"strategy": ["single", "data_parallel"], "sync": ["asp"]}.get(group, []),
+    )
+    ended = paceline("advise", "hardware.workers=2", "--format", "csv")
+    assert ended.status == 0
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert [row["step_seconds"] for row in rows] == [""] * len(rows)
+    assert any("sync=asp" in row["command"] for row in rows)
+    assert "run `paceline calibrate`" in ended.err
+    table = paceline("advise", "hardware.workers=2").out
+    assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--budget", "5000EUR"), "--budget 5000EUR: must be a number"),
+        (("--deadline", "7"), "--deadline 7: must be a number with a unit"),
+        (("--tokens", "many"), "--tokens many: must be a number"),
+        (("--top", "0"), "--top 0: must be at least 1"),
+        (("--batch", "7", "strategy=zero"), "7 samples a step are not divided by 8 replicas"),
+        (("--tokens", "1e15", "--budget", "1USD", "--deadline", "1h"), "no configuration meets both limits"),
+        (("hardware.machine.device_memory=2000000000", "model=gpt_1b"), "nothing fits"),
+        (("strategy=nothing",), "strategy=nothing: there is no such choice"),
+    ],
+)
+@pytest.mark.budget(10)
+def test_what_cannot_be_is_refused_with_the_reason(paceline, words: tuple[str, ...], says: str) -> None:
+    ended = paceline("advise", *GPT, *words)
+    assert (ended.status, ended.out) == (2, "") and says in ended.err and "Traceback" not in ended.err
