@@ -44,6 +44,21 @@ def advise(
         int | None,
         typer.Option(metavar="N", help="Where the time of line N goes, and what would help most.", show_default=False),
     ] = None,
+    race: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K",
+            help="Train the first K for real until one wins; or those given, such as sync=asp. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(metavar="ACC", help="Of the race: the accuracy to reach.", show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Of the race: runs of each.")] = 3,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the race: its sweep's.", show_default=False)
+    ] = None,
     format: Annotated[
         Format, typer.Option(help="csv and markdown: the table alone; json: all, in raw values.")
     ] = "table",
@@ -51,7 +66,7 @@ def advise(
         Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)
     ] = None,
 ) -> None:
-    """Which way of training is best here, and what it costs; nothing is trained.
+    """Which way of training is best here, and what it costs: nothing is trained, unless --race is given.
 
     Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. What cannot
     be, or does not fit, is left out and said; the rest is ranked by what is predicted. Each line is a command to copy.
@@ -61,6 +76,7 @@ def advise(
     paceline advise model=cnn data=fashion_mnist hardware.workers=2
     paceline advise model=gpt_1b data=text hardware=a100_8
     paceline advise model=gpt_1b data=text hardware=a100_8 hardware.hosts=4 --tokens 20e9 --budget 5000USD --deadline 7d
+    paceline advise model=mlp hardware.workers=2 --race 4 --target 0.9
     """
     from ..advise.answer import answer
     from ..advise.question import ask
@@ -70,6 +86,8 @@ def advise(
     check_file("--html", html)
     if not 1 <= top <= MOST:
         raise ConfigError(f"--top {top}: must be at least 1 and at most {MOST}")
+    if race is None and (target is not None or name is not None):
+        raise ConfigError(f"{'--target' if target is not None else '--name'}: is of a race; give --race K, too")
     wanted, money, time = TOKENS.read(tokens), BUDGET.read(_plain(budget)), DEADLINE.read(deadline)
     question = ask(
         overrides or [],
@@ -80,6 +98,11 @@ def advise(
         config_dir,
         allow_module or [],
     )
+    if race is not None:
+        from .advise_race import race_of
+
+        race_of(question, race, target, seeds, name, format)
+        return
     found = answer(question, sort, top)
     if not found.rows:
         raise nothing_fits(found)

@@ -129,7 +129,8 @@ def _footnotes(found: "Answer") -> list[str]:
         lines.append("US$: of a step; --tokens 20e9 gives time and price of a whole training")
     if any(row.candidate.raced for row in found.rows) or found.ground is None:
         lines.append(
-            "how well each learns from its samples is never predicted: what is asynchronous or lossy must be raced"
+            "how well each learns from its samples is never predicted: what is asynchronous or lossy must be raced, "
+            "by --race"
         )
     elif found.ground is not None:
         lines.append("predicted, nothing of it was measured here: docs/predictions.md says how near such figures come")

@@ -177,7 +177,7 @@ def conclude(
     from ..tracking.judged import best_first
     from ..tracking.report import write_report
 
-    runs = _runs(name, directory, trials)
+    runs = runs_of(name, directory, trials)
     rows, _ = table(runs, Request())
     found = outcome(trials, definition, _more_seeds(name, words))
     if format == "json":
@@ -199,7 +199,7 @@ def conclude(
         raise TrialsFailedError(f"{len(failed)} of {len(trials)} trials failed{more}")
 
 
-def _runs(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
+def runs_of(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
     """The runs of trials that ended: those of this directory, and what the study knows of those on other machines."""
     from ..tracking.sources import RunData, Swept, runs_of_sweep
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from ..tracking.columns import METRICS
 Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
 PRUNED_BY = (*METRICS, "loss")
+WAY = "way"  # the parameter of a sweep of listed configurations
 MOST = 100_000  # points of a grid
 MOST_RUNS = 1_000_000  # of a grid with its seeds
 
@@ -102,6 +103,7 @@ class Definition:
     config_dir: str | None = None
     allow_modules: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()  # that compare draws of it, as figures/request.py reads them
+    ways: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what each value of the parameter `way` stands for: overrides
 
     @property
     def finite(self) -> bool:
@@ -125,7 +127,9 @@ class Definition:
         return tuple(range(first, first + self.seeds))
 
     def overrides(self, point: Point, seed: int | None) -> list[str]:
-        chosen = [f"{key}={value}" for key, value in point.items()]
+        listed = dict(self.ways)
+        chosen = [*listed.get(str(point.get(WAY)), ())] if listed else []
+        chosen += [f"{key}={value}" for key, value in point.items() if not (listed and key == WAY)]
         if seed is None:
             return [*self.fixed, *chosen]
         return [*(text for text in self.fixed if not text.startswith("seed=")), *chosen, f"seed={seed}"]
@@ -149,6 +153,7 @@ class Definition:
             "config_dir": self.config_dir,
             "allow_modules": list(self.allow_modules),
             **({"figures": list(self.figures)} if self.figures else {}),
+            **({"ways": {way: list(texts) for way, texts in self.ways}} if self.ways else {}),
         }
 
 
@@ -174,9 +179,24 @@ def from_dict(plain: dict[str, Any]) -> Definition:
             plain["config_dir"],
             tuple(plain["allow_modules"]),
             tuple(plain.get("figures", ())),
+            tuple((way, tuple(texts)) for way, texts in plain.get("ways", {}).items()),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the sweep's sweep.yaml is not one of ours: {error!r}") from None
+
+
+def listed(
+    ways: Mapping[str, Sequence[str]], fixed: Sequence[str], metric: str, seeds: int, **changes: Any
+) -> Definition:
+    """A sweep of these configurations, by name, each `fixed` and its own overrides. Raises `ConfigError`."""
+    names = tuple(ways)
+    own = tuple((name, tuple(texts)) for name, texts in ways.items())
+    values: dict[str, Space] = {WAY: Values(names)}
+    definition = Definition(
+        "grid", values, tuple(fixed), metric, _larger_is_better(metric), seeds=seeds, ways=own, **changes
+    )
+    check(definition)
+    return definition
 
 
 def define(arguments: Sequence[str], **changes: Any) -> Definition:

@@ -475,6 +475,43 @@ MUTATIONS = [
         "self.tensor = tensor",
         "tests/engine/test_memory_account.py -k let_go_of",
     ),
+    # -- which way is best
+    Mutation(
+        "advise/accelerators.py",
+        "device * (1 - BOUND) > limits.device",
+        "device > 0.5 * limits.device",
+        "tests/advise/test_advise_layouts.py -k does_not_fit",
+    ),
+    Mutation(
+        "advise/memory.py",
+        "return min(p - i, m), 1",
+        "return m, 1",
+        "tests/advise/test_advise_layouts.py -m slow",
+    ),
+    Mutation(
+        "advise/ranking.py",
+        "if not any(all(a <= b",
+        "if not any(any(a <= b",
+        "tests/advise/test_advise_layouts.py -k front",
+    ),
+    Mutation(
+        "advise/limits.py",
+        "/ 3600 * hosts * machine.price_per_hour",
+        "/ 3600 * machine.price_per_hour",
+        "tests/advise/test_advise_layouts.py -k cost_less",
+    ),
+    Mutation(
+        "advise/race.py",
+        "left = [way for way in left if way.name in kept]",
+        "left = list(left)",
+        "tests/advise/test_advise_race.py",
+    ),
+    Mutation(
+        "sweep/definition.py",
+        "chosen = [*listed.get(str(point.get(WAY)), ())] if listed else []",
+        "chosen: list[str] = []",
+        "tests/advise/test_advise_race.py",
+    ),
     # -- how a run is described, planned and gone on with
     Mutation(
         "engine/compose.py",

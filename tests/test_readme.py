@@ -119,6 +119,8 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 def shortened(words: list[str]) -> list[str]:
     if words[1] == "sweep" and words[2:4] == ["sweeps/sync_modes.yaml", "--resume"]:
         return [*words[:2], "--resume", "--name", "sync_modes"]  # as it was defined before, shortened
+    if words[1] == "advise" and "--race" in words:
+        return [*words, "tracking=none", "epochs=1", "--seeds", "2", "--target", "0.1"]
     if words[1] not in ("train", "sweep") or "--dry-run" in words:
         return words
     if "--resume" in words:  # goes on as it was: of a run only `steps` may change

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 MAY_USE = {
     "cli": {"advise", "sweep", "verify", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
     "verify": {"engine", "strategies", "tracking", "conf"},
-    "advise": {"engine", "strategies", "tasks", "tracking", "conf", "cost"},
+    "advise": {"sweep", "engine", "strategies", "tasks", "tracking", "conf", "cost"},
     "sweep": {"engine", "tracking", "compat"},
     "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat", "cost", "batches"},
     "strategies": {"comm", "compat", "batches"},

@@ -10,7 +10,7 @@ import pytest
 GPT = ("model=gpt", "data=text", "hardware=a100_8")
 
 
-@pytest.mark.budget(12)
+@pytest.mark.budget(5)
 def test_each_line_is_a_command_that_a_dry_run_takes(paceline, tmp_path) -> None:
     file = tmp_path / "page.html"
     ended = paceline("advise", *GPT, "--tokens", "1B", "--top", "2", "--format", "json", "--html", str(file))
@@ -57,11 +57,12 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
         (("--top", "0"), "--top 0: must be at least 1"),
         (("--batch", "7", "strategy=zero"), "7 samples a step are not divided by 8 replicas"),
         (("--tokens", "1e15", "--budget", "1USD", "--deadline", "1h"), "no configuration meets both limits"),
-        (("hardware.machine.device_memory=2000000000", "model=gpt_1b"), "nothing fits"),
+        pytest.param(
+            ("hardware.machine.device_memory=2000000000", "model=gpt_1b"), "nothing fits", marks=pytest.mark.slow
+        ),
         (("strategy=nothing",), "strategy=nothing: there is no such choice"),
     ],
 )
-@pytest.mark.budget(10)
 def test_what_cannot_be_is_refused_with_the_reason(paceline, words: tuple[str, ...], says: str) -> None:
     ended = paceline("advise", *GPT, *words)
     assert (ended.status, ended.out) == (2, "") and says in ended.err and "Traceback" not in ended.err

@@ -1,0 +1,169 @@
+"""`paceline advise --race`: real runs decide."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .output import aligned, note, note_counted, shortest, show, show_json
+
+if TYPE_CHECKING:
+    from ..advise.question import Question
+    from ..advise.race import Raced, Way
+    from ..sweep.definition import Definition
+
+PLANNING = 60.0  # seconds for exact plans, before hours of training
+
+
+def race_of(
+    question: "Question", asked: list[str], target: float | None, seeds: int, name: str | None, format: str
+) -> None:
+    from ..advise.race import race
+    from ..engine.errors import ConfigError
+
+    if format not in ("table", "json"):
+        raise ConfigError(f"--format {format}: a race has a table, or json")
+    ways = _ways(question, asked)
+    chosen = name if name is not None else time.strftime("race-%m%d-%H%M%S")
+    for way in ways:
+        note(f"{way.name}: {' '.join(way.overrides)}")
+    found = race(question, chosen, ways, target, seeds, run_round)
+    if format == "json":
+        show_json(_raw(found, chosen))
+    else:
+        show(told(found, question, target))
+    where = shortest(Path("runs"))
+    note(f"everything of this race: {where}/{chosen}-round*; to go on with it: the same, --name {chosen}")
+
+
+def _ways(question: "Question", asked: list[str]) -> "list[Way]":
+    from ..advise.answer import answer
+    from ..advise.race import MOST_WAYS, of_rows, of_words
+    from ..engine.errors import ConfigError
+
+    if len(asked) == 1 and asked[0].isascii() and asked[0].lstrip("-").isdigit():
+        most = int(asked[0])
+        if not 2 <= most <= MOST_WAYS:
+            raise ConfigError(
+                f"--race {most}: is how many take part, from 2 to {MOST_WAYS}, or a choice such as sync=asp"
+            )
+        found = answer(question, top=most, patience=PLANNING)
+        if not found.rows:
+            from .advise_view import nothing_fits
+
+            raise nothing_fits(found)
+        return of_rows(question, found.rows, most)
+    return of_words(question, asked)
+
+
+def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float | None]]:
+    """A sweep, with its table and its report; one that is there already goes on."""
+    from ..engine import ROOT
+    from ..sweep.definition import WAY
+    from ..sweep.directory import open_sweep
+    from ..sweep.results import measures_of
+    from ..sweep.sweeper import Sweeper
+    from ..tracking.compare import Request, table
+    from ..tracking.judged import best_first
+    from ..tracking.report import write_report
+    from .sweep import runs_of
+    from .sweep_view import view
+
+    root = Path(ROOT)
+    there = (root / name / "study.db").exists()
+    note(f"{name}: {', '.join(way for way, _ in definition.ways)}")
+    with open_sweep(name, definition, root, resume=there) as opened:
+        with view(opened.study) as observer:
+            sweeper = Sweeper(name, opened.study, opened.directory, 1, None, observer)
+            try:
+                sweeper.run()
+            finally:
+                notes = {text: len(trials) for text, trials in sweeper.notes.items()}
+        note_counted(notes, "trials")
+        trials = opened.study.trials()
+        runs = runs_of(name, opened.directory, trials)
+        rows, _ = table(runs, Request())
+        report = opened.directory / "report.html"
+        write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric)
+        note(f"report: {shortest(report)}")
+        found: dict[str, dict[str, float | None]] = {}
+        for done in trials:
+            if done.state == "failed":
+                note(f"{done.trial.chosen[WAY]} failed, and is out: {done.reason}")
+            if done.state == "complete" and done.summaries:
+                found[str(done.trial.chosen[WAY])] = measures_of(done.summaries[0])
+        return found
+
+
+def told(found: "Raced", question: "Question", target: float | None) -> str:
+    """Who won, by how much, and what prediction got wrong."""
+    from ..tracking.ranking import RULE
+    from .step_time import time_of
+
+    aim = question.experiment.target_accuracy if target is None else target
+    rows = [["", "to target", "seeds", "step", "predicted", "out after"]]
+    of_way = {way.name: way for way in found.ways}
+    whole = sorted(found.settings, key=lambda each: (not each.is_whole, -each.seeds, each.mean if each.values else 0))
+    for setting in whole:
+        step, predicted = found.steps.get(setting.label), of_way[setting.label].predicted
+        last = setting.label in found.rounds[-1]
+        rows.append(
+            [
+                setting.label,
+                setting.text(time_of) if setting.is_whole else "never reached" if not setting.values else "not always",
+                str(setting.seeds),
+                "-" if step is None else time_of(step),
+                "-" if predicted is None else time_of(predicted),
+                "-" if last else f"round {setting.seeds}",
+            ]
+        )
+    lines = [f"time to {aim:.4g} in {len(found.rounds)} rounds of one seed each:", *aligned(rows, numbers_from=1), ""]
+    leading = found.leading
+    if not leading:
+        lines.append(f"no winner: none reached {aim:.4g} with several seeds; a lower --target, or more epochs")
+    elif len(leading) == 1:
+        rest = [each for each in found.settings if each.is_whole and each.label != leading[0].label and each.seeds > 1]
+        second = min(rest, key=lambda each: each.mean, default=None)
+        by = "" if second is None else f", {second.mean / leading[0].mean:.2f} times as soon as {second.label}"
+        lines.append(
+            f"winner: {leading[0].label}, {leading[0].text(time_of)} (mean and 95 % interval of the seeds){by}"
+        )
+    else:
+        names = " and ".join(f"{each.label} ({each.text(time_of)})" for each in leading)
+        lines.append(f"no winner within the noise ({RULE}): {names}; more --seeds may tell them apart")
+    lines.append(_prediction(found))
+    return "\n".join(lines)
+
+
+def _prediction(found: "Raced") -> str:
+    predicted = [way for way in found.ways if way.predicted is not None and way.name in found.steps]
+    if len(predicted) < 2:
+        return "prediction: steps were not predicted, so that nothing of it could be wrong (paceline calibrate)"
+    by_prediction = [way.name for way in sorted(predicted, key=lambda way: way.predicted or 0)]
+    by_measure = sorted(by_prediction, key=lambda name: found.steps[name])
+    if not found.misjudged:
+        return f"prediction: the order of steps was right: {', '.join(by_prediction)}"
+    wrong = "; ".join(f"{one} before {other}" for one, other in found.misjudged)
+    return (
+        f"prediction: steps in the order {', '.join(by_prediction)}; measured {', '.join(by_measure)}; wrong: {wrong}"
+    )
+
+
+def _raw(found: "Raced", name: str) -> dict[str, Any]:
+    return {
+        "race": name,
+        "winner": found.leading[0].label if len(found.leading) == 1 else None,
+        "leading": [setting.label for setting in found.leading],
+        "rounds": found.rounds,
+        "ways": [
+            {
+                "way": way.name,
+                "overrides": list(way.overrides),
+                "seconds_to_target": list(setting.values),
+                "seeds": setting.seeds,
+                "step_seconds": found.steps.get(way.name),
+                "predicted_step_seconds": way.predicted,
+            }
+            for way, setting in zip(found.ways, found.settings, strict=True)
+        ],
+        "misjudged": [list(pair) for pair in found.misjudged],
+    }
