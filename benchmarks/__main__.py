@@ -25,6 +25,7 @@ from .local_sgd import local_sgd_against_torch
 from .measure import Outcome
 from .memory import memory_table
 from .pipeline import pipeline_against_torch
+from .predictions import predictions
 from .sharding import sharding_against_torch
 from .start import start_times
 from .sums import sums_against_gloo
@@ -51,6 +52,7 @@ COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # w
     "fedavg": (fedavg_against_flower, 3, 1),
     "virtual": (virtual_speed, 3, 1),
     "compare": (compare_many, 3, 1),
+    "predictions": (predictions, 1, 0),
 }
 
 

@@ -16,6 +16,7 @@ import typer
 
 from ..compat.typer import ClickException
 from .advise import advise
+from .calibrate import calibrate
 from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import cost
@@ -62,6 +63,7 @@ app.command()(upload)
 app.command(FORMER_NAME, hidden=True)(upload)
 app.command("list")(list_choices)
 app.command()(doctor)
+app.command()(calibrate)
 
 
 def _version(asked: bool) -> None:
@@ -96,6 +98,7 @@ def paceline(
     paceline explain sync=ssp                    what a choice does, and who sends what to whom
     paceline upload                              send runs that were recorded offline to W&B
     paceline doctor                              what works on this machine
+    paceline calibrate                           how fast this machine is, for plan to predict steps on it
     """
 
 

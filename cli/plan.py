@@ -228,6 +228,7 @@ def _configuration(experiment: "Experiment") -> list[str]:
     from ..tracking.redact import redact
 
     config = redact(experiment.model_dump())
+    config["hardware"].pop("calibration", None)  # thousands of numbers, which come with the choice's name
     lines = [[f"{group}={config[group]['name']}", _overrides(config[group]["knobs"], f"{group}.")] for group in BY_NAME]
     sections = [key for key, value in config.items() if key not in BY_NAME and isinstance(value, dict)]
     lines += [[section, _overrides(config[section], f"{section}.")] for section in sections]

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from ..tracking.sources import RunData
 
 NARROWEST, WIDEST = 10, 60  # characters of a curve
-FILES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "trial.json", "model.safetensors")
+FILES = (
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "summary.json",
+    "prediction.json",
+    "trial.json",
+    "model.safetensors",
+)
 
 
 @results_alone()
@@ -225,11 +233,19 @@ def _curves(run: "RunData", blocks: bool) -> str:
 def _predicted(run: "RunData") -> str:
     """Bytes of a worker and step, and peak bytes of the largest worker by kind."""
     from ..tracking.compare import human_bytes
+    from ..tracking.values import plain_number
 
     table = [
         [kind, *("-" if value is None else human_bytes(value) for value in values)]
         for kind, values in _pairs(run).items()
     ]
+    foreseen, median = (
+        plain_number(run.summary.get("predicted_step_ms")),
+        _section(run.summary, "step_time").get("median"),
+    )
+    if foreseen is not None:
+        measured = plain_number(median)
+        table.append(["step", f"{foreseen:,.3g} ms", "-" if measured is None else f"{1e3 * measured:,.3g} ms"])
     return "\n".join(aligned([["", "predicted", "measured"], *table], numbers_from=1)) if table else ""
 
 

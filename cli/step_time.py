@@ -1,4 +1,4 @@
-"""How long a step is predicted to take on accelerators that are not here, in the terminal."""
+"""How long a step is predicted to take, in the terminal."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,7 +6,6 @@ from .output import aligned
 
 if TYPE_CHECKING:
     from ..cost.predicted import PredictedStep
-    from ..engine.experiment import Machine
     from ..engine.plan import Plan
     from ..engine.session import Prepared
 
@@ -19,17 +18,16 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
     from ..cost.predicted import PARTS
     from ..tracking.compare import human_bytes
 
-    machine = _machine(plan)
     seconds = step.seconds
     rate = f"{step.samples / seconds:,.4g} samples"
     if step.tokens is not None:
         rate += f" and {step.tokens / seconds:,.4g} tokens"
     share = "" if step.mfu is None else f", MFU {step.mfu:.1%}"
-    held = _held(plan)
+    held, room = _held(plan), _room(plan)
     too_much = []
-    if held > machine.device_memory:
+    if room is not None and held > room:
         too_much = [
-            f"it does not fit: {human_bytes(held)} held on a device of {human_bytes(machine.device_memory)}; "
+            f"it does not fit: {human_bytes(held)} held on a device of {human_bytes(room)}; "
             "the step is that of a device with enough. paceline plan --fit says what fits"
         ]
     lines = [
@@ -49,7 +47,8 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
 
 def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[str, Any]:
     raw = step.as_dict()
-    raw["fits"] = _held(plan) <= _machine(plan).device_memory
+    room = _room(plan)
+    raw["fits"] = None if room is None else _held(plan) <= room
     if plan.steps_per_epoch is not None:
         raw["epoch"] = _raw_cost(step, plan.steps_per_epoch * step.seconds)
     if tokens is not None:
@@ -64,19 +63,22 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
 
     try:
         step = prepared.step_time(plan)
+        if tokens is not None:
+            step.of_tokens(tokens)
     except NotPredicted as why:
         if tokens is not None:
             raise ConfigError(f"--tokens: a step's time is not predicted: {why}") from why
-        machine = plan.experiment.hardware.machine
-        asked = machine is not None and machine.accelerator is not None
+        hardware = plan.experiment.hardware
+        measured = hardware.fabric == "process" and hardware.calibration is not None
+        asked = measured or (hardware.machine is not None and hardware.machine.accelerator is not None)
         return [f"predicted step: none; {why}"] if asked else [], {"step": None, "step_why": str(why)}
     return drawn_step(step, plan, tokens), {"step": raw_step(step, plan, tokens)}
 
 
-def _machine(plan: "Plan") -> "Machine":
+def _room(plan: "Plan") -> int | None:
+    """Bytes of a device, where one is described."""
     machine = plan.experiment.hardware.machine
-    assert machine is not None
-    return machine
+    return machine.device_memory if machine is not None and machine.devices else None
 
 
 def _held(plan: "Plan") -> int:

@@ -101,7 +101,7 @@ def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> flo
     if not isinstance(inputs, Tensor) or not inputs.requires_grad:
         return 0.0
     x = inputs.detach().to("meta").requires_grad_()
-    outputs = _without_data(module)(x, *chunk)
+    outputs = without_data(module)(x, *chunk)
     with FlopCounterMode(display=False) as counter:
         torch.autograd.grad(outputs.sum(), x, allow_unused=True)
     return float(counter.get_total_flops())
@@ -112,7 +112,7 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
 
     A layer's share goes to the first of its parameters; where none has flops, shares go by entries.
     """
-    part = _without_data(module)
+    part = without_data(module)
     x = of_each(inputs, lambda each: each.detach().to("meta").requires_grad_(each.requires_grad))
     with FlopCounterMode(display=False) as counter:
         outputs = _pass(part, x, *chunk)
@@ -140,7 +140,7 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
     return forward, backward, {name: share / total for name, share in owned.items() if share}
 
 
-def _without_data(module: nn.Module) -> nn.Module:
+def without_data(module: nn.Module) -> nn.Module:
     """A copy on the meta device; tensors that are plain attributes of a layer go there too."""
     part = copy.deepcopy(module).to("meta")
     for layer in part.modules():

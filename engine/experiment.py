@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from ..conf.groups import BY_NAME, GROUPS
+from ..cost.calibration import read
 from ..cost.devices import DEVICES
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
@@ -111,6 +112,14 @@ class LocalHardware(_Frozen):
     timeout: Annotated[float, Gt(0), Le(604_800)]  # a week
     port: Annotated[int, Ge(0), Le(65535)]
     machine: Machine | None = None  # None: this one
+    calibration: dict[str, Any] | None = None  # what paceline calibrate measured of it: cost/calibration.py
+
+    @field_validator("calibration")
+    @classmethod
+    def _is_whole(cls, calibration: dict[str, Any] | None) -> dict[str, Any] | None:
+        if calibration is not None:
+            read(calibration)
+        return calibration
 
     @model_validator(mode="before")
     @classmethod

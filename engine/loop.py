@@ -111,6 +111,11 @@ def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:
         assert everyone is not None, "a batch has weights because the split has"
     else:
         everyone = weights
+    return of_mean_one(weights, everyone)
+
+
+def of_mean_one(weights: Tensor, everyone: Tensor) -> Tensor:
+    """`weights` over the mean of `everyone`'s; zeros where all of these are."""
     mean = everyone.double().mean()
     return (weights / mean if mean > 0 else torch.zeros_like(weights, dtype=torch.float64)).float()
 

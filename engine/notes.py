@@ -4,8 +4,10 @@ import os
 
 import torch
 
+from ..cost.calibration import read
 from ..strategies import Sync
 from ..tasks.partition import Partition
+from .calibration.machine import here_unlike
 from .experiment import Experiment
 from .launchers import launcher_of
 from .layout import Layout
@@ -20,8 +22,21 @@ def notes_on(
     device: torch.device,
 ) -> list[str]:
     """`steps` and `samples` (to train on): None where the data must say."""
-    notes = [*_on_batches(experiment, layout, samples), *_on_timing(experiment, steps)]
+    notes = [*_on_calibration(experiment), *_on_batches(experiment, layout, samples), *_on_timing(experiment, steps)]
     return [*notes, *_on_cores(experiment, layout, device), *_on_replicas(experiment, sync, layout)]
+
+
+def _on_calibration(experiment: Experiment) -> list[str]:
+    hardware = experiment.hardware
+    if hardware.fabric != "process" or hardware.calibration is None:
+        return []
+    differs = here_unlike(read(hardware.calibration))
+    if not differs:
+        return []
+    return [
+        "hardware.calibration: was measured on another machine, and predicted times are that one's: here it is "
+        f"{', '.join(differs)}; paceline calibrate measures this one"
+    ]
 
 
 def untimed(after: int, steps: int) -> int:

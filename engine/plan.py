@@ -1,7 +1,7 @@
 """What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -100,7 +100,8 @@ class Plan:
             "servers": self.layout.servers * self.layout.parts,
             "device": self.device.type,
             "steps": self.steps,
-            **asdict(self.predicted()),
+            "bytes_per_step": self.bytes_per_step(),
+            "memory": self.peak_memory(),
             "uncompressed_bytes_per_step": self.uncompressed_bytes_per_step(),
             "decided": self.decided,
             "notes": self.notes,

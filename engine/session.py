@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +69,17 @@ class Prepared:
 
         draws = self.trace is not None and "stage" in plan.layout.mesh.axes
         timetable = self.timetable() if draws else None
+        predicted = plan.predicted()
+        if (step := self.prediction(plan)) is not None:
+            predicted = replace(predicted, step_ms=1e3 * step.seconds)
+            if launcher_of(self.experiment).tells(plan.layout):
+                directory.write_prediction(step.record())
         return Assignment(
             self.experiment,
             directory.path,
             self.allowed,
             identity(self.config),
-            plan.predicted(),
+            predicted,
             self.checkpoint,
             self.trace,
             None if timetable is None else timetable.as_dict(),
@@ -91,10 +96,22 @@ class Prepared:
         return plan
 
     def step_time(self, plan: "Plan") -> "PredictedStep":
-        """How long a step will take on accelerators that are described. Raises `NotPredicted`."""
+        """How long a step will take, on accelerators that are described or on a machine that was measured.
+
+        Raises `NotPredicted`.
+        """
         from .step_time import predict_step
 
         return predict_step(self.experiment, plan.layout, plan.spec, plan.device, self.allowed)
+
+    def prediction(self, plan: "Plan") -> "PredictedStep | None":
+        """As `step_time`; None where it is not predicted."""
+        from ..cost.predicted import NotPredicted
+
+        try:
+            return self.step_time(plan)
+        except NotPredicted:
+            return None
 
     def timetable(self) -> "Timetable | None":
         """How a step goes by the strategy's schedule, where it has one."""

@@ -44,6 +44,11 @@ def predict_step(
     experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
 ) -> PredictedStep:
     """Raises `NotPredicted`."""
+    hardware = experiment.hardware
+    if hardware.fabric == "process" and hardware.calibration is not None:
+        from .calibrated import predict_calibrated
+
+        return predict_calibrated(experiment, allowed, workers)
     machine, device = device_of(experiment, computes_on)
     of = transformer_of(experiment, spec, allowed)
     layout = _layout(experiment, workers)

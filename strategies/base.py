@@ -231,6 +231,10 @@ class Strategy(ABC):
         """What `cost` states, by the axis along which it is sent. A strategy with several axes says how much each."""
         return {axis: self.cost(parts, inputs) for axis in self.axes}
 
+    def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
+        """What `cost` states, exchange by exchange, where one waits for each before it goes on; by part."""
+        return [[traffic] if traffic else [] for traffic in self.cost(parts, inputs)]
+
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
         """Of axes along which a worker sends to some others only: for each place on the axis, the places of these."""
         return {}

@@ -164,8 +164,18 @@ class DomainParallel(Strategy):
 
     def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
         """Counted in a rehearsal of a pass, of each part: those at the edges have one neighbour."""
-        found: list[Traffic] = []
-        to_replicas: list[Traffic] = []
+        found, to_replicas = self._counted(parts, inputs)
+        along = {"domain": [_nonzero(added(*each)) for each in found]}
+        return along | ({"replica": [_nonzero(added(*each)) for each in to_replicas]} if to_replicas else {})
+
+    def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
+        found, to_replicas = self._counted(parts, inputs)
+        return [[*own, *across] for own, across in zip(found, to_replicas or [[] for _ in parts], strict=True)]
+
+    def _counted(self, parts: Sequence[nn.Module], inputs: Samples) -> tuple[list[list[Traffic]], list[list[Traffic]]]:
+        """Of each part, what goes to others of its replica, and to other replicas, one by one."""
+        found: list[list[Traffic]] = []
+        to_replicas: list[list[Traffic]] = []
         for place, part in enumerate(parts):
             group, across = group_of(part), across_of(part)
             group.hosts = self.hosts
@@ -178,10 +188,16 @@ class DomainParallel(Strategy):
             part.zero_grad()
             if self._cut.rows is not None:
                 group.sum(loss.detach(), "loss")
-            found.append(group.traffic())
+            found.append([*group.sent])
+            group.traffic()
             if across is not None:
-                to_replicas.append(across.group.traffic())
-        return {"domain": found, **({"replica": to_replicas} if to_replicas else {})}
+                to_replicas.append([*across.group.sent])
+                across.group.traffic()
+        return found, to_replicas
+
+
+def _nonzero(traffic: Traffic) -> Traffic:
+    return {primitive: nbytes for primitive, nbytes in traffic.items() if nbytes}
 
 
 def group_of(part: nn.Module) -> Group:

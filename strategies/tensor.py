@@ -45,6 +45,7 @@ from ..comm import Comm
 from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic
 from .errors import LayoutError
 from .exchange.collectives import Collective
+from .exchange.collectives.base import added
 from .exchange.elementwise import check_elementwise
 from .pipelining.chunks import without_data
 from .placements import gather
@@ -144,5 +145,9 @@ class TensorParallel(Strategy):
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """All parts send alike."""
+        return [added(*each) for each in self.exchanges(parts, inputs)]
+
+    def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
         group = Group(self.parts, self.collective)
-        return [group.traffic(sent_in_a_pass(parts[0], inputs), self.hosts) for _ in parts]
+        sent = [group.traffic([each], self.hosts) for each in sent_in_a_pass(parts[0], inputs)]
+        return [sent for _ in parts]

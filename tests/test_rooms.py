@@ -21,7 +21,7 @@ from paceline.strategies import Strategy, Sync
 ROOT = Path(__file__).parents[1]
 MAY_USE = {
     "cli": {"advise", "sweep", "verify", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
-    "verify": {"engine", "strategies", "tracking", "conf"},
+    "verify": {"batches", "engine", "strategies", "tasks", "tracking", "conf"},
     "advise": {"sweep", "engine", "strategies", "tasks", "tracking", "conf", "cost"},
     "sweep": {"engine", "tracking", "compat"},
     "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat", "cost", "batches"},

@@ -122,6 +122,8 @@ COLUMNS = (
     Column("throughput_samples_per_s", "samples/s", _fixed(0), True, "throughput", rank=5),
     Column("updates_per_second", "updates/s", _fixed(0), True),
     Column("step_ms", "step ms", _milliseconds, short="step"),
+    Column("predicted_step_ms", "predicted ms", _milliseconds, short="predicted"),
+    Column("predicted_error", "off by", lambda value: f"{value:+.1%}"),
     Column("compute_ms", "compute ms", _milliseconds, short="compute"),
     Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),

@@ -8,7 +8,7 @@ from .sources import RunData
 from .summaries import Row
 from .values import number, plain_number
 
-DERIVED = ("blocked", "dollars", "epochs_to_accuracy", "rounds_to_accuracy", "updates_per_second")
+DERIVED = ("blocked", "dollars", "epochs_to_accuracy", "predicted_error", "rounds_to_accuracy", "updates_per_second")
 OF_RECORDS = ("epochs_to_accuracy", "rounds_to_accuracy")  # None where a run's records were not read
 
 
@@ -20,10 +20,13 @@ def derived(run: RunData) -> Row:
     rate, batch = number(run.summary.get("throughput")), number(run.summary.get("batch_size"))
     took = _section(run.summary, "step_time")
     whole, computed = number(took.get("median")), number(took.get("compute"))
+    foreseen = number(run.summary.get("predicted_step_ms"))
+    foreseen = None if foreseen is None else foreseen / 1e3
     return {
         "blocked": 1 - computed / whole if whole and computed is not None else None,
         "dollars": dollars(run),
         "epochs_to_accuracy": None if reached is None else number(reached.get("epoch")),
+        "predicted_error": foreseen / whole - 1 if whole and foreseen else None,
         "rounds_to_accuracy": math.ceil(step / period) if step and period else None,
         "updates_per_second": rate / batch if rate is not None and batch else None,
     }

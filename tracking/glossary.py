@@ -40,6 +40,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "too_short": ("", "whether the run has too few steps for its speed to be shown"),
     "updates_per_second": ("1/s", "throughput over batch_size: the gradients that all replicas compute in a second"),
     "step_ms": ("ms", "median time of a step"),
+    "predicted_step_ms": ("ms", "time of a step as it was predicted before the run (prediction.json has its parts)"),
+    "predicted_error": (
+        "share",
+        "predicted over measured time of a step, less 1: above 0, it was quicker than predicted",
+    ),
     "compute_ms": ("ms", "the time of a step in which the worker was not blocked"),
     "communication_ms": (
         "ms",

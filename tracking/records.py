@@ -162,6 +162,7 @@ class Predicted:
 
     bytes_per_step: float | None
     memory: Mapping[str, int]
+    step_ms: float | None = None  # None: it was not predicted; prediction.json has its parts
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,10 @@ class Summary:
             **asdict(self),
             "measured": self.measured.plain(),
             "score": {"accuracy": None, **self.score.plain()},
-            "predicted": asdict(self.predicted),
+            "predicted": _without(asdict(self.predicted), "step_ms"),
         }
+        if self.predicted.step_ms is not None:
+            told["predicted_step_ms"] = self.predicted.step_ms
         told = _spread(_spread(_spread(told, "choices"), "measured"), "score")
         return told if self.reason is not None else _without(told, "reason")
 

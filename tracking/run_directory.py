@@ -6,6 +6,7 @@ runs/<name>/
     metrics.jsonl      one JSON record a line, appended while training
     live.json          how far each worker is, while the run goes on: see live.py
     summary.json       the run's result row, written at the end
+    prediction.json    what a step was predicted to take, by part, with formulas; where it was predicted
     schedule.json      of a pipeline with --trace, a step as modelled and as measured: see schedule.py
     logs/              one log a worker
     checkpoints/
@@ -48,6 +49,7 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.schedule = path / "schedule.json"
+        self.prediction = path / "prediction.json"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
         # Records before this byte belong to the run's earlier lives: mirrors have seen them.
@@ -144,9 +146,12 @@ class RunDirectory:
     def write_schedule(self, schedule: dict[str, Any]) -> None:
         write_atomically(self.schedule, json.dumps(finite(schedule), separators=(",", ":")) + "\n")
 
+    def write_prediction(self, prediction: dict[str, Any]) -> None:
+        write_atomically(self.prediction, json.dumps(finite(prediction), indent=2) + "\n")
+
     def forget_summary(self) -> None:
-        """That of an earlier life of the run, and its schedule. Raises StorageError."""
-        for file in (self.summary, self.schedule):
+        """That of an earlier life of the run, its schedule and its prediction. Raises StorageError."""
+        for file in (self.summary, self.schedule, self.prediction):
             with writing(file):
                 file.unlink(missing_ok=True)
 

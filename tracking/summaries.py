@@ -37,6 +37,7 @@ FIELDS: dict[str, Field] = {
     "effective_batch": Field("effective_batch"),
     "throughput_samples_per_s": Field("throughput"),
     "step_ms": Field("median", "step_time", 1e3),
+    "predicted_step_ms": Field("predicted_step_ms"),
     "compute_ms": Field("compute", "step_time", 1e3),
     "communication_ms": Field("communication", "step_time", 1e3),
     "waiting_ms": Field("waiting", "step_time", 1e3),

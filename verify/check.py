@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..batches import Samples
 from ..engine import given
 from ..engine.build import Parts, assemble
 from ..engine.compose import compose
 from ..engine.errors import ConfigError, InterruptedRunError, MachineError
 from ..engine.experiment import Experiment
 from ..engine.failures import exit_code_of, named
+from ..engine.fits import weighted
 from ..engine.launchers import was_started
-from ..engine.loop import seed_for
+from ..engine.loop import of_mean_one, seed_for
 from ..engine.plan import Plan
 from ..engine.session import Prepared, prepare
 from ..engine.targets import build
@@ -26,6 +28,7 @@ from ..engine.weights import load
 from ..strategies import LayoutError, Strategy
 from ..strategies.base import load_state
 from ..strategies.errors import MissingToolError
+from ..tasks.base import Readable
 from .carry import carry_out
 from .judge import Row, judge, not_judged
 from .reference import Reference, Setting, refer
@@ -131,13 +134,23 @@ class _Verifier:
                 Setting(
                     parts,
                     lambda: _begin(experiment, parts).to(device),
-                    [(split.inputs[step].to(device), split.targets[step].to(device)) for step in taken],
+                    [
+                        _batch(split, numbers, experiment.seed * 1_000_003 + step, device)
+                        for step, numbers in enumerate(taken)
+                    ],
                     lambda step: seed_for(experiment.seed, step, 0, device),
                 ),
                 self.tolerance,
                 precision,
             )
         return self.references[key]
+
+
+def _batch(split: Readable, numbers: Tensor, drawn: int, device: torch.device) -> tuple[Samples, Samples]:
+    """As the engine takes it of all replicas."""
+    taken = split.take(numbers, drawn)
+    weights = None if taken.weights is None else of_mean_one(taken.weights, taken.weights)
+    return taken.inputs.to(device), weighted(taken.targets, weights).to(device)
 
 
 def _begin(experiment: Experiment, parts: Parts) -> nn.Module:

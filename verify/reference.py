@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batches import Samples, call
 from ..engine.build import Parts
 from ..engine.errors import ConfigError
 from ..strategies.base import state_of
@@ -68,7 +69,7 @@ class Setting:
 
     parts: Parts
     make_model: Callable[[], nn.Module]  # with the weights that training begins with
-    batches: Sequence[tuple[Tensor, Tensor]]
+    batches: Sequence[tuple[Samples, Samples]]
     seed_step: Callable[[int], None]
 
 
@@ -124,19 +125,19 @@ def _gradient(parameter: Tensor) -> Tensor:
     return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).detach().cpu().clone()
 
 
-def _loss(setting: Setting, model: nn.Module, batch: tuple[Tensor, Tensor], dtype: torch.dtype | None) -> Tensor:
-    inputs, targets = (_as(tensor, dtype) for tensor in batch)
-    return setting.parts.task.loss(model(inputs), targets)
+def _loss(setting: Setting, model: nn.Module, batch: tuple[Samples, Samples], dtype: torch.dtype | None) -> Tensor:
+    inputs, targets = (_as(samples, dtype) for samples in batch)
+    return _of_task(setting)(call(model, inputs), targets)
 
 
-def _narrow_loss(setting: Setting, model: nn.Module, batch: tuple[Tensor, Tensor], narrow: torch.dtype) -> Tensor:
+def _narrow_loss(setting: Setting, model: nn.Module, batch: tuple[Samples, Samples], narrow: torch.dtype) -> Tensor:
     """Of a rounded copy of the weights, whose gradients are the weights' own."""
     copied = deepcopy(model).to(narrow)
     for mine, its in zip(model.parameters(), copied.parameters(), strict=True):
         if mine.requires_grad:
             its.register_hook(lambda gradient, mine=mine: _add(mine, gradient))
     inputs, targets = batch
-    return setting.parts.task.loss(copied(_as(inputs, narrow)).float(), targets)
+    return _of_task(setting)(call(copied, _as(inputs, narrow)).float(), targets)
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:
@@ -144,8 +145,14 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
     parameter.grad = own if parameter.grad is None else parameter.grad + own
 
 
-def _as(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
+def _of_task(setting: Setting) -> Callable[[Tensor, Samples], Tensor]:
+    return setting.parts.task.function(setting.parts.data.spec)
+
+
+def _as(samples: Samples, dtype: torch.dtype | None) -> Samples:
+    if dtype is None or (isinstance(samples, Tensor) and not samples.is_floating_point()):
+        return samples
+    return samples.to(dtype)
 
 
 # -- what kind of model it is

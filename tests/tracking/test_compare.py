@@ -30,6 +30,7 @@ def summary(name="base", **changes) -> dict:
         "modelled": False,
         "throughput": 1000.0,
         "step_time": {"median": 0.012, "compute": 0.009, "communication": 0.002, "waiting": 0.0005},
+        "predicted_step_ms": 9.0,
         "memory": {"parameters": 2**20, "host_optimizer": 2**21, "other": 3 * 2**20, "process_peak": 300 * 2**20},
         "wire": {"bytes_per_step": 1536, "by_primitive": {"all_reduce": 1536}, "total": 15360, "messages": 20},
         "dropped": 0,
@@ -124,6 +125,8 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "time_to_accuracy_s": 20.0,
         "epochs_to_accuracy": None,
         "rounds_to_accuracy": None,
+        "predicted_step_ms": 9.0,
+        "predicted_error": pytest.approx(-0.25),
         "dollars": None,
         "why": None,
     }

@@ -59,7 +59,7 @@ SUMMARY = Summary(
     seconds=5.0,
     model_sha256=None,
     reason="was asked to stop",
-    predicted=Predicted(3.0, {"parameters": 4}),
+    predicted=Predicted(3.0, {"parameters": 4}, 7.0),
 )
 
 

@@ -166,6 +166,7 @@ def _bars(runs: list[RunData]) -> Iterator[Section]:
     for section_id, title, build in (
         ("throughput", "", _throughput),
         ("step", "Where a step's time goes", _step),
+        ("predicted-step", "A step: predicted and measured", _predicted_step),
         ("memory", "Memory by kind", _memory),
         ("bytes", "Bytes sent: predicted and measured", _bytes),
     ):
@@ -197,6 +198,22 @@ def _step(runs: Numbered, modelled: bool) -> Rows | None:
     if not rows:
         return None
     return Rows("step-time", axis, series, tuple(rows), says, remark, lacking="too short", modelled=modelled)
+
+
+def _predicted_step(runs: Numbered, modelled: bool) -> Rows | None:
+    """Of runs whose step was predicted before they began."""
+    rows: list[Row] = []
+    for place, run in runs:
+        foreseen = finite(run.summary.get("predicted_step_ms"))
+        median = finite(section(run.summary, "step_time").get("median"))
+        measured = None if median is None else 1e3 * median
+        if foreseen is not None:
+            rows.append(Row(place, (measured, foreseen), "", _off(foreseen, measured)))
+    series = (Series("measured", 0, "dot"), Series("predicted", 1, "diamond"))
+    says = "The time of a step of {runs}: a dot measured (median), an open diamond predicted."
+    remark = Remark("{count} not as predicted, by at most {most} %.", "Each as predicted, where both are known.", 1e-4)
+    axis = Axis("predicted-step", "step, ms", "ms")
+    return Rows("predicted-step", axis, series, tuple(rows), says, remark, modelled=modelled) if rows else None
 
 
 def _memory(runs: Numbered, modelled: bool) -> Rows | None:

@@ -1,0 +1,153 @@
+"""What `paceline calibrate` measured of a machine, as it stands in a choice of `hardware`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+from .alpha_beta import AlphaBeta
+from .kernels import STREAMS, Rates, Table
+from .rules import CostError
+
+FORMAT = 1
+COSTS = ("module", "graph", "node", "view", "view_back", "parameter", "stepped", "step")
+
+
+@dataclass(frozen=True)
+class Link:
+    """An operation of comm/ among so many workers of one host: what it takes for the bytes that leave a worker."""
+
+    operation: str
+    workers: int
+    fit: AlphaBeta
+
+
+@dataclass(frozen=True)
+class Disk:
+    bandwidth: float  # bytes a second, written and forced to the disk
+    latency: float  # seconds to force a file of a few bytes
+
+
+@dataclass(frozen=True)
+class Calibration:
+    date: str
+    host: str
+    cpu: str
+    cores: int  # that processes may use
+    versions: Mapping[str, str]
+    spread: float  # of repeated measures of the same: interquartile range over median
+    rates: Sequence[Rates]
+    links: Sequence[Link]
+    disk: Disk
+    host_link: float | None  # bytes a second between a device and its host; None: there is no device
+
+    def of(self, threads: int, processes: int) -> Rates:
+        """Of those that were measured, the nearest to so many processes that compute at once, with threads each."""
+        busy = min(processes, max(1, self.cores // threads))
+        return min(
+            self.rates,
+            key=lambda each: (abs(log(each.threads / threads)), abs(log(each.processes / busy)), each.processes),
+        )
+
+    def link(self, operation: str, workers: int) -> AlphaBeta:
+        """Among so many workers, or as many as are nearest. Raises `CostError` for one that was not measured."""
+        found = [each for each in self.links if each.operation == operation]
+        if not found:
+            raise CostError(f"{operation}: is not in the calibration of {self.host}; run paceline calibrate anew")
+        return min(found, key=lambda each: abs(log(each.workers / workers))).fit
+
+    def differs(self, host: str, cpu: str, cores: int) -> list[str]:
+        """What this machine is that the measured one was not, in words; nothing where they are alike."""
+        pairs = (("host", self.host, host), ("CPU", self.cpu, cpu), ("cores", self.cores, cores))
+        return [f"{name} {mine} where it was measured on {its}" for name, its, mine in pairs if its != mine]
+
+
+def plain(calibration: Calibration) -> dict[str, Any]:
+    """For YAML. A table is one text, `sizes seconds` separated by semicolons: thousands of numbers make YAML slow."""
+    return {
+        "format": FORMAT,
+        "date": calibration.date,
+        "host": calibration.host,
+        "cpu": calibration.cpu,
+        "cores": calibration.cores,
+        "versions": dict(calibration.versions),
+        "spread": _short(calibration.spread),
+        "disk": {"bandwidth": _short(calibration.disk.bandwidth), "latency": _short(calibration.disk.latency)},
+        "host_link": None if calibration.host_link is None else _short(calibration.host_link),
+        "links": [
+            {
+                "operation": each.operation,
+                "workers": each.workers,
+                "alpha": _short(each.fit.alpha),
+                "beta": _short(each.fit.beta),
+                "residual": _short(each.fit.residual),
+            }
+            for each in calibration.links
+        ],
+        "rates": [
+            {
+                "threads": each.threads,
+                "processes": each.processes,
+                "costs": {name: _short(cost) for name, cost in each.costs.items()},
+                "tables": {name: _written(table) for name, table in each.tables.items()},
+            }
+            for each in calibration.rates
+        ],
+    }
+
+
+def read(told: Mapping[str, Any]) -> Calibration:
+    """What `plain` gave. Raises `CostError`."""
+    try:
+        if told["format"] != FORMAT:
+            raise CostError(f"format={told['format']}: this version reads {FORMAT}; run paceline calibrate anew")
+        return Calibration(
+            date=str(told["date"]),
+            host=str(told["host"]),
+            cpu=str(told["cpu"]),
+            cores=int(told["cores"]),
+            versions={str(key): str(value) for key, value in told["versions"].items()},
+            spread=float(told["spread"]),
+            rates=[_rates(each) for each in told["rates"]],
+            links=[
+                Link(
+                    str(each["operation"]),
+                    int(each["workers"]),
+                    AlphaBeta(float(each["alpha"]), float(each["beta"]), float(each["residual"])),
+                )
+                for each in told["links"]
+            ],
+            disk=Disk(float(told["disk"]["bandwidth"]), float(told["disk"]["latency"])),
+            host_link=None if told["host_link"] is None else float(told["host_link"]),
+        )
+    except CostError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise CostError(f"calibration: is not as paceline calibrate writes it: {what}") from error
+
+
+def _rates(told: Mapping[str, Any]) -> Rates:
+    tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
+    costs = {name: float(told["costs"][name]) for name in COSTS}
+    if STREAMS not in tables:
+        raise CostError(f"calibration: has no table of {STREAMS}")
+    threads, processes = int(told["threads"]), int(told["processes"])
+    if threads < 1 or processes < 1:
+        raise CostError(f"calibration: threads={threads}, processes={processes}: must be at least 1")
+    return Rates(threads, processes, tables, costs)
+
+
+def _table(name: str, text: str) -> Table:
+    try:
+        return Table(tuple(tuple(float(number) for number in point.split()) for point in text.split(";")))
+    except ValueError as error:
+        raise CostError(f"calibration: table {name}: {error}") from error
+
+
+def _written(table: Table) -> str:
+    return "; ".join(" ".join(f"{number:.4g}" for number in point) for point in table.points)
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.4g}")

@@ -1,0 +1,120 @@
+"""A training step of one worker of a machine that was measured: what it computes and exchanges -> seconds by part.
+
+    step = host + input + turns x (forward + backward + optimizer) + what is exchanged
+
+Everything is traced once (engine/operators.py) and can be costed many times, on other rates and among other numbers of
+workers: `seconds` is a pure function. Workers that share out all cores hide no exchange behind their computation, as
+both take the same cores; where more compute than there are cores, they take turns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .calibration import Calibration
+from .kernels import Kernel, Rates
+
+Kernels = tuple[Kernel, ...]
+FORMULAS = {
+    "compute": "each operator, forward and backward, between the sizes that were measured (docs/calibrate.md)",
+    "tensor": "alpha + S beta for each exchange within a replica",
+    "bubble": "what the schedule leaves idle of the busiest stage, by simulation with the stages' own times",
+    "communication": "alpha + S beta for each exchange of replicas, less what idle cores hide of it",
+    "waiting": "the slowest of the workers that wait for one another, by order statistics",
+    "optimizer": "its operators, and what stepping a parameter takes beside",
+    "input": "gathering the batch's rows",
+    "host": "what a step of the training loop takes beside",
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one worker in a step. Of a pipeline's stage: of all its micro-batches."""
+
+    forward: Kernels
+    backward: Kernels
+    modules: int  # calls of them
+    passes: int = 1  # of these operators: one for each micro-batch
+    optimizer: Kernels = ()
+    stepped: int = 0  # parameters
+    taken: Kernels = ()  # the batch's rows
+    moved: Kernels = ()  # copies of gradients into what is sent, and out of it
+    every: int = 1  # steps from one time that these are moved to the next
+    hooked: int = 0  # parameters whose gradients are handed on as backward makes them
+
+    @property
+    def flops(self) -> float:
+        return self.passes * sum(kernel.flops for kernel in (*self.forward, *self.backward))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """`times` in a step. `nbytes`: those that leave the worker at a time."""
+
+    operation: str
+    workers: int
+    nbytes: float
+    times: float = 1.0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Processes of one host: workers, and servers that are idle for most of the time; threads of each."""
+
+    workers: int
+    servers: int
+    threads: int
+
+    def turns(self, cores: int) -> float:
+        """How many workers have to share a core, or one."""
+        return max(1.0, self.workers * self.threads / cores)
+
+    def rates(self, calibration: Calibration) -> Rates:
+        return calibration.of(self.threads, self.workers)
+
+
+def passes(work: Work, rates: Rates) -> float:
+    """Seconds of forward and backward, of one of several workers that do not have to take turns."""
+    return work.passes * (rates.forward(work.forward, work.modules) + rates.backward(work.backward))
+
+
+def optimizer(work: Work, rates: Rates) -> float:
+    return rates.plain(work.optimizer) + work.stepped * rates.costs["stepped"]
+
+
+def handed_on(work: Work, rates: Rates) -> float:
+    """Of gradients into buckets."""
+    return work.hooked * rates.costs["parameter"] + rates.plain(work.moved) / work.every
+
+
+def exchanged(exchanges: Sequence[Exchange], calibration: Calibration) -> float:
+    return sum(
+        each.times * calibration.link(each.operation, each.workers).seconds(each.nbytes)
+        for each in exchanges
+        if each.workers > 1
+    )
+
+
+def seconds(
+    work: Work,
+    placed: Placed,
+    calibration: Calibration,
+    inside: Sequence[Exchange] = (),
+    between: Sequence[Exchange] = (),
+) -> dict[str, float]:
+    """By part, of `FORMULAS`. `inside`: exchanges within a replica. `between`: those of replicas."""
+    rates, turns = placed.rates(calibration), placed.turns(calibration.cores)
+    parts = {
+        "compute": turns * passes(work, rates),
+        "optimizer": turns * optimizer(work, rates),
+        "input": turns * rates.plain(work.taken),
+        "host": turns * max(rates.costs["step"], 0.0),
+    }
+    if inside:
+        parts["tensor"] = exchanged(inside, calibration)
+    if between or work.hooked:
+        idle = placed.workers * placed.threads < calibration.cores
+        sent = exchanged(between, calibration)
+        if idle:  # buckets travel during the backward pass, which is two thirds of all
+            sent = max(sent - 2 / 3 * parts["compute"], 0.1 * sent)
+        parts["communication"] = sent + turns * handed_on(work, rates)
+    return parts

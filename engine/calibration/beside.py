@@ -1,0 +1,171 @@
+"""What training takes beside kernels, by small models of nothing in particular (see cost.kernels.Rates.costs)."""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from ...comm import Comm
+from ...cost.kernels import Kernel, Rates, Table
+from ...strategies.exchange.buckets import allocate
+from ...strategies.exchange.reducer import Reducer
+from ...strategies.single import Single
+from ...tasks.base import Split
+from ...tasks.partition import ShuffledPartition
+from ...tracking.records import Step
+from ...tracking.run_directory import RunDirectory
+from ..compute import RealCompute
+from ..feed import Batches, Feed
+from ..loop import Job, train
+from ..meters import Meter
+from ..operators import trace
+from ..stop import StopAgreement
+from ..stragglers import NoStragglers
+from .timing import seconds_of
+
+CHAIN, SIDE = 50, 8
+BUDGET = 0.1  # seconds each
+
+
+def costs(comm: Comm, rates: Rates, steps: int, key: str) -> dict[str, float]:
+    """`rates`: with tables alone. `key`: of this measure, among those of the same run."""
+    found: dict[str, float] = {}
+    tables = rates.tables
+    x = torch.ones(256)
+    identities = nn.Sequential(*(nn.Identity() for _ in range(CHAIN)))
+    found["module"] = seconds_of(lambda i: identities(x), BUDGET) / CHAIN
+    grown = torch.ones(256, requires_grad=True)
+    with torch.no_grad():
+        bare = seconds_of(lambda i: _chain(x, torch.neg), BUDGET) / CHAIN
+        found["view"] = seconds_of(lambda i: _chain(x, lambda y: y.view(256)), BUDGET) / CHAIN
+    graphed, back = _both_ways(lambda: _chain(grown, torch.neg))
+    found["graph"] = graphed / CHAIN - bare
+    found["node"] = back / CHAIN - bare
+    layers = nn.Sequential(*(nn.Linear(SIDE, SIDE) for _ in range(CHAIN)))
+    _, back = _both_ways(lambda: layers(torch.ones(SIDE, SIDE, requires_grad=True)), layers.zero_grad)
+    kernels = 2 * tables["product"].seconds((1.0, SIDE, SIDE, SIDE)) + tables["sum"].seconds((float(SIDE * SIDE),))
+    # AddmmBackward makes two products and a sum; beside these there are 4 t, 3 detach and a view
+    found["view_back"] = max(back / CHAIN - kernels - 3 * found["node"], 0.0) / 8
+    found["parameter"] = _of_reducer()
+    found["stepped"] = _of_optimizer(tables)
+    found["step"] = _of_loop(comm, steps, key) - _of_one(replace(rates, costs=found))
+    return found
+
+
+def _chain(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    for _ in range(CHAIN):
+        x = function(x)
+    return x
+
+
+def _both_ways(forward: Callable[[], Tensor], clear: Callable[[], object] = lambda: None) -> tuple[float, float]:
+    """Seconds of forward, and of backward from the sum of what it gives."""
+    ahead: list[float] = []
+    back: list[float] = []
+    for _ in range(60):
+        clear()
+        start = time.perf_counter()
+        out = forward()
+        ahead.append(time.perf_counter() - start)
+        end = out.sum()
+        start = time.perf_counter()
+        end.backward()
+        back.append(time.perf_counter() - start)
+    return median(ahead), median(back)
+
+
+def _of_reducer() -> float:
+    """Of a parameter's hook, and its way into its bucket beside the bytes."""
+    parameters = {str(i): nn.Parameter(torch.ones(16)) for i in range(CHAIN)}
+    some: list[Tensor] = [*parameters.values()]
+
+    def step() -> float:
+        for parameter in some:
+            parameter.grad = None
+        end = torch.stack(some).sum()
+        start = time.perf_counter()
+        end.backward()
+        return time.perf_counter() - start
+
+    bare = median(step() for _ in range(40))
+    reducer = Reducer(parameters, allocate(some, 2**20, 2**20), lambda bucket: None, find_unused=False)
+
+    def reduced() -> float:
+        for parameter in some:
+            parameter.grad = None
+        end = torch.stack(some).sum()
+        start = time.perf_counter()
+        reducer.begin(0.5)
+        reducer.before_backward((end,), True)
+        end.backward()
+        reducer.finish()
+        return time.perf_counter() - start
+
+    return max(median(reduced() for _ in range(40)) - bare, 0.0) / CHAIN
+
+
+def _of_optimizer(tables: Mapping[str, Table]) -> float:
+    """Of a parameter that SGD with momentum steps, beside its three operators."""
+    parameters = [nn.Parameter(torch.ones(16)) for _ in range(CHAIN)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(16)
+    optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9)
+    took = seconds_of(lambda i: optimizer.step(), BUDGET) / CHAIN
+    return max(took - tables["mul_"].seconds((16.0,)) - 2 * tables["add_"].seconds((16.0,)), 0.0)
+
+
+def _of_one(rates: Rates) -> float:
+    """What `_of_loop` computes after all: a model of one small layer, its loss, SGD's step, and taking a batch."""
+    model = nn.Linear(SIDE, SIDE, bias=False)
+    traced = trace(lambda: model(torch.ones(1, SIDE)).sum())
+    taken = 2 * rates.seconds(Kernel("index", (1.0,)))
+    stepped = rates.seconds(Kernel("add_", (1.0,))) + rates.costs["stepped"]
+    return rates.forward(traced.forward, modules=1) + rates.backward(traced.backward) + taken + stepped
+
+
+def _of_loop(comm: Comm, steps: int, key: str) -> float:
+    """Of a step that has next to nothing to compute."""
+    model = nn.Linear(SIDE, SIDE, bias=False)
+    data = Split(torch.ones(64, SIDE), torch.ones(64, 1))
+    strategy = Single()
+    sync = strategy.own_sync()
+    assert sync is not None
+    strategy.prepare(model, lambda outputs, targets: outputs.sum(), comm, sync.before_backward)
+    sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=1e-6), comm)
+    took: list[float] = []
+    run: RunDirectory | None = None
+
+    def recorded(job: Job, before: int, done: int, loss: float | None) -> None:
+        """As a run does: what lies between steps makes them start with other things in the cache."""
+        assert run is not None and loss is not None
+        took.append(meter.last)
+        run.add(Step(done, done / 64, loss, 1 / meter.last, step_time=meter.last, time=meter.seconds))
+
+    partition = ShuffledPartition(len(data), 1, 1, 0)
+    job = Job(
+        strategy=strategy,
+        sync=sync,
+        comm=comm,
+        replica=0,
+        train=data,
+        feed=Feed(Batches(data, partition, 0, 0, lambda *_: None), steps, 0, 0.0),
+        partition=partition,
+        device=torch.device("cpu"),
+        seed=0,
+        draws_as=0,
+        start=0,
+        steps=steps,
+        meter=(meter := Meter(comm, 0, torch.device("cpu"), False)),
+        stop=StopAgreement(comm.board, comm.rank, comm.rank, key, 0),
+        compute=RealCompute(comm, NoStragglers()),
+        after_step=recorded,
+    )
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as root:
+        run = RunDirectory.create(root, "calibration")
+        train(job)
+    return median(took)

@@ -1,0 +1,24 @@
+"""Which machine this is, as far as its speed depends on it."""
+
+import os
+import platform
+from pathlib import Path
+
+from ...cost.calibration import Calibration
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def here_unlike(calibration: Calibration) -> list[str]:
+    """How this machine differs from the one that was measured, in words."""
+    return calibration.differs(platform.node(), cpu_model(), cores())

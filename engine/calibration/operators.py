@@ -1,0 +1,309 @@
+"""The operators that are measured, each at several sizes: generic ones, of no particular model.
+
+Inputs take turns among as many as fill `COLD` bytes, so that they come from where a training step finds them: not from
+the cache that the call before has left.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product as all_of
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...compat.kernels import attention, attention_backward, log_softmax, log_softmax_backward
+from ...cost.kernels import Kernel
+
+aten = torch.ops.aten
+COLD, MOST = 2**23, 24  # bytes, and tensors
+STREAMED = (2**8, 2**12, 2**15, 2**18, 2**21)  # entries
+QUICK = (2**8, 2**15)
+WIDTH = 64  # of rows that are normalised
+IMAGE = 256  # entries of a channel of an image that is pooled
+
+# batches, m, n and k of products
+SIDES = (16, 64, 256, 1024)
+PRODUCTS = (
+    *((1, m, n, k) for m, n, k in all_of(SIDES, SIDES, SIDES)),
+    *((1, m, n, k) for m in (32, 128, 512, 2048) for n, k in ((10, 64), (64, 10), (128, 512), (512, 128), (128, 128))),
+    *((1, n, m, k) for m in (128, 2048) for n, k in ((10, 64), (64, 64), (128, 512), (512, 128), (512, 512))),
+    *((1, n, k, m) for m in (32, 2048, 8192) for n, k in ((10, 64), (64, 64), (256, 64), (128, 512), (512, 512))),
+    *((1, m, n, k) for m, n, k in ((4096, 64, 64), (4096, 256, 64), (4096, 64, 256), (8192, 32, 32))),
+    (16, 64, 64, 32),
+    (64, 64, 64, 16),
+    (64, 128, 128, 16),
+)
+# samples, channels in and out, places, and entries of the kernel
+CONVOLUTIONS = tuple(
+    (samples, *sizes)
+    for samples in (8, 32, 128)
+    for sizes in (
+        (1, 8, 32 * 32, 9),
+        (1, 24, 24 * 24, 25),
+        (3, 64, 16 * 16, 9),
+        (8, 8, 32 * 32, 9),
+        (16, 24, 24 * 24, 9),
+        (24, 24, 24 * 24, 25),
+        (16, 48, 16 * 16, 9),
+        (32, 32, 16 * 16, 9),
+        (48, 96, 12 * 12, 9),
+        (64, 64, 8 * 8, 9),
+        (96, 96, 12 * 12, 9),
+        (64, 128, 8 * 8, 9),
+        (128, 128, 8 * 8, 9),
+        (128, 128, 4 * 4, 9),
+        (256, 256, 4 * 4, 9),
+        (48, 96, 8 * 8, 1),
+        (16, 8, 32 * 32, 1),
+        (3, 48, 8 * 8, 49),
+    )
+)
+ATTENTION = tuple(
+    (heads, tokens, tokens, width)
+    for tokens in (16, 48, 96, 256)
+    for heads, width in ((32, 8), (32, 32), (128, 16), (256, 64))
+    if heads * tokens * tokens < 2**23
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and a call of it."""
+
+    kernel: Kernel
+    call: Callable[[int], object]
+
+
+def cases(quick: bool = False) -> Iterator[Case]:
+    """Each is made when it is its turn, and can be let go of after it."""
+    for sizes in PRODUCTS[::24] if quick else PRODUCTS:
+        yield _product(*sizes, torch.float32)
+    for sizes in PRODUCTS[13:14] if quick else PRODUCTS[:64:5]:
+        yield _product(*sizes, torch.bfloat16)
+    for sizes in CONVOLUTIONS[3:36:16] if quick else CONVOLUTIONS:
+        yield from _convolution(*sizes)
+    for sizes in ATTENTION[:2] if quick else ATTENTION:
+        yield from _attention(*sizes)
+    for name, make in STREAMING.items():
+        for entries in QUICK if quick else STREAMED:
+            yield Case(Kernel(name, (float(entries),)), make(entries))
+
+
+def turns(make: Callable[[], Tensor]) -> list[Tensor]:
+    first = make()
+    held = first.numel() * first.element_size()
+    return [first, *(make() for _ in range(min(MOST, COLD // max(held, 1)) - 1))]
+
+
+def _product(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Case:
+    """Forward, and both products of backward, in turn."""
+    shape = (batch,) if batch > 1 else ()
+    xs, ws, left, right = (
+        turns(lambda rows=rows, columns=columns: torch.randn(*shape, rows, columns, dtype=dtype))
+        for rows, columns in ((m, k), (n, k), (k, m), (k, n))
+    )
+    forms: tuple[Callable[[int], Tensor], ...] = (
+        lambda i: xs[i % len(xs)] @ ws[i % len(ws)].mT,
+        lambda i: xs[i % len(xs)] @ right[i % len(right)],
+        lambda i: left[i % len(left)].mT @ right[i % len(right)],
+    )
+    table = "product" if dtype is torch.float32 else "product_bfloat16"
+    kernel = Kernel(table, (float(batch), float(m), float(n), float(k)), 2.0 * batch * m * n * k)
+    return Case(kernel, lambda i: forms[i % 3](i))
+
+
+def _convolution(samples: int, entering: int, leaving: int, places: int, entries: int) -> Iterator[Case]:
+    side, width = round(places**0.5), round(entries**0.5)
+    xs = turns(lambda: torch.randn(samples, entering, side, side))
+    gs = turns(lambda: torch.randn(samples, leaving, side, side))
+    weight, bias = torch.randn(leaving, entering, width, width), torch.randn(leaving)
+    sizes = (float(samples), float(entering), float(leaving), float(places), float(entries))
+    flops = 2.0 * samples * entering * leaving * places * entries
+    yield Case(
+        Kernel("convolution", sizes, flops), lambda i: F.conv2d(xs[i % len(xs)], weight, bias, padding=width // 2)
+    )
+    for name, to_input in (("convolution_backward", True), ("convolution_to_weights", False)):
+
+        def backward(i: int, to_input: bool = to_input) -> object:
+            return aten.convolution_backward(
+                gs[i % len(gs)],
+                xs[i % len(xs)],
+                weight,
+                [leaving],
+                [1, 1],
+                [width // 2, width // 2],
+                [1, 1],
+                False,
+                [0, 0],
+                1,
+                [to_input, True, True],
+            )
+
+        yield Case(Kernel(name, sizes, (1 + to_input) * flops), backward)
+
+
+def _attention(heads: int, tokens: int, keys: int, width: int) -> Iterator[Case]:
+    qs = turns(lambda: torch.randn(heads // 4, 4, tokens, width))
+    sizes = (float(heads), float(tokens), float(keys), float(width))
+    flops = 4.0 * heads * tokens * keys * width
+    yield Case(Kernel("attention", sizes, flops), lambda i: attention(qs[i % len(qs)]))
+    out, sums = attention(qs[0])
+    yield Case(
+        Kernel("attention_backward", sizes, 2.5 * flops), lambda i: attention_backward(out, qs[i % len(qs)], out, sums)
+    )
+
+
+# -- operators that stream: `entries` of their largest tensor -> a call
+
+Streaming = Callable[[int], Callable[[int], object]]
+
+
+def _of(function: Callable[[Tensor], object], dtype: torch.dtype = torch.float32) -> Streaming:
+    def make(entries: int) -> Callable[[int], object]:
+        xs = turns(lambda: torch.rand(entries).to(dtype))
+        return lambda i: function(xs[i % len(xs)])
+
+    return make
+
+
+def _of_two(function: Callable[[Tensor, Tensor], object]) -> Streaming:
+    def make(entries: int) -> Callable[[int], object]:
+        xs = turns(lambda: torch.rand(entries))
+        return lambda i: function(xs[i % len(xs)], xs[(i + 1) % len(xs)])
+
+    return make
+
+
+def _of_rows(function: Callable[[Tensor], Any], width: int = WIDTH) -> Streaming:
+    def make(entries: int) -> Callable[[int], object]:
+        xs = turns(lambda: torch.randn(entries // width, width))
+        return lambda i: function(xs[i % len(xs)])
+
+    return make
+
+
+def _layer_norm_backward(entries: int) -> Callable[[int], object]:
+    xs = turns(lambda: torch.randn(entries // WIDTH, WIDTH))
+    weight, bias = torch.ones(WIDTH), torch.zeros(WIDTH)
+    _, mean, scale = aten.native_layer_norm(xs[0], [WIDTH], weight, bias, 1e-5)
+
+    def call(i: int) -> object:
+        x = xs[i % len(xs)]
+        return aten.native_layer_norm_backward(x, x, [WIDTH], mean, scale, weight, bias, [True, True, True])
+
+    return call
+
+
+def _images(entries: int) -> list[Tensor]:
+    channels = max(1, min(32, entries // IMAGE))
+    return turns(lambda: torch.randn(max(1, entries // IMAGE // channels), channels, 16, 16))
+
+
+def _batch_norm(entries: int) -> Callable[[int], object]:
+    xs = _images(entries)
+    told = [torch.ones(xs[0].shape[1]) for _ in range(4)]
+    return lambda i: aten.native_batch_norm(xs[i % len(xs)], *told, True, 0.1, 1e-5)
+
+
+def _batch_norm_backward(entries: int) -> Callable[[int], object]:
+    xs = _images(entries)
+    told = [torch.ones(xs[0].shape[1]) for _ in range(5)]
+
+    def call(i: int) -> object:
+        x = xs[i % len(xs)]
+        return aten.native_batch_norm_backward(x, x, *told, True, 1e-5, [True, True, True])
+
+    return call
+
+
+def _max_pool(entries: int) -> Callable[[int], object]:
+    xs = _images(entries)
+    return lambda i: aten.max_pool2d_with_indices(xs[i % len(xs)], [2, 2], [2, 2])
+
+
+def _max_pool_backward(entries: int) -> Callable[[int], object]:
+    xs = _images(entries)
+    out, at = aten.max_pool2d_with_indices(xs[0], [2, 2], [2, 2])
+    backward = aten.max_pool2d_with_indices_backward
+    return lambda i: backward(out, xs[i % len(xs)], [2, 2], [2, 2], [0, 0], [1, 1], False, at)
+
+
+def _rows(entries: int) -> tuple[Tensor, Tensor]:
+    """A table of 4 MB, or of what is looked up, and which rows."""
+    rows = max(entries // WIDTH, 1)
+    return torch.randn(max(rows, 2**14), WIDTH), torch.randint(max(rows, 2**14), (rows,))
+
+
+def _embedding(entries: int) -> Callable[[int], object]:
+    table, rows = _rows(entries)
+    return lambda i: aten.embedding(table, rows)
+
+
+def _embedding_backward(entries: int) -> Callable[[int], object]:
+    rows = max(entries // WIDTH, 1)
+    gradient, looked_up = torch.randn(rows, WIDTH), torch.randint(rows, (rows,))
+    return lambda i: aten.embedding_dense_backward(gradient, looked_up, rows, -1, False)
+
+
+def _index(entries: int) -> Callable[[int], object]:
+    table, rows = _rows(entries)
+    return lambda i: table[rows]
+
+
+def _nll(entries: int) -> Callable[[int], object]:
+    xs, labels = turns(lambda: torch.randn(entries // WIDTH, WIDTH)), torch.zeros(entries // WIDTH, dtype=torch.long)
+    return lambda i: aten.nll_loss_forward(xs[i % len(xs)], labels, None, 1, -100)
+
+
+def _nll_backward(entries: int) -> Callable[[int], object]:
+    x, labels = torch.randn(entries // WIDTH, WIDTH), torch.zeros(entries // WIDTH, dtype=torch.long)
+    loss, weight = aten.nll_loss_forward(x, labels, None, 1, -100)
+    return lambda i: aten.nll_loss_backward(loss, x, labels, None, 1, -100, weight)
+
+
+def _adam(entries: int) -> Callable[[int], object]:
+    parameter = torch.nn.Parameter(torch.randn(entries))
+    parameter.grad = torch.randn(entries)
+    optimizer = torch.optim.Adam([parameter], fused=True)
+    return lambda i: optimizer.step()
+
+
+STREAMING: dict[str, Streaming] = {
+    "mul": _of_two(lambda x, y: x * y),
+    "add": _of_two(lambda x, y: x + y),
+    "mul_": _of(lambda x: x.mul_(0.999)),
+    "add_": _of_two(lambda x, y: x.add_(y, alpha=1e-6)),
+    "copy_": _of_two(lambda x, y: x.copy_(y)),
+    "relu": _of(F.relu),
+    "threshold_backward": _of_two(lambda x, y: aten.threshold_backward(x, y, 0)),
+    "gelu": _of(F.gelu),
+    "gelu_backward": _of_two(lambda x, y: aten.gelu_backward(x, y)),
+    "exp": _of(torch.exp),
+    "cat": _of(lambda x: torch.cat([x[: len(x) // 2], x[len(x) // 2 :]])),
+    "transposed": _of_rows(lambda x: x.t().contiguous()),
+    "sum": _of_rows(lambda x: x.sum(0)),
+    "mean": _of(torch.mean),
+    "native_layer_norm": _of_rows(
+        lambda x: aten.native_layer_norm(x, [WIDTH], torch.ones(WIDTH), torch.zeros(WIDTH), 1e-5)
+    ),
+    "native_layer_norm_backward": _layer_norm_backward,
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "max_pool2d_with_indices": _max_pool,
+    "max_pool2d_with_indices_backward": _max_pool_backward,
+    "upsample_nearest2d": lambda entries: (
+        lambda xs: lambda i: aten.upsample_nearest2d(xs[i % len(xs)], [32, 32], None, None)
+    )(_images(max(entries // 4, IMAGE))),
+    "_log_softmax": _of_rows(log_softmax),
+    "_log_softmax_backward_data": _of_rows(lambda x: log_softmax_backward(x, x)),
+    "nll_loss_forward": _nll,
+    "nll_loss_backward": _nll_backward,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "index": _index,
+    "bernoulli_": _of(lambda x: x.bernoulli_(0.5)),
+    "topk": _of(lambda x: x.abs().topk(max(1, len(x) // 100))),
+    "adam": _adam,
+}

@@ -1,0 +1,165 @@
+"""What a worker exchanges with those of other replicas in a step, by its sync mode: which operations, how often, and
+what it computes for them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..cost.kernels import Kernel
+from ..cost.predicted import NotPredicted
+from ..cost.worker import Exchange, Kernels
+from ..strategies.base import World, payload
+from ..strategies.exchange.buckets import grouped
+from ..strategies.exchange.collectives import Collective
+from ..strategies.exchange.collectives.fabric import Fabric
+from ..strategies.exchange.collectives.shared_memory import SharedMemory
+from ..strategies.exchange.compress import Compressor, Dense, Summed
+from ..strategies.exchange.compress.base import Slot, Vector, vector_of
+from ..strategies.single import LocalUpdate
+from ..strategies.sync.bsp import BSP, NaiveBSP
+from ..strategies.sync.downpour import Downpour
+from ..strategies.sync.easgd import EASGD
+from ..strategies.sync.gossip import Gossip
+from ..strategies.sync.hogwild import Hogwild
+from ..strategies.sync.independent import Independent
+from ..strategies.sync.local_sgd import LocalSGD
+from ..strategies.sync.parameter_server import ParameterServer
+from ..strategies.sync.push_sum import PushSum
+from ..strategies.sync.ssp import SSP
+from .build import Parts
+from .experiment import Experiment
+from .operators import Recorder
+
+
+@dataclass(frozen=True)
+class Between:
+    """`moved`: operators on what is exchanged, each `every` steps; `hooked`: parameters that are handed on one by one.
+
+    `served`: whether servers step at each push (each), or once all have pushed (all); None without servers.
+    """
+
+    exchanges: tuple[Exchange, ...] = ()
+    moved: Kernels = ()
+    every: int = 1
+    hooked: int = 0
+    served: str | None = None
+
+
+def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], replicas: int) -> Between:
+    """Of a worker with these parameters among so many replicas. Raises `NotPredicted`."""
+    sync, name = parts.sync, experiment.sync.name
+    for group, usual in (("aggregate", "mean"), ("attack", "none")):
+        if (chosen := experiment.choice(group).name) != usual:
+            raise NotPredicted(f"{group}={chosen}: what joining the gradients of all takes has no formula here")
+    entries, size = sum(each.numel() for each in trained), float(payload(trained))
+    match sync:
+        case LocalUpdate() | Independent():
+            return Between()
+        case Hogwild() if experiment.sync.knobs["lock"] == "none":
+            return Between()
+        case BSP() if sync.shard != "none":
+            raise NotPredicted(f"sync.shard={sync.shard}: what its optimizer's shards take beside was not measured")
+        case BSP() if replicas > 1:
+            buckets = [
+                vector_of(trained[i] for i in members) for members in grouped(trained, sync.capacity, sync.first)
+            ]
+            return _summed(sync.compress, sync.collective, buckets, replicas, hooked=len(trained))
+        case NaiveBSP() if replicas > 1:
+            return _summed(Dense(), sync.collective, [vector_of([each]) for each in trained], replicas)
+        case BSP() | NaiveBSP():
+            return Between()
+        case LocalSGD() if replicas == 1:
+            return Between()
+        case LocalSGD() if sync.switch_step:
+            raise NotPredicted(f"sync.switch_step={sync.switch_step}: steps before and after it take different times")
+        case LocalSGD() | EASGD():
+            found = _summed(sync.compress, sync.collective, [vector_of(trained)], replicas)
+            passes = 4 if isinstance(sync, EASGD) or sync.outer_lr is not None else 1
+            return _each(found, sync.period, _passes(passes, entries))
+        case Gossip() if not isinstance(sync.compress, Dense):
+            raise NotPredicted("sync=gossip with compress: what neighbours keep of each other has no formula here")
+        case Gossip() | PushSum():
+            cost = sync.cost(trained, World(replicas, hosts=(0,) * replicas))
+            assert cost is not None
+            sent = sum(cost.worker.values()) * sync.period
+            times = max(1, round(sent / size))
+            exchanges = (Exchange("send", replicas, sent / times, times / sync.period),) if replicas > 1 else ()
+            return Between(exchanges, _passes(1 + 2 * times, entries), sync.period)
+        case ParameterServer() | Downpour() | SSP() if isinstance(sync.compress, Dense):
+            if sync.servers > 1:
+                raise NotPredicted(
+                    "sync.servers: how several servers share the cores was not tried against measurements"
+                )
+            if isinstance(sync, Downpour) and (sync.n_push, sync.n_fetch) != (1, 1):
+                raise NotPredicted(f"sync={name}: steps with and without a push take different times")
+            return Between(
+                (Exchange("send", 2, size, 2.0),),
+                _passes(1, entries),
+                served="all" if isinstance(sync, ParameterServer) else "each",
+            )
+        case _:
+            raise NotPredicted(f"sync={name}: with these knobs, what its messages take has no formula here")
+
+
+def _each(found: Between, period: int, moved: Kernels) -> Between:
+    exchanges = tuple(Exchange(e.operation, e.workers, e.nbytes, e.times / period) for e in found.exchanges)
+    return Between(exchanges, (*found.moved, *moved), period)
+
+
+def _passes(times: int, entries: int) -> Kernels:
+    return (Kernel("add_", (float(max(entries, 1)),)),) * times
+
+
+def _summed(
+    compress: Compressor, collective: Collective, vectors: Sequence[Vector], replicas: int, hooked: int = 0
+) -> Between:
+    """Each vector is summed over the replicas, as its message where it is compressed."""
+    exchanges: list[Exchange] = []
+    moved: list[Kernel] = []
+    for vector in vectors:
+        moved.append(Kernel("mul_", (float(vector.n),)))
+        if isinstance(compress, Summed | Dense):
+            sizes = [vector.nbytes] if isinstance(compress, Dense) else compress.of_total(vector)
+            for nbytes in sizes:
+                exchanges += _sum(collective, nbytes, replicas)
+        else:
+            nbytes = (replicas - 1) * compress.nbytes(vector)
+            exchanges.append(Exchange("all_gather", replicas, nbytes))
+        if not isinstance(compress, Dense):
+            moved += _compressing(compress, vector, replicas)
+    return Between(tuple(exchanges), tuple(moved), hooked=hooked)
+
+
+def _sum(collective: Collective, nbytes: float, replicas: int) -> list[Exchange]:
+    world = World(replicas, hosts=(0,) * replicas)
+    traffic = sum(collective.traffic(nbytes, world).values())
+    if isinstance(collective, Fabric | SharedMemory):
+        return [Exchange("all_reduce", replicas, traffic)]
+    return [
+        Exchange("send", replicas, phase.sharing * phase.nbytes, phase.steps)
+        for phase in collective.phases(nbytes, world)
+    ]
+
+
+def _compressing(compress: Compressor, vector: Vector, replicas: int) -> Kernels:
+    """The operators of one message and of what is read of the others', found by making one of noise."""
+    with torch.random.fork_rng(devices=[]):
+        x = torch.randn(vector.n, generator=torch.Generator().manual_seed(0)).to(vector.dtype)
+    slot = Slot("predicted", vector, 0, replicas)
+    with torch.no_grad(), Recorder() as recorder:
+        if isinstance(compress, Summed):
+            feedback = compress.feedback
+            p = x if feedback is None else feedback.add(x, slot)
+            for _ in compress.total(p.clone(), torch.empty_like(p), slot):
+                pass
+        else:
+            p = x if compress.feedback is None else compress.feedback.add(x, slot)
+            message = compress.encode(p, slot)
+            if compress.feedback is not None:
+                compress.feedback.keep(p, compress.decode(message, vector), slot)
+            for _ in range(replicas):
+                x.add_(compress.decode(message, vector))
+    return tuple(recorder.kernels)

@@ -1,0 +1,54 @@
+"""A pipeline's step on a machine that was measured: its schedule, simulated with each stage's own times."""
+
+import torch
+from torch import Tensor, nn
+
+from ..compat.dynamo import without_dynamo
+from ..cost.calibration import Calibration
+from ..cost.predicted import NotPredicted
+from ..cost.worker import Placed
+from ..strategies.base import PassTime
+from .build import Parts
+from .compute import without_data
+from .fits import batch_of
+from .memory import AttentionOf
+from .operators import Traced, trace
+
+
+@without_dynamo()
+def pipelined(
+    parts: Parts, batch_size: int, found: dict[str, float], placed: Placed, calibration: Calibration
+) -> dict[str, float]:
+    """`found`: of the busiest stage, by part, with all its micro-batches -> with the schedule's bubble. The stages of
+    all replicas share the cores: a step takes at least all that they compute over the cores there are.
+    """
+    rates, link = placed.rates(calibration), calibration.link("send", 2)
+    traced: dict[tuple[object, ...], Traced] = {}
+
+    def time(part: int, inputs: Tensor, chunk: int) -> PassTime:
+        key = (part, tuple(inputs.shape), inputs.requires_grad, chunk)
+        if key not in traced:
+            traced[key] = _passes(parts.modules[part], inputs, chunk)
+        each = traced[key]
+        modules = sum(1 for _ in parts.modules[part].modules())
+        back = rates.backward(each.backward)
+        return PassTime(rates.forward(each.forward, modules), back, back / 2 if inputs.requires_grad else 0.0)
+
+    def message(nbytes: int, one: int, other: int) -> float:
+        return link.seconds(nbytes)
+
+    inputs, _ = batch_of(parts.data.spec, batch_size)
+    parts.model.train()
+    with AttentionOf(torch.device("cpu")):
+        simulation = parts.strategy.simulate(parts.modules, inputs, time, message)
+    if simulation is None:
+        raise NotPredicted("the strategy has no schedule")
+    step, most = simulation.seconds / simulation.steps, max(simulation.busy) / simulation.steps
+    shared = sum(simulation.busy) / simulation.steps * parts.layout.replicas * placed.threads / calibration.cores
+    return found | {"compute": most, "bubble": max(step, shared) - most}
+
+
+def _passes(part: nn.Module, inputs: Tensor, chunk: int) -> Traced:
+    module = without_data(part)
+    x = inputs.detach().to("meta").requires_grad_(inputs.requires_grad)
+    return trace(lambda: module(x, chunk))

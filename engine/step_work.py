@@ -1,0 +1,92 @@
+"""What one worker does in a step, of each part of a configuration: traced once, on the meta device."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..batches import Samples, tensors_of
+from ..compat.dynamo import without_dynamo
+from ..cost.kernels import Kernel
+from ..cost.worker import Exchange, Work
+from ..strategies.base import Traffic, payload
+from . import memory
+from .build import MakeOptimizer, Parts
+from .experiment import Experiment
+from .fits import batch_of, checked_loss, model_takes
+from .operators import Traced, recorded, trace
+
+OPERATIONS = {  # by which operation of comm/ a primitive of the ledger is measured
+    "all_reduce": "all_reduce",
+    "shared_memory": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "send": "send",
+}
+
+
+@without_dynamo()
+def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
+    """Of each part's worker: its passes, its optimizer, and the batch."""
+    inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
+    device, strategy = torch.device("cpu"), parts.strategy
+    parts.model.train()
+    loss = checked_loss(experiment, parts.modules[strategy.loss_part], parts.data.spec, parts.task)
+    found: list[Work] = []
+    with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device):
+        for module, passes in zip(
+            parts.modules, strategy.rehearse(parts.modules, inputs, targets, loss, device), strict=True
+        ):
+            found.append(_work(module, [trace(each.forward) for each in passes]))
+    entries = _entries(inputs), max(_entries(targets), 1.0)
+    taken = tuple(Kernel("index", (experiment.batch_size * each,)) for each in entries)
+    return [replace(work, taken=taken) for work in found]
+
+
+def _entries(samples: Samples) -> float:
+    """Of one sample."""
+    return float(sum(each[0].numel() for each in tensors_of(samples)))
+
+
+def _work(module: nn.Module, passes: Sequence[Traced]) -> Work:
+    return Work(
+        forward=tuple(kernel for each in passes for kernel in each.forward),
+        backward=tuple(kernel for each in passes for kernel in each.backward),
+        modules=len(passes) * sum(1 for _ in module.modules()),
+    )
+
+
+def stepped(work: Work, module: nn.Module, make_optimizer: MakeOptimizer, fused: bool) -> Work:
+    """With the optimizer's step of this module's parameters."""
+    parameters = [
+        nn.Parameter(torch.empty_like(each, device="meta")) for each in module.parameters() if each.requires_grad
+    ]
+    optimizer = make_optimizer(parameters)
+    if fused and type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        kernels = (Kernel("adam", (float(sum(each.numel() for each in parameters)),)),)
+        return replace(work, optimizer=kernels, stepped=0)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()  # makes what it keeps
+    return replace(work, optimizer=recorded(optimizer.step), stepped=len(parameters))
+
+
+def exchanges(sent: Sequence[Traffic], workers: int) -> list[Exchange]:
+    """`sent`: what leaves a worker each time, by primitive."""
+    return [
+        Exchange(OPERATIONS[primitive], workers, nbytes)
+        for traffic in sent
+        for primitive, nbytes in traffic.items()
+        if nbytes
+    ]
+
+
+def trained(module: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def copies(parameters: Sequence[Tensor]) -> tuple[Kernel, ...]:
+    """Of gradients into a bucket."""
+    return (Kernel("mul_", (max(payload(parameters) / 4, 1.0),)),)

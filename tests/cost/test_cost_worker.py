@@ -1,0 +1,75 @@
+"""A worker's step on a machine that was measured, and the slowest of several."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paceline.cost.alpha_beta import AlphaBeta
+from paceline.cost.calibration import Calibration, Disk, Link
+from paceline.cost.expected import expected_maximum
+from paceline.cost.kernels import Kernel, Rates, Table
+from paceline.cost.rules import CostError
+from paceline.cost.worker import FORMULAS, Exchange, Placed, Work, seconds
+
+COSTS = {"module": 0.0, "graph": 0.0, "node": 0.0, "view": 0.0, "view_back": 0.0}
+COSTS |= {"parameter": 1e-4, "stepped": 2e-4, "step": 1e-3}
+RATES = Rates(1, 2, {"mul": Table(((1.0, 1e-6), (1e6, 1.0)))}, COSTS)
+FOUR = Calibration(
+    "", "lab", "", 4, {}, 0.0, [RATES], [Link("all_reduce", 2, AlphaBeta(1e-3, 1e-6, 0.0))], Disk(1.0, 1.0), None
+)
+SECOND = Kernel("mul", (1e6,))
+WORK = Work(forward=(SECOND,), backward=(SECOND, SECOND), modules=0, optimizer=(SECOND,), stepped=5)
+
+
+def test_a_step_is_its_operators_and_what_it_takes_beside() -> None:
+    found = seconds(WORK, Placed(1, 0, 1), FOUR)
+    assert found == pytest.approx({"compute": 3.0, "optimizer": 1.001, "input": 0.0, "host": 1e-3})
+    assert found.keys() <= FORMULAS.keys()
+
+
+def test_workers_without_a_core_of_their_own_take_turns() -> None:
+    one, eight = (seconds(WORK, Placed(workers, 0, 1), FOUR) for workers in (4, 8))
+    assert all(eight[name] == pytest.approx(2 * part) for name, part in one.items())
+
+
+def test_an_exchange_is_hidden_behind_backward_only_where_cores_are_idle() -> None:
+    sums = [Exchange("all_reduce", 2, 1e6, 2.0)]  # 2.002 s, as long as backward
+    busy, idle = (seconds(WORK, Placed(2, 0, threads), FOUR, between=sums)["communication"] for threads in (2, 1))
+    assert busy == pytest.approx(2.002)
+    assert idle == pytest.approx(0.1 * 2.002)  # the last bucket
+
+
+def test_gradients_are_handed_on_and_copied_as_often_as_they_travel() -> None:
+    hooked = seconds(replace(WORK, hooked=10), Placed(1, 0, 1), FOUR)["communication"]
+    assert hooked == pytest.approx(10 * 1e-4)
+    moved = seconds(replace(WORK, moved=(SECOND,), every=4, hooked=1), Placed(1, 0, 1), FOUR)["communication"]
+    assert moved == pytest.approx(1e-4 + 1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "draw"),
+    [
+        ("exponential", {"base": 1.0, "scale": 0.5}, lambda rng, n: 1 + 0.5 * rng.standard_exponential(n)),
+        ("exponential", {"base": 0.2, "scale": 0.5}, lambda rng, n: 0.2 + 0.5 * rng.standard_exponential(n)),
+        ("lognormal", {"sigma": 0.5}, lambda rng, n: np.exp(0.5 * rng.standard_normal(n))),
+        ("pareto", {"alpha": 4.0}, lambda rng, n: 1 + rng.pareto(4.0, n)),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 4])
+def test_the_slowest_is_as_slow_as_drawn_ones_are(kind: str, knobs: dict[str, Any], draw: Any, workers: int) -> None:
+    rng = np.random.default_rng(3)
+    for least in (0.0, 1.0):
+        drawn = np.maximum(draw(rng, (200_000, workers)).max(axis=1), least)
+        error = drawn.std() / len(drawn) ** 0.5
+        assert expected_maximum(kind, knobs, workers, least) == pytest.approx(drawn.mean(), abs=6 * error)
+
+
+def test_what_has_no_distribution_or_no_mean_is_refused() -> None:
+    assert expected_maximum("one_slow", {"worker": 1, "factor": 4.0}, 2) == 4.0
+    assert expected_maximum("one_slow", {"worker": 3, "factor": 4.0}, 2) == 1.0
+    with pytest.raises(CostError, match="infinite"):
+        expected_maximum("pareto", {"alpha": 1.0}, 2)
+    with pytest.raises(CostError, match="stragglers=mine"):
+        expected_maximum("mine", {}, 2)
