@@ -77,7 +77,7 @@ def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], rep
             raise NotPredicted(f"sync.switch_step={sync.switch_step}: steps before and after it take different times")
         case LocalSGD() | EASGD():
             found = _summed(sync.compress, sync.collective, [vector_of(trained)], replicas)
-            passes = 4 if isinstance(sync, EASGD) or sync.outer_lr is not None else 1
+            passes = 3 if isinstance(sync, EASGD) or sync.outer_lr is not None else 0
             return _each(found, sync.period, _passes(passes, entries))
         case Gossip() if not isinstance(sync.compress, Dense):
             raise NotPredicted("sync=gossip with compress: what neighbours keep of each other has no formula here")

@@ -86,7 +86,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        self.kernels.append(kernel_of(func, args, kwargs, out))
+        if func.namespace != "profiler":  # an optimizer's marks for torch's profiler
+            self.kernels.append(kernel_of(func, args, kwargs, out))
         return out
 
 

@@ -999,6 +999,30 @@ MUTATIONS = [
         "tests/engine/test_step_time.py -k two_hosts",
     ),
     Mutation(
+        "cost/kernels.py",
+        "return seconds[-1] * size / sizes[-1]",
+        "return seconds[-1]",
+        "tests/cost/test_cost_kernels.py -k stream_is_linear",
+    ),
+    Mutation(
+        "cost/alpha_beta.py",
+        "rows = np.stack([1 / seconds, nbytes / seconds], axis=1)",
+        "rows = np.stack([np.ones(len(seconds)) / seconds.mean(), nbytes / seconds.mean()], axis=1)",
+        "tests/cost/test_cost_kernels.py -k relative_residuals",
+    ),
+    Mutation(
+        "cost/worker.py",
+        "return max(1.0, self.workers * self.threads / cores)",
+        "return 1.0",
+        "tests/cost/test_cost_worker.py -k take_turns",
+    ),
+    Mutation(
+        "engine/operators.py",
+        "if operation.is_view or name in MAKES_NOTHING:",
+        "if name in MAKES_NOTHING:",
+        "tests/engine/test_operators.py -k views_take",
+    ),
+    Mutation(
         "cost/predicted.py",
         "return self.flops / (self.seconds * self.workers * self.peak)",
         "return self.flops / (self.seconds * self.peak)",

@@ -26,6 +26,7 @@ PAGES = (
     "docs/advise.md",
     "docs/memory.md",
     "docs/cost.md",
+    "docs/calibrate.md",
     "docs/sync_modes.md",
     "docs/sweeps.md",
 )
@@ -121,6 +122,8 @@ def shortened(words: list[str]) -> list[str]:
         return [*words[:2], "--resume", "--name", "sync_modes"]  # as it was defined before, shortened
     if words[1] == "advise" and "--race" in words:
         return [*words, "tracking=none", "epochs=1", "--seeds", "2", "--target", "0.1"]
+    if words[1] == "calibrate":
+        return [*words, "--quick", "--force"]
     if words[1] not in ("train", "sweep") or "--dry-run" in words:
         return words
     if "--resume" in words:  # goes on as it was: of a run only `steps` may change

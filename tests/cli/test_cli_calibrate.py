@@ -1,0 +1,93 @@
+"""`paceline calibrate`: what it writes, and when it writes nothing."""
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from measured_machines import machine
+
+from paceline.cost.calibration import Calibration, read
+from paceline.cost.kernels import Table
+from paceline.engine.calibration import session
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Calibration:
+    """As if it had been measured in no time."""
+    spread = getattr(request, "param", 0.01)
+    told = yaml.safe_load((machine(tmp_path / "made") / "hardware" / "lab.yaml").read_text())["calibration"]
+    found = read(told)
+    tables = found.rates[0].tables
+    streams = dict.fromkeys(("relu", "gelu", "_log_softmax", "native_layer_norm", "native_batch_norm", "copy_", "adam"))
+    product = Table(((1.0, 8.0, 8.0, 8.0, 1e-5), (1.0, 64.0, 64.0, 64.0, 1e-4)))
+    whole = {"product": product, **tables, **{name: tables["mul"] for name in streams}}
+    calibration = replace(found, rates=[replace(found.rates[0], tables=whole)], spread=spread)
+    points = {"links": [[link.operation, 2, [[1e3, 1e-5], [1e6, 1e-3]]] for link in calibration.links]}
+
+    def instead(quick: bool, told: Any) -> tuple[Calibration, dict[str, Any]]:
+        told("links", 0.5)
+        return calibration, points
+
+    monkeypatch.setattr(session, "calibrate", instead)
+    return calibration
+
+
+def test_it_writes_a_choice_and_a_picture_that_plan_can_use(paceline, here: Path, measured: Calibration) -> None:
+    ended = paceline("calibrate", "--out", "mine/hardware/lab.yaml")
+    assert ended.status == 0 and "50%  measuring links" in ended.err
+    assert "use it: paceline plan --config-dir mine hardware=lab" in ended.out
+    assert read(yaml.safe_load((here / "mine/hardware/lab.yaml").read_text())["calibration"]).host == measured.host
+    titles = [each.text for each in ET.fromstring((here / "mine/hardware/lab.svg").read_text()).iter()]
+    assert any("2 workers: alpha + S beta" in (title or "") for title in titles)
+    plan = paceline("plan", "--config-dir", "mine", "hardware=lab", "--format", "json")
+    assert json.loads(plan.out)["step"]["seconds"] > 0
+    shown = paceline("plan", "--config-dir", "mine", "hardware=lab").out
+    assert "predicted step: " in shown and "processes of this CPU" in shown and "tables" not in shown
+    refused = paceline("plan", "--config-dir", "mine", "hardware=lab", "--tokens", "1e9")
+    assert (
+        refused.status == 2 and "--tokens: a step's time is not predicted: samples of these data have no" in refused.err
+    )
+
+
+@pytest.mark.parametrize("measured", [0.4], indirect=True)
+@pytest.mark.usefixtures("measured")
+def test_a_machine_that_was_not_left_alone_is_exit_code_3(paceline, here: Path) -> None:
+    ended = paceline("calibrate")
+    assert ended.status == 3 and "spread by 40%" in ended.last and "--force" in ended.last
+    assert not (here / "conf-of-mine").exists()
+    forced = paceline("calibrate", "--force", "--format", "json")
+    assert forced.status == 0 and "was not left alone" in forced.err
+    assert Path(json.loads(forced.out)["file"]).parent == Path("conf-of-mine/hardware")
+
+
+def test_a_launcher_is_refused(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    ended = paceline("calibrate")
+    assert ended.status == 2 and "SLURM_PROCID=0: a launcher started this process" in ended.err
+
+
+def test_a_file_that_is_no_choice_is_refused(paceline) -> None:
+    ended = paceline("calibrate", "--out", "lab.json")
+    assert ended.status == 2 and "--out lab.json: a choice of hardware is a file DIR/hardware/NAME.yaml" in ended.err
+
+
+@pytest.mark.slow
+def test_a_quick_look_at_this_machine_measures_all_that_there_is(paceline, here: Path) -> None:
+    assert paceline("calibrate", "--quick", "--force", "--out", "mine/hardware/lab.yaml").status == 0
+    found = read(yaml.safe_load((here / "mine/hardware/lab.yaml").read_text())["calibration"])
+    assert {link.workers for link in found.links} >= {2, 3, 4}
+    assert {(rates.threads, rates.processes) for rates in found.rates} == {*session.conditions(found.cores)}
+    for rates in found.rates:
+        assert {"product", "product_bfloat16", "convolution_backward", "attention", "index", "adam"} <= {*rates.tables}
+    assert paceline("plan", "--config-dir", "mine", "hardware=lab", "model=gpt", "data=text").status == 0
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"), [(1, [(1, 1)]), (2, [(1, 1), (2, 1), (1, 2)]), (8, [(1, 1), (8, 1), (4, 2), (2, 4), (1, 8)])]
+)
+def test_cores_are_shared_out_to_more_and_more_processes(cores: int, expected: list[tuple[int, int]]) -> None:
+    assert session.conditions(cores) == expected

@@ -1,0 +1,152 @@
+"""Steps on a machine that was measured: what each strategy and sync mode adds, and what a run keeps of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from measured_machines import MILLI, machine
+
+from paceline import engine
+from paceline.cost.predicted import NotPredicted, PredictedStep
+from paceline.engine.calibration.machine import cores
+from paceline.engine.errors import ConfigError
+
+# flat, two layers: 1 ms for each of addmm, relu, addmm, log_softmax, nll_loss; back nll_loss, log_softmax, 2 products
+# and a sum, relu's, a product and a sum
+FORWARD, BACKWARD = 5, 8
+LAYERS = ["model.hidden=[8]"]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return machine(tmp_path_factory.mktemp("lab"))
+
+
+def predicted(lab: Path, *overrides: str) -> PredictedStep:
+    prepared = engine.prepare(["hardware=lab", "hardware.threads=1", *LAYERS, *overrides], lab)
+    return prepared.step_time(prepared.plan())
+
+
+def test_a_step_of_one_worker_is_its_operators(lab: Path) -> None:
+    step = predicted(lab, "strategy=single")
+    assert step.parts["compute"] == pytest.approx((FORWARD + BACKWARD) * MILLI)
+    assert step.parts["input"] == pytest.approx(2 * MILLI)  # inputs and targets
+    assert step.parts["host"] == pytest.approx(MILLI)
+    assert step.parts["optimizer"] == pytest.approx(4 * 3 * MILLI)  # momentum: two operators, weights: one
+    assert step.seconds == pytest.approx(sum(step.parts.values())) and "communication" not in step.parts
+    assert step.record()["how"].endswith("2026-11-01 10:00") and step.record()["formulas"].keys() == step.parts.keys()
+    assert (step.samples, step.tokens, step.mfu) == (32, None, None)
+    with pytest.raises(NotPredicted, match="no tokens"):
+        step.of_tokens(1e9)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "exchanges", "moved"),
+    [
+        ("sync=bsp", 1, 1),
+        ("sync=bsp_naive", 4, 4),
+        ("sync=local_sgd sync.period=4", 1 / 4, 1 / 4),
+        ("sync=diloco sync.period=2", 1 / 2, 4 / 2),
+        ("sync=independent", 0, 0),
+        ("sync=gossip_exponential hardware.workers=2", 1, 3),
+    ],
+)
+def test_replicas_exchange_as_often_as_their_mode_does(
+    lab: Path, overrides: str, exchanges: float, moved: float
+) -> None:
+    parts = predicted(lab, "hardware.workers=2", *overrides.split()).parts
+    assert parts.get("communication", 0.0) == pytest.approx(MILLI * (10 * exchanges + moved))
+
+
+def test_more_workers_than_cores_take_turns(lab: Path) -> None:
+    two, eight = (predicted(lab, f"hardware.workers={n}", "sync=independent") for n in (2, 8))
+    turns = max(1.0, 8 / cores())
+    assert eight.parts["compute"] == pytest.approx(turns * two.parts["compute"])
+    assert eight.samples == 4 * two.samples
+
+
+def test_a_server_is_waited_for(lab: Path) -> None:
+    one = predicted(lab, "sync=asp", "hardware.workers=1")
+    assert one.parts["communication"] == pytest.approx(2 * 10 * MILLI)  # a push, a fetch
+    assert one.parts["waiting"] >= 12 * MILLI * 0.999  # the server's optimizer
+    assert one.parts["optimizer"] == 0.0
+
+
+def test_a_pipeline_has_a_bubble_and_tensor_parallel_workers_their_sums(lab: Path) -> None:
+    piped = predicted(lab, "strategy=pipeline", "hardware.workers=2", "strategy.micro_batches=2")
+    assert piped.parts["bubble"] > 0 and "tensor" not in piped.parts
+    cut = predicted(lab, "strategy=tensor", "hardware.workers=2", "model.hidden=[8,8]")
+    assert cut.parts["tensor"] >= 10 * MILLI and "bubble" not in cut.parts
+
+
+def test_messages_of_a_compressor_take_its_operators(lab: Path) -> None:
+    plain, squeezed = (predicted(lab, "hardware.workers=2", f"compress={rule}") for rule in ("none", "topk"))
+    assert squeezed.parts["communication"] > plain.parts["communication"] + 3 * MILLI
+
+
+def test_the_slowest_worker_is_waited_for(lab: Path) -> None:
+    slow = predicted(lab, "hardware.workers=2", "stragglers=one_slow", "stragglers.factor=3")
+    assert slow.parts["waiting"] == pytest.approx(2 * slow.parts["compute"])
+    spread = predicted(lab, "hardware.workers=2", "stragglers=exponential", "stragglers.scale=0.5")
+    assert spread.parts["waiting"] == pytest.approx(0.5 * (1 + 1 / 2) * spread.parts["compute"])
+
+
+def test_where_a_rate_and_a_price_are_known_there_are_mfu_and_dollars(tmp_path: Path) -> None:
+    described = {"devices": 0, "device_memory": 0, "host_memory": 10**10, "flops": {"float32": 1e9}}
+    described |= {"host_link": None, "link": None, "price_per_hour": 3.6}
+    lab = machine(tmp_path, machine=described)
+    step = predicted(lab, "strategy=single", f"hardware.threads={cores()}")
+    assert step.flops is not None and step.mfu == pytest.approx(step.flops / step.seconds / 1e9)
+    assert step.price(10.0) == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ("strategy=torch_ddp", "strategy=torch_ddp: its engine is not ours"),
+        ("sync=backup_workers hardware.workers=2", "sync=backup_workers: with these knobs"),
+        ("sync=bsp sync.shard=optimizer", "sync.shard=optimizer"),
+        ("sync=asp sync.servers=2", "sync.servers: how several servers"),
+        ("sync=asp sync.push=2", "steps with and without a push"),
+        ("sync=post_local_sgd", "sync.switch_step=40"),
+        ("aggregate=median hardware.workers=3", "aggregate=median"),
+        ("stragglers=pareto stragglers.alpha=1", "infinite"),
+    ],
+)
+def test_what_is_not_predicted_says_why(lab: Path, overrides: str, why: str) -> None:
+    with pytest.raises(NotPredicted, match=why):
+        predicted(lab, *overrides.split())
+
+
+def test_a_run_keeps_its_prediction_and_its_summary_has_it(lab: Path, tmp_path: Path) -> None:
+    overrides = ["hardware=lab", "strategy=single", *LAYERS, "steps=12", "tracking=none", "data.limit=64"]
+    prepared = engine.prepare(overrides, lab)
+    step = prepared.step_time(prepared.plan())
+    result = engine.run(overrides, config_dir=lab, root=tmp_path, quiet=True)
+    assert result is not None
+    kept = json.loads((result.path / "prediction.json").read_text())
+    assert kept == step.record() and kept.keys() == {"seconds", "parts", "formulas", "how"}
+    assert result.summary["predicted_step_ms"] == pytest.approx(1e3 * step.seconds)
+
+
+def test_where_nothing_is_predicted_nothing_is_kept(tmp_path: Path) -> None:
+    result = engine.run(
+        ["strategy=single", *LAYERS, "steps=2", "tracking=none", "data.limit=64"], root=tmp_path, quiet=True
+    )
+    assert result is not None
+    assert not (result.path / "prediction.json").exists() and "predicted_step_ms" not in result.summary
+
+
+def test_a_machine_that_was_measured_elsewhere_is_warned_of(tmp_path: Path, lab: Path) -> None:
+    other = machine(tmp_path, usable=64, host="cluster-7")
+    notes = engine.prepare(["hardware=lab"], other).plan().notes
+    assert any("was measured on another machine" in note and "on cluster-7" in note for note in notes)
+    assert not any("measured" in note for note in engine.prepare(["hardware=lab"], lab).plan().notes)
+
+
+def test_a_changed_calibration_is_refused_with_its_key(tmp_path: Path) -> None:
+    lab = machine(tmp_path)
+    file = lab / "hardware" / "lab.yaml"
+    file.write_text(file.read_text().replace("format: 1", "format: 7"))
+    with pytest.raises(ConfigError, match=r"calibration.*format=7"):
+        engine.prepare(["hardware=lab"], lab)
