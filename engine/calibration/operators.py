@@ -18,6 +18,7 @@ from ...cost.kernels import Kernel
 
 aten = torch.ops.aten
 COLD, MOST = 2**23, 24  # bytes, and tensors
+COLDEST = 2**26  # bytes, of what an optimizer steps: it was touched a whole step ago
 STREAMED = (2**8, 2**12, 2**15, 2**18, 2**21)  # entries
 QUICK = (2**8, 2**15)
 WIDTH = 64  # of rows that are normalised
@@ -91,10 +92,10 @@ def cases(quick: bool = False) -> Iterator[Case]:
             yield Case(Kernel(name, (float(entries),)), make(entries))
 
 
-def turns(make: Callable[[], Tensor]) -> list[Tensor]:
+def turns(make: Callable[[], Tensor], together: int = COLD) -> list[Tensor]:
     first = make()
     held = first.numel() * first.element_size()
-    return [first, *(make() for _ in range(min(MOST, COLD // max(held, 1)) - 1))]
+    return [first, *(make() for _ in range(min(MOST, together // max(held, 1)) - 1))]
 
 
 def _product(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Case:
@@ -160,17 +161,17 @@ def _attention(heads: int, tokens: int, keys: int, width: int) -> Iterator[Case]
 Streaming = Callable[[int], Callable[[int], object]]
 
 
-def _of(function: Callable[[Tensor], object], dtype: torch.dtype = torch.float32) -> Streaming:
+def _of(function: Callable[[Tensor], object], together: int = COLD) -> Streaming:
     def make(entries: int) -> Callable[[int], object]:
-        xs = turns(lambda: torch.rand(entries).to(dtype))
+        xs = turns(lambda: torch.rand(entries), together)
         return lambda i: function(xs[i % len(xs)])
 
     return make
 
 
-def _of_two(function: Callable[[Tensor, Tensor], object]) -> Streaming:
+def _of_two(function: Callable[[Tensor, Tensor], object], together: int = COLD) -> Streaming:
     def make(entries: int) -> Callable[[int], object]:
-        xs = turns(lambda: torch.rand(entries))
+        xs = turns(lambda: torch.rand(entries), together)
         return lambda i: function(xs[i % len(xs)], xs[(i + 1) % len(xs)])
 
     return make
@@ -264,17 +265,19 @@ def _nll_backward(entries: int) -> Callable[[int], object]:
 
 
 def _adam(entries: int) -> Callable[[int], object]:
-    parameter = torch.nn.Parameter(torch.randn(entries))
-    parameter.grad = torch.randn(entries)
-    optimizer = torch.optim.Adam([parameter], fused=True)
-    return lambda i: optimizer.step()
+    optimizers: list[torch.optim.Adam] = []
+    for _ in turns(lambda: torch.empty(4 * entries), COLDEST):  # a weight, its gradient, both moments
+        parameter = torch.nn.Parameter(torch.randn(entries))
+        parameter.grad = torch.randn(entries)
+        optimizers.append(torch.optim.Adam([parameter], fused=True))
+    return lambda i: optimizers[i % len(optimizers)].step()
 
 
 STREAMING: dict[str, Streaming] = {
     "mul": _of_two(lambda x, y: x * y),
     "add": _of_two(lambda x, y: x + y),
-    "mul_": _of(lambda x: x.mul_(0.999)),
-    "add_": _of_two(lambda x, y: x.add_(y, alpha=1e-6)),
+    "mul_": _of(lambda x: x.mul_(0.999), COLDEST),
+    "add_": _of_two(lambda x, y: x.add_(y, alpha=1e-6), COLDEST),
     "copy_": _of_two(lambda x, y: x.copy_(y)),
     "relu": _of(F.relu),
     "threshold_backward": _of_two(lambda x, y: aten.threshold_backward(x, y, 0)),
