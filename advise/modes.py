@@ -5,8 +5,9 @@ collectives, each tried by itself beside the usual others, and planned exactly.
 from collections.abc import Iterator
 
 from ..conf.groups import BY_NAME
+from ..engine import given
 from ..engine.experiment import CONF, Choice, shipped
-from ..engine.targets import load_class
+from ..engine.targets import build
 from ..strategies import Sync
 from .candidate import Candidate, Settings
 from .layouts import divisors
@@ -60,12 +61,13 @@ def shipped_or_own(group: str, name: str, question: Question) -> Choice | None:
 
 
 def _why_raced(choice: Choice | None) -> str:
+    """Only what gives all replicas the weights of serial training in every step learns as that does."""
     if choice is None:
         return RACED
-    cls = load_class("sync", choice.target, Sync, ())
-    if not cls.synchronous:
+    sync = build("sync", choice, Sync, (), given.usual())
+    if not sync.synchronous:
         return RACED + ": asynchronous"
-    return "" if cls.exact and cls.weights_agree else RACED
+    return "" if sync.exact and sync.weights_agree and not sync.survives else RACED
 
 
 def _is_exact(strategy: str, knobs: Settings) -> bool:

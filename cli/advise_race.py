@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..advise.race import Raced, Way
     from ..sweep.definition import Definition
 
-PLANNING = 60.0  # seconds for exact plans, before hours of training
+PLANNING = 60.0  # seconds of the processor for exact plans, before hours of training
 
 
 def race_of(

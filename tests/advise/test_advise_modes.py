@@ -1,0 +1,25 @@
+"""What there is to choose from where no closed form is known."""
+
+from paceline.advise.modes import alternatives
+from paceline.advise.question import ask
+
+
+def test_every_sync_mode_is_there_and_what_learns_otherwise_must_be_raced() -> None:
+    found = list(alternatives(ask(["hardware.workers=2"]), 2))
+    raced = {way.group: way.raced for way in found if way.family == "sync"}
+    assert len(raced) > 20 and "bsp" not in raced
+    assert {mode for mode, why in raced.items() if not why} == {"bsp_naive", "parameter_server"}
+    assert raced["asp"] == raced["ssp"] == "must be raced: asynchronous"
+    assert all("lossy" in way.raced for way in found if way.family == "compress")
+    assert all(not way.raced for way in found if way.family in ("collective", "zero", "tensor"))
+
+
+def test_all_take_the_same_samples_and_what_is_typed_stays() -> None:
+    question = ask(["hardware.workers=4", "strategy=pipeline", "batch_size=8"])
+    found = list(alternatives(question, 4))
+    assert {way.family for way in found if "strategy.stages" in dict(way.settings)} == {"pipeline"}
+    for way in found:
+        settings = dict(way.settings)
+        assert settings["strategy"] == "pipeline"
+        replicas = 4 // int(settings["strategy.stages"])
+        assert int(settings["batch_size"]) * replicas == question.batch == 32
