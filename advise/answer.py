@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..cost.predicted import NotPredicted
 from ..engine.compose import instead
+from ..engine.errors import ConfigError
 from ..engine.session import prepare
 from .accelerators import Ground, ground, search
 from .candidate import Predicted
@@ -144,6 +145,8 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
             break
     seconds = time.process_time() - began
     timed = any(row.seconds is not None for row in rows)
+    if rows and not timed and question.tokens is not None:
+        raise ConfigError(f"--tokens: a step's time is not predicted: {rows[0].untimed or why}")
     order: Sort = sort or ("time" if timed else "bytes")
     notes: list[str] = []
     if not timed:

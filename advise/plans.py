@@ -5,6 +5,8 @@ from dataclasses import replace
 from ..cost.predicted import NotPredicted, PredictedStep
 from ..engine.failures import exit_code_of
 from ..engine.fit import capacity_of, need_of
+from ..engine.launchers import launcher_of
+from ..engine.plan import Plan
 from ..engine.session import Prepared, prepare
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
@@ -25,11 +27,15 @@ def with_step(question: Question, candidate: Candidate) -> tuple[Predicted, Pred
     try:
         ready = prepared(question, candidate)
         plan = ready.plan()
-        capacity = capacity_of(plan)
+        capacity = None if _holds_whatever_it_needs(ready) else capacity_of(plan)
     except (ValueError, RuntimeError) as error:
         if exit_code_of(error) is None:
             raise
         return Predicted(candidate, None, 0, 0, 0, 0, None, exact=True, why=" ".join(str(error).split())), None
+    if capacity is None:
+        held = max(sum(part.memory.values()) for part in plan.parts)
+        found = Predicted(candidate, None, held, held, 0, 0, plan.bytes_per_step(), exact=True)
+        return _timed(question, ready, plan, found)
     need = need_of(plan, capacity)
     on_device = capacity.device is not None
     found = Predicted(
@@ -42,11 +48,18 @@ def with_step(question: Question, candidate: Candidate) -> tuple[Predicted, Pred
         plan.bytes_per_step(),
         exact=True,
     )
-    if plan.layout.workers != candidate.workers:
-        candidate = replace(candidate, workers=plan.layout.workers)
-        found = replace(found, candidate=candidate)
+    return _timed(question, ready, plan, found)
+
+
+def _holds_whatever_it_needs(ready: Prepared) -> bool:
+    """A virtual cluster whose hosts are not described."""
+    return launcher_of(ready.experiment).modelled and ready.experiment.hardware.machine is None
+
+
+def _timed(question: Question, ready: Prepared, plan: Plan, found: Predicted) -> tuple[Predicted, PredictedStep | None]:
     try:
         step = ready.step_time(plan)
     except NotPredicted as why:
         return replace(found, untimed=str(why)), None
-    return replace(found, seconds=step.seconds, dollars=dollars(question, step.seconds, candidate.hosts)), step
+    price = dollars(question, step.seconds, found.candidate.hosts)
+    return replace(found, seconds=step.seconds, dollars=price), step

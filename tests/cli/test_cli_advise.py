@@ -66,3 +66,38 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
 def test_what_cannot_be_is_refused_with_the_reason(paceline, words: tuple[str, ...], says: str) -> None:
     ended = paceline("advise", *GPT, *words)
     assert (ended.status, ended.out) == (2, "") and says in ended.err and "Traceback" not in ended.err
+
+
+@pytest.mark.slow
+def test_a_race_names_who_is_left_and_goes_on_where_it_was_stopped(paceline, here) -> None:
+    words = ("advise", "hardware=virtual", "hardware.workers=2", "tracking=none", "epochs=2", "data.limit=400")
+    race = ("--race", "sync=bsp", "--race", "sync=asp", "--race", "sync=local_sgd", "--target", "0.5", "--seeds", "2")
+    ended = paceline(*words, *race, "--name", "r", "--format", "json")
+    assert ended.status == 0, ended.err
+    found = json.loads(ended.out)
+    assert [len(names) for names in found["rounds"]] == [3, 2]
+    assert found["leading"] and set(found["leading"]) <= set(found["rounds"][-1])
+    assert (here / "runs" / "r-round1" / "report.html").exists()
+    again = paceline(*words, *race, "--name", "r", "--format", "json")
+    assert json.loads(again.out) == found
+    table = paceline(*words, *race, "--name", "r").out
+    assert "time to 0.5 in 2 rounds" in table and "winner" in table
+
+
+@pytest.mark.slow
+def test_a_virtual_cluster_holds_what_it_needs_and_its_first_lines_can_race(paceline) -> None:
+    words = ("hardware=virtual", "hardware.workers=2", "tracking=none", "epochs=1", "data.limit=200")
+    ended = paceline("advise", *words, "--format", "json")
+    assert ended.status == 0
+    assert not any("GiB too much" in line for each in json.loads(ended.out)["families"] for line in each["others"])
+    raced = paceline("advise", *words, "--race", "2", "--seeds", "2", "--target", "0.1", "--format", "json")
+    assert raced.status == 0, raced.err
+    assert len(json.loads(raced.out)["ways"]) == 2
+
+
+def test_tokens_without_a_predicted_time_are_refused(paceline, monkeypatch) -> None:
+    from paceline.advise import modes
+
+    monkeypatch.setattr(modes, "_choices", lambda group, question: ["data_parallel"] if group == "strategy" else [])
+    ended = paceline("advise", "model=gpt", "data=text", "--tokens", "1B", "--deadline", "1d")
+    assert ended.status == 2 and "--tokens: a step's time is not predicted" in ended.err
