@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ class Need:
 
 def _has(*programs: str) -> Callable[[], bool]:
     return lambda: all(shutil.which(program) for program in programs)
+
+
+def _has_module(name: str) -> Callable[[], bool]:
+    return lambda: find_spec(name) is not None
 
 
 @cache
@@ -93,6 +98,8 @@ NEEDS = {
     ),
     "postgres": Need("PostgreSQL's server", "apt-get install postgresql", lambda: postgres_binaries() is not None),
     "torchvision": Need("a torchvision for this torch", "pip install 'paceline[vision]'", _has_torchvision),
+    "pyarrow": Need("pyarrow", "pip install 'paceline[tables]'", _has_module("pyarrow")),
+    "datasets": Need("Hugging Face's datasets", "pip install 'paceline[datasets]'", _has_module("datasets")),
     "root": Need("root", "run the tests as root", lambda: os.geteuid() == 0),
 }
 
@@ -105,6 +112,8 @@ needs_make = pytest.mark.needs("make")
 needs_namespaces = pytest.mark.needs("namespaces")
 needs_postgres = pytest.mark.needs("postgres")
 needs_torchvision = pytest.mark.needs("torchvision")
+needs_pyarrow = pytest.mark.needs("pyarrow")
+needs_datasets = pytest.mark.needs("datasets")
 needs_root = pytest.mark.needs("root")
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from needs import require
+from own_files import NEEDS, OF_FILES
 
 import paceline.strategies
 from paceline import engine
@@ -145,7 +147,6 @@ COMPANIONS = {  # what a choice needs beside it
     ("data", "text"): ["model=gpt"],
     ("data", "sparse"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("data", "svmlight"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
-    ("data", "arrays"): [f"data.path={ROOT}/tests/tasks/arrays.npz"],
     ("model", "sparse_logistic_regression"): ["data=sparse", "optimizer.momentum=0"],
     ("collective", "hierarchical"): ["hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=2"],
     ("compress", "demo"): ["optimizer.momentum=0"],
@@ -259,6 +260,10 @@ def test_every_choice_builds_and_can_be_planned(
     monkeypatch.chdir(tmp_path)
     Path("factors.txt").write_text("1 2\n3 1\n")
     overrides = [f"{choice.group}={choice.name}", *COMPANIONS.get((choice.group, choice.name), [])]
+    if choice.group == "data" and choice.name in OF_FILES:
+        if choice.name in NEEDS:
+            require(NEEDS[choice.name])
+        overrides += OF_FILES[choice.name](tmp_path)
     plan = engine.prepare(overrides).plan()
     assert plan.layout.workers >= 1 and all(part.parameters > 0 for part in plan.parts)
     assert not torch.distributed.is_initialized()

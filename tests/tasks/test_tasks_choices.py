@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 import torch
 from omegaconf import OmegaConf
+from own_files import OF_FILES
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
@@ -23,7 +24,6 @@ CHOICES = sorted(
     for group in ("model", "data")
     for file in (files("paceline.conf") / group).iterdir()
 )
-OF_FILES = ("arrays", "table", "images", "hugging_face")  # whose shapes are said in a file alone
 choices = pytest.mark.parametrize(("group", "name"), CHOICES)
 
 
@@ -71,7 +71,7 @@ def test_a_choice_builds_what_its_group_demands(group: str, name: str) -> None:
     values = validated(target, knobs)
     if group == "data":
         assert isinstance(target(**values), Data)
-        if name in OF_FILES:
+        if name in OF_FILES:  # shapes are said in a file alone
             with pytest.raises(MissingDataError, match=r"^Set data\.path to "):
                 _ = target(**values).spec
             return

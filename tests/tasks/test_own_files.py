@@ -1,0 +1,242 @@
+"""Tables, folders of images and saved data sets of a person's own, against what was written to them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from needs import needs_datasets, needs_pyarrow
+from torch import Tensor
+
+from paceline.tasks.base import Data, Split
+from paceline.tasks.checks import load_checked
+from paceline.tasks.data.hugging_face import HuggingFace
+from paceline.tasks.data.images import Images
+from paceline.tasks.data.table import Table
+from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+
+N = 25
+RNG = np.random.default_rng(0)
+COLUMNS = {
+    "width": RNG.normal(5, 2, N),
+    "rooms": RNG.integers(1, 9, N),
+    "garden": np.arange(N) % 2 == 0,
+    "price": RNG.normal(100, 30, N),
+    "area": RNG.normal(size=N),
+    "kind": np.array(["flat", "house", "castle"])[np.arange(N) % 3],
+    "trust": RNG.random(N),
+}
+
+
+def table(folder: Path, suffix: str = ".csv", **changed: Any) -> Path:
+    columns = {**COLUMNS, **changed}
+    path = folder / f"houses{suffix}"
+    if suffix == ".parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table(dict(columns)), path)
+        return path
+    mark = "\t" if suffix == ".tsv" else ","
+    rows = [mark.join(columns), *(mark.join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def values_of(*splits: Split) -> tuple[np.ndarray, np.ndarray]:
+    inputs = torch.cat([split.inputs for split in splits if isinstance(split.inputs, Tensor)])
+    return inputs.numpy(), torch.cat([split.targets for split in splits]).numpy()
+
+
+INPUTS = ["width", "rooms", "garden"]
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_a_column_of_text_is_labels_and_columns_are_inputs(suffix: str, tmp_path: Path) -> None:
+    data = Table(str(table(tmp_path, suffix)), None, INPUTS, "kind", "trust", standardize=False)
+    train, test = load_checked("table", data)
+    assert isinstance(train, Split) and isinstance(test, Split) and (len(train), len(test)) == (20, 5)
+    assert data.spec.classes == 3 and train.weights is not None
+    inputs, labels = values_of(train, test)
+    rows = [int(np.argmin(abs(COLUMNS["width"] - width))) for width in inputs[:, 0]]
+    assert sorted(rows) == list(range(N))
+    np.testing.assert_allclose(inputs[:, 1], COLUMNS["rooms"][rows])
+    np.testing.assert_allclose(inputs[:, 2], COLUMNS["garden"][rows])
+    assert [["castle", "flat", "house"][label] for label in labels] == COLUMNS["kind"][rows].tolist()
+    np.testing.assert_allclose(train.weights.numpy(), COLUMNS["trust"][rows[:20]], rtol=1e-6)
+
+
+@needs_pyarrow
+def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
+    path = str(table(tmp_path))
+    data = Table(path, inputs=[*INPUTS, "area"], targets=["price", "area"], limit=10)
+    train, test = load_checked("table", data)
+    assert isinstance(train, Split) and isinstance(test, Split)
+    assert data.spec.target_shape == (2,) and data.spec.targets == "numbers" and len(train) == 10
+    for values in (train.inputs, train.targets):
+        assert isinstance(values, Tensor)
+        torch.testing.assert_close(values.mean(0), torch.zeros(values.shape[1]), atol=1e-6, rtol=0)
+        torch.testing.assert_close(values.std(0, correction=0), torch.ones(values.shape[1]))
+    plain = Table(path, inputs=["width"], targets="price", limit=10, standardize=False).load()
+    x, y = plain[0].targets.double(), plain[1].targets.double()
+    torch.testing.assert_close(test.targets[:, 0], ((y - x.mean()) / x.std(correction=0)).float(), rtol=1e-4, atol=1e-5)
+
+
+@needs_pyarrow
+@pytest.mark.parametrize(
+    ("changed", "knobs", "error", "sentence"),
+    [
+        ({}, {"targets": "prize"}, TaskConfigError, "data.targets=prize: "),
+        ({}, {"inputs": ["size"]}, TaskConfigError, "data.inputs=size: "),
+        ({}, {"targets": "price"}, TaskConfigError, "column kind is string (such as 'flat'); must be numbers"),
+        ({}, {"targets": "kind", "classes": 2, "inputs": INPUTS}, TaskConfigError, "has 3 different labels"),
+        (
+            {"price": ["", *map(str, COLUMNS["price"][1:])]},
+            {"targets": "price", "inputs": INPUTS},
+            CorruptDataError,
+            "column price has nothing in row 0",
+        ),
+        (
+            {"price": ["nan", *map(str, COLUMNS["price"][1:])]},
+            {"targets": "price", "inputs": INPUTS},
+            CorruptDataError,
+            "column price has nothing in row 0",
+        ),
+        ({}, {"targets": ["kind", "rooms"], "kind": "labels"}, TaskConfigError, "labels are one column of "),
+        ({name: column[:0] for name, column in COLUMNS.items()}, {"targets": "price"}, TaskConfigError, "has no rows"),
+        (
+            {name: column[:3] for name, column in COLUMNS.items()},
+            {"inputs": INPUTS},
+            TaskConfigError,
+            "a fifth for test",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_with_its_column(
+    changed: dict[str, Any], knobs: dict[str, Any], error: type[Exception], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error) as caught:
+        load_checked("table", Table(str(table(tmp_path, **changed)), **{"targets": "kind", **knobs}))
+    text = str(caught.value)
+    assert sentence in text and str(tmp_path) in text
+
+
+@needs_pyarrow
+def test_a_plan_of_a_table_reads_its_head_alone_where_classes_are_said(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    row = path.read_text().splitlines()[1]
+    path.write_text(path.read_text() + f"{row}\n" * 40_000 + ",,\n")  # nobody can read the whole of it
+    spec = Table(str(path), inputs=INPUTS, targets="kind", classes=3).spec
+    assert spec.input_shape == (3,) and spec.train_size is None
+    with pytest.raises(CorruptDataError, match=r"houses\.csv cannot be read"):
+        Table(str(path), inputs=INPUTS, targets="kind", classes=3).load()
+
+
+# -- images
+
+
+def folder_of_images(folder: Path, sizes: dict[str, tuple[int, int]] | None = None) -> Path:
+    from PIL import Image
+
+    for label, name in enumerate(("cat", "dog")):
+        (folder / name).mkdir(parents=True)
+        for i in range(6):
+            width, height = (sizes or {}).get(f"{name}/{i}", (4, 3))
+            pixels = np.full((height, width, 3), [label * 100, i * 40, 255], dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+def test_images_are_labelled_by_their_folders_and_read_when_they_are_wanted(tmp_path: Path) -> None:
+    data = Images(str(folder_of_images(tmp_path / "pets")))
+    assert data.spec.input_shape == (3, 3, 4) and data.spec.classes == 2
+    train, test = load_checked("images", data)
+    assert (len(train), len(test)) == (10, 2) == (data.spec.train_size, data.spec.test_size)
+    taken = [split.take(slice(None)) for split in (train, test)]
+    inputs = torch.cat([each.inputs for each in taken if isinstance(each.inputs, Tensor)])
+    labels = torch.cat([each.targets for each in taken])
+    assert torch.equal(inputs[:, 0, 0, 0], labels * 100 / 255) and bool((inputs[:, 2] == 1).all())
+    assert sorted((inputs[:, 1, 0, 0] * 255 / 40).round().tolist()) == sorted([*map(float, range(6))] * 2)
+    assert torch.equal(train.targets, taken[0].targets)  # pyright: ignore[reportArgumentType]
+    grey = Images(str(tmp_path / "pets"), size=(8, 8), mode="L", limit=3)
+    assert grey.load()[0].take(slice(None)).inputs.shape == (3, 1, 8, 8)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_image_that_is_no_image_or_of_another_size_is_named(tmp_path: Path) -> None:
+    pets = folder_of_images(tmp_path / "pets", {"dog/3": (5, 3)})
+    with pytest.raises(SampleError, match=r"sample 9: the input is of \[3, 3, 5\]; must be \[3, 3, 4\]"):
+        for split in Images(str(pets)).load():
+            split.take(slice(None))
+    (pets / "dog" / "3.png").write_bytes(b"no picture")
+    with pytest.raises(SampleError, match=r"sample 9: reading it raised OSError: .*dog/3\.png"):
+        for split in Images(str(pets)).load():
+            split.take(slice(None))
+    (pets / "bird").mkdir()
+    with pytest.raises(TaskConfigError, match="has no images in bird"):
+        _ = Images(str(pets)).spec
+    with pytest.raises(TaskConfigError, match="must be a folder with a folder of images for each class"):
+        _ = Images(str(pets / "cat" / "0.png")).spec
+
+
+# -- Hugging Face
+
+
+def saved(folder: Path, split: bool = False, **changed: Any) -> Path:
+    import datasets
+
+    rows = {
+        "tokens": RNG.integers(50, size=(N, 4)).tolist(),
+        "size": RNG.normal(size=N).tolist(),
+        "label": [i % 3 for i in range(N)],
+        "mask": [[True, i % 2 == 0] for i in range(N)],
+        "pair": RNG.normal(size=(N, 2)).tolist(),
+        **changed,
+    }
+    data = datasets.Dataset.from_dict(rows)
+    whole = datasets.DatasetDict({"train": data, "test": data.select(range(6))}) if split else data
+    whole.save_to_disk(str(folder / "saved"))
+    return folder / "saved"
+
+
+@needs_datasets
+@pytest.mark.parametrize("split", [False, True])
+def test_columns_of_a_saved_data_set_are_read_by_rows(split: bool, tmp_path: Path) -> None:
+    data = HuggingFace(str(saved(tmp_path, split)), inputs=["tokens", "size"])
+    train, test = load_checked("hugging_face", data)
+    assert (len(train), len(test)) == ((N, 6) if split else (20, 5)) == (data.spec.train_size, data.spec.test_size)
+    assert data.spec.classes == 3 and {key: field.shape for key, field in data.spec.fields.items()} == {
+        "tokens": (4,),
+        "size": (),
+    }
+    taken = train.take(torch.tensor([3, 1]))
+    again = train.take(slice(0, 4))
+    assert torch.equal(taken.inputs.tensors["tokens"], again.inputs.tensors["tokens"][[3, 1]])  # pyright: ignore
+    assert torch.equal(taken.targets, again.targets[[3, 1]])
+    numbers = HuggingFace(str(tmp_path / "saved"), inputs="tokens", targets="pair", weights="mask")
+    assert numbers.spec.targets == "numbers" and numbers.load()[0].take(slice(0, 2)).weights is not None
+
+
+@needs_datasets
+def test_what_is_wrong_with_a_saved_data_set_is_said(tmp_path: Path) -> None:
+    path = str(saved(tmp_path, ragged=[[1.0] * (1 + i % 2) for i in range(N)], text=["a"] * N))
+    with pytest.raises(
+        TaskConfigError, match=r"data\.targets=labels: .* has no such; it has 'tokens', 'size', 'label'"
+    ):
+        _ = HuggingFace(path, targets="labels").spec
+    with pytest.raises(SampleError, match="column text has str in one batch; must be numbers, or lists of one length"):
+        _ = HuggingFace(path, inputs="text").spec
+    ragged = HuggingFace(path, inputs="ragged")
+    with pytest.raises(SampleError, match="column ragged has"):
+        ragged.load()[0].take(slice(0, 8))
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CorruptDataError, match="is no data set that was saved"):
+        _ = HuggingFace(str(tmp_path / "other")).spec
+
+
+@pytest.mark.parametrize("data", [Table("/none/x.csv"), Images("/none"), HuggingFace("/none")])
+def test_what_is_not_there_is_said_with_how_to_get_it(data: Data) -> None:
+    with pytest.raises(MissingDataError, match=r"/none.* is not there\. Set data\.path to "):
+        _ = data.spec
+    assert data.found() is None
