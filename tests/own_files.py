@@ -1,5 +1,6 @@
 """A small file of a person's own for each choice of `data` that reads one, and what such a run is given."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +39,17 @@ def hugging_face(folder: Path) -> list[str]:
 
 OF_FILES = {"arrays": arrays, "table": table, "images": images, "hugging_face": hugging_face}
 NEEDS = {"table": "pyarrow", "hugging_face": "datasets"}
+
+
+def documented(folder: Path) -> None:
+    """The files that docs/own_data.md trains on."""
+    header = "width,rooms,kind,price,rent"
+    rows = [f"{i / 7},{i % 5},{('flat', 'house')[i % 2]},{i * 1.5},{i / 2 + 0.25}" for i in range(40)]
+    (folder / "houses.csv").write_text("\n".join([header, *rows]))
+    tags = RNG.random((40, 3)) < 0.3
+    np.savez(folder / "samples.npz", x=RNG.normal(size=(40, 6)), targets=np.arange(40) % 3, tags=tags)
+    images(folder)
+    (folder / "images").rename(folder / "photos")
+    if find_spec("datasets") is not None:
+        hugging_face(folder)
+        (folder / "hugging_face").rename(folder / "saved")

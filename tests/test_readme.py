@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from needs import needs_fashion_mnist, needs_make, needs_torchvision
+from needs import needs_datasets, needs_fashion_mnist, needs_make, needs_pyarrow, needs_torchvision
+from own_files import documented
 
 from paceline.cli.main import main
 
@@ -53,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the README's files in it, in which its commands run in order."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
+    documented(folder)
     for block in [block for page in PAGES for language in ("python", "yaml") for block in blocks(language, page)]:
         first, _, rest = block.partition("\n")
         if re.fullmatch(r"# [\w/.-]+\.(py|yaml)", first):
@@ -64,7 +66,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def of_page(page: str) -> list[ParameterSet]:
     """Its commands, with what they need."""
-    needs = {"fashion": needs_fashion_mnist, "resnet18": needs_torchvision}
+    needs = {
+        "fashion": needs_fashion_mnist,
+        "resnet18": needs_torchvision,
+        "data=table": needs_pyarrow,
+        "hugging_face": needs_datasets,
+    }
     return [
         pytest.param(command, marks=[mark for word, mark in needs.items() if word in command])
         for command in commands("paceline", page)
@@ -133,7 +140,7 @@ def shortened(words: list[str]) -> list[str]:
         words = [*words[: words.index("--trials")], *words[words.index("--trials") + 2 :]]
     if "long" in words:
         more.append("checkpoint.every_steps=1")
-    has_limit = not any(word in ("data=wine", "data=fitness", "data=shapes") for word in words)
+    has_limit = not any(word in ("data=wine", "data=fitness", "data=shapes", "experiment=houses") for word in words)
     return [*words, *(word for word in SHORT if has_limit or not word.startswith("data.limit")), *more]
 
 
