@@ -47,6 +47,25 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- data that are read when they are wanted
+    Mutation(
+        "tasks/items.py",
+        "draw((drawn * 1_000_003 + number) % 2**63)",
+        "draw(number)",
+        "tests/engine/test_feed.py -k same_batches",
+    ),
+    Mutation(
+        "engine/feed.py",
+        "sampler=range(first, self._steps)",
+        "sampler=range(0, self._steps)",
+        "tests/engine/test_feed.py -k same_batches",
+    ),
+    Mutation(
+        "tasks/columns.py",
+        "else self._numbers[index]",
+        "else numbered(index, self._size)",
+        "tests/tasks/test_arrays.py -k written",
+    ),
     # -- several inputs, and weights
     Mutation(
         "engine/loop.py", "if job.sync.synchronous:", "if False:", "tests/engine/test_several_inputs.py -k weighted"
