@@ -60,7 +60,7 @@ def _section_choices(config: dict[str, Any]) -> dict[str, str]:
         if name is not None:
             found["hardware"] = name
     if config["tracking"].get("wandb") is False:
-        found["tracking"] = "none"
+        found["tracking"] = next((name for name in ("tensorboard", "mlflow") if config["tracking"].get(name)), "none")
     return found
 
 

@@ -245,6 +245,9 @@ class Sweeper:
                     "tags": [*experiment.tracking["tags"], f"seed-{experiment.seed}"],
                 }
                 experiment = experiment.model_copy(update={"tracking": {**experiment.tracking, **own}})
+            if experiment.tracking.get("mlflow"):
+                own = {"group": experiment.tracking.get("group") or self._name}
+                experiment = experiment.model_copy(update={"tracking": {**experiment.tracking, **own}})
             prepared = replace(prepared, experiment=experiment)
             plan = prepared.plan()
             for text in plan.notes:

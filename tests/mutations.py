@@ -82,6 +82,14 @@ MUTATIONS = [
         "    return module(*positional, *named.values())",
         "tests/engine/test_several_inputs.py -k positional",
     ),
+    # -- other trackers
+    Mutation("tracking/helper.py", '"config": redact(config),', '"config": config,', "tests/tracking/test_trackers.py"),
+    Mutation(
+        "tracking/tensorboard.py",
+        "purge = again + 1 if isinstance(again, int) else None",
+        "purge = None",
+        "tests/tracking/test_trackers.py",
+    ),
     # -- while a run goes on
     Mutation(
         "engine/meters.py",

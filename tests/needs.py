@@ -80,6 +80,10 @@ def _has_torchvision() -> bool:
     return True
 
 
+def _has_package(name: str) -> Callable[[], bool]:
+    return lambda: find_spec(name) is not None
+
+
 NEEDS = {
     "bash": Need("bash", "apt-get install bash", _has("bash")),
     "chromium": Need(
@@ -91,12 +95,14 @@ NEEDS = {
     "fashion_mnist": Need("Debian's Fashion-MNIST", "apt-get install dataset-fashion-mnist", _has_fashion_mnist),
     "gpu": Need("a CUDA device", "there is no package for that", _has_cuda),
     "make": Need("make", "apt-get install make", _has("make")),
+    "mlflow": Need("MLflow", "pip install 'paceline[mlflow]'", _has_package("mlflow")),
     "namespaces": Need(
         "mounts and a network of its own",
         "run as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1",
         _has_namespaces,
     ),
     "postgres": Need("PostgreSQL's server", "apt-get install postgresql", lambda: postgres_binaries() is not None),
+    "tensorboard": Need("TensorBoard", "pip install 'paceline[tensorboard]'", _has_package("tensorboard")),
     "torchvision": Need("a torchvision for this torch", "pip install 'paceline[vision]'", _has_torchvision),
     "pyarrow": Need("pyarrow", "pip install 'paceline[tables]'", _has_module("pyarrow")),
     "datasets": Need("Hugging Face's datasets", "pip install 'paceline[datasets]'", _has_module("datasets")),
@@ -109,8 +115,10 @@ needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")
 needs_gpu = pytest.mark.needs("gpu")
 needs_make = pytest.mark.needs("make")
+needs_mlflow = pytest.mark.needs("mlflow")
 needs_namespaces = pytest.mark.needs("namespaces")
 needs_postgres = pytest.mark.needs("postgres")
+needs_tensorboard = pytest.mark.needs("tensorboard")
 needs_torchvision = pytest.mark.needs("torchvision")
 needs_pyarrow = pytest.mark.needs("pyarrow")
 needs_datasets = pytest.mark.needs("datasets")

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from needs import require
-from own_files import NEEDS, OF_FILES
+from needs import NEEDS, require
+from own_files import NEEDS as NEEDS_OF_FILES
+from own_files import OF_FILES
 
 import paceline.strategies
 from paceline import engine
@@ -44,6 +45,8 @@ OWNERS = {  # what is imported -> the files that may
         "compat/deepspeed.py",
     ],
     "wandb": ["tracking/wandb*.py", "compat/wandb.py"],
+    "mlflow": ["tracking/mlflow.py"],
+    "torch.utils.tensorboard": ["tracking/tensorboard.py"],
     "hydra": ["engine/compose.py", "compat/hydra.py"],
     "optuna": ["sweep/study.py", "compat/optuna.py"],
     "torch.distributed": [
@@ -259,10 +262,12 @@ def test_every_choice_builds_and_can_be_planned(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("factors.txt").write_text("1 2\n3 1\n")
+    if choice.group == "tracking" and choice.name in NEEDS:
+        require(choice.name)
     overrides = [f"{choice.group}={choice.name}", *COMPANIONS.get((choice.group, choice.name), [])]
     if choice.group == "data" and choice.name in OF_FILES:
-        if choice.name in NEEDS:
-            require(NEEDS[choice.name])
+        if choice.name in NEEDS_OF_FILES:
+            require(NEEDS_OF_FILES[choice.name])
         overrides += OF_FILES[choice.name](tmp_path)
     plan = engine.prepare(overrides).plan()
     assert plan.layout.workers >= 1 and all(part.parameters > 0 for part in plan.parts)

@@ -19,6 +19,12 @@ class TrackingConfigError(Exception):
     exit_code = 2
 
 
+class TrackerMissingError(Exception):
+    """The package of a tracker that was chosen is not installed."""
+
+    exit_code = 3
+
+
 class StorageError(Exception):
     """The run directory cannot be written: full disk, quota, permissions."""
 

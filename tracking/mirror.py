@@ -38,7 +38,7 @@ class Mirror(threading.Thread):
         summary = self._summary()
         self._each(lambda sink: sink.close(summary))
 
-    def close(self, timeout: float = 15.0) -> bool:
+    def close(self, timeout: float = 60.0) -> bool:
         """Hands over what is left and closes the sinks. Call it after the summary is written.
 
         Waits at most `timeout` seconds; False when a sink was still busy then. The thread is a daemon:

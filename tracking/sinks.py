@@ -1,14 +1,17 @@
 """Which sinks a run's configuration asks for."""
 
+from importlib.util import find_spec
 from typing import Any
 
-from .errors import TrackingConfigError
+from .errors import TrackerMissingError, TrackingConfigError
+from .helper import HelperMirror
 from .mirror import Sink
 from .progress import progress
 from .run_directory import RunDirectory
 from .wandb import MODES, WandbMirror
 
-KEYS = ("wandb", "mode", "project", "entity", "group", "tags", "job_type")
+KEYS = ("wandb", "mode", "project", "entity", "group", "tags", "job_type", "tensorboard", "mlflow", "uri", "experiment")
+LABELS = {"tensorboard": "TensorBoard", "mlflow": "MLflow"}
 
 
 def sinks_from(
@@ -37,16 +40,30 @@ def sinks_from(
                 start_at=run.opened_at,
             )
         )
+    if tracking.get("tensorboard"):
+        sinks.append(HelperMirror(LABELS["tensorboard"], "tensorboard", run.path, config, run.opened_at))
+    if tracking.get("mlflow"):
+        told = {key: tracking.get(key) for key in ("uri", "experiment", "group")}
+        sinks.append(HelperMirror(LABELS["mlflow"], "mlflow", run.path, config, run.opened_at, name=run.name, **told))
     return sinks
 
 
 def check(tracking: dict[str, Any]) -> None:
-    """Raises TrackingConfigError unless the group's values are allowed."""
+    """Raises TrackingConfigError unless the group's values are allowed, TrackerMissingError without the package."""
     unknown = [key for key in tracking if key not in KEYS]
     if unknown:
         raise TrackingConfigError(f"tracking.{unknown[0]}: there is no such key; valid: {', '.join(KEYS)}")
     if not isinstance(tracking.get("wandb"), bool):
         raise TrackingConfigError(f"tracking.wandb={tracking.get('wandb')}: must be true or false")
+    for tracker, label in LABELS.items():
+        if not isinstance(tracking.get(tracker, False), bool):
+            raise TrackingConfigError(f"tracking.{tracker}={tracking[tracker]}: must be true or false")
+        if tracking.get(tracker) and find_spec(tracker) is None:
+            raise TrackerMissingError(
+                f"tracking={tracker}: {label} is not installed; pip install 'paceline[{tracker}]', or tracking=none"
+            )
+    if tracking.get("mlflow"):
+        _check_mlflow(tracking)
     if not tracking["wandb"]:
         return
     if tracking["mode"] not in MODES:
@@ -58,4 +75,12 @@ def check(tracking: dict[str, Any]) -> None:
         raise TrackingConfigError(f"tracking.project={tracking['project']}: must be a name")
     for key in ("entity", "group", "job_type"):
         if tracking[key] is not None and not isinstance(tracking[key], str):
+            raise TrackingConfigError(f"tracking.{key}={tracking[key]}: must be a text or null")
+
+
+def _check_mlflow(tracking: dict[str, Any]) -> None:
+    if not isinstance(tracking.get("experiment"), str) or not tracking["experiment"]:
+        raise TrackingConfigError(f"tracking.experiment={tracking.get('experiment')}: must be a name")
+    for key in ("uri", "group"):
+        if tracking.get(key) is not None and not isinstance(tracking[key], str):
             raise TrackingConfigError(f"tracking.{key}={tracking[key]}: must be a text or null")

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from ..compat.wandb import quiet_settings
 from .errors import CorruptRunError
 from .files import UnusableFileError, check_regular, open_to_write, read_text
+from .history import history
 from .redact import redact
 from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically, writing
 from .values import flat
@@ -36,8 +37,6 @@ MODES = ("auto", "online", "offline")
 INIT_SECONDS = 5.0  # then W&B is written offline
 UPLOAD_SECONDS = 8.0  # at the end of the run, for what has not been sent
 FINISH_SECONDS = 11.0  # then the helper is killed; what it wrote can still be synced
-NON_FINITE = ("nan", "inf", "-inf")
-SHARED = ("step", "epoch", "time")  # axes to plot over
 LONGEST_ID = 128  # of a run, as W&B takes it
 MAX_BINS = 512  # of a histogram, as W&B takes it
 STOPPED = 70  # exit status of a helper that has told the user why
@@ -90,7 +89,7 @@ class WandbMirror:
         helper, self._helper = self._helper, None
         try:
             said, _ = helper.communicate(b"finish\n", timeout=FINISH_SECONDS)
-            _say(said)
+            say(said)
         except subprocess.TimeoutExpired:
             with helper:  # waits for it and closes the pipes; wandb-core may hold the other end for a moment
                 helper.kill()
@@ -120,7 +119,7 @@ class WandbMirror:
     def _relay(self, helper: subprocess.Popen[bytes]) -> None:
         """Prints what the helper has to say to the user."""
         assert helper.stdout is not None
-        _say(helper.stdout.read() or b"")  # None: nothing yet
+        say(helper.stdout.read() or b"")  # None: nothing yet
 
     @property
     def _log(self) -> Path:
@@ -130,7 +129,7 @@ class WandbMirror:
 _said: set[str] = set()  # by this process: the runs of a sweep have the same to say
 
 
-def _say(text: bytes) -> None:
+def say(text: bytes) -> None:
     for line in text.decode(errors="replace").splitlines():
         if line not in _said:
             _said.add(line)
@@ -140,7 +139,7 @@ def _say(text: bytes) -> None:
 def main() -> None:
     """The helper process. Ends with os._exit: nothing that W&B registered may hold it up."""
     settings = json.loads(sys.stdin.buffer.readline())
-    _die_with(settings["parent"])
+    die_with(settings["parent"])
     os.nice(5)  # W&B gives way to training
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline means: nothing is sent anywhere
     finish = threading.Event()
@@ -163,7 +162,7 @@ def main() -> None:
         os._exit(status)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """The kernel kills this process when the trainer dies (Linux; elsewhere standard input ends).
 
     It does so already when the trainer's thread that started this process ends: the mirror's, which waits.
@@ -191,8 +190,8 @@ def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
     run.define_metric("step", hidden=True)
     run.define_metric("*", step_metric="step")
     for record in follow(directory.metrics, finish, settings["start_at"]):
-        if history := _history(record, swept="WANDB_SWEEP_ID" in os.environ):
-            run.log(history)
+        if plotted := history(record, swept="WANDB_SWEEP_ID" in os.environ):
+            run.log(plotted)
     summary = directory.read_summary()
     run.summary.update(_shown(directory, summary or {}))
     online, file = not run.offline, Path(run.settings.sync_file)
@@ -306,19 +305,6 @@ def _run_id(name: str, files: Path) -> str | None:
         return made
     except UnusableFileError as error:
         raise CorruptRunError(f"{kept} {error}") from None
-
-
-def _history(record: Record, swept: bool) -> dict[str, Any]:
-    """What W&B plots of a record: `train/*` of a step, `evaluation/*` of an evaluation, over `step`.
-
-    `swept`: a W&B sweep looks for its metric while the run goes on, by the name that it has in the summary.
-    """
-    group = {"step": "train", "evaluation": "evaluation"}.get(record.get("kind", ""))
-    if group is None:
-        return {}
-    told = {key: float(value) if value in NON_FINITE else value for key, value in record.items() if key != "kind"}
-    history = {key if key in SHARED else f"{group}/{key}": value for key, value in told.items()}
-    return history | told if swept and group == "evaluation" else history
 
 
 def _shown(directory: RunDirectory, summary: dict[str, Any]) -> dict[str, Any]:
