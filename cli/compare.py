@@ -119,7 +119,7 @@ def compare(
     figures = _figures(figure, html, png)
     picked, front = _listed("--columns", columns), _listed("--pareto", pareto)
     records = bool(html or png) or _of_records([*picked, *front, *(where or []), sort or ""])
-    found = _gathered(runs, records)
+    found = gathered(runs, records)
     reference = None
     if baseline is not None:
         found, reference = _with_baseline(found, baseline, not no_group, records)
@@ -189,7 +189,7 @@ def check_outputs(html: Path | None, png: Path | None) -> None:
         raise TableError(f"--png {png}: must name a directory, and is a file")
 
 
-def _gathered(names: list[str] | None, records: bool) -> "list[RunData]":
+def gathered(names: list[str] | None, records: bool) -> "list[RunData]":
     """The named runs, or every run under runs/ by time. Raises RunNameError or CorruptRunError."""
     from ..engine import ROOT
     from ..tracking import sources

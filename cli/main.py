@@ -27,6 +27,7 @@ from .list import list_choices
 from .options import Help
 from .output import note, open_closed_streams, show
 from .plan import plan
+from .report import report
 from .show import show_one
 from .sweep import sweep
 from .train import train
@@ -57,6 +58,7 @@ app.command()(watch)
 app.command()(sweep)
 app.command()(compare)
 app.command()(explain)
+app.command()(report)
 app.command("show")(show_one)
 app.command()(diff)
 app.command()(upload)
@@ -94,6 +96,7 @@ def paceline(
     paceline verify model=cnn                    does it train the same in every way?
     paceline watch RUN                           how a run gets on, from another terminal
     paceline compare                             the runs side by side
+    paceline report --serve                      the same in a browser, as runs go on
     paceline diff RUN1 RUN2                      what differs between two
     paceline explain sync=ssp                    what a choice does, and who sends what to whom
     paceline upload                              send runs that were recorded offline to W&B

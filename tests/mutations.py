@@ -82,6 +82,25 @@ MUTATIONS = [
         "    return module(*positional, *named.values())",
         "tests/engine/test_several_inputs.py -k positional",
     ),
+    # -- a report that is served
+    Mutation(
+        "tracking/report/serve.py",
+        'if self.headers.get_all("Host", []) not in',
+        'if self.headers.get_all("Host", []) in',
+        "tests/tracking/test_report_serve.py",
+    ),
+    Mutation(
+        "tracking/report/serve.py",
+        "if secrets.compare_digest(path, asked.encode()):",
+        "if path.endswith(asked.encode()[-6:]):",
+        "tests/tracking/test_report_serve.py",
+    ),
+    Mutation(
+        "tracking/report/serve.py",
+        "if self._kept[0] != now:",
+        "if not self._kept[1]:",
+        "tests/tracking/test_report_serve.py",
+    ),
     # -- other trackers
     Mutation("tracking/helper.py", '"config": redact(config),', '"config": config,', "tests/tracking/test_trackers.py"),
     Mutation(

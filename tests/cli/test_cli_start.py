@@ -56,6 +56,7 @@ def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_resu
         ["sweep", "--help"],
         ["show", "--help"],
         ["diff", "--help"],
+        ["report", "--help"],
         ["watch", "--help"],
         ["upload", "--help"],
         ["doctor", "--help"],
@@ -99,7 +100,7 @@ def test_version(paceline) -> None:
 
 
 def test_every_command_teaches_by_example(paceline) -> None:
-    for command in ("train", "plan", "cost", "watch", "sweep", "compare", "show", "diff", "upload", "list"):
+    for command in ("train", "plan", "cost", "watch", "sweep", "compare", "report", "show", "diff", "upload", "list"):
         ended = paceline(command, "--help")
         assert ended.status == 0 and f"  paceline {command}" in ended.out
     assert "training is possible" in paceline("doctor", "--help").out

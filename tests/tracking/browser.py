@@ -38,6 +38,10 @@ class Browser:
 
     def open(self, file: Path, dark: bool = False, width: int = 1280, height: int = 900) -> None:
         """Returns once the page has loaded."""
+        self.visit(file.resolve().as_uri(), dark, width, height)
+
+    def visit(self, address: str, dark: bool = False, width: int = 1280, height: int = 900) -> None:
+        """As `open`, of any address."""
         theme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.devtools("Emulation.setEmulatedMedia", features=theme)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -45,7 +49,7 @@ class Browser:
         self._go("POST", "/url", {"url": "about:blank"})
         self._read_logs()
         self._logged = {}
-        self._go("POST", "/url", {"url": file.resolve().as_uri()})
+        self._go("POST", "/url", {"url": address})
 
     def run(self, script: str, *arguments: Any) -> Any:
         """What the body of a function in the page returns; it may be a promise."""

@@ -15,14 +15,20 @@ SCRIPTS = (
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
-def page(document: dict[str, Any]) -> str:
-    """HTML that asks for nothing outside itself, and is forbidden to."""
+def page(document: dict[str, Any], version: str | None = None) -> str:
+    """HTML that asks for nothing outside itself, and is forbidden to.
+
+    `version`: of a page that is served, which asks its server for the version now, and nobody else.
+    """
     plotly = _file("plotly.package_data", "plotly.min.js")
     ours = "(() => {\n'use strict';\n" + "".join(_file(__package__ or "", name) for name in SCRIPTS) + "})();\n"
-    for script in (plotly, ours):
+    live = "" if version is None else _file(__package__ or "", "live.js")
+    for script in (plotly, ours, live):
         assert "</script" not in script.lower() and "<!--" not in script, "would end its element"
     return Template(_file(__package__ or "", "report.html")).substitute(
-        policy=_policy([plotly, ours]),
+        version=version or "",
+        live=f"<script>{live}</script>\n" if live else "",
+        policy=_policy([plotly, ours, live] if live else [plotly, ours], "connect-src 'self'; " if live else ""),
         style=_file(__package__ or "", "report.css"),
         plotly=plotly,
         script=ours,
@@ -35,12 +41,12 @@ def data_block(document: dict[str, Any]) -> str:
     return text.translate(str.maketrans(_ESCAPES))
 
 
-def _policy(scripts: list[str]) -> str:
+def _policy(scripts: list[str], more: str = "") -> str:
     """Content-Security-Policy: these scripts, no requests. Plotly sets style elements; a saved picture is a blob."""
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"{more}base-uri 'none'; form-action 'none'"
     )
 
 

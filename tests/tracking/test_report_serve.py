@@ -1,0 +1,142 @@
+"""The report as it is served: to whom, what, and nothing else."""
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import ctrl_c
+import pytest
+from browser import Browser, BrowserError
+from needs import needs_chromium
+from report_page import NAMES
+
+from paceline.tracking.report.serve import Server
+from paceline.tracking.run_directory import RunDirectory
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    versions = iter("1123456789")
+    with Server(0, lambda: next(versions), lambda version: f"<p>page {version}</p>") as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body, dict(answer.getheaders())
+
+
+def test_the_address_answers_with_the_page_made_once_a_version_and_its_state(server: Server) -> None:
+    assert server.server_address[0] == "127.0.0.1" and len(server.path) > 20
+    status, body, headers = ask(server, server.path)
+    assert (status, body) == (200, "<p>page 1</p>") and headers["Content-Type"] == "text/html; charset=utf-8"
+    assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
+    assert ask(server, server.path)[1] == "<p>page 1</p>" and ask(server, server.path)[1] == "<p>page 2</p>"
+    assert ask(server, f"{server.path}state")[:2] == (200, '{"version": "3"}')
+
+
+def test_nothing_else_is_there(server: Server) -> None:
+    paths = ["/", "/state", f"{server.path}..", f"{server.path}../../etc/passwd", f"{server.path}?a", "//etc/passwd"]
+    for path in [*paths, server.path[:-2] + "x/", f"{server.path}%2e%2e/"]:
+        assert ask(server, path)[0] == 404, path
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "localhost:1", ""])
+def test_a_request_that_was_sent_to_another_name_is_refused(host: str, server: Server) -> None:
+    status, body, _ = ask(server, server.path, Host=host.format(port=server.server_port))
+    assert status == 421 and "page" not in body
+    assert ask(server, server.path, Host=f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"])
+def test_only_get_is_answered(method: str, server: Server) -> None:
+    status, _, headers = ask(server, server.path, method)
+    assert status == 405 and headers["Allow"] == "GET"
+
+
+def test_what_cannot_be_made_is_told_and_the_server_goes_on() -> None:
+    def fails() -> str:
+        raise ValueError("runs are gone")
+
+    with Server(0, fails, lambda version: "") as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        assert [ask(server, server.path)[:2] for _ in range(2)] == [(503, "runs are gone\n")] * 2
+        server.shutdown()
+        thread.join()
+
+
+def made(root: Path, name: str) -> RunDirectory:
+    run = RunDirectory.create(root, name)
+    run.append({"kind": "start", "name": name, "strategy": "single", "sync": "bsp", "workers": 1, "steps": 9})
+    run.append({"kind": "step", "step": 1, "loss": 0.5, "time": 0.1})
+    return run
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`paceline report --serve` of a run, and its address."""
+    made(tmp_path / "runs", "one")
+    command = [sys.executable, "-m", "paceline.cli.main", "report", "--serve"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=ctrl_c.can_come,
+    ) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+        process.kill()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_without_a_traceback(served: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = served
+    assert address.startswith("http://127.0.0.1:")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert told.splitlines() == ["served to this host alone, until Ctrl-C", "no longer served"]
+
+
+def _names(window: Browser) -> list[str]:
+    """Of the runs in the table; none while the page loads itself again."""
+    try:
+        return window.run(NAMES)
+    except BrowserError:
+        return []
+
+
+@needs_chromium
+@pytest.mark.browser
+@pytest.mark.timeout(240)
+def test_a_browser_shows_it_asks_nobody_else_and_sees_a_run_that_has_come(
+    served: tuple[subprocess.Popen[str], str], window: Browser, tmp_path: Path
+) -> None:
+    _, address = served
+    window.visit(address)
+    assert window.run(NAMES) == ["one"]
+    made(tmp_path / "runs", "two")
+    deadline = time.monotonic() + 60
+    while len(names := _names(window)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sorted(names) == ["one", "two"]
+    assert {url.split("#")[0] for url in window.requests()} <= {f"{address}state"}
+    assert window.complaints() == []
