@@ -93,7 +93,7 @@ def _explain_choice(
         raise ConfigError(f"--svg: there is no picture of {what}: {why}")
     _write(html, as_page(explained, run, lanes, why))
     if lanes is not None:
-        from ..tracking.lanes_picture import as_svg
+        from ..tracking.drawn.lanes import as_svg
 
         _write(svg, as_svg(what, lanes))
 

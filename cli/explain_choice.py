@@ -118,7 +118,7 @@ def _drawn(lanes: Plain, width: int) -> list[str]:
 
 
 def _messages(lanes: Plain) -> list[str]:
-    from ..tracking.lanes_picture import in_words
+    from ..tracking.drawn.lanes import in_words
 
     rows, begin = lanes["lanes"], lanes["begin"]
     table: list[list[str]] = []
@@ -143,7 +143,7 @@ def _among(lanes: list[int]) -> str:
 
 
 def as_page(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str) -> str:
-    from ..tracking.lanes_picture import as_html, as_svg, in_words
+    from ..tracking.drawn.lanes import as_html, as_svg, in_words
 
     title = f"{explained.group}={explained.name}"
     parts = [f"<p>{escape(explained.line)} ({escape(explained.file)})</p>"]

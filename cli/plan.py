@@ -97,8 +97,8 @@ def plan(
 
 def _picture(plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None:
     from ..engine.errors import ConfigError
+    from ..tracking.drawn.schedule import as_svg
     from ..tracking.run_directory import write_atomically
-    from ..tracking.schedule_picture import as_svg
 
     if timetable is None:
         name = plan.experiment.strategy.name

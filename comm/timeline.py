@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 KEPT = 20_000  # the most recent operations kept; enough for a median, bounded for a long run
@@ -69,11 +70,14 @@ class Timeline:
 
 @dataclass(frozen=True)
 class StepSplit:
-    """Seconds of one step of one worker."""
+    """Seconds of one step of one worker. `hidden`: of compute, at most, that went on while something of its own, which
+    all had launched, was under way; when that was over is known only where it was waited for.
+    """
 
     compute: float
     communication: float
     waiting: float
+    hidden: float = 0.0
 
 
 class Blocked(NamedTuple):
@@ -119,8 +123,22 @@ def split(
     for (start, end), within in zip(steps, blocked(steps, operations, launches), strict=True):
         total = sum(operation.end - operation.start for operation, _ in within)
         waiting = sum(ready - operation.start for operation, ready in within)
-        splits.append(StepSplit(max(end - start - total, 0.0), total - waiting, waiting))
+        compute = max(end - start - total, 0.0)
+        splits.append(StepSplit(compute, total - waiting, waiting, min(_hidden(start, within, launches), compute)))
     return splits
+
+
+def _hidden(begin: float, within: list[Blocked], launches: dict[tuple[str, int], float]) -> float:
+    """Between being blocked and being blocked, from when the first of what will be waited for was under way."""
+    under_way = [
+        float("inf") if op.primitive == "recv" else max(launches[op.channel, op.number], op.launch) for op, _ in within
+    ]
+    first = list(accumulate(reversed(under_way), min))[::-1]  # of those from here on
+    hidden, free = 0.0, begin  # since when it is not blocked
+    for (op, _), since in zip(within, first, strict=True):
+        hidden += max(op.start - max(free, since), 0.0)
+        free = max(free, op.end)
+    return hidden
 
 
 def last_launches(timelines: list[list[Operation]]) -> dict[tuple[str, int], float]:

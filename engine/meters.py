@@ -224,7 +224,8 @@ def _divided(step: float, splits: list[StepSplit]) -> StepTime:
         "waiting": sum(part.waiting for part in splits),
     }
     total = sum(shares.values()) or 1.0
-    return StepTime(step, **{name: step * share / total for name, share in shares.items()})
+    hidden = sum(part.hidden for part in splits)  # of compute
+    return StepTime(step, **{name: step * share / total for name, share in {**shares, "hidden": hidden}.items()})
 
 
 def _peaks(workers: list[Report]) -> dict[str, int]:

@@ -66,6 +66,25 @@ MUTATIONS = [
         "else numbered(index, self._size)",
         "tests/tasks/test_arrays.py -k written",
     ),
+    # -- pictures
+    Mutation(
+        "tracking/drawn/steps.py",
+        "waits > WAITED * steps",
+        "True",
+        "tests/tracking/test_report_svg.py -k straggler",
+    ),
+    Mutation(
+        "tracking/drawn/topologies.py",
+        "return max(measured,",
+        "return min(measured,",
+        "tests/tracking/test_report_svg.py -k ringed",
+    ),
+    Mutation(
+        "comm/timeline.py",
+        "free = max(free, op.end)",
+        "pass",
+        "tests/comm/test_timeline.py -k hides_once",
+    ),
     # -- several inputs, and weights
     Mutation(
         "engine/loop.py", "if job.sync.synchronous:", "if False:", "tests/engine/test_several_inputs.py -k weighted"

@@ -106,6 +106,7 @@ class StepTime:
     compute: float | None = None
     communication: float | None = None
     waiting: float | None = None
+    hidden: float | None = None  # of compute, at most, beside which communication went on
 
 
 @dataclass(frozen=True)

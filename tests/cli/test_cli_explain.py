@@ -10,8 +10,8 @@ import pytest
 
 from paceline.cli.choices import group_of
 from paceline.engine.small_run import NoPictureError, SmallRun, small_run
+from paceline.tracking.drawn.lanes import as_svg
 from paceline.tracking.lanes import read
-from paceline.tracking.lanes_picture import as_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 EVERY = [f"{group}={each.name}" for group in ("sync", "strategy", "collective", "compress") for each in group_of(group)]

@@ -25,7 +25,20 @@ def test_time_between_launch_and_wait_is_compute():
     """Overlap: launched at 1, waited for from 4 on, everyone had launched by 2."""
     operation = Operation("world", 1, launch=1.0, start=4.0, end=5.0)
     [part] = split([(0.0, 5.0)], [operation], {("world", 1): 2.0})
-    assert part == StepSplit(compute=4.0, communication=1.0, waiting=0.0)
+    assert part == StepSplit(compute=4.0, communication=1.0, waiting=0.0, hidden=2.0)
+
+
+def test_what_is_under_way_hides_once_however_much_it_is_and_not_while_blocked():
+    """Two overlap from 2 and from 3 on; it is blocked on the first from 4 to 5, and on the second from 7 on."""
+    first, second = Operation("w", 1, 1.0, 4.0, 5.0), Operation("w", 2, 3.0, 7.0, 8.0)
+    [part] = split([(0.0, 10.0)], [second, first], {("w", 1): 2.0, ("w", 2): 3.0})
+    assert part == StepSplit(compute=8.0, communication=2.0, waiting=0.0, hidden=4.0)
+
+
+def test_a_message_that_was_there_long_before_hides_nothing_that_is_known():
+    received = Operation("g:0>1", 1, NEVER, 6.0, 6.5, "recv")
+    [part] = split([(5.0, 8.0)], [received], {("g:0>1", 1): 1.0})
+    assert part == StepSplit(compute=2.5, communication=0.5, waiting=0.0, hidden=0.0)
 
 
 def test_operations_count_in_the_step_in_which_they_start_and_not_outside():

@@ -69,6 +69,7 @@ def test_step_time_is_split_by_who_was_waited_for() -> None:
         "compute": (1.0 + 3.0) / 2,
         "communication": 1.0,
         "waiting": (2.0 + 0.0) / 2,
+        "hidden": 0.0,
     }
 
 
@@ -81,8 +82,8 @@ def test_steps_older_than_the_kept_operations_are_timed_but_not_split() -> None:
         reports = [report(rank, steps=steps, operations=operations, known_from=known_from) for rank in (0, 1)]
         return told(reports, TWO)["step_time"]
 
-    assert times(11.0) == {"median": 2.0, "compute": 1.0, "communication": 1.0, "waiting": 0.0}
-    assert times(12.0) == {"median": 2.0, "compute": None, "communication": None, "waiting": None}
+    assert times(11.0) == {"median": 2.0, "compute": 1.0, "communication": 1.0, "waiting": 0.0, "hidden": 0.0}
+    assert times(12.0) == {"median": 2.0, "compute": None, "communication": None, "waiting": None, "hidden": None}
 
 
 def test_steps_without_an_operation_have_only_computed() -> None:
@@ -90,7 +91,7 @@ def test_steps_without_an_operation_have_only_computed() -> None:
     steps = [(0.0, 2.0, 1), (2.0, 4.0, 1)]
     operations = [Operation("all#", 1, 3.0, 3.0, 4.0)]
     times = told([report(rank, steps=steps, operations=operations) for rank in (0, 1)], TWO)["step_time"]
-    assert times == {"median": 2.0, "compute": 2.0 * 3 / 4, "communication": 2.0 * 1 / 4, "waiting": 0.0}
+    assert times == {"median": 2.0, "compute": 2.0 * 3 / 4, "communication": 2.0 * 1 / 4, "waiting": 0.0, "hidden": 0.0}
 
 
 def test_warm_up_steps_are_left_out_of_throughput_and_step_times() -> None:
@@ -102,7 +103,13 @@ def test_warm_up_steps_are_left_out_of_throughput_and_step_times() -> None:
 def test_a_run_shorter_than_its_warm_up_has_no_times_and_no_division_by_zero() -> None:
     summary = told([report(0, trained_steps=0), report(1, trained_steps=0)], TWO)
     assert summary["throughput"] == 0.0
-    assert summary["step_time"] == {"median": None, "compute": None, "communication": None, "waiting": None}
+    assert summary["step_time"] == {
+        "median": None,
+        "compute": None,
+        "communication": None,
+        "waiting": None,
+        "hidden": None,
+    }
     assert summary["wire"] == {"bytes_per_step": 0.0, "by_primitive": {}, "by_axis": {}, "total": 0, "messages": 0}
 
 

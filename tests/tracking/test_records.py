@@ -69,7 +69,7 @@ def test_a_comparison_finds_in_a_summary_all_that_it_looks_for() -> None:
     assert row_of(replace(SUMMARY, score=Score("accuracy", 0.75, 0.1)).plain())["accuracy"] == 0.75
     assert row["step_ms"] == 500 and row["lost_workers"] == 1 and row["strategy"] == "some_strategy"
     assert SUMMARY.plain()["per_worker"] == [
-        {"rank": 0, "median": 0.5, "compute": 0.25, "communication": 0.125, "waiting": 0.125}
+        {"rank": 0, "median": 0.5, "compute": 0.25, "communication": 0.125, "waiting": 0.125, "hidden": None}
     ]
 
 

@@ -55,7 +55,11 @@ def svgs(shown: dict[str, Any]) -> list[ET.Element]:
 def bars(svg: ET.Element, kind: str | None = None) -> list[tuple[float, float]]:
     """(left, width) of a picture's passes, or of its bubbles."""
     drawn = [
-        rect for rect in svg.iter(f"{SVG}rect") if rect.get("class") == kind and rect.find(f"{SVG}title") is not None
+        rect
+        for rect in svg.iter(f"{SVG}rect")
+        if (rect.get("class", "") == "empty") == (kind == "bubble")
+        and rect.find(f"{SVG}title") is not None
+        and float(rect.get("height", "0")) > 20  # not of the legend
     ]
     return [(float(rect.get("x", "")), float(rect.get("width", ""))) for rect in drawn]
 
@@ -110,7 +114,9 @@ def test_what_a_file_says_is_text_in_the_page_and_no_markup(tmp_path: Path) -> N
     page = (tmp_path / "report.html").read_text()
     assert bad not in page and "<img src=x" not in page
     for svg in svgs(shown_of(schedule(schedule=bad), bad)):
-        assert {each.tag.removeprefix(SVG) for each in svg.iter()} == {"svg", "title", "style", "text", "rect"}
+        assert {each.tag.removeprefix(SVG) for each in svg.iter()} == {
+            *("svg", "title", "desc", "style", "defs", "pattern", "path", "text", "g", "rect")
+        }
 
 
 # -- the file

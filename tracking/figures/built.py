@@ -65,6 +65,7 @@ MEASURES = {
     "throughput_samples_per_s": "samples/s",
     "bytes_per_step": "bytes a step",
 }
+TRADED = ("megabytes", "dollars", "staleness_mean", "consensus_distance")  # columns that accuracy is drawn against
 MEBI = 1 / 2**20
 
 
@@ -96,7 +97,11 @@ def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Seque
     settings = sorted([*(places for _, places in groups), *alone])
     asked = [figure for request in requests for figure in against(every, rows, settings, request)]
     wanted = Section("parameters", "Against what was chosen", tuple(asked))
-    sections = [_ranking(read), wanted, *_curves(read), *_bars(every), _staleness(every), _swept(read), _others(read)]
+    traded = _traded(read, settings)
+    sections = [
+        *(_ranking(read), wanted, *_curves(read), traded, *_bars(every)),
+        *(_staleness(every), _swept(read), _others(read)),
+    ]
     return Sheet(tuple(drawn), tuple(_settings(every, drawn, groups)), tuple(s for s in sections if s.figures))
 
 
@@ -272,6 +277,26 @@ def _off(measured: float | None, predicted: float | None) -> float:
     if measured is None or predicted is None:
         return 0.0
     return 100 * abs(measured / (predicted or 1.0) - (1.0 if predicted else 0.0))
+
+
+# -- accuracy against what it takes
+
+
+def _traded(read: Read, settings: list[list[int]]) -> Section:
+    """Of the model and data that most runs have; each strategy with its sync mode is a family, with a marker."""
+    title = "Accuracy against bytes, dollars, staleness and consensus"
+    counts = Counter(trained(run) for run in read.runs)
+    most = max(counts, key=lambda each: counts[each], default="")
+    some = [places for places in settings if trained(read.runs[places[0]]) == most]
+    figures: list[Figure] = []
+    for metric in ("accuracy", "r2"):
+        if not any(finite(read.rows[places[0]].get(metric)) is not None for places in some):
+            continue
+        for taken in TRADED:
+            request = Request.parse(f"x={taken} y={metric} line=strategy,sync")
+            found = against(read.runs, read.rows, some, request)
+            figures += [replace(each, pictured=False) for each in found if sum(len(t.points) for t in each.traces) > 1]
+    return Section("traded", title, tuple(figures))
 
 
 # -- staleness, rankings, what was swept

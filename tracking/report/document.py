@@ -17,6 +17,7 @@ from ..groups import t975
 from ..rendering import for_people, is_too_short
 from ..sources import RunData
 from ..text import VALUE_CHARACTERS, plain, shown
+from .pictures import sections
 from .schedules import schedules
 from .verdict import verdicts
 
@@ -49,6 +50,7 @@ def document(
         "larger": BY_KEY[judged].larger_first,
         "sections": sections_of(sheet),
         "schedules": schedules(runs),
+        "pictures": sections(runs),
         "settings": _plain(sheet.settings, 0),
         "t975": [t975(n) for n in range(max((len(setting.runs) for setting in sheet.settings), default=0) + 1)],
         "configKeys": keys,

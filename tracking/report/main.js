@@ -46,6 +46,7 @@ buildCompared();
 buildTable(() => redraw());
 report.sections.forEach(buildSection);
 buildSchedules();
+buildPictures();
 buildDifference();
 buildConfigurations();
 buildContents();

@@ -9,7 +9,7 @@ from typing import Any
 
 SCRIPTS = (
     "base.js", "table.js", "figures.js", "lines.js", "seeds.js", "rows.js", "histogram.js", "ranking.js",
-    "coordinates.js", "against.js", "schedules.js", "configurations.js", "main.js",
+    "coordinates.js", "against.js", "schedules.js", "pictures.js", "configurations.js", "main.js",
 )  # fmt: skip
 # As \u escapes in the JSON: nothing in it ends the element or begins a comment.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}

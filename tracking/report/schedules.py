@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
-from ..schedule_picture import as_svg
+from ..drawn.schedule import as_svg
 from ..sources import RunData
 from ..text import shown
 

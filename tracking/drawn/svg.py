@@ -4,13 +4,15 @@ Colours are the palette's, for a light page, a dark one (prefers-color-scheme) a
 on colour alone: kinds of bars differ in their patterns too, and have words beside them.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .figures.palette import DARK, LIGHT
+from ..figures.palette import DARK, LIGHT
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 LETTER = 7.0  # pixels that a character takes, about
+_CLASS = re.compile(r'class="([^"]*)"')
 _PATTERNS = (  # of colour i: what is drawn over it, in a tile of 8 x 8 pixels
     "",
     "M-2,2 L2,-2 M0,8 L8,0 M6,10 L10,6",
@@ -23,35 +25,43 @@ _PATTERNS = (  # of colour i: what is drawn over it, in a tile of 8 x 8 pixels
 )
 
 
-def _colours(page: str, text: str, quiet: str, line: str, colours: Sequence[str]) -> str:
-    kinds = " ".join(
-        f".c{i} {{ fill: {colour} }} .s{i} {{ stroke: {colour}; fill: none }}" for i, colour in enumerate(colours)
-    )
+def _rules(page: str, words: str, quiet: str, line: str, colours: Sequence[str], used: set[str]) -> str:
+    """Of the classes that are used."""
+    kinds = {f"c{i}": f"fill: {colour}" for i, colour in enumerate(colours)}
+    rules = {
+        "page": f"fill: {page}",
+        "small": f"fill: {quiet}",
+        "empty": f"fill: {line}",
+        "line": f"stroke: {line}",
+        "dark": f"stroke: {words}; fill: none",
+        "head": f"fill: {words}",
+        "over": f"stroke: {page}",
+        "void": f"fill: none; stroke: {quiet}",
+        **kinds,
+    }
+    return f"text {{ fill: {words} }} " + " ".join(f".{name} {{ {rules[name]} }}" for name in rules if name in used)
+
+
+def _style(used: set[str]) -> str:
+    light = _rules("#ffffff", "#16202a", "#55606c", "#e1e6eb", LIGHT, used)
+    dark = _rules("#161a20", "#e8ecf1", "#a7b1bd", "#39424d", DARK, used)
     return (
-        f".page {{ fill: {page} }} text {{ fill: {text} }} .small, .quiet {{ fill: {quiet} }} "
-        f".empty {{ fill: {line} }} .line {{ stroke: {line} }} .dark {{ stroke: {text}; fill: none }} "
-        f".head {{ fill: {text} }} "
-        f".over {{ stroke: {page} }} .inside {{ fill: {page} }} .void {{ fill: none; stroke: {quiet} }} {kinds}"
+        f"text {{ font: 13px {FONT} }} .title {{ font-weight: bold }} .small {{ font-size: 11.5px }} "
+        ".over { fill: none; stroke-width: 1.1 } .void { stroke-width: 0.8 } "
+        f".strong {{ stroke-width: 2 }} .ring {{ stroke-width: 3 }} {light}\n"
+        f"@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
     )
-
-
-_LIGHT = _colours("#ffffff", "#16202a", "#55606c", "#e1e6eb", LIGHT)
-_DARK = _colours("#161a20", "#e8ecf1", "#a7b1bd", "#39424d", DARK)
-STYLE = (
-    f"text {{ font: 13px {FONT} }} .title {{ font-weight: bold }} .small {{ font-size: 11.5px }} "
-    ".over { fill: none; stroke-width: 1.1 } .line { stroke-width: 1 } .void { stroke-width: 0.8 } "
-    f".strong {{ stroke-width: 2 }} .ring {{ stroke-width: 3 }} {_LIGHT}\n"
-    f"@media (prefers-color-scheme: dark) {{ {_DARK} }}\n@media print {{ {_LIGHT} }}"
-)
 
 
 def document(title: str, says: str, width: float, height: float, parts: Iterable[str], more: str = "") -> str:
     """`says`: the picture in words, for who cannot see it. `more`: further definitions."""
+    drawn = "\n".join(parts)
+    used = {word for each in _CLASS.findall(drawn + more) for word in each.split()} | {"page", "over", "void"}
     tiles = "".join(
         f'<pattern id="p{i}" width="8" height="8" patternUnits="userSpaceOnUse">'
         f'<path class="over" d="{path}"/></pattern>'
         for i, path in enumerate(_PATTERNS)
-        if path
+        if path and f"url(#p{i})" in drawn
     )
     hatch = (
         '<pattern id="no" width="8" height="8" patternUnits="userSpaceOnUse">'
@@ -62,10 +72,10 @@ def document(title: str, says: str, width: float, height: float, parts: Iterable
         f'height="{height:g}" role="img">',
         f"<title>{escape(title)}</title>",
         f"<desc>{escape(says)}</desc>",
-        f"<style>{STYLE}</style>",
+        f"<style>{_style(used)}</style>",
         f"<defs>{tiles}{hatch}{more}</defs>",
         f'<rect class="page" width="{width:g}" height="{height:g}"/>',
-        *parts,
+        drawn,
         "</svg>",
     ]
     return "\n".join(lines) + "\n"

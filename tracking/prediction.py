@@ -1,0 +1,31 @@
+"""What a run's prediction.json says of the time of a step; it is absent where nothing was predicted."""
+
+from typing import Any
+
+from .files import UnusableFileError, read_json
+from .sources import RunData
+from .values import number
+
+FILE = "prediction.json"
+MOST_PARTS = 40
+
+
+def prediction_of(run: RunData) -> dict[str, Any] | None:
+    """{"seconds", "parts", "formulas", "how"}; None where there is none, or it is damaged."""
+    if run.path is None:
+        return None
+    try:
+        told = read_json(run.path / FILE)
+    except (OSError, UnusableFileError):
+        return None
+    return told if isinstance(told, dict) and isinstance(told.get("parts"), dict) else None
+
+
+def seconds_by_part(run: RunData) -> dict[str, float] | None:
+    """Of a step; parts that take no time are left out."""
+    told = prediction_of(run)
+    if told is None:
+        return None
+    parts = {str(name)[:40]: number(value) for name, value in list(told["parts"].items())[:MOST_PARTS]}
+    found = {name: value for name, value in parts.items() if value is not None and 0 < value < 1e9}
+    return found or None

@@ -1,0 +1,14 @@
+// Sections of pictures in SVG. They are images: nothing in them becomes part of the page.
+function buildPictures() {
+  for (const part of report.pictures) {
+    const title = make('h2', [['id', `${part.id}-title`]], part.title);
+    const section = make('section', [['id', part.id], ['aria-labelledby', title.id]], title);
+    for (const figure of part.figures) {
+      const images = figure.pictures.map(({ alt, source }) => make('img', [['class', 'schedule'], ['alt', alt], ['src', source], ['loading', 'lazy']]));
+      section.append(make('figure', null, ...images, make('figcaption', null, bdi(figure.name), `. ${figure.says}`)));
+    }
+    if (part.note) section.append(make('p', [['class', 'note']], part.note));
+    document.getElementById('difference').before(section);
+  }
+}
+
