@@ -23,8 +23,8 @@ def explain(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="CHOICE",
-            help="group=choice, such as sync=ssp, strategy=pipeline, compress=topk.",
+            metavar="RUN|CHOICE",
+            help="A run, SWEEP/RUN or a directory; or group=choice, such as sync=ssp, strategy=pipeline.",
             autocompletion=complete_override,
         ),
     ],
@@ -47,19 +47,48 @@ def explain(
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
 ) -> None:
-    """Explain a choice: what it does, its equation, its cost, when to use it, its paper, and who sends what when.
+    """Explain a run: what it spent its time, memory and bytes on, against its prediction, and what would help most.
+
+    Or explain a choice: what it does, its equation, its cost, when to use it, its paper, and who sends what when.
 
     The picture is of a small real run of it on the virtual cluster: sixteen workers on digits, unless you say
     otherwise.
 
     \b
+    paceline explain first-asp
     paceline explain sync=ssp
     paceline explain sync=ssp sync.staleness=1 hardware.workers=4 --svg ssp.svg
     paceline explain collective=ring hardware.workers=6 --html ring.html
     """
     check_file("--html", html)
     check_file("--svg", svg)
+    if "=" not in what or Path(what).is_dir():
+        _explain_run(what, overrides or [], tuple(allow_module or ()), format == "json", html, svg)
+        return
     _explain_choice(what, overrides or [], config_dir, tuple(allow_module or ()), format == "json", html, svg)
+
+
+def _explain_run(
+    what: str, overrides: list[str], allowed: tuple[str, ...], as_json: bool, html: Path | None, svg: Path | None
+) -> None:
+    """Raises `ConfigError`, `RunNameError` or `CorruptRunError`."""
+    from ..engine.errors import ConfigError
+    from ..tracking.sources import check
+    from .explain_run import as_page, for_people, raw, told_of
+    from .show import find
+
+    if overrides:
+        raise ConfigError(f"{overrides[0]}: overrides go with a choice, such as sync=ssp; a run has its configuration")
+    if svg is not None:
+        raise ConfigError("--svg: goes with a choice; of a run, --html FILE has the pictures")
+    run = find(what)
+    check(run)
+    told = told_of(run, allowed)
+    if as_json:
+        show_json(raw(told))
+    else:
+        show(for_people(told))
+    _write(html, as_page(told) if html is not None else "")
 
 
 def _explain_choice(

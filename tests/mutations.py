@@ -66,6 +66,19 @@ MUTATIONS = [
         "else numbered(index, self._size)",
         "tests/tasks/test_arrays.py -k written",
     ),
+    # -- what a run spent, and what would help it
+    Mutation(
+        "engine/changes.py",
+        "speedup = 1 / (1 - min(share, 0.99))",
+        "speedup = 1 + share",
+        "tests/cli/test_cli_explain_run.py -k at_most_what_it_is_against",
+    ),
+    Mutation(
+        "engine/changes.py",
+        "shares.waiting if shares.straggler is None else 0.0",
+        "shares.waiting",
+        "tests/cli/test_cli_explain_run.py -k straggler",
+    ),
     # -- pictures
     Mutation(
         "tracking/drawn/steps.py",
