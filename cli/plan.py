@@ -46,6 +46,14 @@ def plan(
     svg: Annotated[
         Path | None, typer.Option(help="A pipeline's schedule as a picture: workers down, time across.")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A page of pictures: memory over a step, where it goes, the schedule, a roofline.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show what would run; nothing is trained.
 
@@ -65,10 +73,12 @@ def plan(
     from ..engine.errors import ConfigError
 
     check_file("--svg", svg)
+    check_file("--html", html)
     read = TOKENS.read(tokens)
     if fit:
-        if svg is not None:
-            raise ConfigError("--svg: pictures one plan, and --fit makes many; leave one of them out")
+        for option, file in (("--svg", svg), ("--html", html)):
+            if file is not None:
+                raise ConfigError(f"{option}: pictures one plan, and --fit makes many; leave one of them out")
         if tokens is not None:
             raise ConfigError("--tokens: is of one plan, and --fit makes many; leave one of them out")
         names = [choice.name for choice in group_of("strategy", config_dir)]
@@ -84,6 +94,8 @@ def plan(
         note_all(planned.notes)
         if svg is not None:
             _picture(planned, table, svg)
+        if html is not None:
+            _page(prepared, planned, table, html)
     match format:
         case "table":
             show(text)
@@ -105,6 +117,14 @@ def _picture(plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None
         raise ConfigError(f"--svg: pictures a schedule, and strategy={name} has none; strategy=pipeline has one")
     write_atomically(file, as_svg(title_of(_schedule_of(plan), timetable), timetable))
     note(f"picture: {shortest(file)}")
+
+
+def _page(prepared: "Prepared", plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None:
+    from ..tracking.run_directory import write_atomically
+    from .plan_pictures import as_page, pictures
+
+    write_atomically(file, as_page(_title(plan), pictures(prepared, plan, timetable)))
+    note(f"pictures: {shortest(file)}")
 
 
 def _schedule_of(plan: "Plan") -> str:

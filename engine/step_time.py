@@ -72,6 +72,14 @@ def predict_step(
     )
 
 
+def transformer_on(
+    experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
+) -> tuple[Device, Transformer, Layout]:
+    """What is predicted of: the accelerator, the GPT, and how it is laid out. Raises `NotPredicted`."""
+    _, device = device_of(experiment, computes_on)
+    return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers)
+
+
 def device_of(experiment: Experiment, computes_on: torch.device) -> tuple[Machine, Device]:
     machine = experiment.hardware.machine
     if machine is None or machine.accelerator is None:

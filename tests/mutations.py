@@ -66,6 +66,13 @@ MUTATIONS = [
         "else numbered(index, self._size)",
         "tests/tasks/test_arrays.py -k written",
     ),
+    # -- a roofline
+    Mutation(
+        "tracking/drawn/roofline.py",
+        "return min(self.peak, intensity * self.bandwidth)",
+        "return max(self.peak, intensity * self.bandwidth)",
+        "tests/tracking/test_report_svg.py -k ridge",
+    ),
     # -- what a run spent, and what would help it
     Mutation(
         "engine/changes.py",

@@ -115,7 +115,7 @@ def test_what_a_file_says_is_text_in_the_page_and_no_markup(tmp_path: Path) -> N
     assert bad not in page and "<img src=x" not in page
     for svg in svgs(shown_of(schedule(schedule=bad), bad)):
         assert {each.tag.removeprefix(SVG) for each in svg.iter()} == {
-            *("svg", "title", "desc", "style", "defs", "pattern", "path", "text", "g", "rect")
+            *("svg", "title", "desc", "style", "defs", "pattern", "path", "text", "rect")
         }
 
 

@@ -88,7 +88,8 @@ def straggler(workers: Sequence[Worker]) -> int | None:
 
 def in_words(workers: Sequence[Worker], predicted: Mapping[str, float] | None) -> str:
     if not workers:
-        return "Nothing was measured of single workers."
+        seconds = sum((predicted or {}).values())
+        return f"Predicted: {ms(seconds)}. " * bool(predicted) + "Nothing was measured of single workers."
     whole = sum(_part(each, name) for each in workers for name in ("compute", "communication", "waiting")) or 1.0
     shares = {name: sum(_part(each, name) for each in workers) / whole for name in ("compute", "hidden")}
     shares |= {name: sum(_part(each, name) for each in workers) / whole for name in ("communication", "waiting")}

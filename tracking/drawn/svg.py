@@ -92,15 +92,15 @@ def bar(x: float, y: float, width: float, height: float, colour: int, title: str
     box = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.0):.2f}" height="{height:.2f}"'
     said = f"<title>{escape(title)}</title>"
     opacity = ' fill-opacity="0.5"' if pale else ""
-    over = f'<rect {box} fill="url(#p{colour})"/>' if _PATTERNS[colour] else ""
-    return f'<g>{said}<rect {box} class="c{colour}"{opacity}>{said}</rect>{over}</g>'
+    over = f'<rect {box} fill="url(#p{colour})" pointer-events="none"/>' if _PATTERNS[colour] else ""
+    return f'<rect {box} class="c{colour}"{opacity}>{said}</rect>{over}'
 
 
 def gap(x: float, y: float, width: float, height: float, title: str) -> str:
     """Where nothing is done, or there is nothing."""
     box = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.0):.2f}" height="{height:.2f}"'
     said = f"<title>{escape(title)}</title>"
-    return f'<g>{said}<rect {box} class="empty">{said}</rect><rect {box} class="void"/></g>'
+    return f'<rect {box} class="empty">{said}</rect><rect {box} class="void" pointer-events="none"/>'
 
 
 def key(x: float, y: float, colour: int, words: str, pale: bool = False) -> str:
