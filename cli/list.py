@@ -173,6 +173,7 @@ def _for_people(known: dict[str, list[Choice]], default: dict[str, str], with_kn
             lines.append(f"{star} {choice.name:{width}}  {choice.description}".rstrip())
             knobs = {key: value for key, value in choice.knobs().items() if not isinstance(value, dict)}
             if with_knobs and knobs:
-                lines.append(" " * (width + 4) + " ".join(f"{title}.{key}={_value(knobs[key])}" for key in knobs))
+                prefix = f"{title}.{choice.name}" if title == "callbacks" else title  # each has keys of its own
+                lines.append(" " * (width + 4) + " ".join(f"{prefix}.{key}={_value(knobs[key])}" for key in knobs))
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

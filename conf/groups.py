@@ -119,3 +119,13 @@ GROUPS = (
 )
 BY_NAME = {group.name: group for group in GROUPS}
 SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns
+# Of callbacks there are any number in a run, each by a name of its own: `callbacks=[early_stop,best]`.
+CALLBACKS = Group(
+    "callbacks",
+    "what looks at training: records numbers, ends a run early, keeps the best weights",
+    modules=("paceline.engine",),
+    base="paceline.engine.callbacks.base.Callback",
+    shown=False,
+    example="docs/callbacks.md shows one",
+)
+NAMING = BY_NAME | {CALLBACKS.name: CALLBACKS}  # the groups whose choices name a class

@@ -13,15 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .advising import Advice, advise
     from .comparison import Comparison, compare
     from .results import Result, load
     from .session import Prepared, find_fit, prepare, run
 
-__all__ = ["ROOT", "Comparison", "Prepared", "Result", "compare", "find_fit", "load", "prepare", "run"]
+__all__ = [
+    "ROOT",
+    "Advice",
+    "Comparison",
+    "Prepared",
+    "Result",
+    "advise",
+    "compare",
+    "find_fit",
+    "load",
+    "prepare",
+    "run",
+]
 
 ROOT = Path("runs")  # where run directories are made, relative to where the command is given
 
 _MODULES = {
+    **dict.fromkeys(("Advice", "advise"), "advising"),
     **dict.fromkeys(("Comparison", "compare"), "comparison"),
     **dict.fromkeys(("Result", "load"), "results"),
     **dict.fromkeys(("Prepared", "find_fit", "prepare", "run"), "session"),

@@ -15,7 +15,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import given
+from . import calling, given
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -54,6 +54,7 @@ class Parts:
     make_model: Callable[[], nn.Module]
     make_optimizer: MakeOptimizer
     allowed: tuple[str, ...]  # the user's own modules
+    callbacks: calling.Callbacks  # by name, for the chief
 
 
 def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None) -> Parts:
@@ -95,6 +96,8 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     of_groups = given.make(experiment, allowed)
     strategy, sync = pair_of(of_groups, experiment.strategy)
     given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
+    callbacks = calling.make(experiment, allowed, task.metric.name)
+    calling.check_fit(callbacks, experiment, strategy, sync)
 
     def make_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
@@ -170,4 +173,5 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         make_model,
         make_optimizer,
         allowed,
+        callbacks,
     )

@@ -42,6 +42,7 @@ class Manifest:
     files: dict[str, str]  # name -> SHA-256
     run: str  # SHA-256 of what the run is made of: see stored.py
     data: dict[str, str] | None = None  # file that was loaded -> SHA-256; None: an earlier version did not look
+    callbacks: dict[str, Any] | None = None  # the state of each, by name
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -66,8 +67,8 @@ def write_part(checkpoints: Path, step: int, part: int, replica: int, state: Sta
     return name, sha256(data)
 
 
-def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
-    """Make the checkpoint whose parts are written the newest one; drop all but the last `keep`.
+def commit(checkpoints: Path, manifest: Manifest, keep: int, best: int | None = None) -> Path:
+    """Make the checkpoint whose parts are written the newest one; drop all but the last `keep` and that of step `best`.
 
     Those of later steps go too: the run was resumed from before them, and they are not its own any more.
     """
@@ -81,7 +82,8 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int) -> Path:
         temporary.rename(final)
         _sync_directory(checkpoints)
         own = [path for path in steps_of(checkpoints) if _step_of(path) <= manifest.step]
-        for path in {*steps_of(checkpoints)} - {*own[-keep:]}:
+        kept = {*own[-keep:], *(path for path in own if _step_of(path) == best)}
+        for path in {*steps_of(checkpoints)} - kept:
             _remove(path)
         for left in [*checkpoints.glob("step-*.tmp"), *checkpoints.glob("step-*.old")]:  # by who was killed
             if STEP.fullmatch(left.stem) and _step_of(left.with_suffix("")) < manifest.step:
@@ -160,6 +162,8 @@ def _wrong(manifest: Manifest) -> str | None:
     data = {} if manifest.data is None else manifest.data
     if not isinstance(data, dict):
         return "does not name the files of data"
+    if not isinstance(manifest.callbacks, dict | None):
+        return "has no states of callbacks where they should be"
     if not all(isinstance(digest, str) for digest in (*files.values(), *data.values(), manifest.run)):
         return "has checksums that are no texts"
     return None

@@ -33,7 +33,15 @@ from .errors import ConfigError
 from .experiment import RENAMED, Experiment, explain, from_config, no_such_key
 from .hints import elsewhere
 
-GROUPS = (*BY_NAME, "hardware", "hardware/network", "hardware/network@hardware.inside", "tracking", "experiment")
+GROUPS = (
+    *BY_NAME,
+    "hardware",
+    "hardware/network",
+    "hardware/network@hardware.inside",
+    "tracking",
+    "callbacks",
+    "experiment",
+)
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 MOST_VALUES = 100_000  # of one key in a sweep
 LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
@@ -59,7 +67,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     except ConfigError:
         raise
     except MissingConfigException as error:
-        raise ConfigError(_no_such_choice(error)) from None
+        raise ConfigError(_no_such_choice(error, config_dir)) from None
     except ConfigCompositionException as error:
         raise ConfigError(_no_such_key(str(error), error.__cause__, choosing, overrides, config_dir)) from None
     except yaml.YAMLError as error:
@@ -201,9 +209,11 @@ def _parsed(text: str) -> Override:
         ) from None
 
 
-def _no_such_choice(error: MissingConfigException) -> str:
+def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> str:
     group, _, choice = (error.missing_cfg_file or "").rpartition("/")
     options = list(error.options or [])
+    if not options and group in GROUPS:  # one of a list of choices
+        options = _all_choices(group, config_dir)
     if not group or not options:
         return f"{error.missing_cfg_file}: there is no such group; {_nearest(str(error.missing_cfg_file), GROUPS)}"
     return f"{group}={choice}: there is no such choice; {_nearest(choice, options)}"
@@ -364,7 +374,7 @@ def _first_line(error: object) -> str:
     return str(error).strip().splitlines()[0]
 
 
-RESUMABLE = ("epochs", "steps", "target_accuracy", "evaluate", "checkpoint", "tracking", "hardware")
+RESUMABLE = ("epochs", "steps", "target_accuracy", "evaluate", "checkpoint", "callbacks", "tracking", "hardware")
 
 
 def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
@@ -376,6 +386,8 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
         path = override.get_key_element().split(".")
         if path[0] in BY_NAME and len(path) > 1:
             path.insert(1, "knobs")  # where an experiment keeps them
+        if path[0] == "callbacks" and len(path) > 2:
+            path.insert(2, "knobs")
         if not _is_hidden(plain, path) and (path[0] not in RESUMABLE or path == ["hardware", "workers"]):
             raise ConfigError(
                 f"{text}: a resumed run goes on as it was; only {', '.join(RESUMABLE)} (but not hardware.workers) "

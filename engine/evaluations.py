@@ -8,6 +8,9 @@ from ..strategies.base import load_state
 from ..tasks.base import Readable
 from ..tasks.evaluation import evaluate
 from ..tracking.records import Evaluation, Score
+from . import checkpoint
+from .callbacks.base import EvaluationView
+from .callbacks.best import FILE
 from .dates import Dates
 from .loop import Job
 from .spread import consensus_distance
@@ -32,9 +35,11 @@ class Evaluations:
         self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
         self.last = Score(worker.parts.task.metric.name, None, None)
         self.last_date = 0.0
+        self._evaluated_at: int | None = None
 
     def during(self, done: int, job: Job) -> None:
         """After step `done`, between two steps."""
+        self._evaluated_at = done
         if self._worker.sync.synchronous:
             self._evaluate(done, job, self.spread())
         else:
@@ -43,7 +48,8 @@ class Evaluations:
     def at_end(self, done: int, job: Job, spread: float | None) -> None:
         """Of what training made. `spread`: of the replicas, before they took over the consensus."""
         if self._worker.sync.synchronous:
-            self._evaluate(done, job, spread)
+            if done != self._evaluated_at:  # else the evaluation ended the run
+                self._evaluate(done, job, spread)
         elif (state := self._worker.consensus()) is not None:
             self._judge(Snapshot(done, self._dates.of_end(job.meter), state), job, spread)
 
@@ -81,13 +87,18 @@ class Evaluations:
         judged.to(worker.device)
         load_state(judged, snapshot.state)
         result = evaluate(worker.parts.task, judged, self._test, self._at_once(), worker.device)
-        judged.to("cpu")  # its place on the device is training's
+        metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
+        values = {metric: result.score, "loss": result.loss}
+        view = EvaluationView(snapshot.done, epoch, snapshot.seconds, values, judged.eval(), self._test, worker.device)
+        own = worker.calling.each_evaluation(view)
+        judged.train().to("cpu")  # its place on the device is training's
+        if worker.calling.found_best:
+            checkpoint.export(worker.directory.path / FILE, snapshot.state)
         if self.time_to_accuracy is None and result.score >= worker.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
-        self.last = Score(worker.parts.task.metric.name, result.score, result.loss, spread)
+        self.last = Score(metric, result.score, result.loss, spread)
         self.last_date = snapshot.seconds
-        epoch = snapshot.done / job.partition.steps_per_epoch
-        worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds))
+        worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
     def _at_once(self) -> int:
         """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""

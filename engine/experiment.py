@@ -227,6 +227,9 @@ class Experiment(_Choices):
     measure: Measure
     evaluate: Evaluate
     checkpoint: Checkpoint
+    callbacks: dict[str, Choice] = Field(
+        default_factory=dict[str, Choice]
+    )  # by name, in the order in which they are called
 
     def choice(self, group: str) -> Choice:
         return getattr(self, group)
@@ -249,10 +252,29 @@ def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
             raise ConfigError(f"{group}: takes one choice, by its name; see: paceline list {group}")
         knobs = {key: value for key, value in section.items() if key != "_target_"}
         described[group] = {"name": choices[group], "target": section["_target_"], "knobs": knobs}
+    described["callbacks"] = _callbacks(config.get("callbacks"))
     try:
         return Experiment.model_validate(described)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
+
+
+def _callbacks(section: Any) -> dict[str, Any]:
+    """As they are composed, {"early_stop": {"_target_": ..., "patience": 3}}, to choices. Raises `ConfigError`."""
+    if not isinstance(section, dict):
+        raise ConfigError(
+            f"callbacks={section}: must be a list of choices, such as [early_stop]; see: paceline list callbacks"
+        )
+    found: dict[str, Any] = {}
+    for name, each in section.items():
+        if not isinstance(each, dict) or not isinstance(each.get("_target_"), str):
+            raise ConfigError(
+                f"callbacks.{name}: must be a callback with its _target_; a choice's file begins with "
+                "`# @package callbacks.NAME`; see: paceline list callbacks"
+            )
+        knobs = {key: value for key, value in each.items() if key != "_target_"}
+        found[str(name)] = {"name": str(name), "target": each["_target_"], "knobs": knobs}
+    return found
 
 
 def to_yaml(experiment: Experiment) -> str:

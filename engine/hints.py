@@ -61,7 +61,9 @@ def _holders(leaf: str, config_dir: Path | None) -> dict[str, list[str]]:
             for choice, content in contents.items():
                 for path in _flat(content):
                     if path.rpartition(".")[2] == leaf:
-                        holders.setdefault(f"{group.name}.{path}", []).append(f"{group.name}={choice}")
+                        # of callbacks there may be several, each with keys of its own
+                        prefix = f"callbacks.{choice}" if group.name == "callbacks" else group.name
+                        holders.setdefault(f"{prefix}.{path}", []).append(f"{group.name}={choice}")
     return holders
 
 

@@ -43,6 +43,8 @@ class Job:
     stop: StopAgreement
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
+    each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
+    stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
 
 
@@ -63,6 +65,8 @@ def train(job: Job) -> int:
             job.sync.update()
             if not job.sync.took_step:
                 job.meter.discount()
+            if job.each_step is not None and loss is not None:
+                job.each_step(job, step + 1, loss)
         job.activations = found.peak
         value = None if loss is None else loss.item()
         if value is not None and not math.isfinite(value):
@@ -71,6 +75,8 @@ def train(job: Job) -> int:
             )
         job.after_step(job, done, step + 1, value)
         done = step + 1
+        if job.stopped is not None:
+            return done
     return job.steps
 
 

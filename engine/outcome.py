@@ -79,7 +79,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
     modelled = worker.parts.launcher.modelled
     measured = summarise(reports, layout)
     short = not modelled and is_too_short(reports)  # a modelled clock is exact
-    reason = None if trained.status == "completed" else f"was asked to stop, after step {done}"
+    reason = trained.job.stopped if trained.status == "completed" else f"was asked to stop, after step {done}"
     worker.directory.write_summary(
         Summary(
             name=worker.directory.name,
@@ -108,6 +108,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             model_sha256=trained.saving.exported,
             reason=reason,
             predicted=worker.assignment.predicted,
+            metrics=worker.calling.last,
         ).plain()
     )
     worker.directory.add(End(trained.status, reason))

@@ -6,7 +6,7 @@ import yaml
 
 from ..conf.groups import BY_NAME
 from .compose import compose
-from .experiment import CONF, completed
+from .experiment import CONF, completed, shipped
 from .grammar import as_override
 
 
@@ -25,7 +25,9 @@ def overrides_of(config: dict[str, Any]) -> list[str]:
     typed = [f"{group}={name}" for group, name in choices.items() if usual.get(group) != name]
     typed += [f"{group}={name}" for group, name in sections.items()]
     for key, value in mine.items():
-        if key in BY_NAME:
+        if key == "callbacks":
+            typed += _callbacks(value)
+        elif key in BY_NAME:
             knobs = default[key]["knobs"] if key in ours else dict.fromkeys(value["knobs"], _OTHER)
             typed += _differences(key, knobs, value["knobs"])
         else:
@@ -37,6 +39,15 @@ def usual_choices() -> dict[str, Any]:
     """By group: what is chosen where nothing is said."""
     listed = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
     return {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
+
+
+def _callbacks(chosen: dict[str, Any]) -> list[str]:
+    typed = [f"callbacks={as_override(list(chosen))}"] if chosen else []
+    for name, callback in chosen.items():
+        ours = (CONF / "callbacks" / f"{name}.yaml").is_file()
+        knobs = shipped("callbacks", name).knobs if ours else dict.fromkeys(callback["knobs"], _OTHER)
+        typed += _differences(f"callbacks.{name}", knobs, callback["knobs"])
+    return typed
 
 
 _MISSING, _OTHER = object(), object()

@@ -18,7 +18,7 @@ from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
 from ..tasks.base import DataSpec
 from ..tracking.records import Predicted
-from . import given, memory
+from . import calling, given, memory
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -146,6 +146,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         [
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *(given.named(text, experiment) for text in surprises),
+            *calling.notes_on(parts.callbacks, parts.launcher.modelled),
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],

@@ -5,6 +5,7 @@ import json
 from ..strategies.placements import dims_of, pieces_of
 from ..tracking.records import Checkpoint
 from . import checkpoint
+from .callbacks.best import best_step
 from .checkpoint import Manifest
 from .worker import Worker
 
@@ -17,6 +18,9 @@ class Saving:
         self._worker, self._data_sums = worker, data_sums
         self.saved_at: int | None = None  # the step of the newest checkpoint
         self.exported: str | None = None  # the checksum of model.safetensors
+        self.best = (
+            best_step(worker.directory) if worker.is_chief and worker.manifest else None
+        )  # whose checkpoint stays
 
     def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:
         """A checkpoint after step `done`, at so many seconds of training.
@@ -46,8 +50,9 @@ class Saving:
             writers = range(worker.layout.workers if each else worker.layout.parts)
             sums = dict(worker.read_of_living(key, writers))
             identity = worker.assignment.identity
-            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, self._data_sums)
-            checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep)
+            states = worker.calling.state() or None
+            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, self._data_sums, states)
+            checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(Checkpoint(done))
 
     def export(self) -> None:

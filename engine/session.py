@@ -143,7 +143,7 @@ def prepare(
         if name is not None:
             raise ConfigError(f"--name {name}: a resumed run keeps its name")
         run_name, _, step = resume.partition("@")
-        if given.experiment is not None or given.built:
+        if given.experiment is not None or given.built or given.callbacks:
             raise ConfigError(f"--resume {run_name}: a resumed run goes on as it was; give what changes as overrides")
         directory = RunDirectory.open(root, run_name)
         if (directory.path / SWEEP_NOTE).exists():
@@ -229,11 +229,29 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
         )
     if not step:
         return whole[-1]
+    if step == "best":
+        step = _best(directory)
     wanted = directory.checkpoints / step
     if wanted not in whole:
         names = ", ".join(path.name for path in whole)
         raise ConfigError(f"--resume {directory.name}@{step}: there is no such checkpoint; there are {names}")
     return wanted
+
+
+def _best(directory: RunDirectory) -> str:
+    from .callbacks.best import FILE, best_step
+    from .checkpoint import directory_of
+
+    step = best_step(directory)
+    if step is None:
+        raise ConfigError(f"--resume {directory.name}@best: the run did not look for it; callbacks=[best] does")
+    found = directory_of(directory.checkpoints, step)
+    if not found.is_dir():
+        raise ConfigError(
+            f"--resume {directory.name}@best: there is no checkpoint of its best step, {step}; to start anew from its "
+            f"weights: weights={directory.path / FILE}"
+        )
+    return found.name
 
 
 def make_ready(plan: "Plan", quiet: bool) -> None:

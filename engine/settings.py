@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..conf.groups import BY_NAME
+from ..conf.groups import BY_NAME, NAMING
 from ..tracking.files import UnusableFileError, check_values
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, explain, from_config, from_plain, shipped
@@ -30,14 +30,19 @@ class Asked:
 
     overrides: list[str] = field(default_factory=list[str])
     built: dict[str, Choice] = field(default_factory=dict[str, Choice])
+    callbacks: dict[str, Choice] = field(default_factory=dict[str, Choice])
+    called: list[str] = field(default_factory=list[str])  # the names of callbacks in their order
     allowed: list[str] = field(default_factory=list[str])
     experiment: Experiment | None = None
 
     def completed(self, composed: Experiment) -> Experiment:
         """`composed` of the overrides, with the classes that were asked for. Raises `ConfigError`."""
-        if not self.built:
+        if not self.built and not self.callbacks:
             return composed
-        plain = {group: choice.model_dump() for group, choice in self.built.items()}
+        plain: dict[str, Any] = {group: choice.model_dump() for group, choice in self.built.items()}
+        chosen = composed.callbacks | self.callbacks
+        order = dict.fromkeys([*(name for name in self.called if name in chosen), *chosen])
+        plain["callbacks"] = {name: chosen[name].model_dump() for name in order}
         try:
             check_values(plain)  # or the run's config.yaml could not be read again
             return Experiment.model_validate(composed.model_dump() | plain)
@@ -104,7 +109,9 @@ def _read(mapping: Mapping[str, Any], into: Asked) -> None:
     for key, value in mapping.items():
         if not isinstance(key, str):
             raise ConfigError(f"{key!r}: a key of a configuration is text")
-        if isinstance(value, type):
+        if key == "callbacks":
+            _read_callbacks(value, into)
+        elif isinstance(value, type):
             into.built[key] = _of_class(key, value, {}, into)
         elif isinstance(value, Mapping) and key in _NAMED:
             _read_choice(key, dict(value), into)
@@ -131,9 +138,58 @@ def _read_choice(group: str, section: dict[str, Any], into: Asked) -> None:
         into.overrides += [each for key, value in section.items() for each in _overrides(f"{group}.{key}", value)]
 
 
+def _read_callbacks(value: Any, into: Asked) -> None:
+    """Names of choices, classes and objects; in a mapping each with its knobs, or under a name of its own."""
+    each = list(value.items()) if isinstance(value, Mapping) else [(None, one) for one in _listed(value)]
+    named: list[str] = []
+    for name, one in each:
+        if isinstance(one, str) and name is None:
+            named.append(one)
+            into.called.append(one)
+        elif isinstance(one, Mapping) and "_target_" not in one and one.keys() != _STORED:
+            named.append(str(name))
+            into.called.append(str(name))
+            into.overrides += [
+                text for key, knob in one.items() for text in _overrides(f"callbacks.{name}.{key}", knob)
+            ]
+        else:
+            choice = _callback(name, one, into)
+            into.callbacks[choice.name] = choice
+            into.called.append(choice.name)
+    into.overrides += [f"callbacks=[{','.join(named)}]"] if named else []
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _callback(name: str | None, one: Any, into: Asked) -> Choice:
+    if isinstance(one, Mapping):
+        if one.keys() == _STORED:
+            return Choice(name=str(name), target=str(one["target"]), knobs=dict(one["knobs"]))
+        knobs = {key: value for key, value in one.items() if key != "_target_"}
+        target = one["_target_"]
+        if not isinstance(target, type):
+            return Choice(name=str(name), target=str(target), knobs=knobs)
+        return _of_class("callbacks", target, knobs, into).model_copy(update={"name": str(name)})
+    cls = one if isinstance(one, type) else type(one)
+    knobs = {} if isinstance(one, type) else getattr(one, "knobs", None)
+    if knobs is None:
+        raise ConfigError(
+            f"callbacks: a {cls.__name__} is no callback; give a choice's name, a class derived from "
+            "paceline.engine.callbacks.Callback, or an object of one"
+        )
+    return _of_class("callbacks", cls, dict(knobs), into).model_copy(update={"name": name or cls.__name__})
+
+
 def _of_class(group: str, cls: type, knobs: dict[str, Any], into: Asked) -> Choice:
-    if group not in BY_NAME:
+    if group not in NAMING:
         raise ConfigError(f"{group}={cls.__name__}: is a class, and {group} is no group whose choices are classes")
+    if cls.__module__ == "__main__":
+        raise ConfigError(
+            f"{group}={cls.__name__}: is defined in this script or notebook, which workers do not import; write it to "
+            f"a file (in a notebook: %%writefile mine.py) and import it from there: from mine import {cls.__name__}"
+        )
     if "<locals>" in cls.__qualname__ or "." in cls.__qualname__:
         raise ConfigError(
             f"{group}={cls.__name__}: is defined inside of {cls.__qualname__.rpartition('.')[0]}, where workers cannot "

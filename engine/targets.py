@@ -20,7 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
-from ..conf.groups import BY_NAME
+from ..conf.groups import BY_NAME, CALLBACKS, Group
 from ..tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
 from .blame import place, said
 from .errors import ConfigError
@@ -49,7 +49,7 @@ def check_target(group: str, target: str, allowed: tuple[str, ...]) -> None:
     """Refuse, without importing anything, a target outside the modules that `group` may name."""
     if not _DOTTED.fullmatch(target):
         raise ConfigError(f"{group}._target_={target}: must be module.Class")
-    modules = (*BY_NAME[group].modules, *allowed)
+    modules = (*_of_table(group).modules, *allowed)
     if not any(target.startswith(f"{module}.") for module in modules):
         raise ConfigError(
             f"{group}._target_={target}: must name a class in {', '.join(modules)}; "
@@ -107,7 +107,7 @@ def _hints(maker: Callable[..., object]) -> dict[str, Any]:
 
 def base_of(group: str) -> type:
     """The class that each choice of the group must derive from."""
-    module, _, name = BY_NAME[group].base.rpartition(".")
+    module, _, name = _of_table(group).base.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
@@ -115,8 +115,15 @@ def _derived(group: str, base: type) -> str:
     """What is asked of a class of the group, and where it is shown."""
     needed = ", ".join(sorted(getattr(base, "__abstractmethods__", ())))
     with_these = f" with {needed}" if needed else ""
-    example = f"; {BY_NAME[group].example}" if BY_NAME[group].example else ""
-    return f"derived from {BY_NAME[group].base}{with_these}{example}"
+    entry = _of_table(group)
+    example = f"; {entry.example}" if entry.example else ""
+    return f"derived from {entry.base}{with_these}{example}"
+
+
+def _of_table(group: str) -> Group:
+    """Of `callbacks.early_stop` that of all callbacks."""
+    root = group.partition(".")[0]
+    return CALLBACKS if root == CALLBACKS.name else BY_NAME[root]
 
 
 def _near_class(module: ModuleType, name: str, base: type) -> str:

@@ -5,6 +5,7 @@ from contextlib import closing
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from ..comm import Comm
 from ..tasks.base import Readable
@@ -12,6 +13,7 @@ from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
 from .assignment import Assignment
 from .build import Parts
+from .calling import Verdict
 from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
@@ -60,11 +62,11 @@ def work(
             _announce(worker, job)
         started()
         done = train(job)
-    status = "completed" if done == job.steps else "interrupted"
+    status = "completed" if done == job.steps or job.stopped else "interrupted"
     with job.meter.drain():
         parts.strategy.drain()
     with comm.ledger.aside():
-        if status == "interrupted" and saving.saved_at != done and worker.saves:
+        if (status == "interrupted" or job.stopped) and saving.saved_at != done and worker.saves:
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
         dates.tell_end(job.meter.ended)
         if status == "completed":
@@ -120,6 +122,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         ),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
+        each_step=partial(_each_step, worker) if worker.calling.watches else None,
     )
     return job, left_out
 
@@ -162,20 +165,32 @@ def _after_step(
     def is_due(every: int) -> bool:
         return every > 0 and done // every > before // every
 
-    evaluates = is_due(per_epoch * experiment.evaluate.every) and done < job.steps
+    # the last evaluation is made at the end; where callbacks count them, before the checkpoint that has their state
+    counts = worker.calling.counts and worker.sync.synchronous
+    evaluates = is_due(per_epoch * experiment.evaluate.every) and (done < job.steps or counts)
     saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and worker.saves
     if not (evaluates or saves):
         return
     with job.meter.drain():
         worker.strategy.drain()
     with worker.comm.ledger.aside():
+        verdict = Verdict()
         if evaluates:
             evaluations.during(done, job)
-        if saves:
+            verdict = worker.calling.verdict(done)
+        if verdict.keep:
+            saving.best = done
+        job.stopped = verdict.stop
+        if saves or (verdict.keep and worker.saves):
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
         if worker.sync.synchronous and not worker.sync.survives:
             assert worker.workers is not None
             worker.workers.barrier()
+
+
+def _each_step(worker: Worker, job: Job, done: int, loss: Tensor) -> None:
+    epoch = done / job.partition.steps_per_epoch
+    worker.calling.each_step(done, epoch, loss.item(), worker.sync.parameters)
 
 
 def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
@@ -183,7 +198,7 @@ def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     # asynchronously, others go at paces of their own
     samples = partition.total(step) if worker.sync.synchronous else partition.size(step, worker.role.replica)
     samples *= worker.sync.took_step
-    took = job.meter.last
+    took, of_step = job.meter.last, worker.calling.of_step
     worker.directory.add(
-        Step(done, done / partition.steps_per_epoch, loss, samples / took, step_time=took, time=job.meter.seconds)
+        Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
     )

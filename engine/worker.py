@@ -17,6 +17,7 @@ from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
 from .assignment import Assignment
 from .build import Parts
+from .calling import Calling
 from .checkpoint import Manifest
 from .compute import ModelledCompute, RealCompute
 from .experiment import Experiment
@@ -50,6 +51,7 @@ class Worker:
     compute: ModelledCompute | RealCompute
     manifest: Manifest | None  # of the checkpoint that it goes on from
     resident: int  # bytes that its process held before anything of the run was there
+    calling: Calling  # the callbacks
 
     @property
     def experiment(self) -> Experiment:
@@ -126,10 +128,15 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     if experiment.weights is not None and assignment.resume is None:
         load_state(model, weights.load(experiment.weights, assignment.run))
     judged = parts.make_model() if comm.rank == parts.layout.chief else None
+    chief, together = parts.layout.chief, parts.sync.synchronous
+    calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
     if of_replica is not None:
         model = model if parts.strategy.moves_model else model.to(device)
         parts.strategy.prepare(
-            model, parts.task.function(parts.data.spec), of_replica, _before_backward(compute, parts.sync)
+            model,
+            calling.seeing(parts.task.function(parts.data.spec)),
+            of_replica,
+            _before_backward(compute, parts.sync),
         )
         module = parts.strategy.module
         compute.attach(module)
@@ -137,7 +144,9 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         module = parts.strategy.split(model)[role.part].to(device)
     module.train()
     manifest = _begin(assignment, parts, role, module, of_part)
-    return Worker(assignment, parts, comm, workers, device, role, module, judged, compute, manifest, resident)
+    if manifest is not None and manifest.callbacks is not None:
+        calling.load(manifest.callbacks)
+    return Worker(assignment, parts, comm, workers, device, role, module, judged, compute, manifest, resident, calling)
 
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:

@@ -996,7 +996,55 @@ MUTATIONS = [
         "total += float((stacked - stacked.mean(0)).square().sum())",
         "tests/engine/test_spread.py",
     ),
-    # -- from Python
+    # -- from Python, and callbacks
+    Mutation(
+        "engine/callbacks/improvement.py",
+        "if math.isnan(value):",
+        "if False:",
+        "tests/engine/test_callbacks.py -k nan_is_never_better",
+    ),
+    Mutation(
+        "engine/callbacks/early_stop.py",
+        "self.without < self.patience",
+        "self.without <= self.patience",
+        "tests/engine/test_callbacks.py -k plain_loop",
+    ),
+    Mutation(
+        "engine/evaluations.py",
+        "if done != self._evaluated_at:",
+        "if True:",
+        "tests/engine/test_callbacks.py -k 'ended_early and parameter_server'",
+    ),
+    Mutation(
+        "engine/evaluations.py",
+        "checkpoint.export(worker.directory.path / FILE, snapshot.state)",
+        "checkpoint.export(worker.directory.path / FILE, {k: v + 1 for k, v in snapshot.state.items()})",
+        "tests/engine/test_callbacks.py -k best_weights",
+    ),
+    Mutation(
+        "engine/work.py",
+        "and (done < job.steps or counts)",
+        "and done < job.steps",
+        "tests/engine/test_callbacks.py -k resumed",
+    ),
+    Mutation(
+        "engine/checkpoint.py",
+        "*(path for path in own if _step_of(path) == best)",
+        "",
+        "tests/engine/test_callbacks.py -k resumed",
+    ),
+    Mutation(
+        "engine/settings.py",
+        "[*(name for name in self.called if name in chosen), *chosen]",
+        "[*chosen]",
+        "tests/engine/test_callbacks.py -k python_takes",
+    ),
+    Mutation(
+        "tracking/groups.py",
+        '(key == "callbacks" and not value) or',
+        "",
+        "tests/tracking/test_groups.py",
+    ),
     Mutation(
         "engine/settings.py",
         "into.allowed.append(cls.__module__)",

@@ -84,6 +84,11 @@ def _has_package(name: str) -> Callable[[], bool]:
     return lambda: find_spec(name) is not None
 
 
+@cache
+def _has_jupyter() -> bool:
+    return all(find_spec(name) is not None for name in ("nbclient", "ipykernel", "pandas"))
+
+
 NEEDS = {
     "bash": Need("bash", "apt-get install bash", _has("bash")),
     "chromium": Need(
@@ -94,6 +99,7 @@ NEEDS = {
     "compiler": Need("a C++ compiler", "apt-get install g++", _has("g++")),
     "fashion_mnist": Need("Debian's Fashion-MNIST", "apt-get install dataset-fashion-mnist", _has_fashion_mnist),
     "gpu": Need("a CUDA device", "there is no package for that", _has_cuda),
+    "jupyter": Need("nbclient, ipykernel and pandas", "pip install nbclient ipykernel pandas", _has_jupyter),
     "make": Need("make", "apt-get install make", _has("make")),
     "mlflow": Need("MLflow", "pip install 'paceline[mlflow]'", _has_package("mlflow")),
     "namespaces": Need(
@@ -114,6 +120,7 @@ needs_chromium = pytest.mark.needs("chromium")
 needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")
 needs_gpu = pytest.mark.needs("gpu")
+needs_jupyter = pytest.mark.needs("jupyter")
 needs_make = pytest.mark.needs("make")
 needs_mlflow = pytest.mark.needs("mlflow")
 needs_namespaces = pytest.mark.needs("namespaces")

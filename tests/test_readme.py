@@ -23,6 +23,7 @@ PAGES = (
     YOUR_OWN,
     OWN_DATA,
     "docs/verify.md",
+    "docs/callbacks.md",
     "docs/running.md",
     "docs/advise.md",
     "docs/memory.md",

@@ -27,7 +27,7 @@ from .groups import INTERVAL, Entry, grouped, mean, uniform
 from .labels import labels
 from .rendering import FORMATS, render
 from .run_directory import RunDirectory
-from .selection import Condition, Names, directions, mark_front
+from .selection import Condition, Names, directions, mark_front, measured_by_callbacks
 from .sources import RunData
 from .summaries import Row, Summary
 
@@ -198,6 +198,7 @@ def _own(runs: Sequence[RunData], request: Request) -> list[Row]:
     is no column's.
     """
     keys = [name for name in (*_varied(runs), *differing(runs)) if name not in _SHOWN]
+    keys += [name for run in runs for name in measured_by_callbacks(run) if name not in keys]
     if request.columns or request.sort:
         every = Names.of(runs, frozenset(BY_KEY))
         keys += [every.key(word) for word in request.columns]

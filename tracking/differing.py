@@ -9,7 +9,7 @@ from .selection import configured
 from .sources import RunData
 
 _WITH_A_COLUMN = (*(group.name for group in SHOWN), "hardware.workers")
-_GROUPS = frozenset(group.name for group in GROUPS)
+_GROUPS = frozenset((*(group.name for group in GROUPS), "callbacks"))
 _OTHERS = ("batch_size",)  # beside the groups and their knobs
 
 

@@ -46,7 +46,11 @@ class Picture:
 
 def table(rows: Sequence[Row], columns: Sequence[str] = (), caption: str = "") -> str:
     """A comparison's rows as an HTML table, as `rendering.render` shows them."""
-    titles, numbers, cells = for_people(list(rows), columns)
+    return table_of(*for_people(list(rows), columns), caption)
+
+
+def table_of(titles: Sequence[str], numbers: Sequence[bool], cells: Sequence[Sequence[str]], caption: str = "") -> str:
+    """`numbers`: which columns stand flush right."""
     sides = ["right" if is_number else "left" for is_number in numbers]
     head = "".join(_cell("th", title, side) for title, side in zip(titles, sides, strict=True))
     body = "".join(

@@ -76,6 +76,11 @@ def table(rows: Sequence[Row]) -> "DataFrame":
     return frame.set_index("run") if "run" in frame else frame
 
 
+def plain_table(rows: Sequence[Row]) -> "DataFrame":
+    """Rows of one kind, as they are. Raises MissingPackageError."""
+    return _pandas().DataFrame(list(rows))
+
+
 def _cell(value: Any) -> Any:
     """A number as one, also where JSON has a text for it; [] is missing, as None is."""
     if isinstance(value, str):

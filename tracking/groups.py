@@ -78,7 +78,7 @@ def _keys(runs: list[RunData]) -> list[str | None]:
 
 def _is_usual(key: str, value: Any) -> bool:
     """Whether it is what a run had before there was the group, and whose configuration does not say so."""
-    return key in _USUAL and value == _usual_choice(key)
+    return (key == "callbacks" and not value) or (key in _USUAL and value == _usual_choice(key))
 
 
 @cache

@@ -5,7 +5,7 @@ each value for what it turns out to be (summaries.py).
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Status = Literal["completed", "interrupted", "failed", "diverged", "pruned"]
@@ -48,9 +48,10 @@ class Step:
     samples_per_second: float  # of all replicas where they step together, else of replica 0
     step_time: float  # s
     time: float  # s of training
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured, by name
 
     def plain(self) -> dict[str, Any]:
-        return {"kind": "step", **asdict(self)}
+        return {"kind": "step", **_spread(asdict(self), "metrics")}
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,11 @@ class Evaluation:
     epoch: float
     score: Score
     time: float  # s of training when these weights existed
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured, by name
 
     def plain(self) -> dict[str, Any]:
         told = {"kind": "evaluation", "step": self.step, "epoch": self.epoch, **self.score.plain(), "time": self.time}
+        told |= self.metrics
         return told if self.score.consensus_distance is not None else _without(told, "consensus_distance")
 
 
@@ -194,8 +197,9 @@ class Summary:
     time_to_accuracy: float | None  # s of training
     seconds: float  # of training, until the last evaluated weights existed
     model_sha256: str | None  # of model.safetensors
-    reason: str | None  # of runs that were asked to stop
+    reason: str | None  # of runs that ended before their last step
     predicted: Predicted
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
 
     def plain(self) -> dict[str, Any]:
         """As summary.json has it."""
@@ -208,6 +212,7 @@ class Summary:
         if self.predicted.step_ms is not None:
             told["predicted_step_ms"] = self.predicted.step_ms
         told = _spread(_spread(_spread(told, "choices"), "measured"), "score")
+        told = told if self.metrics else _without(told, "metrics")
         return told if self.reason is not None else _without(told, "reason")
 
 

@@ -11,6 +11,7 @@ from .columns import BY_KEY, TRAINED, known, no_column, titled, unknown
 from .errors import TableError
 from .sources import RunData
 from .summaries import Row
+from .values import number
 
 Merits = tuple[float, ...]  # of a row, larger is better
 
@@ -44,8 +45,19 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def logged(run: RunData, name: str) -> Any:
-    """W&B's own summary value of this name; `a.b` finds what was logged as {"a": {"b": 1}}."""
-    return run.extra.get(name, run.extra.get(name.replace(".", "/")))
+    """W&B's own summary value of this name; `a.b` finds what was logged as {"a": {"b": 1}}.
+
+    Else the metric of a callback.
+    """
+    found = run.extra.get(name, run.extra.get(name.replace(".", "/")))
+    return measured_by_callbacks(run).get(name) if found is None else found
+
+
+def measured_by_callbacks(run: RunData) -> dict[str, float]:
+    """The last value of each metric."""
+    told = run.summary.get("metrics")
+    told = told if isinstance(told, dict) else {}
+    return {name: value for name, each in told.items() if name not in BY_KEY and (value := number(each)) is not None}
 
 
 @dataclass(frozen=True)
@@ -54,12 +66,13 @@ class Names:
 
     columns: frozenset[str]  # keys of the table's rows
     chosen: frozenset[str]  # keys of configurations
-    logged: frozenset[str]  # W&B's own
+    logged: frozenset[str]  # W&B's own, and those of callbacks
 
     @classmethod
     def of(cls, runs: Sequence[RunData], columns: frozenset[str]) -> "Names":
         chosen = frozenset(key for run in runs for key in configured(run))
-        return cls(columns, chosen, frozenset(key for run in runs if run.path is None for key in run.extra))
+        own = {key for run in runs if run.path is None for key in run.extra}
+        return cls(columns, chosen, frozenset(own.union(*map(measured_by_callbacks, runs))))
 
     def key(self, name: str, is_ranked: bool = False) -> str:
         """The key that `name` (a key, a short name or a heading) stands for. Raises TableError, naming the nearest.

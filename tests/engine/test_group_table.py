@@ -15,7 +15,7 @@ import yaml
 import zealous
 from mutations import ROOMS
 
-from paceline.conf.groups import BY_NAME, GROUPS, Group
+from paceline.conf.groups import BY_NAME, GROUPS, NAMING, Group
 from paceline.engine.build import assemble
 from paceline.engine.compose import compose
 from paceline.engine.experiment import CONF, Experiment, from_yaml, shipped, to_yaml
@@ -41,7 +41,7 @@ def test_the_usual_choice_has_no_knobs_so_that_its_name_says_it_all(group: Group
 
 def test_every_file_that_names_a_class_is_a_choice_of_a_group_of_the_table() -> None:
     with_class = {path.parent.name for path in CONF.rglob("*.yaml") if "_target_:" in path.read_text()}
-    assert with_class == {*BY_NAME}
+    assert with_class == {*NAMING}
 
 
 def test_what_is_built_is_of_the_classes_that_the_table_demands() -> None:

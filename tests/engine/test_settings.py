@@ -67,6 +67,10 @@ def test_a_whole_configuration_is_run_as_it_is() -> None:
         if isinstance(section, dict) and "target" in section:
             whole[group] = {"_target_": section["target"], **section["knobs"]}
     assert experiment(whole) == stored  # asp and ssp have one class: the one with these values
+    for sync in ("asp", "parameter_server"):
+        chosen = compose([f"sync={sync}"])
+        section = {"_target_": chosen.sync.target, **chosen.sync.knobs}
+        assert experiment({**whole, "sync": section}).sync == chosen.sync
     with pytest.raises(ConfigError, match="steps: a whole configuration is run as it is"):
         experiment(stored, steps=3)
 
@@ -88,6 +92,10 @@ def test_a_class_is_a_choice_by_its_name_and_its_module_is_allowed() -> None:
         ({3: "x"}, "3: a key of a configuration is text"),
         ({"hardware": Net}, "hardware=Net: is a class, and hardware is no group"),
         ({"hardware": {"_target_": "a.B"}}, "hardware._target_: the choices of hardware name no class"),
+        (
+            {"model": type("Net", (nn.Module,), {"__module__": "__main__"})},
+            "model=Net: is defined in this script or notebook, which workers do not import; write it to a file",
+        ),
         (
             {"model": type("Inner", (nn.Module,), {"__qualname__": "f.<locals>.Inner"})},
             "is defined inside of f.<locals>",

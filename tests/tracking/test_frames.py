@@ -38,7 +38,7 @@ def test_curves_have_a_row_a_step_and_nan_where_nothing_was_recorded() -> None:
 
 
 def test_steps_that_a_resumed_run_made_again_count_once() -> None:
-    frame = frames.curves(run(*steps(3.0, 2.0), {"kind": "resume", "step": 1}, *steps(9.0, start=2)))
+    frame = frames.curves(run(*steps(3.0, 2.0, 1.0), {"kind": "resume", "step": 1}, *steps(9.0, start=2)))
     assert frame.loss.tolist() == [3.0, 9.0]
 
 

@@ -99,6 +99,21 @@ def test_another_choice_knob_or_class_of_a_new_group_keeps_runs_apart(other):
     assert len(table([data("old", config(0)), data("new", config(1) | other)], Request())[0]) == 2
 
 
+def test_a_configuration_from_before_there_were_callbacks_is_that_without_any():
+    early = {"early_stop": {"name": "early_stop", "target": "a.B", "knobs": {}}}
+    before, none, some = config(0), {**config(1), "callbacks": {}}, {**config(2), "callbacks": early}
+    found = table([data("a", before), data("b", none), data("c", some)], Request())[0]
+    assert [row["runs"] for row in found] == [["a", "b"], ["c"]]
+
+
+def test_what_callbacks_measured_is_a_column_and_has_a_mean():
+    runs = [data(f"a-{i}", config(i), metrics={"f1": value, "workers": 9}) for i, value in enumerate([0.5, 1.0])]
+    row = only(runs)
+    assert row["f1"] == 0.75 and row["f1_ci95"] > 0 and row["workers"] == 4  # a column of ours stays ours
+    both = table([*runs, data("b", config(5, lr=3.0))], Request(where=("f1>0.6",), columns=("f1", "accuracy")))[0]
+    assert [row["f1"] for row in both] == [0.75]
+
+
 def test_a_run_by_itself_beside_a_group_has_no_interval():
     shown, _ = table([*seeds(), data("alone", config(lr=0.5))], Request())
     assert (shown[1]["n"], shown[1]["runs"], shown[1]["accuracy_ci95"]) == (1, ["alone"], None)

@@ -1,0 +1,8 @@
+"""What looks at a run as it trains: records numbers, ends it early, keeps the best of its weights. One file each."""
+
+from .base import Callback, EvaluationView, StepView
+from .best import Best
+from .early_stop import EarlyStop
+from .gradient_norm import GradientNorm
+
+__all__ = ["Best", "Callback", "EarlyStop", "EvaluationView", "GradientNorm", "StepView"]

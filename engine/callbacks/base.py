@@ -1,0 +1,111 @@
+"""What a callback is shown, and what it may answer.
+
+There is one object of each in a run, on the chief: the worker of replica 0 that has the loss. So whatever it counts is
+counted once, and where it ends the run, all workers leave before the same step.
+"""
+
+import inspect
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from ...tasks.base import Split
+
+Number = float | int | Tensor  # [] of any dtype
+Metrics = Mapping[str, Number]
+Sees = Literal["outputs", "gradients"]
+
+
+@dataclass(frozen=True)
+class StepView:
+    """A step that has just been made. Nothing here may be changed.
+
+    `loss`: of replica 0's batch. `outputs`, `targets`: of each of its micro-batches, for one that `sees` outputs.
+    `parameters`: those that this worker trains, by name (of a replica over several workers its own part), after the
+    update. `gradients`: theirs, for one that `sees` gradients: as the sync mode leaves them, which with bsp is the mean
+    over replicas and with modes whose replicas step on their own is replica 0's own.
+    """
+
+    step: int  # steps made, with this one
+    epoch: float
+    loss: float
+    parameters: Mapping[str, nn.Parameter]
+    outputs: Sequence[Tensor] = ()
+    targets: Sequence[Tensor] = ()
+
+    @property
+    def gradients(self) -> dict[str, Tensor]:
+        return {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
+
+
+@dataclass(frozen=True)
+class EvaluationView:
+    """Weights that have just been evaluated. Nothing here may be changed.
+
+    Of an asynchronous mode it is told after training, in the order of the steps. `values`: the metric by its name
+    (accuracy, r2), the loss, and what callbacks before this one measured. `model`: the whole, in evaluation mode, with
+    these weights, on `device`; no gradients are recorded. `test`: the split that it was judged on, on the host.
+    """
+
+    step: int
+    epoch: float
+    seconds: float  # of training
+    values: Mapping[str, float]
+    model: nn.Module
+    test: Split
+    device: torch.device
+
+
+class Callback(ABC):
+    """Derive a class, and name it in a YAML of the group `callbacks`. Constructor parameters are its knobs.
+
+    Metrics are recorded under their names: finite or not, one number each. What `each_step` takes is part of the step's
+    time, on the worker that it is on; on a virtual cluster it takes none. `sees`: what of a step is kept for it, which
+    takes memory. `stops`: it may end the run; `keeps`: it may have a checkpoint kept. An exception ends the run.
+    """
+
+    knobs: dict[str, Any]  # that it was built with, by name: workers build it anew
+    sees: frozenset[Sees] = frozenset()
+    stops: bool = False
+    keeps: bool = False
+
+    def __new__(cls, *args: Any, **knobs: Any) -> Self:
+        made = super().__new__(cls)
+        given = inspect.signature(cls.__init__).bind(made, *args, **knobs).arguments  # raises TypeError, as a call does
+        made.knobs = {name: value for name, value in list(given.items())[1:] if name not in ("args", "kwargs")}
+        return made
+
+    def check(self, metric: str, others: Sequence[str]) -> None:
+        """Before anything runs. `metric`: the task's; `others`: the callbacks before.
+
+        Raises ValueError, whose message begins with the knob: `metric=f1: must be ...`.
+        """
+
+    def each_step(self, view: StepView) -> Metrics:
+        return {}
+
+    def each_evaluation(self, view: EvaluationView) -> Metrics:
+        return {}
+
+    def reason_to_stop(self) -> str | None:
+        """After `each_evaluation`, of one that `stops`: why the run ends now; None: it goes on."""
+        return None
+
+    def is_best(self) -> bool:
+        """After `each_evaluation`, of one that `keeps`: whether these are the weights to keep."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know, as JSON has it."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """What `state_dict` gave."""
+
+
+def watches_steps(callback: Callback) -> bool:
+    return type(callback).each_step is not Callback.each_step

@@ -1,0 +1,44 @@
+"""Whether a metric got better: what early stopping and the best checkpoint ask."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+Mode = Literal["auto", "min", "max"]
+LOSS = "loss"
+
+
+class Improvement:
+    """The best value so far of one metric. NaN is never better; neither is less than `min_delta` better."""
+
+    def __init__(self, metric: str | None, mode: Mode, min_delta: float = 0.0) -> None:
+        """`metric`: None for the task's own, of which larger is better. `mode`: auto knows the task's, and the loss."""
+        self._asked, self._mode, self._min_delta = metric, mode, min_delta
+        self.best: float | None = None
+        self.metric = metric or ""  # known once it was checked
+
+    def check(self, metric: str, others: Sequence[str]) -> None:
+        """`metric`: the task's. Raises ValueError."""
+        self.metric = self._asked or metric
+        known = self.metric in (metric, LOSS)
+        if not known and not others:
+            raise ValueError(
+                f"metric={self.metric}: must be {metric} or {LOSS}, or what a callback before this one measures"
+            )
+        if not known and self._mode == "auto":
+            raise ValueError(
+                f"mode=auto: knows which way {metric} and {LOSS} are better; of {self.metric} say min or max"
+            )
+
+    def is_new_best(self, values: Mapping[str, float]) -> bool:
+        """Raises ValueError where the metric was not measured."""
+        if self.metric not in values:
+            raise ValueError(f"metric={self.metric}: was not measured; there are {', '.join(values)}")
+        value = values[self.metric]
+        smaller = self._mode == "min" or (self._mode == "auto" and self.metric == LOSS)
+        if math.isnan(value):
+            return False
+        if self.best is not None and (self.best - value if smaller else value - self.best) <= self._min_delta:
+            return False
+        self.best = value
+        return True

@@ -1,0 +1,206 @@
+"""A run's callbacks, as a worker has them: they are called on the chief, and what they decide is told to all."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..comm.board import Board
+from ..strategies import Strategy, Sync
+from ..strategies.base import Loss
+from .callbacks.base import Callback, EvaluationView, Metrics, StepView, watches_steps
+from .errors import ConfigError
+from .experiment import Experiment
+from .targets import build
+
+Callbacks = Mapping[str, Callback]
+_NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
+_TAKEN = ("kind", "step", "epoch", "loss", "time", "step_time", "samples_per_second", "accuracy", "r2")
+_TAKEN += ("consensus_distance",)
+
+
+def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callbacks:
+    """`metric`: the task's. Raises `ConfigError`."""
+    made: dict[str, Callback] = {}
+    for name, choice in experiment.callbacks.items():
+        one = build(f"callbacks.{name}", choice, Callback, allowed, {"seed": experiment.seed})
+        try:
+            one.check(metric, tuple(made))
+        except ValueError as error:
+            raise ConfigError(f"callbacks.{name}.{error}") from None
+        keeper = next((other for other, each in made.items() if each.keeps), None)
+        if one.keeps and keeper is not None:
+            raise ConfigError(f"callbacks.{name}: keeps the best weights, as callbacks.{keeper} does; leave one out")
+        made[name] = one
+    return made
+
+
+def check_fit(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, sync: Sync) -> None:
+    """Refuse what this strategy or mode cannot give. Raises `ConfigError`."""
+    for name, callback in callbacks.items():
+        if callback.stops and not sync.synchronous:
+            raise ConfigError(
+                f"callbacks.{name}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates when "
+                "training is over, as its workers go at their own paces; choose a mode whose replicas step together, "
+                "such as sync=bsp or sync=local_sgd, or so many steps=..."
+            )
+        if "gradients" in callback.sees and strategy.needs_processes:
+            raise ConfigError(
+                f"callbacks.{name}: sees gradients, and strategy={experiment.strategy.name} leaves its update, and "
+                "them, to a library; strategy=data_parallel shows them"
+            )
+
+
+def notes_on(callbacks: Callbacks, modelled: bool) -> list[str]:
+    watching = ", ".join(f"callbacks.{name}" for name, callback in callbacks.items() if watches_steps(callback))
+    if not watching:
+        return []
+    cost = "takes no time on the modelled clock" if modelled else "is part of the step's time, for which others wait"
+    return [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """After an evaluation: why the run ends, or None; whether a checkpoint of this step is kept."""
+
+    stop: str | None = None
+    keep: bool = False
+
+
+class Calling:
+    """Built on every worker; called on the chief, but for `verdict`, which all ask."""
+
+    def __init__(self, callbacks: Callbacks, board: Board, chief: int, synchronous: bool, strategy: str) -> None:
+        self._all, self._board, self._chief, self._strategy = callbacks, board, chief, strategy
+        self._own = callbacks if board.rank == chief else {}
+        self._decides = synchronous and any(each.stops or each.keeps for each in callbacks.values())
+        self._watching = {name: each for name, each in self._own.items() if watches_steps(each)}
+        self._keeps_outputs = any("outputs" in each.sees for each in self._watching.values())
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+        self.of_step: dict[str, float] = {}  # what was measured of the last step
+        self.last: dict[str, float] = {}  # of everything, the last
+
+    @property
+    def counts(self) -> bool:
+        """Whether there are any, on whichever worker."""
+        return bool(self._all)
+
+    @property
+    def watches(self) -> bool:
+        """Whether anything here looks at each step."""
+        return bool(self._watching)
+
+    def seeing(self, loss: Loss) -> Loss:
+        """`loss`, with what it is given kept for whoever sees outputs."""
+        if not self._keeps_outputs:
+            return loss
+
+        @wraps(loss)
+        def seen(outputs: Tensor, targets: Tensor) -> Tensor:
+            if not outputs.is_meta:
+                self._outputs.append((outputs.detach(), targets))
+            return loss(outputs, targets)
+
+        return seen
+
+    def each_step(self, step: int, epoch: float, loss: float, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        """`step`: steps made, with this one."""
+        outputs, targets = zip(*self._outputs, strict=True) if self._outputs else ((), ())
+        view = StepView(step, epoch, loss, parameters, outputs, targets)
+        self.of_step = {}
+        for name, callback in self._watching.items():
+            self._check_seen(name, callback, view)
+            with torch.no_grad():
+                told = callback.each_step(view)
+            self.of_step |= _numbers(name, told, self.of_step)
+        self._outputs.clear()
+        self.last |= self.of_step
+
+    def _check_seen(self, name: str, callback: Callback, view: StepView) -> None:
+        """A callback that was given nothing must not measure nothing. Raises `ConfigError`."""
+        if "outputs" in callback.sees and not view.outputs:
+            raise ConfigError(
+                f"callbacks.{name}: sees outputs, and strategy={self._strategy} computes its loss without showing "
+                "them; strategy=data_parallel shows them"
+            )
+        gradients = view.gradients.values() if "gradients" in callback.sees else ()
+        if "gradients" in callback.sees and (not gradients or any(type(each) is not Tensor for each in gradients)):
+            raise ConfigError(
+                f"callbacks.{name}: sees gradients, and none are left whole after a step of strategy={self._strategy}; "
+                "strategy=data_parallel with sync=bsp leaves them"
+            )
+
+    def each_evaluation(self, view: EvaluationView) -> dict[str, float]:
+        """What was measured."""
+        found: dict[str, float] = {}
+        values = dict(view.values)
+        for name, callback in self._own.items():
+            seen = EvaluationView(view.step, view.epoch, view.seconds, values, view.model, view.test, view.device)
+            with torch.no_grad():
+                told = callback.each_evaluation(seen)
+            new = _numbers(name, told, found)
+            found |= new
+            values |= new
+        self.last |= found
+        return found
+
+    @property
+    def found_best(self) -> bool:
+        """Whether the weights that were evaluated last are to be kept."""
+        return any(callback.keeps and callback.is_best() for callback in self._own.values())
+
+    def verdict(self, done: int) -> Verdict:
+        """The same on all workers that step together, which all ask after the evaluation at step `done`."""
+        if not self._decides:
+            return Verdict()
+        key = f"callbacks/{done}"
+        if self._board.rank == self._chief:
+            reasons = {name: each.reason_to_stop() for name, each in self._own.items() if each.stops}
+            stop = next((f"callbacks.{name}: {reason}" for name, reason in reasons.items() if reason), None)
+            self._board.post(key, json.dumps({"stop": stop, "keep": self.found_best}))
+        return Verdict(**json.loads(self._board.read(key, self._chief)))
+
+    def state(self) -> dict[str, Any]:
+        """Of the chief's, for a checkpoint. Raises TypeError where it is not JSON."""
+        states = {name: callback.state_dict() for name, callback in self._own.items()}
+        for name, state in states.items():
+            try:
+                json.dumps(state)
+            except (TypeError, ValueError) as error:
+                raise TypeError(f"callbacks.{name}: state_dict() must be as JSON has it ({error})") from error
+        return states
+
+    def load(self, states: Mapping[str, Any]) -> None:
+        for name, callback in self._own.items():
+            if name in states:
+                callback.load_state_dict(states[name])
+
+
+def _numbers(callback: str, told: Metrics, others: Sequence[str] | Mapping[str, float]) -> dict[str, float]:
+    """Raises `ConfigError` for a name that is taken, or a value that is no number."""
+    if not isinstance(told, Mapping):
+        raise ConfigError(
+            f"callbacks.{callback}: gave a {type(told).__name__}; metrics are a mapping of names to numbers"
+        )
+    found: dict[str, float] = {}
+    for name, value in told.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigError(f"callbacks.{callback}: metric {name!r}: a name is 1 to 64 letters, digits and ._-")
+        if name in _TAKEN or name in others:
+            raise ConfigError(f"callbacks.{callback}: metric {name}: something else is recorded under this name")
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ConfigError(
+                f"callbacks.{callback}: metric {name}: must be one number, and is a {_kind(value)}"
+            ) from None
+    return found
+
+
+def _kind(value: object) -> str:
+    return f"tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,59 @@
+"""`engine.advise`: what is asked of the room advise, and what is made of its answer. That room is stood in for."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline import engine
+from paceline.engine.errors import ConfigError
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What `ask` and `answer` are called with."""
+    said: list[Any] = []
+    way = SimpleNamespace(family="zero", settings=(("strategy", "zero"), ("batch_size", "4")), workers=8, hosts=1)
+    best = SimpleNamespace(candidate=way, seconds=0.5, device=3 * 2**30, sent=1e6, dollars=12.5)
+    second = SimpleNamespace(candidate=way, seconds=None, device=2**30, sent=None, dollars=None)
+
+    def ask(*asked: Any) -> str:
+        said.append(asked)
+        return "question"
+
+    def answer(*asked: Any) -> Any:
+        said.append(asked)
+        return SimpleNamespace(rows=[best, second])
+
+    rooms = {
+        "paceline.advise": SimpleNamespace(),
+        "paceline.advise.question": SimpleNamespace(ask=ask),
+        "paceline.advise.answer": SimpleNamespace(answer=answer),
+        "paceline.advise.commands": SimpleNamespace(command=lambda question, way: "paceline train <zero>"),
+    }
+    for name, content in rooms.items():
+        module = ModuleType(name)
+        module.__dict__.update(vars(content))
+        monkeypatch.setitem(sys.modules, name, module)
+    return said
+
+
+def test_what_is_fixed_is_handed_on_as_overrides_and_the_best_ways_come_back(said: list[Any]) -> None:
+    advice = engine.advise({"model": "gpt_1b", "hardware": {"name": "a100_8"}}, tokens=2e9, top=5, data="text")
+    assert said[0] == (["model=gpt_1b", "hardware=a100_8", "data=text"], None, 2e9, None, None, None, [])
+    assert said[1] == ("question", None, 5)
+    assert len(advice) == 2 and advice[0]["choices"] == "strategy=zero batch_size=4"
+    assert advice[0]["seconds"] == 0.5 and advice[1]["dollars"] is None
+    assert repr(advice).splitlines()[1:] == [
+        "0  zero      8        1      0.5     3.0         12.50    paceline train <zero>",
+        "1  zero      8        1      -       1.0         -        paceline train <zero>",
+    ]
+    assert "paceline train &lt;zero&gt;" in advice._repr_html_()
+    assert advice.frame().device_bytes.tolist() == [3 * 2**30, 2**30]
+
+
+def test_a_whole_configuration_leaves_nothing_to_advise(said: list[Any]) -> None:
+    with pytest.raises(ConfigError, match="advise: looks at other choices than the ones given"):
+        engine.advise(engine.prepare(tracking="none").experiment)
+    assert said == []
