@@ -7,7 +7,8 @@ ARGS ?=
 comma := ,
 WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp asp,sync=asp \
   pipeline,strategy=pipeline,strategy.schedule=gpipe,hardware.workers=4
-PYTEST := $(BIN)/python -m pytest --dist loadgroup
+# What Python compiles is kept, whatever the environment says: else every process of the tests compiles all of it anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadgroup
 SEED := 0
 SEEDS := 3
 STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse collectives_by_size collectives_by_workers collectives_hosts compression_digits compression_cnn compression_gpt error_feedback pipeline_schedules pipeline_staleness hybrids crossover
