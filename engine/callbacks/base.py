@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from ...tasks.base import Split
+from ...tasks.base import Readable
 
 Number = float | int | Tensor  # [] of any dtype
 Metrics = Mapping[str, Number]
@@ -56,7 +56,7 @@ class EvaluationView:
     seconds: float  # of training
     values: Mapping[str, float]
     model: nn.Module
-    test: Split
+    test: Readable
     device: torch.device
 
 
