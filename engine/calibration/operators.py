@@ -1,9 +1,10 @@
 """The operators that are measured, each at several sizes: generic ones, of no particular model.
 
-Inputs take turns among as many as fill `COLD` bytes, so that they come from where a training step finds them: not from
-the cache that the call before has left.
+Inputs take turns among as many as fill `COLD` bytes, and so do results, so that they come from where a training step
+finds them: not from the cache that the call before has left.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product as all_of
@@ -17,8 +18,8 @@ from ...compat.kernels import attention, attention_backward, log_softmax, log_so
 from ...cost.kernels import Kernel
 
 aten = torch.ops.aten
-COLD, MOST = 2**23, 24  # bytes, and tensors
-COLDEST = 2**26  # bytes, of what an optimizer steps: it was touched a whole step ago
+COLD, MOST = 2**24, 48  # bytes, and tensors
+COLDEST, MANY = 2**26, 512  # likewise of what an optimizer steps: it was touched a whole step ago
 STREAMED = (2**8, 2**12, 2**15, 2**18, 2**21)  # entries
 QUICK = (2**8, 2**15)
 WIDTH = 64  # of rows that are normalised
@@ -95,7 +96,17 @@ def cases(quick: bool = False) -> Iterator[Case]:
 def turns(make: Callable[[], Tensor], together: int = COLD) -> list[Tensor]:
     first = make()
     held = first.numel() * first.element_size()
-    return [first, *(make() for _ in range(min(MOST, together // max(held, 1)) - 1))]
+    most = MOST if together == COLD else MANY
+    return [first, *(first.clone() for _ in range(min(most, together // max(held, 1)) - 1))]
+
+
+def kept(call: Callable[[int], object]) -> Callable[[int], object]:
+    """The same, with what it gave the last times still held: or each call would write where the one before it did."""
+    first = call(0)
+    made = [each for each in (first if isinstance(first, tuple | list) else [first]) if isinstance(each, Tensor)]
+    room = COLD // max(sum(each.numel() * each.element_size() for each in made), 1)
+    results = deque[object](maxlen=max(1, min(MOST, room)))
+    return lambda i: results.append(call(i))
 
 
 def _product(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Case:
@@ -172,7 +183,7 @@ def _of(function: Callable[[Tensor], object], together: int = COLD) -> Streaming
 def _of_two(function: Callable[[Tensor, Tensor], object], together: int = COLD) -> Streaming:
     def make(entries: int) -> Callable[[int], object]:
         xs = turns(lambda: torch.rand(entries), together)
-        return lambda i: function(xs[i % len(xs)], xs[(i + 1) % len(xs)])
+        return lambda i: function(xs[i % len(xs)], xs[(i + len(xs) // 2) % len(xs)])
 
     return make
 
@@ -191,8 +202,8 @@ def _layer_norm_backward(entries: int) -> Callable[[int], object]:
     _, mean, scale = aten.native_layer_norm(xs[0], [WIDTH], weight, bias, 1e-5)
 
     def call(i: int) -> object:
-        x = xs[i % len(xs)]
-        return aten.native_layer_norm_backward(x, x, [WIDTH], mean, scale, weight, bias, [True, True, True])
+        x, gradient = xs[i % len(xs)], xs[(i + len(xs) // 2) % len(xs)]
+        return aten.native_layer_norm_backward(gradient, x, [WIDTH], mean, scale, weight, bias, [True, True, True])
 
     return call
 
@@ -213,8 +224,8 @@ def _batch_norm_backward(entries: int) -> Callable[[int], object]:
     told = [torch.ones(xs[0].shape[1]) for _ in range(5)]
 
     def call(i: int) -> object:
-        x = xs[i % len(xs)]
-        return aten.native_batch_norm_backward(x, x, *told, True, 1e-5, [True, True, True])
+        x, gradient = xs[i % len(xs)], xs[(i + len(xs) // 2) % len(xs)]
+        return aten.native_batch_norm_backward(gradient, x, *told, True, 1e-5, [True, True, True])
 
     return call
 
