@@ -281,6 +281,7 @@ def _adam(entries: int) -> Callable[[int], object]:
         parameter = torch.nn.Parameter(torch.randn(entries))
         parameter.grad = torch.randn(entries)
         optimizers.append(torch.optim.Adam([parameter], fused=True))
+        optimizers[-1].step()  # makes its moments
     return lambda i: optimizers[i % len(optimizers)].step()
 
 

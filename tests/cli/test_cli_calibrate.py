@@ -76,6 +76,7 @@ def test_a_file_that_is_no_choice_is_refused(paceline) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_quick_look_at_this_machine_measures_all_that_there_is(paceline, here: Path) -> None:
     assert paceline("calibrate", "--quick", "--force", "--out", "mine/hardware/lab.yaml").status == 0
     found = read(yaml.safe_load((here / "mine/hardware/lab.yaml").read_text())["calibration"])
