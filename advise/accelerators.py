@@ -95,7 +95,8 @@ def search(ground: Ground) -> Searched:
         for way in ways(ground.shape, place):
             found.points += 1
             if isinstance(way, Pruned):
-                found.pruned[way.family, way.why] += 1
+                if ground.question.allows({"strategy": way.family}):
+                    found.pruned[way.family, way.why] += 1
             elif ground.question.allows(dict(way.settings)):
                 _add(found, ground, way, cluster, limits)
     found.seconds = time.perf_counter() - began
