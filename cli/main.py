@@ -23,6 +23,8 @@ from .cost import cost
 from .diff import diff
 from .doctor import doctor
 from .explain import explain
+from .init import init
+from .launch import PASSED_ON, launch
 from .list import list_choices
 from .options import Help
 from .output import note, open_closed_streams, show
@@ -55,6 +57,8 @@ app.command()(advise)
 app.add_typer(cost, name="cost")
 app.command()(verify)
 app.command()(watch)
+app.command(context_settings=PASSED_ON)(launch)
+app.command()(init)
 app.command()(sweep)
 app.command()(compare)
 app.command()(explain)
@@ -100,6 +104,7 @@ def paceline(
     paceline diff RUN1 RUN2                      what differs between two
     paceline explain sync=ssp                    what a choice does, and who sends what to whom
     paceline upload                              send runs that were recorded offline to W&B
+    paceline init my-project                     a folder with a model and data of your own to start from
     paceline doctor                              what works on this machine
     paceline calibrate                           how fast this machine is, for plan to predict steps on it
     """

@@ -1,9 +1,14 @@
 """What came of a run: each worker's report, and the summary that the chief makes of all."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..strategies.base import payload
+import torch
+from torch import nn
+
+from ..strategies import Sync
+from ..strategies.base import Memory, payload
 from ..tracking.records import End, Status, Summary
 from . import memory
 from .evaluations import Evaluations
@@ -59,17 +64,29 @@ def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
 
 
 def _memory(worker: Worker, activations: int) -> dict[str, int]:
-    sync = worker.sync
+    resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
+    return held_by(worker.sync, worker.module, activations, worker.device, resident, worker.strategy.measured)
+
+
+def held_by(
+    sync: Sync,
+    module: nn.Module,
+    activations: int,
+    device: torch.device,
+    resident: int | None,
+    of_strategy: Callable[[Memory], Memory] = lambda held: held,
+) -> dict[str, int]:
+    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own."""
     held = {
-        "parameters": memory.held(worker.module.parameters()),
+        "parameters": memory.held(module.parameters()),
         "gradients": payload(list(sync.parameters.values())),
         "optimizer": memory.held(memory.optimizer_state(sync.optimizer)),
         "activations": activations,
-        "buffers": memory.held([*sync.buffers(), *worker.module.buffers()]),
+        "buffers": memory.held([*sync.buffers(), *module.buffers()]),
     }
-    kinds = dict(worker.strategy.measured(sync.measured(held)))
-    if not worker.parts.launcher.modelled:  # else workers share a process
-        kinds["other"] = memory.other(kinds, worker.device, worker.resident)
+    kinds = dict(of_strategy(sync.measured(held)))
+    if resident is not None:
+        kinds["other"] = memory.other(kinds, device, resident)
     return {**kinds, "process_peak": memory.process_peak()}
 
 

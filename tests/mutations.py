@@ -31,6 +31,7 @@ ROOMS = (
     "tasks",
     "tracking",
     "verify",
+    "wrap",
 )
 SECONDS = 400  # that the tests of one line may take
 FAILED, EMPTY = 1, 5  # pytest's exit status when a test failed, and when no test was chosen
@@ -237,6 +238,36 @@ MUTATIONS = [
         "for j in replicas]) for step",
         "for j in [0]]) for step",
         "tests/verify/test_verify_runs.py -k not_weighed",
+    ),
+    Mutation(
+        "wrap/shares.py",
+        "start = rank * each + min(rank, extra)",
+        "start = rank * each",
+        "tests/wrap/test_wrap.py -k 'shares_follow or share_out'",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "if self._own[0] == 0:",
+        "if False:",
+        "tests/wrap/test_wrap.py -k share_out",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "mine = self._count(batch) if own[0] else 0",
+        "mine = own[0]",
+        "tests/wrap/test_wrap.py -k unmasked",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "                self._check(first)",
+        "                pass",
+        "tests/wrap/test_wrap.py -k different_orders",
+    ),
+    Mutation(
+        "cli/init.py",
+        "if path.exists() or path.is_symlink()]",
+        "if False]",
+        "tests/cli/test_cli_init.py -k nothing_is_written",
     ),
     Mutation(
         "cli/verify.py",

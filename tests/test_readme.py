@@ -1,11 +1,13 @@
 """What the README and the pages of docs/ show is run: files are written, commands called, Python executed."""
 
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -24,6 +26,7 @@ PAGES = (
     OWN_DATA,
     "docs/verify.md",
     "docs/callbacks.md",
+    "docs/wrap.md",
     "docs/running.md",
     "docs/advise.md",
     "docs/memory.md",
@@ -115,6 +118,7 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.setattr(sys, "argv", shortened(shlex.split(command)))
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(os, "execv", in_its_place)
     try:
         with pytest.raises(SystemExit) as end:
             main()
@@ -123,6 +127,11 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     out, err = capfd.readouterr()
     assert end.value.code == 0, f"{command}: {err}"
     assert out, command
+
+
+def in_its_place(program: str, arguments: list[str]) -> NoReturn:
+    """What `paceline launch` becomes."""
+    raise SystemExit(subprocess.run([program, *arguments[1:]], timeout=100, check=False).returncode)
 
 
 def shortened(words: list[str]) -> list[str]:

@@ -27,8 +27,10 @@ class Missed(Callback):
     def each_evaluation(self, view: EvaluationView) -> dict[str, Any]:
         torch.rand(3)
         assert not view.model.training and not torch.is_grad_enabled()
-        guesses = view.model(view.test.inputs.to(view.device)).argmax(dim=-1)
-        return {"missed": (guesses != view.test.targets).float().mean()}
+        taken = view.test.take(slice(None))
+        assert isinstance(taken.inputs, Tensor)
+        guesses = view.model(taken.inputs.to(view.device)).argmax(dim=-1)
+        return {"missed": (guesses != taken.targets).float().mean()}
 
 
 class Raising(Callback):

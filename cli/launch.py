@@ -1,0 +1,37 @@
+"""`paceline launch`: a script of one's own on several workers of this host."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+def launch(
+    ctx: typer.Context,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls paceline.wrap.wrap.")],
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=4096, help="Processes to start.")] = 2,
+) -> None:
+    """Run a script on several workers, by torchrun on this host; what follows SCRIPT is the script's own.
+
+    \b
+    paceline launch train.py                        two workers
+    paceline launch --workers 4 train.py --lr 0.1   four, and an argument of the script's
+    python train.py                                 one worker
+
+    On several hosts torchrun does the same: torchrun --nnodes 2 ... train.py (docs/running.md).
+    """
+    from ..engine.errors import ConfigError
+    from ..engine.launchers import was_started
+
+    if not script.is_file():
+        raise ConfigError(f"{script}: must be a Python file, and there is none")
+    if was_started():
+        raise ConfigError("launch: this process is one of torchrun's workers already; give the script to python")
+    several = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={workers}"]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *several, str(script), *ctx.args])

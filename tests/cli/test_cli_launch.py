@@ -1,0 +1,29 @@
+"""`paceline launch`: torchrun's command line, and what is refused before anything is started."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Path, monkeypatch) -> None:
+    (here / "mine.py").write_text("")
+    given: list[list[str]] = []
+
+    def execv(program: str, arguments: list[str]) -> None:
+        given.append(arguments)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    paceline("launch", "--workers", "3", "mine.py", "--lr", "0.1", "--workers", "7")
+    own = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=3"]  # loopback: no other host is met
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *own]
+    assert given == [[*torchrun, "mine.py", "--lr", "0.1", "--workers", "7"]]
+
+
+def test_what_cannot_be_launched_is_refused(paceline, monkeypatch) -> None:
+    ended = paceline("launch", "none.py")
+    assert (ended.status, ended.last) == (2, "none.py: must be a Python file, and there is none")
+    monkeypatch.setattr("paceline.engine.launchers.was_started", lambda: True)
+    (Path.cwd() / "mine.py").write_text("")
+    ended = paceline("launch", "mine.py")
+    assert ended.status == 2 and "one of torchrun's workers already" in ended.last

@@ -1,0 +1,174 @@
+"""A person's own loop, loader and Hugging Face style model on replicas: the same training, a run like all others."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from fabrics import run_virtual
+from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked
+from torch.utils.data import DataLoader
+
+from paceline.engine.errors import ConfigError, DivergedError
+from paceline.strategies import LayoutError
+from paceline.tracking.compare import render, rows
+from paceline.tracking.run_directory import RunDirectory
+from paceline.wrap import ScriptError, wrap
+from paceline.wrap.shares import on_device, share_of
+
+EXACT = 1e-12  # float64: sums in another order
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "runs")
+
+
+def test_alone_it_is_the_loop_itself_bit_for_bit(root: str) -> None:
+    assert identical(train(None, root)["weights"], serially())
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])  # of three, one has no sample of the last batch of two
+def test_workers_share_out_the_loaders_batches_and_train_as_one(root: str, size: int) -> None:
+    results = run_virtual(size, train, root)
+    for result in results:
+        assert distance(result["weights"], serially()) < EXACT
+        assert identical(result["weights"], results[0]["weights"])
+        assert sum(result["bytes"].values()) > 0
+
+
+def test_accumulated_gradients_are_those_of_all_batches_of_the_step(root: str) -> None:
+    results = run_virtual(2, partial(train, accumulate=2, samples=16), root)
+    assert distance(results[0]["weights"], serially(accumulate=2, samples=16)) < EXACT
+
+
+def test_batches_of_one_step_that_are_shared_unevenly_are_refused(root: str) -> None:
+    with pytest.raises(ScriptError, match="no one weight; use drop_last=True"):
+        run_virtual(3, partial(train, accumulate=2, samples=6), root)
+    x = torch.ones(1, requires_grad=True)
+    (x * x).sum().backward()  # no hook of the step that was left is there any more
+
+
+def test_a_loss_that_is_a_mean_over_unmasked_words_is_weighed_by_them(root: str) -> None:
+    serial = serially(masks=True)
+    counted = run_virtual(2, partial(train, masks=True, count=unmasked), root)
+    assert distance(counted[0]["weights"], serial) < EXACT
+    by_sample = run_virtual(2, partial(train, masks=True), root + "2")
+    assert distance(by_sample[0]["weights"], serial) > 1e-6  # the mean of means is another loss
+
+
+def test_modes_whose_replicas_differ_leave_their_consensus_in_the_model(root: str) -> None:
+    results = run_virtual(2, train, root, "sync=local_sgd", "sync.period=3")
+    assert identical(results[0]["weights"], results[1]["weights"])
+    assert results[0]["accuracy"] == results[1]["accuracy"]
+    assert distance(results[0]["weights"], serially()) > 1e-6
+
+
+def test_what_a_sync_mode_is_given_is_chosen_as_on_the_command_line(root: str) -> None:
+    plain = run_virtual(2, train, root)
+    ring = run_virtual(2, train, root + "2", "collective=ring")
+    halved = run_virtual(2, train, root + "3", "compress=bf16")
+    assert distance(ring[0]["weights"], plain[0]["weights"]) < EXACT
+    assert sum(halved[0]["bytes"].values()) < sum(plain[0]["bytes"].values())
+
+
+def test_the_run_directory_is_that_of_any_run_and_compare_shows_it(root: str) -> None:
+    train(None, root)
+    directory = RunDirectory.open(root, "mine")
+    summary = directory.read_summary()
+    assert summary is not None
+    assert (summary["status"], summary["steps"], summary["workers"]) == ("completed", 12, 1)
+    assert (summary["model"], summary["data"], summary["sync"]) == ("Tagger", "Sentences", "bsp")
+    assert summary["batch_size"] == 4 and 0 <= summary["accuracy"] <= 1
+    assert summary["memory"]["parameters"] > 0 and summary["memory"]["activations"] > 0
+    kinds = [record["kind"] for record in directory.records()]
+    assert kinds == ["start", *["step"] * 12, "evaluation", "end"]
+    assert render(rows([summary])).splitlines()[1].split()[:4] == ["mine", "data_parallel", "bsp", "1"]
+
+
+def test_a_script_that_fails_leaves_a_run_that_says_so(root: str) -> None:
+    model, optimizer, loader = parts()
+    with pytest.raises(KeyError), wrap(model, optimizer, loader, name="broken", root=root):
+        raise KeyError("mine")
+    assert RunDirectory.open(root, "broken").records()[-1] == {
+        "kind": "end",
+        "status": "failed",
+        "reason": "KeyError: 'mine'",
+    }
+
+
+def test_a_loss_that_is_not_finite_is_a_run_that_diverged(root: str) -> None:
+    model, optimizer, loader = parts()
+    with pytest.raises(DivergedError, match="step 0"), wrap(model, optimizer, loader, name="far", root=root) as run:
+        batch = next(iter(run.loader))
+        run.backward(run.model(**batch).loss * float("nan"))
+    assert RunDirectory.open(root, "far").records()[-1]["status"] == "diverged"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("sync=asp",), "sync=asp: has servers"),
+        (("sync=parameter_server",), "sync=parameter_server: has servers"),
+        (("sync=gossip_async",), "sync=gossip_async: lets replicas take steps at paces of their own"),
+        (("strategy=pipeline",), "strategy=pipeline: lays out the model.*paceline train"),
+        (("strategy.batch_norm=all",), "SyncBatchNorm"),
+        (("hardware=virtual",), "leave it out"),
+        (("model=cnn",), "a script says that itself"),
+        (("compress=dgc",), "compress=dgc"),
+    ],
+)
+def test_what_a_script_cannot_have_is_refused_by_name(overrides: tuple[str, ...], said: str, root: str) -> None:
+    with pytest.raises((ConfigError, LayoutError), match=said):
+        wrap(*parts(), *overrides, root=root)
+    assert not Path(root).exists()
+
+
+def test_a_loader_whose_samples_nobody_can_name_is_refused(root: str) -> None:
+    model, optimizer, _ = parts()
+    for loader in (DataLoader(Stream()), DataLoader(Sentences(), batch_size=None)):
+        with pytest.raises(ConfigError, match="IterableDataset"):
+            wrap(model, optimizer, loader, root=root)
+
+
+def test_a_loop_in_another_order_is_told_what_to_do(root: str) -> None:
+    model, optimizer, loader = parts()
+    run = wrap(model, optimizer, loader, name="order", root=root)
+    with pytest.raises(ScriptError, match=r"needs run\.backward"):
+        run.optimizer.step()
+    loss = run.model(**next(iter(run.loader))).loss
+    run.backward(loss)
+    with pytest.raises(ScriptError, match="last=False"):
+        run.backward(loss)
+    with pytest.raises(ScriptError, match="was not finished"):
+        run.close()
+    run.optimizer.step()
+    run.close()
+    run.close()  # once is enough
+
+
+def test_workers_that_draw_different_orders_are_found_before_they_train(root: str) -> None:
+    with pytest.raises(ScriptError, match="different orders"):
+        run_virtual(2, disordered, root)
+
+
+def disordered(comm, root: str) -> None:
+    model, optimizer, loader = parts()
+    loader.sampler.generator = torch.Generator().manual_seed(comm.rank)  # type: ignore[union-attr]
+    loop(joined(comm, root, model, optimizer, loader), 1)
+
+
+def test_shares_follow_one_another_and_larger_ones_come_first() -> None:
+    assert [share_of(list(range(7)), rank, 3) for rank in range(3)] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert share_of([4], 1, 2) == []
+
+
+def test_a_batch_goes_to_the_device_whatever_it_is_made_of() -> None:
+    class Encoding(dict[str, torch.Tensor]):
+        def to(self, device: torch.device) -> "Encoding":
+            return Encoding({key: value.to(device) for key, value in self.items()})
+
+    meta = torch.device("meta")
+    batch = on_device({"a": torch.ones(1), "b": [torch.ones(1), "word"], "c": Encoding(d=torch.ones(1))}, meta)
+    assert batch["a"].device == batch["b"][0].device == batch["c"]["d"].device == meta
+    assert batch["b"][1] == "word" and isinstance(batch["c"], Encoding)

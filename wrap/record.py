@@ -1,0 +1,166 @@
+"""The run directory of a wrapped script: the same files as any run's, so that `compare` shows it beside others."""
+
+import json
+import time
+from pathlib import Path
+
+import torch
+import yaml
+from torch import nn
+
+from ..comm import Comm
+from ..conf.groups import SHOWN
+from ..engine import checkpoint
+from ..engine.experiment import Experiment
+from ..engine.failures import exit_code_of
+from ..engine.layout import Layout
+from ..engine.meters import Meter, Report, is_too_short, summarise, without_times
+from ..engine.notes import untimed
+from ..engine.outcome import held_by
+from ..strategies import Sync
+from ..strategies.base import World, state_of
+from ..tracking.environment import environment
+from ..tracking.mirror import Mirror
+from ..tracking.records import End, Evaluation, Predicted, Score, Start, Step, Summary
+from ..tracking.redact import redact
+from ..tracking.run_directory import RunDirectory
+from ..tracking.sinks import sinks_from
+
+DIVERGED = 6
+
+
+class Record:
+    """All workers make one; the chief writes."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        comm: Comm,
+        layout: Layout,
+        device: torch.device,
+        sync: Sync,
+        samples: int,
+        per_epoch: int,
+        epochs: int,
+        root: Path,
+    ) -> None:
+        """`samples`: of the data. `per_epoch`: steps."""
+        self._experiment, self._comm, self._layout, self._device, self._sync = experiment, comm, layout, device, sync
+        self._samples, self._per_epoch, self.is_over = samples, per_epoch, False
+        self._score, self._date, self._reached = Score("accuracy", None, None), 0.0, None
+        self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
+        self._mirror: Mirror | None = None
+        if comm.rank == 0:
+            self.directory = self._made(root)
+            comm.board.post("run", str(self.directory.path))
+            self._begin(per_epoch * epochs, float(epochs))
+        else:
+            self.directory = RunDirectory(Path(comm.board.read("run", 0)))
+
+    def _made(self, root: Path) -> RunDirectory:
+        experiment = self._experiment
+        name = experiment.name or f"{experiment.sync.name}-{experiment.model.name}-{time.strftime('%m%d-%H%M%S')}"[-60:]
+        directory = RunDirectory.create(root, name)
+        directory.write_environment(environment())
+        directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
+        sinks = sinks_from(experiment.tracking, run=directory, config=experiment.model_dump())
+        self._mirror = Mirror(directory, sinks)
+        return directory
+
+    def _begin(self, steps: int, epochs: float) -> None:
+        self.directory.add(
+            Start(
+                name=self.directory.name,
+                steps=steps,
+                epochs=epochs,
+                samples=self._samples,
+                workers=self._layout.workers,
+                servers=0,
+                modelled=False,
+                together=True,
+                target_accuracy=self._experiment.target_accuracy,
+                choices=self._choices,
+            )
+        )
+
+    def step(self, done: int, loss: float | None, samples: int, meter: Meter) -> None:
+        if self._comm.rank == 0 and loss is not None:
+            rate = samples / meter.last
+            self.directory.add(Step(done, done / self._per_epoch, loss, rate, step_time=meter.last, time=meter.seconds))
+
+    def evaluated(self, done: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
+        self._score, self._date = Score(metric, value, loss), seconds
+        if self._reached is None and value >= self._experiment.target_accuracy:
+            self._reached = seconds
+        if self._comm.rank == 0:
+            self.directory.add(Evaluation(done, done / self._per_epoch, self._score, seconds))
+
+    def failed(self, error: BaseException) -> None:
+        """The others find out by themselves."""
+        self.is_over = True
+        if self._comm.rank == 0:
+            status = "diverged" if exit_code_of(error) == DIVERGED else "failed"
+            self.directory.add(End(status, f"{type(error).__name__}: {error}"))
+            self._close()
+
+    def over(self, model: nn.Module, meter: Meter, activations: int, resident: int) -> None:
+        """The weights, the summary, and that it came to its end. All workers call; nobody leaves before that."""
+        self.is_over = True
+        held = held_by(self._sync, model, activations, self._device, resident)
+        own = meter.report(self._comm.rank, self._layout.role(self._comm.rank), held, self._sync.report())
+        board, ranks = self._comm.board, range(self._layout.workers)
+        board.post(f"report/{self._comm.rank}", json.dumps(own.as_json()))
+        if self._comm.rank == 0:
+            reports = [Report.from_json(json.loads(board.read(f"report/{rank}", rank))) for rank in ranks]
+            sha256 = checkpoint.export(self.directory.path / "model.safetensors", state_of(model))
+            self.directory.write_summary(self._summary(reports, meter, sha256).plain())
+            self.directory.add(End("completed"))
+            self._close()
+            board.post("over", "")
+        board.read("over", 0)
+
+    def _summary(self, reports: list[Report], meter: Meter, sha256: str) -> Summary:
+        experiment, layout = self._experiment, self._layout
+        left_out = untimed(experiment.measure.after, meter.trained_steps)
+        for report in reports:
+            report.left_out = left_out
+        measured = summarise(reports, layout)
+        largest = max((samples for _, _, samples in meter.steps), default=0)
+        return Summary(
+            name=self.directory.name,
+            choices=self._choices,
+            status="completed",
+            workers=layout.workers,
+            servers=0,
+            replicas=layout.replicas,
+            stages=1,
+            mesh=dict(layout.mesh.axes),
+            device=self._device.type,
+            steps=meter.trained_steps,
+            epochs=meter.trained_steps / self._per_epoch,
+            resumed_at=None,
+            batch_size=largest,  # of a replica
+            effective_batch=largest,
+            measured_after=left_out,
+            seed=experiment.seed,
+            modelled=False,
+            event_digest=None,
+            measured=without_times(measured) if is_too_short(reports) else measured,
+            score=self._score,
+            target_accuracy=experiment.target_accuracy,
+            time_to_accuracy=self._reached,
+            seconds=max(self._date, *(each.seconds for each in reports)),
+            model_sha256=sha256,
+            reason=None,
+            predicted=Predicted(self._stated(), {}),
+        )
+
+    def _stated(self) -> float | None:
+        """Bytes that leave a worker in a step, by the sync mode's own account."""
+        cost = self._sync.cost(list(self._sync.parameters.values()), World(self._layout.replicas, self._per_epoch))
+        return sum(cost.worker.values()) if cost is not None and self._sync.states_cost else None
+
+    def _close(self) -> None:
+        if self._mirror is not None:
+            self._mirror.close()
+        self.directory.close()

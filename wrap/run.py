@@ -1,0 +1,269 @@
+"""A script's own loop as a run: what the sync mode must be told, and when."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from ..engine import ROOT, memory
+from ..engine.errors import DivergedError
+from ..engine.experiment import Experiment
+from ..engine.meters import Meter
+from ..strategies import Batch
+from .record import Record
+from .setting import experiment_of, sync_of
+from .shares import Loader, Own, on_device
+from .workers import Joined, join
+
+Count = Callable[[Any], int]
+
+
+class ScriptError(RuntimeError):
+    """The script's loop does something that the sync mode cannot follow; the message says what to do."""
+
+    exit_code = 2
+
+
+class Run:
+    """What `wrap` gives. Used in a `with` statement, it ends with it; `close` ends it otherwise.
+
+    `model` and `optimizer` are the script's own, on the device; `optimizer.step` is the sync mode's step, too. `loader`
+    gives this worker's share of each batch. `rank`, `workers`: who this is, of how many; `is_chief`: who prints.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loader: "DataLoader[Any]",
+        overrides: Sequence[str],
+        name: str | None,
+        root: Path,
+        epochs: int,
+        count: Count | None,
+        meet: Callable[[Experiment], Joined] = join,
+    ) -> None:
+        """`meet`: how it comes to the others; see `wrap` for the rest."""
+        experiment = experiment_of(overrides, name, model, optimizer, loader)
+        self.sync = sync_of(experiment, optimizer)
+        self._resident = memory.process_now()
+        joined = meet(experiment)
+        self._comm, layout, self.device, self._leave = joined.comm, joined.layout, joined.device, joined.leave
+        self.rank, self.workers = self._comm.rank, layout.workers
+        self.model, self._inner, self._count = model.to(self.device), optimizer, count
+        shared = Loader(loader, self.rank, self.workers, experiment.seed)
+        self.loader = _Batches(self, shared)
+        with self._comm.ledger.aside():
+            group = self._comm.split(0, "replica")
+            assert group is not None
+            self._group = group
+            trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+            self.sync.steps_per_epoch = len(shared)
+            self.sync.prepare(trained, optimizer, group)
+        self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
+        self._activations = memory.ActivationPeak()
+        sizes = shared.samples, len(shared)
+        self._record = Record(experiment, self._comm, layout, self.device, self.sync, *sizes, epochs, root)
+        self.optimizer = _Steps(self, optimizer)
+        self._open: ExitStack | None = None  # a step that has begun
+        self._loss: float | None = None
+        self._armed = False  # the last backward pass of the step has been
+        self._own: Own = (0, 1)
+        self.steps = 0
+
+    @property
+    def is_chief(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def path(self) -> Path:
+        """The run directory; `paceline compare` shows it."""
+        return self._record.directory.path
+
+    # -- a step
+
+    def begin(self, batch: Any, own: Own) -> Any:
+        """A batch comes: the first since the last step begins one. Raises `ScriptError`."""
+        batch = on_device(batch, self.device)
+        if self._count is not None:
+            own = self._counted(batch, own)
+        if self._open is None:
+            self._armed, self._own = False, own
+            self._open = ExitStack()
+            if self.steps == 0:
+                self._open.enter_context(memory.activations(self._activations))
+            self._open.enter_context(self._meter.step(own[0]))
+            nothing = torch.empty(own[0], 0)
+            self.sync.begin(Batch(nothing, nothing, own[1]))
+        elif own[0] * self._own[1] != self._own[0] * own[1]:
+            raise ScriptError(
+                f"this worker has {own[0]} of {own[1]} in one batch of a step and {self._own[0]} of {self._own[1]} in "
+                "another, so that the step has no one weight; use drop_last=True, and a batch_size that workers divide"
+            )
+        return batch
+
+    def _counted(self, batch: Any, own: Own) -> Own:
+        assert self._count is not None
+        mine = self._count(batch) if own[0] else 0
+        with self._comm.ledger.aside():
+            every = self._group.all_gather(torch.tensor([mine], dtype=torch.int64, device=self.device))
+        return mine, max(1, int(every.sum()))
+
+    def backward(self, loss: Tensor, last: bool = True) -> None:
+        """In place of `loss.backward()`. `loss`: the mean over this worker's share of the batch.
+
+        `last`: False where another batch's backward pass follows before the step (gradient accumulation). Raises
+        `ScriptError`, or `DivergedError` where the loss is not finite.
+        """
+        if self._open is None or self._armed:
+            raise ScriptError(
+                "backward: after the step's last backward pass comes optimizer.step(), and before it a batch of "
+                "run.loader; for gradient accumulation give last=False to all but the last"
+            )
+        self._armed = last
+        if self._own[0] == 0:  # the batch had fewer samples than there are workers
+            return
+        value = loss.item()
+        if not torch.isfinite(loss.detach()):
+            raise DivergedError(f"worker {self.rank} diverged at step {self.steps}: the loss is {value}")
+        self._loss = value
+        self.sync.before_backward([loss], last)
+        loss.backward()
+
+    def step(self) -> None:
+        """What `optimizer.step()` does. Raises `ScriptError`."""
+        if self._open is None or not self._armed:
+            raise ScriptError("optimizer.step: needs run.backward(loss) before it, on a batch of run.loader")
+        self.sync.update()
+        self._open.close()
+        self._open = None
+        self.steps += 1
+        self._record.step(self.steps, self._loss, self._own[1], self._meter)
+
+    # -- what training made
+
+    @contextmanager
+    def consensus(self) -> Iterator[None]:
+        """Inside, the model has the weights that all replicas agree on: for an evaluation. All workers enter it."""
+        own = {name: parameter.detach().clone() for name, parameter in self.sync.parameters.items()}
+        with self._comm.ledger.aside():
+            agreed = self.sync.consensus()
+        _put(self.sync.parameters, agreed)
+        try:
+            yield
+        finally:
+            _put(self.sync.parameters, own)
+
+    def evaluated(self, value: float, metric: str = "accuracy", loss: float | None = None) -> None:
+        """Say what an evaluation gave: on the chief, or on all."""
+        self._record.evaluated(self.steps, value, metric, loss, self._meter.seconds)
+
+    def close(self) -> None:
+        """The run is over: all workers leave the consensus in the model; the chief writes it, and the summary."""
+        if self._record.is_over:
+            return
+        if self._open is not None:
+            raise ScriptError("close: a step has begun and was not finished with optimizer.step()")
+        with self._comm.ledger.aside():
+            self.sync.drain()
+            agreed = self.sync.consensus()
+            self.sync.finish()
+            _put(self.sync.parameters, agreed)
+        self._record.over(self.model, self._meter, self._activations.peak, self._resident)
+        self._leave()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        if self._open is not None:  # the step is not to go on
+            self._open.close()
+            self._open = None
+        if not self._record.is_over:
+            self._record.failed(error)
+            if self.workers == 1:  # others find out by themselves; to say goodbye would be to wait for them
+                self._leave()
+
+
+class _Batches:
+    """The script's loader: this worker's share of each of its batches."""
+
+    def __init__(self, run: Run, loader: Loader) -> None:
+        self._run, self._loader = run, loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        checked = False
+        for batch, own, first in self._loader.passes():
+            if not checked:
+                self._check(first)
+                checked = True
+            yield self._run.begin(batch, own)
+
+    def _check(self, first: list[Any]) -> None:
+        """All workers must have drawn the same order. Raises `ScriptError`."""
+        if not all(isinstance(index, int) for index in first):
+            return
+        mine = torch.tensor(first, dtype=torch.int64, device=self._run.device)
+        with self._run._comm.ledger.aside():
+            every = self._run._group.all_gather(mine)
+        if not bool((every.view(self._run.workers, -1) == mine).all()):
+            raise ScriptError(
+                "workers draw different orders from the loader's sampler, so that they would train on samples twice; "
+                "give the sampler a generator with the same seed on all of them, or shuffle=True"
+            )
+
+
+class _Steps:
+    """The script's optimizer, whose step is the sync mode's."""
+
+    def __init__(self, run: Run, inner: Optimizer) -> None:
+        self._run, self._inner = run, inner
+
+    def step(self) -> None:
+        self._run.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """A step begins with no gradients anyway: the sync mode sees to it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _put(parameters: dict[str, nn.Parameter], weights: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+
+
+def wrap(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loader: "DataLoader[Any]",
+    *overrides: str,
+    name: str | None = None,
+    root: Path | str = ROOT,
+    epochs: int = 1,
+    count: Count | None = None,
+) -> Run:
+    """Put a loop of one's own on paceline's replicas and under its meters.
+
+    `overrides`: of the sync mode and what it is given, `tracking`, `seed`, `hardware.timeout`, as on the command line.
+    `loader`: its batches are the steps' batches, however many workers share them out, so that a run on K workers is
+    that on one. `epochs`: passes that the script will make, for the record. `count`: of how many items the loss of a
+    batch is the mean, where these are not its samples: unmasked tokens, say. Raises `ConfigError`.
+    """
+    return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)

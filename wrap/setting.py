@@ -1,0 +1,68 @@
+"""What a wrapped script is as an experiment: which sync mode, and which refusals by name."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from ..conf.groups import GROUPS
+from ..engine import given
+from ..engine.compose import compose
+from ..engine.errors import ConfigError
+from ..engine.experiment import Choice, Experiment
+from ..engine.pairs import check_pair
+from ..engine.targets import build
+from ..strategies import Strategy, Sync
+
+STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
+MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.given))
+
+
+def experiment_of(
+    overrides: Sequence[str], name: str | None, model: nn.Module, optimizer: Optimizer, loader: "DataLoader[Any]"
+) -> Experiment:
+    """The defaults with these overrides, and the script's model, data and optimizer by their classes' names.
+
+    Raises `ConfigError`.
+    """
+    for text in overrides:
+        key = text.lstrip("+~").partition("=")[0]
+        if key.partition(".")[0] not in MINE:
+            raise ConfigError(f"{text}: a script says that itself; wrap takes {', '.join(MINE)}")
+    tracked = any(text.startswith("tracking") for text in overrides)
+    experiment = compose([*overrides, *([] if tracked else ["tracking=none"])])
+    if experiment.strategy.name != STRATEGY:
+        raise ConfigError(
+            f"strategy={experiment.strategy.name}: lays out the model and its passes itself, and a script has a loop "
+            f"of its own; wrap takes strategy={STRATEGY}, and paceline train the model as a class (docs/your_own.md)"
+        )
+    if experiment.hardware.fabric == "virtual":
+        raise ConfigError("hardware=virtual: its workers are threads of one process, and a script is one; leave it out")
+    named = {"model": model, "data": loader.dataset, "optimizer": optimizer}
+    choices = {
+        group: Choice(name=type(each).__name__, target=f"{type(each).__module__}.{type(each).__qualname__}", knobs={})
+        for group, each in named.items()
+    }
+    return experiment.model_copy(update={**choices, "name": name, "batch_size": loader.batch_size or 1})
+
+
+def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
+    """The sync mode, with what it is given. Raises `ConfigError` for one that a script cannot have."""
+    of_groups = given.make(experiment, ())
+    with given.naming(experiment):
+        strategy = build("strategy", experiment.strategy, Strategy, (), of_groups)
+        sync = build("sync", experiment.sync, Sync, (), of_groups)
+        if strategy.across_replicas:
+            raise ConfigError(f"{strategy.across_replicas}: swaps layers of the model; use torch's SyncBatchNorm here")
+        if sync.servers or not sync.synchronous:
+            why = "has servers" if sync.servers else "lets replicas take steps at paces of their own"
+            raise ConfigError(
+                f"sync={experiment.sync.name}: {why}, which a script with a loop of its own cannot be; choose a mode "
+                "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip"
+            )
+        check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
+        given.check_taken(experiment, strategy, sync)
+        sync.check_optimizer(optimizer)
+    return sync

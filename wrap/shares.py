@@ -1,0 +1,94 @@
+"""A user's DataLoader whose batches are shared out: each worker loads its samples of each batch, and no others."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+from ..engine.errors import ConfigError
+
+Own = tuple[int, int]  # this worker's samples of a batch, and those of all
+
+
+def share_of(batch: Sequence[Any], rank: int, size: int) -> list[Any]:
+    """Near-equal runs, larger ones first: those of all ranks in a row are the batch."""
+    each, extra = divmod(len(batch), size)
+    start = rank * each + min(rank, extra)
+    return list(batch[start : start + each + (rank < extra)])
+
+
+class _Shares(Sampler[list[Any]]):
+    """Of each batch of `whole`. A worker that is left with nothing gets the first sample, which is not to count."""
+
+    def __init__(self, whole: Iterable[Sequence[Any]], rank: int, size: int) -> None:
+        self.whole, self.rank, self.size = whole, rank, size
+        self.taken: deque[Own] = deque()  # in the order of the batches; the loader asks for some ahead
+        self.first: list[Any] = []  # the first batch of this pass
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        self.taken.clear()
+        for number, batch in enumerate(self.whole):
+            batch = list(batch)
+            if number == 0:
+                self.first = batch
+            own = share_of(batch, self.rank, self.size)
+            self.taken.append((len(own), len(batch)))
+            yield own or batch[:1]
+
+    def __len__(self) -> int:
+        return len(self.whole)  # type: ignore[arg-type]
+
+
+class Loader:
+    """Passes over the data, as the user's loader makes them. `own`: of the batch that came last."""
+
+    def __init__(self, loader: "DataLoader[Any]", rank: int, size: int, seed: int) -> None:
+        """Raises `ConfigError` for a loader whose batches nobody can share out."""
+        if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+            raise ConfigError(
+                "wrap: the loader's batches are made by an IterableDataset, or by the data set itself, so that nobody "
+                "can say which samples are in them; give a DataLoader of a data set with __getitem__ and a batch_size"
+            )
+        sampler = getattr(loader.batch_sampler, "sampler", None)
+        if getattr(sampler, "generator", 0) is None:  # all workers must draw the same order
+            sampler.generator = torch.Generator().manual_seed(seed)  # type: ignore[union-attr]
+        self.samples = len(loader.dataset)  # type: ignore[arg-type]
+        self._shares = _Shares(loader.batch_sampler, rank, size)
+        more: dict[str, Any] = {"prefetch_factor": loader.prefetch_factor} if loader.num_workers else {}
+        self._loader: DataLoader[Any] = DataLoader(
+            loader.dataset,
+            batch_sampler=self._shares,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            persistent_workers=loader.persistent_workers,
+            **more,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def passes(self) -> Iterator[tuple[Any, Own, list[Any]]]:
+        """One pass: each batch, whose samples are how many, and the indices of the first batch of the pass."""
+        for batch in self._loader:
+            yield batch, self._shares.taken.popleft(), self._shares.first
+
+
+def on_device(batch: Any, device: torch.device) -> Any:
+    """Tensors in dicts, lists and tuples, and what has a `to` of its own, such as a BatchEncoding."""
+    if isinstance(batch, Tensor) or callable(getattr(batch, "to", None)):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: on_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(on_device(each, device) for each in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(on_device(each, device) for each in batch)
+    return batch

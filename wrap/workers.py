@@ -1,0 +1,47 @@
+"""Who takes part: the processes that torchrun, or `paceline launch`, started; or this one alone."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..comm import Comm
+from ..comm.connecting import connect, connect_env
+from ..comm.rendezvous import serve_store
+from ..engine.experiment import Experiment
+from ..engine.launchers import launcher_of, was_started
+from ..engine.layout import Layout
+from ..strategies.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Joined:
+    """`leave`: what ends it."""
+
+    comm: Comm
+    layout: Layout
+    device: torch.device
+    leave: Callable[[], None]
+
+
+def join(experiment: Experiment) -> Joined:
+    """Meet the others."""
+    world = int(os.environ["WORLD_SIZE"]) if was_started() else 1
+    layout = Layout(Mesh({"replica": world}), servers=0, loss_part=0)
+    device = launcher_of(experiment).device(experiment, layout)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    timeout = experiment.hardware.timeout
+    if was_started():
+        comm = connect_env(timeout, device)
+        return Joined(comm, layout, device, comm.close)
+    store = serve_store(0)
+    comm = connect(store.endpoint, 0, 1, timeout, device)
+
+    def close() -> None:
+        comm.close()
+        store.close()
+
+    return Joined(comm, layout, device, close)
