@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import typer
 from _pytest.mark import ParameterSet
 from needs import needs_datasets, needs_fashion_mnist, needs_make, needs_pyarrow, needs_torchvision
 from own_files import documented
@@ -131,7 +132,7 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 def in_its_place(program: str, arguments: list[str]) -> NoReturn:
     """What `paceline launch` becomes."""
-    raise SystemExit(subprocess.run([program, *arguments[1:]], timeout=100, check=False).returncode)
+    raise typer.Exit(subprocess.run([program, *arguments[1:]], timeout=100, check=False).returncode)
 
 
 def shortened(words: list[str]) -> list[str]:
