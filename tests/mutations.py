@@ -247,12 +247,6 @@ MUTATIONS = [
     ),
     Mutation(
         "wrap/run.py",
-        "if self._own[0] == 0:",
-        "if False:",
-        "tests/wrap/test_wrap.py -k share_out",
-    ),
-    Mutation(
-        "wrap/run.py",
         "mine = self._count(batch) if own[0] else 0",
         "mine = own[0]",
         "tests/wrap/test_wrap.py -k unmasked",
