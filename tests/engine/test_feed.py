@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from process_table import until
+from short_runs import QUICK, Start
 from torch import Tensor
 
 from paceline import engine
@@ -59,7 +61,9 @@ def test_processes_read_the_same_batches_from_any_step_on_and_leave_the_generato
     state = torch.get_rng_state(), random.getstate()
     whole = [alone.take(step) for step in range(STEPS)]
     assert torch.equal(torch.get_rng_state(), state[0]) and random.getstate() == state[1]
-    assert not alike(whole[0], whole[4])
+    again = Items(Augmented(), SPEC, "data=mine, train split")
+    one = torch.tensor([3])
+    assert alike(again.take(one, 5), again.take(one, 5)) and not alike(again.take(one, 5), again.take(one, 6))
     ahead = feed(2)
     steps = [0, 1, 2, 5, 6, 1, 2]  # some are left out, and one goes back
     assert all(alike(ahead.take(step), whole[step]) for step in steps)
@@ -143,3 +147,17 @@ def test_a_run_on_arrays_that_was_stopped_in_mid_epoch_ends_with_the_bits_of_one
     plain = engine.run([*quick, "steps=23", "data.loader_workers=1"], name="plain", root=root, quiet=True)
     assert plain is not None
     assert (whole.path / "model.safetensors").read_bytes() == (plain.path / "model.safetensors").read_bytes()
+
+
+@pytest.mark.fault
+@pytest.mark.dist
+def test_processes_that_read_ahead_end_with_a_launcher_that_was_killed(start: Start, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((50, 4)), targets=np.arange(50) % 2)
+    given = [word for word in QUICK if not word.startswith(("data.limit", "steps"))]
+    ahead = ["data=arrays", f"data.path={tmp_path / 'a.npz'}", "data.loader_workers=2", "steps=1000000"]
+    launcher = start(*ahead, quick=given)
+    launcher.until(lambda: launcher.steps() > 2, "the third step")
+    assert len(launcher.alive()) >= 1 + 2 + 4  # the launcher, two workers, two readers of each
+    os.kill(launcher.process.pid, signal.SIGKILL)
+    launcher.wait()
+    until(lambda: not launcher.alive(), 10, "nothing is left")
