@@ -28,7 +28,7 @@ class Missed(Callback):
         torch.rand(3)
         assert not view.model.training and not torch.is_grad_enabled()
         taken = view.test.take(slice(None))
-        assert isinstance(taken.inputs, Tensor)
+        assert isinstance(taken.inputs, torch.Tensor)
         guesses = view.model(taken.inputs.to(view.device)).argmax(dim=-1)
         return {"missed": (guesses != taken.targets).float().mean()}
 
