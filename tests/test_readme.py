@@ -35,6 +35,7 @@ PAGES = (
     "docs/calibrate.md",
     "docs/sync_modes.md",
     "docs/sweeps.md",
+    "docs/explain.md",
 )
 # The README's model on that page's table
 WIDE_ON_WINE = "paceline train data=wine model=wide model.width=8 --config-dir conf-of-mine --allow-module mine"
