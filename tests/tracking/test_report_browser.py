@@ -87,6 +87,7 @@ def test_all_sections_are_there_and_nothing_is_fetched_or_complained_of(drawn: B
         "Bytes sent: predicted and measured",
         "Staleness",
         "What was swept",
+        "Memory over a step",
         "Difference between two runs",
         "Configurations",
     ]
