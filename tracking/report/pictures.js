@@ -5,7 +5,8 @@ function buildPictures() {
     const section = make('section', [['id', part.id], ['aria-labelledby', title.id]], title);
     for (const figure of part.figures) {
       const images = figure.pictures.map(({ alt, source }) => make('img', [['class', 'schedule'], ['alt', alt], ['src', source], ['loading', 'lazy']]));
-      section.append(make('figure', null, ...images, make('figcaption', null, bdi(figure.name), `. ${figure.says}`)));
+      const says = make('p', [['class', 'note']], bdi(figure.name), `. ${figure.says}`);
+      section.append(make('div', [['role', 'figure'], ['aria-label', figure.name]], ...images, says)); // <figure> has a plot
     }
     if (part.note) section.append(make('p', [['class', 'note']], part.note));
     document.getElementById('difference').before(section);
