@@ -1,5 +1,7 @@
 """The four parts of the tests are all run, whichever of them fails, and together they are all tests."""
 
+import ast
+import re
 import subprocess
 from itertools import product
 from pathlib import Path
@@ -8,7 +10,8 @@ import pytest
 from budget import ALL, CASES, COSTS, chosen, costs_of, name_of, summarise
 from needs import needs_make
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 MARKS = ("slow", "fault", "browser")
 
 
@@ -69,11 +72,29 @@ def test_a_measured_case_counts_for_its_test() -> None:
     assert summarise(lines).splitlines()[1:] == ["comm/test_x.py::TestX::test_y\t2\t0.75"]
 
 
+def budgets_of_their_own() -> dict[str, float]:
+    """By test: what `@pytest.mark.budget`, or its file's pytestmark, says."""
+    found: dict[str, float] = {}
+    for file in TESTS.rglob("test_*.py"):
+        tree = ast.parse(file.read_text())
+        of_file = [
+            node.value for node in tree.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node)
+        ]
+        for test in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            said = [
+                re.findall(r"mark\.budget\(([\d.]+)\)", ast.unparse(mark)) for mark in [*of_file, *test.decorator_list]
+            ]
+            for seconds in (each for those in said for each in those):
+                found[f"{file.relative_to(TESTS)}::{test.name}"] = float(seconds)  # its own mark comes last
+    return found
+
+
 def test_the_fast_part_keeps_to_its_budget() -> None:
     """Measured when costs.tsv was made; renew it with `make costs`."""
     lines = [line.split("\t") for line in COSTS.read_text().splitlines()[1:]]
     costs = costs_of(COSTS)
-    paid = {test: len(chosen(int(cases), costs[test], CASES)) * costs[test] for test, cases, _ in lines}
+    own = budgets_of_their_own()
+    paid = {test: len(chosen(int(cases), costs[test], own.get(test, CASES))) * costs[test] for test, cases, _ in lines}
     assert sum(paid.values()) < ALL
     dear = {test: cost for test, cost in paid.items() if cost > 10 and "test_conformance" not in test}
     assert not dear, "mark these slow, or make them cheaper"

@@ -302,6 +302,7 @@ def test_a_run_has_the_bits_and_bytes_of_the_virtual_cluster_and_its_plan(here) 
     assert [told["memory"][kind] for kind in kinds] == [told["predicted"]["memory"][kind] for kind in kinds]
 
 
+@pytest.mark.slow
 def test_a_run_on_four_workers_is_one_on_one_worker_with_all_samples(here) -> None:
     """Also where not all replicas have samples."""
     joined, _ = trained(*FOUR, "hardware=virtual")
