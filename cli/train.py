@@ -15,7 +15,7 @@ from .plan import raw_checked
 if TYPE_CHECKING:
     from ..engine import Result
     from ..engine.config_file import Merged
-    from ..engine.plan import Plan
+    from ..engine.planning import Plan
 
 
 @results_alone()

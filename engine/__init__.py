@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .advising import Advice, advise
     from .comparison import Comparison, compare
     from .results import Result, load
-    from .session import Prepared, find_fit, prepare, run
+    from .session import Prepared, find_fit, plan, prepare, run
 
 __all__ = [
     "ROOT",
@@ -28,6 +28,7 @@ __all__ = [
     "compare",
     "find_fit",
     "load",
+    "plan",
     "prepare",
     "run",
 ]
@@ -38,7 +39,7 @@ _MODULES = {
     **dict.fromkeys(("Advice", "advise"), "advising"),
     **dict.fromkeys(("Comparison", "compare"), "comparison"),
     **dict.fromkeys(("Result", "load"), "results"),
-    **dict.fromkeys(("Prepared", "find_fit", "prepare", "run"), "session"),
+    **dict.fromkeys(("Prepared", "find_fit", "plan", "prepare", "run"), "session"),
 }
 
 

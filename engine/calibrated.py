@@ -21,7 +21,7 @@ from .exchanges_of_sync import Between, between
 from .experiment import Experiment
 from .fits import batch_of
 from .layout import Layout as Workers
-from .plan import share_of_cores
+from .planning import share_of_cores
 from .schedule_time import pipelined
 from .step_work import exchanges, stepped, trained, work_of_parts
 

@@ -38,7 +38,7 @@ from .errors import ConfigError
 from .experiment import Choice, Experiment, Machine
 from .failures import exit_code_of
 from .launchers import launcher_of
-from .plan import Plan, make_plan
+from .planning import Plan, make_plan
 from .targets import load_class, load_maker, values_of
 
 PROCESS, SHARE = 2**30, 0.05  # kept back: bytes a process, and of all

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .assignment import Assignment
     from .fit import Fit
     from .launchers.base import Handle
-    from .plan import Plan
+    from .planning import Plan
     from .timetable import Timetable
 
 
@@ -86,7 +86,7 @@ class Prepared:
         )
 
     def plan(self) -> "Plan":
-        from .plan import make_plan
+        from .planning import make_plan
 
         plan = make_plan(self.experiment, self.allowed, launcher_of(self.experiment).world_size)
         if self.experiment.weights is not None and self.directory is None:
@@ -176,6 +176,18 @@ def prepare(
     launcher_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
     return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
+
+
+def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":
+    """What would run, and what a worker would send and hold; nothing is trained, and no data are needed.
+
+    `options`: those of `prepare`, and further keys of the configuration. Raises as `prepare` does.
+    """
+    if isinstance(overrides, Prepared):
+        if options:
+            raise ConfigError("what engine.prepare returned is planned as it is; give it these options")
+        return overrides.plan()
+    return prepare(overrides, **options).plan()
 
 
 def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experiment:

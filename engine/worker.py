@@ -22,7 +22,7 @@ from .checkpoint import Manifest
 from .compute import ModelledCompute, RealCompute
 from .experiment import Experiment
 from .layout import Layout, Role
-from .plan import share_of_cores
+from .planning import share_of_cores
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..compat.dynamo import without_dynamo
 from ..engine.experiment import Experiment, VirtualHardware
 from ..engine.failures import exit_code_of
-from ..engine.plan import Plan
+from ..engine.planning import Plan
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -61,7 +61,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
     context = multiprocessing.get_context("forkserver")
     cores = len(os.sched_getaffinity(0))
     with without_main(), ProcessPoolExecutor(cores, context, initializer=_begin) as pool:
-        start_fork_server(__name__, "paceline.engine.plan", "paceline.engine.session")
+        start_fork_server(__name__, "paceline.engine.planning", "paceline.engine.session")
         yield from pool.map(one, points, chunksize=CHUNK)
 
 

@@ -102,7 +102,7 @@ def test_arrows_between_rooms_go_one_way_and_tools_have_one_owner(path: Path) ->
         ("strategies/x.py", "from ..tasks.base import Data", {"tasks"}, set()),
         ("strategies/sync/x.py", "from ...tracking import compare", {"tracking"}, set()),
         ("strategies/sync/x.py", "from .. import base\nfrom ..state import to_bytes", set(), set()),
-        ("comm/x.py", "def f():\n    import paceline.engine.plan", {"engine"}, set()),
+        ("comm/x.py", "def f():\n    import paceline.engine.planning", {"engine"}, set()),
         ("engine/x.py", "from .. import cli", {"cli"}, set()),
         ("engine/x.py", "def f():\n    from ..sweep.study import Study", {"sweep"}, set()),
         ("engine/x.py", "from torch import distributed as dist", set(), {"torch.distributed"}),

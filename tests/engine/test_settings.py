@@ -11,6 +11,7 @@ from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import Experiment
 from paceline.engine.settings import asked
+from paceline.tracking.columns import human_bytes
 
 TYPED = ["sync=ssp", "sync.staleness=2", "hardware.workers=3", "optimizer.lr=0.2", "model.hidden=[16,8]", "name=x"]
 NESTED = {
@@ -118,5 +119,15 @@ def test_what_was_prepared_is_run_as_it_is() -> None:
     assert (prepared.experiment.hardware.fabric, prepared.experiment.steps) == ("virtual", 2)
     with pytest.raises(ConfigError, match=r"what engine\.prepare returned is run as it is"):
         engine.run(prepared, steps=3)
+    planned = engine.plan(prepared)
+    assert repr(planned) == repr(engine.plan({"tracking": "none", "steps": 2}, hardware="virtual"))
+    assert repr(planned) == (
+        "Plan(mlp on digits, data_parallel + bsp, 2 workers: 2 steps; 198.5 KiB sent a step and worker, "
+        f"{human_bytes(sum(planned.peak_memory().values()))} at most on one)"
+    )
+    html = planned._repr_html_()
+    assert "data_parallel" in html and "memory: parameters" in html and ">198.5 KiB<" in html
+    with pytest.raises(ConfigError, match="planned as it is"):
+        engine.plan(prepared, steps=3)
     with pytest.raises(ConfigError, match="--resume x: a resumed run goes on as it was"):
         prepare({"model": Net}, resume="x")

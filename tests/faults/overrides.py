@@ -144,7 +144,7 @@ def _answer(words: list[str]) -> tuple[int, str]:
     pool: ProcessPoolExecutor | None = getattr(_of_this_thread, "pool", None)
     if pool is None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "paceline.engine.plan", "paceline.cli.main"])
+        context.set_forkserver_preload(["torch", "paceline.engine.planning", "paceline.cli.main"])
         pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context, initializer=silence)
         _pools.append(pool)
     try:

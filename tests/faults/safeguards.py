@@ -116,7 +116,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "numbers that torch cannot hold are refused",
-        "engine/plan.py",
+        "engine/planning.py",
         "except (TypeError, RuntimeError, OverflowError) as error:",
         "except (TypeError, RuntimeError) as error:",
         "--only overrides --match weight_decay --seed 1",

@@ -39,7 +39,7 @@ from paceline.engine.build import Parts, assemble
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import Experiment, shipped
-from paceline.engine.plan import make_plan
+from paceline.engine.planning import make_plan
 from paceline.strategies import Sync
 from paceline.strategies.state import to_bytes
 from paceline.tasks.data.digits import Digits

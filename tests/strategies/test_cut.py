@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
-from paceline.engine.plan import Plan, make_plan
+from paceline.engine.planning import Plan, make_plan
 from paceline.engine.timetable import make_timetable
 from paceline.strategies.balance import lightest
 

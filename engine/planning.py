@@ -17,6 +17,7 @@ from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
 from ..tasks.base import DataSpec
+from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
 from . import calling, given, memory
 from .build import MakeOptimizer, Parts, assemble
@@ -57,7 +58,7 @@ class PartPlan:
     server: Traffic | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     experiment: Experiment
     layout: Layout
@@ -90,6 +91,29 @@ class Plan:
 
     def predicted(self) -> Predicted:
         return Predicted(self.bytes_per_step(), self.peak_memory())
+
+    def __repr__(self) -> str:
+        chosen, layout = self.experiment, self.layout
+        steps = "" if self.steps is None else f"{self.steps:,} steps; "
+        sent = self.bytes_per_step()
+        told = (
+            "it takes the data to know what is sent" if sent is None else f"{human_bytes(sent)} sent a step and worker"
+        )
+        what = f"{chosen.model.name} on {chosen.data.name}, {chosen.strategy.name} + {chosen.sync.name}"
+        held = human_bytes(sum(self.peak_memory().values()))
+        return f"Plan({what}, {layout.workers} workers: {steps}{told}, {held} at most on one)"
+
+    def _repr_html_(self) -> str:
+        from ..tracking.display import table_of
+
+        plain = self.as_dict()
+        memory = {f"memory: {kind}": human_bytes(size) for kind, size in plain.pop("memory").items()}
+        sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
+        del plain["decided"], plain["uncompressed_bytes_per_step"]
+        chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
+        rows = chosen | plain | {"sent a step and worker": "-" if sent is None else human_bytes(sent)} | memory
+        lines = [[name, "-" if value is None else str(value)] for name, value in rows.items()]
+        return table_of(["", "planned"], [False, True], [*lines, *(["note", note] for note in notes)])
 
     def as_dict(self) -> dict[str, Any]:
         return {
