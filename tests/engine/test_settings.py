@@ -67,11 +67,10 @@ def test_a_whole_configuration_is_run_as_it_is() -> None:
     for group, section in whole.items():
         if isinstance(section, dict) and "target" in section:
             whole[group] = {"_target_": section["target"], **section["knobs"]}
-    assert experiment(whole) == stored  # asp and ssp have one class: the one with these values
-    for sync in ("asp", "parameter_server"):
-        chosen = compose([f"sync={sync}"])
-        section = {"_target_": chosen.sync.target, **chosen.sync.knobs}
-        assert experiment({**whole, "sync": section}).sync == chosen.sync
+    assert experiment(whole) == stored
+    for name in ("gpt", "gpt_1b", "gpt_4b"):  # of one class: the one with these values
+        section = {"_target_": (chosen := compose([f"model={name}"]).model).target, **chosen.knobs}
+        assert experiment({**whole, "model": section}).model == chosen
     with pytest.raises(ConfigError, match="steps: a whole configuration is run as it is"):
         experiment(stored, steps=3)
 
