@@ -1,6 +1,6 @@
 """`paceline advise` from Python. The room advise uses engine, and engine does not use it: this is a door, and no more.
 
-See docs/decisions/0040-paceline-from-python.md.
+See docs/decisions/0042-paceline-from-python.md.
 """
 
 from collections.abc import Sequence
