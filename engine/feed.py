@@ -7,12 +7,14 @@ step's: a run gives the same with any number of processes, and goes on in mid-ep
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..compat.data_loader import shut_down
 from ..tasks.base import Readable, Split, Taken
 from ..tasks.errors import SampleError
 from ..tasks.partition import Partition
@@ -59,36 +61,46 @@ class Feed:
         self._next = -1  # the step of the batch that comes next
 
     def take(self, step: int) -> Taken:
-        """Raises SampleError, or LoaderError where a process that reads has ended, or takes too long."""
+        """Raises SampleError; see `reading` for what else."""
         if self._workers == 0:
             return self._batches[step]
         if self._ahead is None or not self._next <= step < self._next + 8:  # a few that were left out are let go by
-            self._ahead, self._next = self._reading(step), step
-        taken = self._read(step)
+            self.close()
+            self._ahead, self._next = self._begun(step), step
+        taken = next(self._ahead)
         while self._next < step:
             self._next += 1
-            taken = self._read(step)
+            taken = next(self._ahead)
         self._next += 1
         if isinstance(taken, _Failed):
             raise SampleError(taken.message)
         return taken
 
-    def close(self) -> None:
-        """The processes end."""
-        self._ahead = None
-
-    def _read(self, step: int) -> Taken | _Failed:
-        assert self._ahead is not None
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While batches are taken. At its end the processes end. Raises LoaderError where one has ended before, which
+        torch says by an exception wherever this process is.
+        """
         try:
-            return next(self._ahead)
-        except RuntimeError as error:  # torch's words on its workers
+            yield
+        except RuntimeError as error:
+            if isinstance(error, LoaderError) or not str(error).startswith("DataLoader worker"):
+                raise
             raise LoaderError(
-                f"data.loader_workers={self._workers}: the batch of step {step} was not read within "
+                f"data.loader_workers={self._workers}: the batch of step {self._next} was not read within "
                 f"hardware.timeout={self._timeout:g} seconds, or a process that reads ahead has ended: "
                 f"{first_line_of(error)}; data.loader_workers=0 reads without"
             ) from error
+        finally:
+            self.close()
 
-    def _reading(self, first: int) -> Iterator[Taken | _Failed]:
+    def close(self) -> None:
+        """The processes end."""
+        if self._ahead is not None:
+            shut_down(self._ahead)
+            self._ahead = None
+
+    def _begun(self, first: int) -> Iterator[Taken | _Failed]:
         multiprocessing.current_process().daemon = False  # or it could have none; they are tied to it below
         loader: DataLoader[Any] = DataLoader(
             _Caught(self._batches),

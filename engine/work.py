@@ -1,7 +1,6 @@
 """What one worker does, from its place in the world to its report. The same under every launcher."""
 
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 
 import torch
@@ -54,7 +53,7 @@ def work(
     evaluations = Evaluations(worker, dates, test)
     job, left_out = _job(worker, train_split, evaluations, saving)
     comm.board.gauges = gauges_of(worker.role, comm, job.meter)
-    with closing(job.feed):
+    with job.feed.reading():
         if assignment.witness:
             started()
             return watched(worker, job)
