@@ -29,7 +29,7 @@ from .step_work import exchanges, stepped, trained, work_of_parts
 def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers: Workers) -> PredictedStep:
     """Raises `NotPredicted`."""
     hardware = experiment.hardware
-    assert hardware.fabric == "process" and hardware.calibration is not None
+    assert hardware.calibration is not None
     calibration = read(hardware.calibration)
     parts = assemble(experiment, allowed, workers.world_size)
     placed = Placed(

@@ -168,6 +168,10 @@ class VirtualHardware(_Frozen):
         return "cpu"
 
     @property
+    def calibration(self) -> None:
+        """Its clock is modelled: there is nothing to measure."""
+
+    @property
     def threads(self) -> int:
         return 1  # one worker runs at a time, and its matrices are small
 

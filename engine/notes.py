@@ -28,7 +28,7 @@ def notes_on(
 
 def _on_calibration(experiment: Experiment) -> list[str]:
     hardware = experiment.hardware
-    if hardware.fabric != "process" or hardware.calibration is None:
+    if hardware.calibration is None:
         return []
     differs = here_unlike(read(hardware.calibration))
     if not differs:

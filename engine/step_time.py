@@ -45,7 +45,7 @@ def predict_step(
 ) -> PredictedStep:
     """Raises `NotPredicted`."""
     hardware = experiment.hardware
-    if hardware.fabric == "process" and hardware.calibration is not None:
+    if hardware.calibration is not None:
         from .calibrated import predict_calibrated
 
         return predict_calibrated(experiment, allowed, workers)

@@ -363,7 +363,7 @@ MUTATIONS = [
     ),
     Mutation(
         "comm/ledger.py",
-        "before, self._aside = self._aside, True",
+        "before, self._aside = self._aside, aside",
         "before = self._aside",
         "tests/comm/test_ledger.py",
     ),
@@ -1097,7 +1097,7 @@ MUTATIONS = [
     # -- what is trained
     Mutation(
         "tasks/evaluation.py",
-        "loss += task.loss(outputs, targets).item() * len(inputs)",
+        "loss += task.loss(outputs, targets).item() * len(targets)",
         "loss += task.loss(outputs, targets).item()",
         "tests/tasks/test_tasks_losses.py",
     ),

@@ -223,10 +223,15 @@ def test_every_command_is_documented() -> None:
     assert set(commands) == {
         "train",
         "plan",
+        "advise",
         "cost",
+        "verify",
+        "launch",
+        "init",
         "sweep",
         "watch",
         "compare",
+        "explain",
         "report",
         "show",
         "diff",
@@ -234,6 +239,7 @@ def test_every_command_is_documented() -> None:
         "sync",
         "list",
         "doctor",
+        "calibrate",
     }
     assert all(command.help for command in commands.values())
 

@@ -26,9 +26,9 @@ from paceline.engine.overrides import overrides_of
 from paceline.engine.session import _best
 from paceline.engine.settings import asked
 from paceline.tracking.compare import Request, table
+from paceline.tracking.history import history
 from paceline.tracking.records import Evaluation, Score, Step
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.wandb import _history
 
 QUICK: dict[str, Any] = {
     "tracking": "none",
@@ -252,9 +252,9 @@ def test_the_norm_is_that_of_all_gradients_together() -> None:
 def test_own_metrics_are_recorded_beside_the_others_and_go_to_wandb() -> None:
     step = Step(3, 1.0, 0.5, 10.0, 0.1, 0.3, {"margin": 2.0}).plain()
     assert step["margin"] == 2.0 and "metrics" not in step
-    assert _history(step, swept=False)["train/margin"] == 2.0
+    assert history(step, swept=False)["train/margin"] == 2.0
     evaluation = Evaluation(3, 1.0, Score("accuracy", 0.5, 1.0), 0.3, {"missed": 0.5}).plain()
-    assert _history(evaluation, swept=False)["evaluation/missed"] == 0.5
+    assert history(evaluation, swept=False)["evaluation/missed"] == 0.5
 
 
 # -- whole runs

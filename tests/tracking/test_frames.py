@@ -135,9 +135,9 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
 def test_a_notebook_gets_one_line_in_place_and_a_terminal_of_ipython_does_not(
     handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(progress.progress(), Cell)
+    assert isinstance(progress.progress(Path("run")), Cell)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
-    assert not isinstance(progress.progress(), Cell)
+    assert not isinstance(progress.progress(Path("run")), Cell)
 
 
 def test_the_line_says_how_far_it_is_and_is_not_updated_all_the_time(handle: Handle) -> None:
