@@ -254,10 +254,9 @@ class LocalSGD(Sync):
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        """Bytes are those after the switch; how many steps come before it is the run's (`states_cost`)."""
         check_one_dtype(parameters, "local_sgd")
-        if self.switch_step > 0:
-            return None
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
         of_state = times(names, self.collective.traffic(size, world)) if names else {}
@@ -265,4 +264,6 @@ class LocalSGD(Sync):
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
             own += (0 if isinstance(self.compress, Dense) else size) + held(self.compress, vectors)
+        if self.switch_step > 0:
+            own += BSP(collective=self.collective).cost(parameters, world).buffers
         return Cost(worker=times(1 / self.period, traffic), buffers=own)

@@ -340,9 +340,11 @@ def test_stated_cost_is_what_a_step_sends_and_holds(fabric, replicas, knobs, per
 def test_before_the_switch_a_step_sends_what_bsp_does(fabric):
     """s steps of BSP and n - s of local SGD send s + (n - s) / H times as much as one step of BSP."""
     sync = LocalSGD(period=4, switch_step=6)
-    assert sync.cost(list(mlp().parameters()), World(2, 1)) is None
+    buffers = sync.cost(list(mlp().parameters()), World(2, 1)).buffers
+    assert not sync.states_cost and buffers > 0
     for result in fabric(2, live, Life(sync, Case([[2, 2]] * 14, model=mlp))):
         assert result["ledger"] == {"all_reduce": FLOAT * ENTRIES * (6 + 8 // 4)}
+        assert result["buffers"] == buffers
 
 
 # -- what it refuses
