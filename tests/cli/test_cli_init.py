@@ -29,6 +29,7 @@ def forgotten():
         del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forgotten")
 def test_the_starter_folder_can_be_trained_and_its_own_test_passes(paceline, here: Path, monkeypatch) -> None:
     ended = paceline("init", "project")

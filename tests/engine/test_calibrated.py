@@ -129,6 +129,7 @@ def test_a_run_keeps_its_prediction_and_its_summary_has_it(lab: Path, tmp_path: 
     assert result.summary["predicted_step_ms"] == pytest.approx(1e3 * step.seconds)
 
 
+@pytest.mark.slow
 def test_where_nothing_is_predicted_nothing_is_kept(tmp_path: Path) -> None:
     result = engine.run(
         ["strategy=single", *LAYERS, "steps=2", "tracking=none", "data.limit=64"], root=tmp_path, quiet=True

@@ -136,6 +136,7 @@ def test_after_the_time_limit_nothing_more_is_begun_and_that_is_said() -> None:
     assert {row.word for row in found.rows} == {"not run"} and not found.passed
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.usefixtures("fork_server")
 def test_processes_are_verified_too() -> None:
