@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,12 @@ OWNERS = {  # what is imported -> the files that may
 SOURCES = [path for room in MAY_USE for path in sorted((ROOT / room).rglob("*.py"))]
 
 
-def imports(source: str, path: Path) -> Iterator[str]:
+@cache
+def imports(source: str, path: Path) -> list[str]:
+    return list(found_imports(source, path))
+
+
+def found_imports(source: str, path: Path) -> Iterator[str]:
     """Every module and name that a file imports, in full: relative ones as paceline.<room>..., and torch.x.y in use."""
     package = ["paceline", *path.parent.parts]
     for node in ast.walk(ast.parse(source)):
@@ -73,8 +79,14 @@ def imports(source: str, path: Path) -> Iterator[str]:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             yield from (f"{module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch."):
+        elif isinstance(node, ast.Attribute) and root_of(node) == "torch":
             yield ast.unparse(node)
+
+
+def root_of(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def rooms_used(source: str, path: Path) -> set[str]:
