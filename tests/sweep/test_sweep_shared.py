@@ -89,10 +89,10 @@ def test_two_machines_that_begin_together_run_each_point_once_and_both_know_all_
     assert sorted(run[:4] for run in began) == [f"{point:04d}" for point in range(6)]
     assert first == second
     assert [done.state for done in first] == ["complete"] * 6 and len(set(rates(first))) == 6
-    from paceline.cli.sweep import _runs
+    from paceline.cli.sweep import runs_of
 
     for i in range(2):
-        there = _runs("swept", tmp_path / f"machine-{i}" / "swept", first)
+        there = runs_of("swept", tmp_path / f"machine-{i}" / "swept", first)
         assert [run.name[:4] for run in there] == [f"{point:04d}" for point in range(6)]
         assert all(run.summary["accuracy"] is not None for run in there)
 
