@@ -28,9 +28,11 @@ def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _name(item: pytest.Item) -> str:
-    """Of those that run in order in one process, as each may need what the others leave, all or none are drawn."""
+    """Of those that run in order in one process, as each may need what the others leave, all or none are drawn, but
+    where they say that they share a fixture and nothing else (`drawn_alone`).
+    """
     group = item.get_closest_marker("xdist_group")
-    return item.nodeid if group is None else str(group.args[0])
+    return item.nodeid if group is None or item.get_closest_marker("drawn_alone") else str(group.args[0])
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -32,3 +32,21 @@ def test_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest) -> 
     if not hasattr(request.config, "workerinput"):
         pytest.skip("not run by pytest-xdist")
     assert request.node.nodeid.endswith("@one_process"), "pytest-xdist no longer tells its scheduler of groups"
+
+
+def test_a_group_is_drawn_as_a_whole_but_where_its_tests_can_be_drawn_alone(pytester: pytest.Pytester) -> None:
+    cases = "@pytest.mark.parametrize('n', range(100))\ndef test_{0}(n): pass\n"
+    group, alone = "@pytest.mark.xdist_group('{0}')\n", "@pytest.mark.drawn_alone\n"
+    pytester.makepyfile(
+        "import pytest\n"
+        + group.format("whole")
+        + cases.format("whole")
+        + group.format("apart")
+        + alone
+        + cases.format("apart")
+    )
+    pytester.makeini("[pytest]\nmarkers =\n  xdist_group(name)\n  drawn_alone")
+    pytester.makeconftest("from sampling import draw as pytest_collection_modifyitems")
+    words = ("-p", "sampling", "--sample", "0.3", "--seed", "3")
+    assert pytester.runpytest_inprocess(*words, "-k", "test_whole").parseoutcomes().get("passed", 0) in (0, 100)
+    assert 10 < pytester.runpytest_inprocess(*words, "-k", "test_apart").parseoutcomes()["passed"] < 60

@@ -15,6 +15,8 @@ SERIAL = ["strategy=single", "hardware.workers=1"]
 TWO_PROCESSES = ["hardware.workers=2"]
 OF_64 = ["experiment=digits_64"]
 
+pytestmark = pytest.mark.drawn_alone  # all of 64 workers take a quarter of an hour
+
 
 def trained_accuracy(root: Path, *overrides: str) -> float:
     everywhere = ["tracking=none", "checkpoint.every=0", "evaluate.every=1000"]
