@@ -6,12 +6,10 @@ from typing import Any
 
 from .columns import BY_KEY, COLUMNS, anything
 from .compare import rows
-from .errors import CorruptRunError
-from .files import UnusableFileError, read_json
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, read_object
 from .selection import configured
 from .sources import RunData
-from .values import finite
+from .values import finite, flat
 
 OF_THE_RUN = ("run", "front", "runs", "others", "why")  # no results
 
@@ -76,7 +74,7 @@ def difference(first: RunData, second: RunData) -> Difference:
     """Raises CorruptRunError for a damaged environment.json."""
     chosen = [{key: value for key, value in configured(run).items() if key != "name"} for run in (first, second)]
     places = [_environment(run) for run in (first, second)]
-    environment = None if None in places else _differing(*(_flat(place or {}) for place in places))
+    environment = None if None in places else _differing(*(flat(place or {}, ".") for place in places))
     return Difference(first.name, second.name, _differing(*chosen), environment, _results(first, second))
 
 
@@ -96,31 +94,13 @@ def _environment(run: RunData) -> dict[str, Any] | None:
     """None: not recorded."""
     if run.path is None:
         return None
-    file = RunDirectory(run.path).environment
-    try:
-        content = read_json(file)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
-    except UnusableFileError as error:
-        raise CorruptRunError(f"{file} {error}") from None
-    if not isinstance(content, dict):
-        raise CorruptRunError(f"{file} holds no JSON object")
-    return content
+    return read_object(RunDirectory(run.path).environment)
 
 
 def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[Pair]:
     """Those that differ: 1 and 1.0 and true do."""
     pairs = [Pair(key, one.get(key), other.get(key)) for key in {**one, **other}]
     return [pair for pair in pairs if json.dumps(pair.first, default=str) != json.dumps(pair.second, default=str)]
-
-
-def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in node.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _is_number(value: Any) -> bool:

@@ -3,10 +3,10 @@
 from typing import Any
 
 from .files import UnusableFileError, read_json
+from .run_directory import RunDirectory
 from .sources import RunData
 from .values import number
 
-FILE = "prediction.json"
 MOST_PARTS = 40
 
 
@@ -15,7 +15,7 @@ def prediction_of(run: RunData) -> dict[str, Any] | None:
     if run.path is None:
         return None
     try:
-        told = read_json(run.path / FILE)
+        told = read_json(RunDirectory(run.path).prediction)
     except (OSError, UnusableFileError):
         return None
     return told if isinstance(told, dict) and isinstance(told.get("parts"), dict) else None

@@ -38,6 +38,21 @@ LONGEST_LINE = 1 << 20  # bytes of a record
 Record = dict[str, Any]  # as read: see records.py
 
 
+def read_object(file: Path) -> dict[str, Any] | None:
+    """A JSON object of a run's; None where the file is not there. Raises CorruptRunError."""
+    try:
+        content = read_json(file)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise CorruptRunError(f"{file} {error}") from None
+    if not isinstance(content, dict):
+        raise CorruptRunError(f"{file} holds no JSON object")
+    return content
+
+
 class RunDirectory:
     """Paths, writers and readers of one run. Get one by `create` or `open`."""
 
@@ -157,17 +172,7 @@ class RunDirectory:
 
     def read_summary(self) -> dict[str, Any] | None:
         """The result row, or None while the run is unfinished. Raises CorruptRunError."""
-        try:
-            summary = read_json(self.summary)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise CorruptRunError(f"{self.summary} cannot be read ({error.strerror})") from None
-        except UnusableFileError as error:
-            raise CorruptRunError(f"{self.summary} {error}") from None
-        if not isinstance(summary, dict):
-            raise CorruptRunError(f"{self.summary} holds no JSON object")
-        return summary
+        return read_object(self.summary)
 
     def records(self) -> list[Record]:
         """Every complete record of metrics.jsonl so far."""

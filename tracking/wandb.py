@@ -7,13 +7,10 @@ The helper reads the run's metrics.jsonl itself: the trainer never waits for it.
 without "finish", or the kernel reports the trainer's death, the helper ends at once, and wandb-core after it.
 """
 
-import ctypes
-import json
 import netrc
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,13 +21,13 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ..compat.wandb import quiet_settings
+from . import own_process
 from .errors import CorruptRunError
-from .files import UnusableFileError, check_regular, open_to_write, read_text
+from .files import UnusableFileError, check_regular, read_text
 from .history import history
 from .redact import redact
-from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically, writing
+from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically
 from .values import flat
-from .visible import visible
 
 Mode = Literal["online", "offline", "disabled"]
 MODES = ("auto", "online", "offline")
@@ -39,8 +36,6 @@ UPLOAD_SECONDS = 8.0  # at the end of the run, for what has not been sent
 FINISH_SECONDS = 11.0  # then the helper is killed; what it wrote can still be synced
 LONGEST_ID = 128  # of a run, as W&B takes it
 MAX_BINS = 512  # of a histogram, as W&B takes it
-STOPPED = 70  # exit status of a helper that has told the user why
-PR_SET_PDEATHSIG = 1
 
 
 class WandbMirror:
@@ -72,81 +67,33 @@ class WandbMirror:
             "job_type": job_type,
             "mode": mode,
             "start_at": start_at,
-            "parent": os.getpid(),
         }
         self._helper: subprocess.Popen[bytes] | None = None
 
     def record(self, record: Record) -> None:
         """Starts the helper on the first record; later ones it reads itself."""
         if self._helper is None:
-            self._helper = self._start()
-        self._relay(self._helper)
+            self._helper = own_process.start(__name__, self._settings, self._log)
+        own_process.relay(self._helper)
 
     def close(self, summary: dict[str, Any] | None) -> None:
         """Lets the helper finish: at most FINISH_SECONDS. The summary it reads from the run directory."""
-        if self._helper is None:
-            return
-        helper, self._helper = self._helper, None
-        try:
-            said, _ = helper.communicate(b"finish\n", timeout=FINISH_SECONDS)
-            say(said)
-        except subprocess.TimeoutExpired:
-            with helper:  # waits for it and closes the pipes; wandb-core may hold the other end for a moment
-                helper.kill()
-            print(f"W&B: not finished after {FINISH_SECONDS:.0f} s, left as it is", file=sys.stderr)
-            return
-        if helper.returncode not in (0, STOPPED):
-            print(f"W&B: stopped (exit status {helper.returncode}); see {self._log}", file=sys.stderr)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        with writing(self._log):
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            opened = open_to_write(self._log)
-        with os.fdopen(opened, "ab") as log:
-            helper = subprocess.Popen(
-                [sys.executable, "-P", "-c", f"from {__name__} import main; main()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C on the terminal is the trainer's to handle
-            )
-        assert helper.stdin is not None and helper.stdout is not None
-        helper.stdin.write(json.dumps(self._settings, default=str).encode() + b"\n")
-        helper.stdin.flush()
-        os.set_blocking(helper.stdout.fileno(), False)
-        return helper
-
-    def _relay(self, helper: subprocess.Popen[bytes]) -> None:
-        """Prints what the helper has to say to the user."""
-        assert helper.stdout is not None
-        say(helper.stdout.read() or b"")  # None: nothing yet
+        if self._helper is not None:
+            helper, self._helper = self._helper, None
+            own_process.finish(helper, "W&B", FINISH_SECONDS, self._log)
 
     @property
     def _log(self) -> Path:
         return self._directory / "logs" / "wandb.log"
 
 
-_said: set[str] = set()  # by this process: the runs of a sweep have the same to say
-
-
-def say(text: bytes) -> None:
-    for line in text.decode(errors="replace").splitlines():
-        if line not in _said:
-            _said.add(line)
-            print(visible(line), file=sys.stderr, flush=True)
-
-
 def main() -> None:
     """The helper process. Ends with os._exit: nothing that W&B registered may hold it up."""
-    settings = json.loads(sys.stdin.buffer.readline())
-    die_with(settings["parent"])
-    os.nice(5)  # W&B gives way to training
+    settings, finish = own_process.begin()
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline means: nothing is sent anywhere
-    finish = threading.Event()
-    threading.Thread(target=_watch, args=(finish,), daemon=True).start()
     # W&B's own folders, which it would leave in TMPDIR
     scratch = Path(settings["directory"]) / "wandb" / "tmp"
-    status = STOPPED
+    status = own_process.STOPPED
     try:
         shutil.rmtree(scratch, ignore_errors=True)  # of a helper that was killed
         scratch.mkdir(parents=True)
@@ -160,23 +107,6 @@ def main() -> None:
         shutil.rmtree(scratch, ignore_errors=True)
         sys.stderr.flush()
         os._exit(status)
-
-
-def die_with(parent: int) -> None:
-    """The kernel kills this process when the trainer dies (Linux; elsewhere standard input ends).
-
-    It does so already when the trainer's thread that started this process ends: the mirror's, which waits.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _watch(finish: threading.Event) -> None:
-    if sys.stdin.buffer.readline() != b"finish\n":
-        os._exit(1)
-    finish.set()
 
 
 def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
