@@ -5,7 +5,7 @@ from typing import Any
 
 
 def shut_down(iterator: Iterator[Any]) -> None:
-    """End them now. torch does so when nothing refers to `iterator` any more, which a traceback may do for long; until
-    then its handler of SIGCHLD raises RuntimeError, wherever this process is, when any child of it ends.
+    """End them now. torch does so when nothing refers to `iterator` any more, and a traceback may for long; until then
+    its handler of SIGCHLD raises RuntimeError for one that was killed, wherever this process is.
     """
     iterator._shutdown_workers()  # pyright: ignore[reportAttributeAccessIssue]

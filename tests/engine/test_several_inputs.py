@@ -15,6 +15,7 @@ from paceline.engine.errors import ConfigError
 from paceline.tasks.base import Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.partition import ShuffledPartition
+from paceline.verify import verify
 
 HOUSES = """# @package _global_
 defaults: [override /model: null, override /data: null, override /task: null]
@@ -182,3 +183,9 @@ def test_what_cannot_take_them_is_refused_by_name(mine: Path, overrides: list[st
     with pytest.raises((ConfigError, TaskConfigError)) as caught:
         prepare([*chosen, *overrides], mine, ["houses"]).plan()
     assert sentence in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_verify_trains_weighted_samples_of_several_inputs_as_the_engine_does(mine: Path) -> None:
+    given = [*SHORT, "hardware=virtual", "experiment=squared", "data.weights=samples", "batch_size=8"]
+    found = verify(given, config_dir=mine, allow_modules=["houses"], only=("sync.shard=optimizer",), steps=2, workers=2)
+    assert found.passed and any(row.word == "pass" and row.replicas == 2 for row in found.rows)
