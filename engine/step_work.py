@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..batches import Samples, tensors_of
+from ..batches import tensors_of
 from ..compat.dynamo import without_dynamo
 from ..cost.kernels import Kernel
 from ..cost.worker import Exchange, Work
@@ -40,14 +40,9 @@ def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
             parts.modules, strategy.rehearse(parts.modules, inputs, targets, loss, device), strict=True
         ):
             found.append(_work(module, [trace(each.forward) for each in passes]))
-    entries = _entries(inputs), max(_entries(targets), 1.0)
-    taken = tuple(Kernel("index", (experiment.batch_size * each,)) for each in entries)
+    tensors = (*tensors_of(inputs), *tensors_of(targets))
+    taken = tuple(Kernel("index", (float(max(each.numel(), experiment.batch_size)),)) for each in tensors)
     return [replace(work, taken=taken) for work in found]
-
-
-def _entries(samples: Samples) -> float:
-    """Of one sample."""
-    return float(sum(each[0].numel() for each in tensors_of(samples)))
 
 
 def _work(module: nn.Module, passes: Sequence[Traced]) -> Work:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from houses import Houses, OfStreets
+from measured_machines import machine
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -189,3 +190,11 @@ def test_verify_trains_weighted_samples_of_several_inputs_as_the_engine_does(min
     given = [*SHORT, "hardware=virtual", "experiment=squared", "data.weights=samples", "batch_size=8"]
     found = verify(given, config_dir=mine, allow_modules=["houses"], only=("sync.shard=optimizer",), steps=2, workers=2)
     assert found.passed and any(row.word == "pass" and row.replicas == 2 for row in found.rows)
+
+
+def test_on_a_measured_machine_each_tensor_of_a_batch_is_taken(mine: Path) -> None:
+    machine(mine)
+    given = [*SHORT, "experiment=squared", "hardware=lab", "strategy=single", "data.weights=samples"]
+    prepared = prepare(given, mine, ["houses"])
+    parts = prepared.step_time(prepared.plan()).parts
+    assert parts["input"] == pytest.approx(4e-3)  # two inputs, the targets, their weights; each takes 1 ms there
