@@ -67,14 +67,28 @@ class Feed:
         if self._ahead is None or not self._next <= step < self._next + 8:  # a few that were left out are let go by
             self.close()
             self._ahead, self._next = self._begun(step), step
-        taken = next(self._ahead)
+        taken = self._read()
         while self._next < step:
             self._next += 1
-            taken = next(self._ahead)
+            taken = self._read()
         self._next += 1
         if isinstance(taken, _Failed):
             raise SampleError(taken.message)
         return taken
+
+    def _read(self) -> Taken | _Failed:
+        assert self._ahead is not None
+        try:
+            return next(self._ahead)
+        except (RuntimeError, OSError, EOFError) as error:  # the last two: it ended while it handed a batch over
+            raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> LoaderError:
+        return LoaderError(
+            f"data.loader_workers={self._workers}: the batch of step {self._next} was not read within "
+            f"hardware.timeout={self._timeout:g} seconds, or a process that reads ahead has ended: "
+            f"{first_line_of(error)}; data.loader_workers=0 reads without"
+        )
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -86,11 +100,7 @@ class Feed:
         except RuntimeError as error:
             if isinstance(error, LoaderError) or not str(error).startswith("DataLoader worker"):
                 raise
-            raise LoaderError(
-                f"data.loader_workers={self._workers}: the batch of step {self._next} was not read within "
-                f"hardware.timeout={self._timeout:g} seconds, or a process that reads ahead has ended: "
-                f"{first_line_of(error)}; data.loader_workers=0 reads without"
-            ) from error
+            raise self._lost(error) from error
         finally:
             self.close()
 

@@ -3,7 +3,9 @@
 import os
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -95,9 +97,23 @@ def test_a_sample_that_cannot_be_read_is_named(workers: int) -> None:
 
 def test_a_process_that_ended_is_an_error_and_no_wait() -> None:
     dying = feed(1, Augmented(deadly=BAD))
-    with pytest.raises(LoaderError, match="DataLoader worker"), dying.reading():
+    with pytest.raises(LoaderError, match="a process that reads ahead has ended"), dying.reading():
         for step in range(STEPS):
             dying.take(step)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+def test_a_process_that_ended_while_it_handed_a_batch_over_is_that_error_too(error: Exception) -> None:
+    def handing_over() -> Iterator[NoReturn]:
+        raise error
+        yield
+
+    ahead = feed(1, Augmented())
+    ahead.take(0)
+    ahead.close()
+    ahead._ahead = handing_over()
+    with pytest.raises(LoaderError, match="the batch of step 1 was not read"):
+        ahead.take(1)
 
 
 def test_what_lies_in_memory_is_read_ahead_too() -> None:
