@@ -128,6 +128,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_fit_prints_a_gpt_that_can_be_planned_as_it_is_typed(paceline) -> None:
     found = json.loads(paceline("plan", "--fit", SMALL, "optimizer=adam", "model.hidden=[8]", "--format", "json").out)
     typed = found["largest_model"]["overrides"].split()

@@ -322,6 +322,7 @@ def test_callbacks_go_with_every_strategy_of_ours(strategy: str, run: Run) -> No
 
 
 @pytest.mark.dist
+@pytest.mark.slow
 def test_the_best_weights_are_those_that_were_evaluated(run: Run) -> None:
     first = run(callbacks={"scripted": Scripted(FALLING), "best": {"metric": "scripted", "mode": "min"}}, steps=20)
     metrics = first.summary["metrics"]

@@ -110,6 +110,7 @@ def test_a_second_run_in_one_process_forks_from_the_same_server(train: Train) ->
     assert weights(first.path) == weights(train().path)
 
 
+@pytest.mark.slow
 def test_seeds_near_the_largest_are_seeds_like_others(train: Train) -> None:
     assert weights(train("seed=9223372036854775807").path) != weights(train("seed=0").path)
 
@@ -133,18 +134,19 @@ def test_the_callers_signal_handlers_are_put_back(train: Train) -> None:
     "choices",
     [
         ("strategy=pipeline", "optimizer=adam"),
-        pytest.param(("strategy=torch_ddp", "optimizer=adam"), marks=pytest.mark.slow),
-        pytest.param(("strategy=torch_zero_optimizer", "optimizer=adam"), marks=pytest.mark.slow),
-        pytest.param(("strategy=zero", "strategy.stage=3", "optimizer=adam"), marks=pytest.mark.slow),
-        pytest.param(("strategy=torch_fsdp", "optimizer=adam"), marks=pytest.mark.slow),
-        pytest.param(("optimizer=sgd",), marks=pytest.mark.slow),
-        pytest.param(("strategy=single", "optimizer=adamw"), marks=pytest.mark.slow),
-        pytest.param(("strategy=pipeline", "hardware.workers=4"), marks=pytest.mark.slow),
-        pytest.param(("strategy=hybrid", "model.hidden=[16,12]", "optimizer=adam"), marks=pytest.mark.slow),
-        pytest.param(("sync=bsp_naive", "model=cnn", "model.hidden=[24,16]"), marks=pytest.mark.slow),
+        ("strategy=torch_ddp", "optimizer=adam"),
+        ("strategy=torch_zero_optimizer", "optimizer=adam"),
+        ("strategy=zero", "strategy.stage=3", "optimizer=adam"),
+        ("strategy=torch_fsdp", "optimizer=adam"),
+        ("optimizer=sgd",),
+        ("strategy=single", "optimizer=adamw"),
+        ("strategy=pipeline", "hardware.workers=4"),
+        ("strategy=hybrid", "model.hidden=[16,12]", "optimizer=adam"),
+        ("sync=bsp_naive", "model=cnn", "model.hidden=[24,16]"),
     ],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_a_run_whose_workers_were_all_killed_goes_on_to_the_same_bits(
     train: Train, root: Path, choices: tuple[str, ...]
 ) -> None:

@@ -130,10 +130,12 @@ class TestFit:
         "how",
         [
             ("strategy=pipeline",),
-            *(pytest.param(how, marks=pytest.mark.slow) for how in (("strategy=single",), ("optimizer=adam",))),
+            ("strategy=single",),
+            ("optimizer=adam",),
         ],
         ids=lambda how: how[0],
     )
+    @pytest.mark.slow
     def test_the_largest_gpt_fits_and_the_next_of_the_family_does_not(self, how: tuple[str, ...]) -> None:
         found = fit(*how, SMALL, "batch_size=4", strategies=())
         typed = found.overrides.split()
@@ -185,6 +187,7 @@ class TestFit:
         assert {row.split()[0] for row in rows} == set(STRATEGIES)
         assert {"pipeline strategy.recompute=false", "pipeline strategy.recompute=true"} <= rows
 
+    @pytest.mark.slow
     def test_a_strategy_that_is_refused_says_why_once(self) -> None:
         found = fit("sync=asp", SMALL, strategies=("torch_ddp", "pipeline"))
         (refused,) = (row for row in found.strategies if row.plan is None)

@@ -138,6 +138,7 @@ def test_what_does_not_fit_is_refused_before_anything_starts(overrides: list[str
 
 
 @pytest.mark.parametrize("schedule", STREAMING)
+@pytest.mark.slow
 def test_evaluation_drains_and_its_moments_are_part_of_the_result(schedule: str, tmp_path: Path) -> None:
     """Twelve steps, three an epoch: drained after each epoch, after every second, and at the end alone."""
     how = [*FABRICS["virtual"], f"strategy.schedule={schedule}", "steps=12"]
@@ -150,6 +151,7 @@ def test_evaluation_drains_and_its_moments_are_part_of_the_result(schedule: str,
 
 
 @pytest.mark.parametrize("schedule", STREAMING)
+@pytest.mark.slow
 def test_a_step_takes_in_steady_state_what_its_schedule_takes_when_simulated(schedule: str, tmp_path: Path) -> None:
     """And the drain is part of the last step: all passes are in the time of training."""
     how = [*FABRICS["virtual"], f"strategy.schedule={schedule}", "steps=60", "evaluate.every=99", "measure.after=10"]

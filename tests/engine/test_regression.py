@@ -185,6 +185,7 @@ def test_a_model_of_another_number_of_outputs_is_refused(tmp_path: Path, monkeyp
 # -- what is shown
 
 
+@pytest.mark.slow
 def test_tables_curves_and_reports_say_r2_and_never_accuracy(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from paceline.tracking.compare import rows
     from paceline.tracking.rendering import for_people

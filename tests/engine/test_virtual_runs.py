@@ -96,6 +96,7 @@ def test_another_process_with_other_hashes_repeats_it_too(start: Start, virtual:
 
 
 @pytest.mark.parametrize("sync", ["bsp", "asp", "ssp"])
+@pytest.mark.slow
 def test_evaluating_changes_no_weight_no_event_and_no_time(virtual: Virtual, sync: str) -> None:
     overrides = (f"sync={sync}", "stragglers=lognormal", "steps=12")
     rare, often = virtual(*overrides), virtual(*overrides, "evaluate.every=1")
@@ -152,6 +153,7 @@ def test_small_buckets_overlap_with_backward(virtual: Virtual) -> None:
     assert weights(small.path) == weights(one.path)
 
 
+@pytest.mark.slow
 def test_a_step_of_bsp_takes_as_long_as_the_slowest_of_n_exponential_workers(virtual: Virtual) -> None:
     """base + scale H_n seconds in the mean; asynchronously each takes base + scale, whatever the others do."""
     n, steps, scale = 16, 60, 0.5
@@ -166,6 +168,7 @@ def test_a_step_of_bsp_takes_as_long_as_the_slowest_of_n_exponential_workers(vir
     assert waiting == pytest.approx(scale * (harmonic - 1), abs=8 * deviation)
 
 
+@pytest.mark.slow
 def test_one_slow_worker_holds_up_those_who_wait_for_it_alone(virtual: Virtual) -> None:
     overrides = ("stragglers=one_slow", "stragglers.worker=1", "stragglers.factor=4.0", *SECOND, *IDEAL)
     assert step_time(virtual(*overrides, "sync=bsp")) == pytest.approx(4.0)

@@ -323,6 +323,7 @@ def order_statistic(n: int, backups: int) -> float:
 
 
 @some_of_n
+@pytest.mark.slow
 def test_a_step_of_exponential_workers_takes_the_order_statistic_where_stragglers_give_up(
     virtual_workers, needed, backups
 ):

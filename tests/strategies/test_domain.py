@@ -425,6 +425,7 @@ def trained(*overrides: str, **how: str) -> tuple[dict[str, Tensor], dict]:
     return whole_runs.trained(*given, **how)
 
 
+@pytest.mark.slow
 def test_a_run_has_the_bits_bytes_and_memory_of_the_virtual_cluster_and_its_plan(here) -> None:
     real, told = trained(*PIXELS, "hardware.workers=2", "hardware.threads=1")
     modelled, of_model = trained(*PIXELS, "hardware.workers=2", "hardware=virtual")

@@ -238,9 +238,8 @@ def test_on_the_virtual_cluster_as_many_bytes_leave_as_the_plan_states(here, mod
     check_bytes(mode, "hardware=virtual")
 
 
-@pytest.mark.parametrize(
-    "mode", [mode if mode == "bsp" else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
-)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 def test_on_processes_as_many_bytes_leave_as_the_plan_states(here, mode):
     check_bytes(mode, "hardware.threads=1")
 

@@ -101,6 +101,7 @@ def test_state_that_plain_ddp_saved_is_gone_on_from():
 
 
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("muon", marks=slow)])
+@pytest.mark.slow
 def test_a_worker_holds_and_sends_what_is_stated(fork_server, tmp_path, optimizer):
     overrides = [
         *EVERYWHERE,

@@ -198,6 +198,7 @@ def test_a_replica_has_as_many_labels_as_shards_at_most(count, each):
 
 
 @given(st.integers(2, 12), st.integers(1, 4), seeds)
+@pytest.mark.slow
 def test_a_shard_that_is_smaller_than_a_class_meets_two_labels_at_most(count, each, seed):
     targets = Digits().load()[0].targets
     assume(len(targets) / (count * each) < int(targets.bincount().min()))
