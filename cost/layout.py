@@ -25,8 +25,12 @@ class Layout:
     offload: Offload = "none"
     fused: bool = False  # attention in one kernel
     sequence: bool = False  # norms and dropout cut by tokens (Korthikanti et al. 2022)
-    overlap: bool = False  # the gradients' sum goes on during backward
+    overlap: bool = False  # sums of gradients, and gathers of ZeRO 3, go on while layers compute
     dtype: str = "float16"
+    split_inputs: bool = (
+        False  # what full recomputation keeps is cut over `tensor` (Rajbhandari et al. 2020, section 6)
+    )
+    inputs_on_host: bool = False  # and goes to the host's memory
 
     def __post_init__(self) -> None:
         for name in ("batch", "micro_batch", "data", "tensor", "stages", "context", "chunks"):

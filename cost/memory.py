@@ -2,7 +2,10 @@
 
 Model states: 2 bytes an entry for the weight, 2 or 4 for its gradient, 12 for Adam's master copy and two moments; ZeRO
 stage 1 shards the last over the replicas, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
-"ZeRO", section 5).
+"ZeRO", section 5). What keeps gradients in half precision and steps in float32 copies them for the step: 4 more,
+sharded as the optimizer's state is (Smith et al. 2022, "Using DeepSpeed and Megatron to Train Megatron-Turing NLG
+530B", section 2.1: 20 bytes a parameter). The copy counts beside the activations, as an allocator does not join the
+blocks that these leave behind.
 
 Activations of one layer and micro-batch, in half precision, without recomputation (Korthikanti et al. 2022, "Reducing
 Activation Recomputation in Large Transformer Models", equations 1, 2, 4, 5 and 6):
@@ -11,7 +14,12 @@ Activation Recomputation in Large Transformer Models", equations 1, 2, 4, 5 and 
     without the term in a: selective recomputation, or attention in one kernel;  2 s b h: full recomputation
 
 Stage i of p holds those of min(p - i, m) micro-batches (1F1B); the first stage's most, times 1 + (p-1)/(p v) where
-interleaved, over all of its layers.
+interleaved, over all of its layers. With them go 2 s b h of each for the stage's own result, unless it is freed once it
+is sent (the same, appendix B).
+
+A loss that is computed step by step holds 14 bytes a logit: in half precision (2), in float32, less the largest, and
+exponentials (4 each). In one kernel, logits and their gradient in half precision: 4. With full recomputation the loss
+has given its memory back before a layer is computed again: the larger of both counts.
 """
 
 from dataclasses import dataclass, fields
@@ -21,6 +29,19 @@ from .layout import Layout
 from .transformer import Transformer
 
 CONTEXT, SHARE = 1.0e9, 0.05  # of the runtime and its libraries, and what an allocator loses of all
+
+
+@dataclass(frozen=True)
+class Software:
+    """What a trainer's code holds. Bytes of each entry, but `loss`: bytes of each logit."""
+
+    gradient: int = 2
+    gradient_copy: int = 0  # in float32, for the optimizer's step
+    loss: int = 14
+    keeps_results: bool = True  # of a stage, until its backward pass
+
+
+HALF_GRADIENTS = Software(gradient_copy=4)  # Megatron-LM's and DeepSpeed's optimizers in float16
 
 
 @dataclass(frozen=True)
@@ -39,13 +60,13 @@ class Held:
         return sum(getattr(self, each.name) for each in fields(self))
 
 
-def held(of: Transformer, layout: Layout, gradient_bytes: int = 2) -> Held:
+def held(of: Transformer, layout: Layout, software: Software = Software()) -> Held:
     """Of the first or the last stage, whichever holds more."""
-    ends = [_of_stage(of, layout, gradient_bytes, first) for first in (True, False)]
+    ends = [_of_stage(of, layout, software, first) for first in (True, False)]
     return max(ends, key=lambda each: each.total)
 
 
-def _of_stage(of: Transformer, layout: Layout, gradient_bytes: int, first: bool) -> Held:
+def _of_stage(of: Transformer, layout: Layout, software: Software, first: bool) -> Held:
     here = ceil(of.layers / layout.stages)
     entries = (here * of.layer_entries() + of.vocabulary * of.width) / layout.tensor
     if layout.stages == 1 and not of.tied:
@@ -53,18 +74,23 @@ def _of_stage(of: Transformer, layout: Layout, gradient_bytes: int, first: bool)
     replicas = layout.replicas
     on_host = layout.offload != "none"
     weights = 0.0 if layout.offload == "all" else 2 * entries / (replicas if layout.zero >= 3 else 1)
-    gradients = gradient_bytes * entries / (replicas if layout.zero >= 2 else 1)
-    states = 0.0 if on_host else 12 * entries / (replicas if layout.zero >= 1 else 1)
+    gradients = software.gradient * entries / (replicas if layout.zero >= 2 else 1)
+    stepped = 12 + software.gradient_copy
+    states = 0.0 if on_host else stepped * entries / (replicas if layout.zero >= 1 else 1)
     gathered = 2 * 2 * of.layer_entries() / layout.tensor if layout.zero >= 3 else 0.0  # two layers at a time
     in_flight = min(layout.stages if first else 1, layout.micro_batches)
     activations = here * layer_activations(of, layout) * in_flight
     if layout.chunks > 1 and first:
         activations *= 1 + (layout.stages - 1) / (layout.stages * layout.chunks)
-    if layout.recompute == "full":  # and those of the layer that is computed again
-        activations += layer_activations(of, layout, "none")
+    if layout.stages > 1 and first and software.keeps_results:
+        activations += in_flight * layout.chunks * layer_input(of, layout)
     logits = 0.0
-    if not first or layout.stages == 1:  # in half precision, in float32 for the loss, and their gradient
-        logits = 8 * layout.samples * of.context * of.vocabulary / layout.tensor
+    if not first or layout.stages == 1:
+        logits = software.loss * layout.samples * of.context * of.vocabulary / layout.tensor
+    if layout.recompute == "full":  # and those of the layer that is computed again, where the loss was before
+        again = layer_activations(of, layout, "none")
+        activations += again
+        logits = max(0.0, logits - again)
     total = weights + gathered + gradients + states + activations + logits
     return Held(weights + gathered, gradients, states, activations, logits, CONTEXT + SHARE * total)
 
@@ -74,7 +100,7 @@ def layer_activations(of: Transformer, layout: Layout, recompute: str | None = N
     recompute = recompute or layout.recompute
     tokens, t = layout.samples * of.context, layout.tensor
     if recompute == "full":
-        return 2 * tokens * of.width / (t if layout.sequence else 1)
+        return 0.0 if layout.inputs_on_host else layer_input(of, layout) / (t if layout.split_inputs else 1)
     product_input = 1 if layout.dtype in ("float8", "float4") else 2
     whole = (
         (4 + 2 * product_input + (2 if of.dropout else 0)) * tokens * of.width
@@ -87,3 +113,8 @@ def layer_activations(of: Transformer, layout: Layout, recompute: str | None = N
     if layout.fused or recompute == "selective":
         scores = 0.0
     return whole + (attention + feed_forward + scores) / t
+
+
+def layer_input(of: Transformer, layout: Layout) -> float:
+    """Bytes of what goes into a layer, in half precision: of one micro-batch, on one device."""
+    return 2 * layout.samples * of.context * of.width / (layout.tensor if layout.sequence else 1)

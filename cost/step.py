@@ -7,8 +7,8 @@ bound by the host. Backward is twice forward, plus a forward pass where layers a
 GPipe is (p-1) passes of a stage, divided by v where each device has v chunks (Narayanan et al. 2021, section 2.2).
 
 ZeRO 3 and FSDP gather each layer's weights in forward and in backward and scatter its gradient's sum, while the layer
-before computes: a layer takes the longer of both (Rajbhandari et al. 2020, "ZeRO", section 7.2: 3 times the parameters
-travel, where an all-reduce moves 2).
+before computes: a layer takes the longer of both, or their sum without overlap (Rajbhandari et al. 2020, "ZeRO",
+section 7.2: 3 times the parameters travel, where an all-reduce moves 2).
 """
 
 from dataclasses import dataclass, fields
@@ -90,7 +90,7 @@ def step_time(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficienc
         optimizer=0.0
         if layout.offload != "none"
         else streamed(cluster.device, fits, ADAM_BYTES * _own(layout, entries)),
-        offload=_offload(layout, cluster, entries),
+        offload=_offload(layout, cluster, entries) + _inputs_to_host(of, layout, cluster),
         host=micro_batches * each.waiting + fits.step,
     )
 
@@ -167,7 +167,7 @@ def _waiting_for_shards(
     if layout.zero < 3:
         return links.all_gather(layout.entry * entries, size, stride) if layout.zero else 0.0
     moved = 3 * links.all_gather(layout.entry * of.layer_entries() / layout.tensor, size, stride)
-    longer = beside(moved, layer.total, fits) - layer.total
+    longer = beside(moved, layer.total, fits) - layer.total if layout.overlap else moved
     return layout.micro_batches * ceil(of.layers / layout.stages) * longer
 
 
@@ -209,3 +209,12 @@ def _offload(layout: Layout, cluster: Cluster, entries: float) -> float:
     passes = 2 * layout.micro_batches if layout.offload == "all" else 0  # weights, for forward and backward
     moved = layout.entry * (2 + passes) * _own(layout, entries) / cluster.host_link
     return moved + ADAM_BYTES * _own(layout, entries) * cluster.links.per_host / cluster.host_bandwidth
+
+
+def _inputs_to_host(of: Transformer, layout: Layout, cluster: Cluster) -> float:
+    """What full recomputation keeps of each layer, to the host and back."""
+    if not layout.inputs_on_host or layout.recompute != "full":
+        return 0.0
+    shares = layout.tensor if layout.split_inputs else 1
+    nbytes = layout.entry * layout.samples * of.context * of.width / shares
+    return 2 * layout.micro_batches * ceil(of.layers / layout.stages) * nbytes / cluster.host_link

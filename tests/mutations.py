@@ -1151,6 +1151,18 @@ MUTATIONS = [
         "tests/cost/test_cost_memory.py -k first_stage",
     ),
     Mutation(
+        "cost/memory.py",
+        "stepped = 12 + software.gradient_copy",
+        "stepped = 12",
+        "tests/cost/test_cost_memory.py -k float32_copy",
+    ),
+    Mutation(
+        "cost/step.py",
+        "- layer.total if layout.overlap else moved",
+        "- layer.total",
+        "tests/cost/test_cost_step.py -k without_overlap",
+    ),
+    Mutation(
         "engine/step_time.py",
         "hosts = ceil(workers.workers / machine.devices)",
         "hosts = 1",

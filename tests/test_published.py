@@ -11,7 +11,6 @@ from benchmarks.published.fitting import fitted
 from benchmarks.published.rows import Row, Unscored, UnusableFolder, case_of, cases_of, measured, read
 from benchmarks.published.tables import links_inside, memory, rankings, times
 from paceline.cost.device import Efficiency
-from paceline.cost.memory import held
 from paceline.cost.step import step_time
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +115,7 @@ def test_a_ranking_asks_where_the_measured_best_layout_is_in_ours() -> None:
 
 def test_stated_peaks_and_what_ran_out_of_memory_stand_beside_ours() -> None:
     case = case_of(row(dp=8))
-    need = held(case.of, case.layout).total
+    need = case.need
     rows = [row(dp=8, mem_gb=need / 1e9 * 0.8), row(dp=8, gpu_mem_gb=1, outcome="oom", step_s=""), row(dp=8)]
     line = memory(cases_of(rows)[0])[2]
     assert [cell.strip() for cell in line.strip("|").split("|")] == ["some", "1", "25.0 %", "2 of 2", "1 of 1"]
@@ -124,12 +123,36 @@ def test_stated_peaks_and_what_ran_out_of_memory_stand_beside_ours() -> None:
 
 def test_collectives_in_one_host_stand_beside_the_constants() -> None:
     usual = {"kind": "all_reduce", "hardware": "8x A100, NVLink 3", "gpus": "8", "nodes": "1", "algbw_GBps": ""}
+    usual["note"] = ""
     rows = [usual | {"payload_bytes": "1e9", "time_us": str((55 + 2 * 7 / 8 * 1e9 / 220e3) * 2)}]
     rows += [
         usual | {"payload_bytes": "1e3", "time_us": "50"},
         usual | {"nodes": "2", "payload_bytes": "1e9", "time_us": "9"},
     ]
     assert links_inside(rows)[2:] == ["| 8x A100, NVLink 3 | 1 | 50.0 % | 50.0 % |"]
+    seconds = 55e-6 + 2 * 7 / 8 * 1e9 / 220e9
+    doubled = {"payload_bytes": "1e9", "time_us": "", "algbw_GBps": str(2 / seconds), "note": "algorithmic throughput"}
+    assert links_inside([usual | doubled])[2:] == ["| 8x A100, NVLink 3 | 1 | 0.0 % | 0.0 % |"]
+
+
+def test_what_software_holds_follows_from_the_framework() -> None:
+    megatron = case_of(row()).software
+    assert (megatron.gradient_copy, megatron.loss, megatron.keeps_results) == (4, 14, True)
+    foundry = case_of(row(framework="llm-foundry (FSDP)", precision="bf16")).software
+    assert (foundry.gradient_copy, foundry.loss) == (0, 4)
+    assert not case_of(row(framework="NeMo 24.07", precision="bf16")).software.keeps_results
+
+
+def test_a_t4_has_less_memory_than_its_name_says() -> None:
+    assert case_of(row(gpu="T4", gpu_mem_gb=16)).room == 15109 * 2**20
+    assert case_of(row(gpu_mem_gb=80)).room == 80 * 2**30
+
+
+def test_jean_zay_s_runs_of_zero_3_wait_for_shards_and_keep_layers_inputs_on_the_host() -> None:
+    zero = row(dp=8, note="section: Megatron + Deepspeed ZeRO (old branch)")
+    layout = case_of(zero).layout
+    assert (layout.zero, layout.overlap, layout.split_inputs, layout.inputs_on_host) == (3, False, True, True)
+    assert not case_of(zero | {"note": zero["note"] + "; checkpoint-in-cpu=N"}).layout.inputs_on_host
 
 
 def test_fitting_finds_constants_that_made_the_times() -> None:
@@ -143,7 +166,7 @@ def test_fitting_finds_constants_that_made_the_times() -> None:
 
 
 HARDWARE = {"kind": "matmul", "hardware": "A100", "gpus": "1", "nodes": "1"}
-OF_HARDWARE = ["kind", "hardware", "gpus", "nodes", "payload_bytes", "time_us", "algbw_GBps"]
+OF_HARDWARE = ["kind", "hardware", "gpus", "nodes", "payload_bytes", "time_us", "algbw_GBps", "note"]
 
 
 def folder_of(path: Path, rows: list[Row]) -> Path:

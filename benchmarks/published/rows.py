@@ -12,7 +12,7 @@ from paceline.cost.device import Device, Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
 from paceline.cost.layout import Layout, Offload, Recompute
 from paceline.cost.links import Link, Links
-from paceline.cost.memory import held
+from paceline.cost.memory import HALF_GRADIENTS, Software, held
 from paceline.cost.rules import CostError
 from paceline.cost.step import Cluster, step_time
 from paceline.cost.transformer import Transformer
@@ -24,6 +24,9 @@ FUSED_2023 = ("NeMo 24", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp
 FUSED = (*FUSED_2023, "llm-foundry", "NeMo")
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
+FUSED_LOSS = (*FUSED_2023, "llm-foundry")  # in one kernel: loss_fn=fused_crossentropy is llm-foundry's default
+FREES_RESULTS = ("NeMo", "Megatron-Bridge")  # of stages: Megatron-LM's since 2022
+MEBIBYTES = {"T4": 15109}  # that nvidia-smi prints, where they are fewer than the name says: ECC takes a sixteenth
 
 
 class Unscored(Exception):
@@ -38,6 +41,17 @@ class Case:
     cluster: Cluster
     recompute_stated: bool
     seconds: float | None  # of a step, as measured
+    software: Software
+
+    @property
+    def need(self) -> float:
+        """Bytes that a device holds."""
+        return held(self.of, self.layout, self.software).total
+
+    @property
+    def room(self) -> float | None:
+        """Bytes of a device, where the source states them."""
+        return room(self.row)
 
     @property
     def flops(self) -> float:
@@ -60,7 +74,7 @@ class UnusableFolder(Exception):  # as a person is told it
 
 NEEDED = {
     "runs.csv": {"id", "group", "model", "arch", "hidden", "layers", "gpu", "gpus", "global_batch", "outcome", "note"},
-    "hardware.csv": {"kind", "hardware", "gpus", "nodes", "payload_bytes", "time_us", "algbw_GBps"},
+    "hardware.csv": {"kind", "hardware", "gpus", "nodes", "payload_bytes", "time_us", "algbw_GBps", "note"},
 }
 NUMBERS = ("hidden", "layers", "heads", "seq", "vocab", "ffn", "gpus", "micro_batch", "global_batch")
 TIMES = ("step_s", "samples_per_s", "tokens_per_s", "tokens_per_s_gpu", "mem_gb", "gpu_mem_gb", "peak_tflops")
@@ -134,12 +148,36 @@ def case_of(row: Row) -> Case:
         offload=_offload(row),
         fused=_has(row["framework"], FUSED),
         sequence="NeMo" in row["framework"] and tensor > 1,
-        overlap=_has(row["framework"], OVERLAPS) or _zero(row) > 0,
+        overlap=_has(row["framework"], OVERLAPS) or (_zero(row) > 0 and not _deepspeeds_zero(row)),
         dtype=dtype,
+        split_inputs=_deepspeeds_zero(row),
+        inputs_on_host=_deepspeeds_zero(row) and "checkpoint-in-cpu=N" not in row["note"],
     )
-    if not stated and row["gpu_mem_gb"] and held(of, layout).total > float(row["gpu_mem_gb"]) * 2**30:
-        layout = replace(layout, recompute="full")
-    return Case(row, of, layout, _cluster(row, device), stated, _seconds(row))
+    case = Case(row, of, layout, _cluster(row, device), stated, _seconds(row), _software(row))
+    if not stated and case.room and case.need > case.room:
+        case = replace(case, layout=replace(layout, recompute="full"))
+    return case
+
+
+def _software(row: Row) -> Software:
+    halves = row["precision"] == "fp16" and _has(row["framework"], ("Megatron", "DeepSpeed"))
+    return replace(
+        HALF_GRADIENTS if halves else Software(),
+        loss=4 if _has(row["framework"], FUSED_LOSS) else 14,
+        keeps_results=not _has(row["framework"], FREES_RESULTS),
+    )
+
+
+def _deepspeeds_zero(row: Row) -> bool:
+    """Jean Zay's runs of ZeRO 3: --synchronize-each-layer, --partition-activations and --checkpoint-in-cpu, as
+    experiments/gpt2-meg-ds-zero of bigscience-workshop/bigscience has them."""
+    return "Deepspeed ZeRO" in row["note"]
+
+
+def room(row: Row) -> float | None:
+    if not row["gpu_mem_gb"]:
+        return None
+    return MEBIBYTES.get(row["gpu"], float(row["gpu_mem_gb"]) * 1024) * 2**20
 
 
 def _shape(row: Row) -> Transformer:
@@ -182,8 +220,8 @@ def _device(row: Row) -> tuple[Device, str]:
 def _cluster(row: Row, device: Device) -> Cluster:
     text, per_host = row["interconnect"], _whole(row, "gpus_per_node", 8)
     between = BETWEEN
-    if "measured 23-57 Gb/s" in text:  # the source's own measurement, bytes of a ring: see hardware.csv
-        between = Link(BETWEEN.latency, 1.0e10)
+    if "measured 23-57 Gb/s" in text:  # 2 S / t, as a ring's links have it: see DOUBLED
+        between = Link(BETWEEN.latency, 5.0e9)
     elif found := re.search(r"(?:(\d+)x)?(\d+) Gb/s", text):
         between = Link(BETWEEN.latency, int(found[1] or 1) * int(found[2]) / 8 * 1e9)
     if "NVL domain" in text:
@@ -219,7 +257,7 @@ def _recompute(row: Row) -> Recompute:
 
 
 def _zero(row: Row) -> int:
-    if "Deepspeed ZeRO" in row["note"]:
+    if _deepspeeds_zero(row):
         return 3
     sharded = 1 if "NeMo" in row["framework"] else 0  # its recipes shard the optimizer's state over replicas
     return _whole(row, "zero", sharded)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.cost.layout import Layout
-from paceline.cost.memory import CONTEXT, SHARE, held, layer_activations
+from paceline.cost.memory import CONTEXT, HALF_GRADIENTS, SHARE, Software, held, layer_activations
 from paceline.cost.transformer import Transformer
 
 GPT_3 = Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=51200)
@@ -38,20 +38,38 @@ def test_states_are_16_bytes_an_entry_and_zero_shards_them() -> None:
 
 
 def test_the_first_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages() -> None:
-    layout = Layout(batch=32, micro_batch=1, stages=8, tensor=8)
-    assert held(GPT_3, layout).activations == pytest.approx(12 * 8 * layer_activations(GPT_3, layout))
+    layout, frees = Layout(batch=32, micro_batch=1, stages=8, tensor=8), Software(keeps_results=False)
+    activations = held(GPT_3, layout, frees).activations
+    assert activations == pytest.approx(12 * 8 * layer_activations(GPT_3, layout))
+    assert held(GPT_3, layout).activations - activations == pytest.approx(8 * 2 * S * H)  # each one's result
     few = replace(layout, batch=2)
-    assert held(GPT_3, few).activations == pytest.approx(12 * 2 * layer_activations(GPT_3, few))
-    interleaved = replace(layout, chunks=3)
-    more = held(GPT_3, interleaved).activations / held(GPT_3, layout).activations
-    assert more == pytest.approx(1 + 7 / 24)
+    assert held(GPT_3, few, frees).activations == pytest.approx(12 * 2 * layer_activations(GPT_3, few))
+    interleaved = held(GPT_3, replace(layout, chunks=3), frees).activations
+    assert interleaved / activations == pytest.approx(1 + 7 / 24)
+
+
+def test_a_float32_copy_of_gradients_makes_it_20_bytes_and_is_sharded_as_the_optimizer_s_state() -> None:
+    layout = Layout(batch=64, micro_batch=1, data=64)
+    entries = GPT_3.layers * GPT_3.layer_entries() + GPT_3.vocabulary * GPT_3.width
+    for zero, states in ((0, 20.0), (1, 4 + 16 / 64)):
+        need = held(GPT_3, replace(layout, zero=zero), HALF_GRADIENTS)
+        assert need.parameters + need.gradients + need.optimizer == pytest.approx(states * entries)
+
+
+def test_inputs_kept_for_recomputation_are_cut_over_tensor_devices_or_go_to_the_host() -> None:
+    layout = Layout(batch=1, micro_batch=1, tensor=4, recompute="full", split_inputs=True)
+    assert layer_activations(GPT_3, layout) == pytest.approx(2 * S * H / 4)
+    assert layer_activations(GPT_3, replace(layout, inputs_on_host=True)) == 0
 
 
 def test_the_last_stage_holds_the_logits() -> None:
     wide = replace(GPT_3, vocabulary=4_000_000)
     layout = Layout(batch=2, micro_batch=1, stages=2)
-    need = held(wide, replace(layout, recompute="full"))
-    assert need.logits == 8 * S * 4_000_000
+    once = S * 4_000_000
+    assert held(wide, replace(layout, stages=1)).logits == 14 * once
+    assert held(wide, replace(layout, stages=1), Software(loss=4)).logits == 4 * once
+    again = layer_activations(wide, layout)  # takes the loss's place
+    assert held(wide, replace(layout, recompute="full")).logits == pytest.approx(14 * once - again)
 
 
 def test_a_runtime_and_a_share_are_kept_back() -> None:

@@ -92,7 +92,7 @@ def test_zero_1_scatters_and_gathers_what_an_all_reduce_moves() -> None:
 
 
 def test_zero_3_waits_for_weights_only_where_layers_are_quicker() -> None:
-    layout = replace(ONE, data=4, zero=3)
+    layout = replace(ONE, data=4, zero=3, overlap=True)
     layer = layer_passes(OF, layout, CLUSTER, FREE).total
     moved = 3 * CLUSTER.links.all_gather(2 * OF.layer_entries(), 4, 1)
     assert moved < layer
@@ -101,6 +101,20 @@ def test_zero_3_waits_for_weights_only_where_layers_are_quicker() -> None:
     slow = replace(CLUSTER, links=Links(Link(0.0, 1e9), Link(0.0, 1e9), 8))
     waited = 1 * OF.layers * (3 * slow.links.all_gather(2 * OF.layer_entries(), 4, 1) - layer)
     assert step_time(OF, layout, slow, FREE).shards == pytest.approx(waited)
+
+
+def test_zero_3_waits_for_all_weights_without_overlap() -> None:
+    moved = 3 * CLUSTER.links.all_gather(2 * OF.layer_entries(), 4, 1)
+    step = step_time(OF, replace(ONE, data=4, zero=3), CLUSTER, FREE)
+    assert step.shards == pytest.approx(OF.layers * moved)
+
+
+def test_layers_inputs_go_to_the_host_and_back() -> None:
+    layout = replace(ONE, recompute="full", inputs_on_host=True)
+    nbytes = 2 * 4 * 1024 * 2048  # of a layer and micro-batch; there are 4 of these
+    assert step_time(OF, layout, CLUSTER, FREE).offload == pytest.approx(2 * 4 * OF.layers * nbytes / 1.2e10)
+    split = replace(layout, tensor=2, split_inputs=True)
+    assert step_time(OF, split, CLUSTER, FREE).offload == pytest.approx(4 * OF.layers * nbytes / 1.2e10)
 
 
 def test_what_runs_beside_slows_down() -> None:
