@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..cost.predicted import NotPredicted
 from ..engine.compose import instead
@@ -11,7 +11,7 @@ from ..engine.errors import ConfigError
 from ..engine.session import prepare
 from .accelerators import Ground, ground, search
 from .candidate import Predicted
-from .limits import Missed, meets, nearest
+from .limits import Missed, beyond, meets, nearest
 from .modes import alternatives
 from .plans import planned
 from .question import Question
@@ -57,11 +57,12 @@ def answer(question: Question, sort: Sort | None = None, top: int = 10, patience
     order = sort or "time"
     fitting = ranked(found.fit, order)
     wanted = [row for row in fitting if meets(question, row)]
-    rows = check.first(best_of_groups(wanted, order), top)
+    rows = check.first(best_of_groups(wanted, order), top) or check.first(wanted, 1)
     on_front = check.first(spread(front(wanted), FRONT), FRONT)
-    told = families(wanted, [*found.near, *check.refused], found.pruned, order)
-    told = [Family(each.name, check.best(_of(wanted, each.name, order)), each.others) for each in told]
-    near = [] if fitting else check.first(sorted(found.near, key=lacks), 3, fits=False)
+    refused = [*found.near, *check.refused]
+    told = families(wanted, refused, found.pruned, order, beyond(question, fitting))
+    told = [replace(each, best=check.best(_of(wanted, each.name, order))) for each in told]
+    near = [] if rows or (fitting and not wanted) else check.first(sorted(refused, key=lacks), 3, fits=False)
     missed = nearest(question, fitting) if fitting and not wanted else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
     notes += _not_timed(question, known)
@@ -162,7 +163,7 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
         order,
         _exact_first(best_of_groups(wanted, order), top),
         front(wanted),
-        families(wanted, refused, Counter(), order),
+        families(wanted, refused, Counter(), order, beyond(question, [row for row in rows if row.seconds is not None])),
         looked,
         seconds,
         len(rows),

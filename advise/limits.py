@@ -48,6 +48,11 @@ def nearest(question: Question, rows: Sequence[Predicted]) -> list[Missed]:
     return [_missed(question, row) for i, row in enumerate(found) if row not in found[:i]]
 
 
+def beyond(question: Question, rows: Sequence[Predicted]) -> list[Missed]:
+    """Those that miss a limit, in the order of `rows`, each of which has a time."""
+    return [_missed(question, row) for row in rows if not meets(question, row)]
+
+
 def _missed(question: Question, row: Predicted) -> Missed:
     assert row.seconds is not None
     seconds = 0.0 if question.deadline is None else max(in_all(question, row.seconds) - question.deadline, 0.0)

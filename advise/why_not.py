@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .candidate import Predicted
+from .limits import Missed
 from .ranking import KEYS, Sort, best_of_groups, ranked
 
 MOST = 8  # lines of a family
@@ -16,20 +17,34 @@ class Family:
     name: str
     best: Predicted | None  # None: none fits
     others: list[str]  # a line each
+    misses: bool = False  # some fit, and none of them meets budget and deadline
 
 
 def families(
-    fit: Sequence[Predicted], near: Sequence[Predicted], pruned: Counter[tuple[str, str]], sort: Sort
+    fit: Sequence[Predicted],
+    near: Sequence[Predicted],
+    pruned: Counter[tuple[str, str]],
+    sort: Sort,
+    beyond: Sequence[Missed] = (),
 ) -> list[Family]:
-    """`near`: what needs too much memory, or is refused; `pruned`: rules that were broken, and how often."""
-    names = dict.fromkeys(row.candidate.family for row in ranked([*fit, *near], sort))
+    """`near`: what needs too much memory, or is refused; `pruned`: rules that were broken, and how often.
+
+    `beyond`: what fits and misses the budget or the deadline, best first.
+    """
+    late = [missed.row for missed in beyond]
+    names = dict.fromkeys(row.candidate.family for row in [*ranked(fit, sort), *late, *ranked(near, sort)])
     broken = [family for family, _ in pruned if family != "all"]
-    found = [_family(name, fit, near, pruned, sort) for name in dict.fromkeys([*names, *broken])]
+    found = [_family(name, fit, near, pruned, sort, beyond) for name in dict.fromkeys([*names, *broken])]
     return [family for family in found if family.best is not None or family.others]
 
 
 def _family(
-    name: str, fit: Sequence[Predicted], near: Sequence[Predicted], pruned: Counter[tuple[str, str]], sort: Sort
+    name: str,
+    fit: Sequence[Predicted],
+    near: Sequence[Predicted],
+    pruned: Counter[tuple[str, str]],
+    sort: Sort,
+    beyond: Sequence[Missed],
 ) -> Family:
     mine = best_of_groups([row for row in fit if row.candidate.family == name], sort)
     best = mine[0] if mine else None
@@ -37,13 +52,28 @@ def _family(
     lines: list[str] = []
     if best is not None:
         lines += [_beside(row, best, sort) for row in _a_group_each(mine[1:])]
+    in_limits = {row.candidate.group for row in mine}
+    late: dict[str, Missed] = {}
+    for missed in beyond:
+        if missed.row.candidate.family == name and missed.row.candidate.group not in in_limits:
+            late.setdefault(missed.row.candidate.group, missed)
+    lines += [f"{_group(missed.row)}: {_by_how_much(missed)}" for missed in late.values()]
+    fitting |= {(m.row.candidate.group, m.row.candidate.workers) for m in beyond if m.row.candidate.family == name}
     over = [row for row in near if row.candidate.family == name]
     for row in _least_over(over):
         if (row.candidate.group, row.candidate.workers) not in fitting:
             lines.append(f"{_group(row)}: {too_much(row)}")
     lines += [f"{why} ({count}x)" for (family, why), count in pruned.items() if family == name]
     more = len(lines) - MOST
-    return Family(name, best, lines if more <= 0 else [*lines[:MOST], f"and {more} more"])
+    return Family(name, best, lines if more <= 0 else [*lines[:MOST], f"and {more} more"], bool(late))
+
+
+def _by_how_much(missed: Missed) -> str:
+    by = [
+        *([f"--budget by ${missed.dollars:,.2f}"] if missed.dollars else []),
+        *([f"--deadline by {missed.seconds / 3600:,.1f} h"] if missed.seconds else []),
+    ]
+    return f"misses {' and '.join(by)}"
 
 
 def _a_group_each(rows: Sequence[Predicted]) -> list[Predicted]:

@@ -3,10 +3,11 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from .advise_view import COLUMNS, cells, title
+from .advise_view import COLUMNS, cells, none_of, title
 
 if TYPE_CHECKING:
     from ..advise.answer import Answer
+    from ..advise.why_not import Family
 
 STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
@@ -33,7 +34,7 @@ def page(found: "Answer") -> str:
         said = escape(command(found.question, row.candidate))
         rows.append(f'<tr>{tags}</tr><tr><td colspan="{len(COLUMNS)}"><code>{said}</code></td></tr>')
     families = "".join(
-        f"<h3>{escape(each.name)}</h3><p>{escape(_best(each.best))}</p><ul>"
+        f"<h3>{escape(each.name)}</h3><p>{escape(_best(each))}</p><ul>"
         + "".join(f"<li>{escape(text)}</li>" for text in each.others)
         + "</ul>"
         for each in found.families
@@ -48,9 +49,8 @@ def page(found: "Answer") -> str:
     )
 
 
-def _best(row: object) -> str:
-    from ..advise.candidate import Predicted
-
-    if not isinstance(row, Predicted):
-        return "none fits"
+def _best(family: "Family") -> str:
+    row = family.best
+    if row is None:
+        return none_of(family)
     return f"best: {row.candidate.group} on {row.candidate.workers} workers"

@@ -9,6 +9,7 @@ from .output import aligned
 if TYPE_CHECKING:
     from ..advise.answer import Answer
     from ..advise.candidate import Predicted
+    from ..advise.why_not import Family
     from ..engine.errors import ConfigError
 
 COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "US$", "memory", "sent/step", "front")
@@ -105,6 +106,10 @@ def title(found: "Answer") -> str:
     )
 
 
+def none_of(family: "Family") -> str:
+    return "none meets the limits" if family.misses else "none fits"
+
+
 def _families(found: "Answer") -> list[str]:
     from .step_time import time_of
 
@@ -112,7 +117,7 @@ def _families(found: "Answer") -> list[str]:
     for family in found.families:
         best = family.best
         if best is None:
-            lines.append(f"{family.name}: none fits")
+            lines.append(f"{family.name}: {none_of(family)}")
         else:
             step = "" if best.seconds is None else f", {time_of(best.seconds)}"
             lines.append(f"{family.name}: best {best.candidate.group} on {best.candidate.workers}{step}")

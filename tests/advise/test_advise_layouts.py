@@ -1,5 +1,6 @@
 """Every layout of a GPT: none that fits is dropped, memory and time are the plan's, and the front is the front."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from paceline.advise.answer import closed_form
 from paceline.advise.candidate import Candidate, Predicted
 from paceline.advise.commands import command, overrides_of
 from paceline.advise.layouts import Pruned
-from paceline.advise.limits import nearest
+from paceline.advise.limits import beyond, meets, nearest
 from paceline.advise.memory import BOUND, capacity, need
 from paceline.advise.plans import planned
 from paceline.advise.question import Question, ask
@@ -170,6 +171,18 @@ def test_limits_that_nothing_meets_name_what_misses_which_by_how_much(ground: Gr
     assert missed and all(each.dollars > 0 and each.seconds > 0 for each in missed)
     cheapest = min(row.dollars for row in fit if row.dollars is not None)
     assert min(each.row.dollars for each in missed if each.row.dollars is not None) == cheapest
+
+
+def test_a_family_that_fits_and_misses_the_limits_is_named_with_what_it_misses(ground: Ground) -> None:
+    fit = search(ground).fit
+    quick = min(row.seconds for row in fit if row.seconds is not None)
+    question = replace(ground.question, deadline=quick)
+    late = beyond(question, ranked(fit, "time"))
+    within = [row for row in fit if meets(question, row)]
+    told = families(within, [], Counter(), "time", late)
+    assert {family.name for family in told} == {row.candidate.family for row in fit}
+    outside = [family for family in told if family.best is None]
+    assert outside and all(family.misses and "misses --deadline by" in family.others[0] for family in outside)
 
 
 @pytest.mark.parametrize(

@@ -104,3 +104,9 @@ def test_tokens_without_a_predicted_time_are_refused(paceline, monkeypatch) -> N
     monkeypatch.setattr(modes, "_choices", lambda group, question: ["data_parallel"] if group == "strategy" else [])
     ended = paceline("advise", "model=gpt", "data=text", "--tokens", "1B", "--deadline", "1d")
     assert ended.status == 2 and "--tokens: a step's time is not predicted" in ended.err
+
+
+def test_what_fits_by_closed_forms_and_not_by_its_plan_is_said_to_lack_memory(paceline) -> None:
+    ended = paceline("advise", "model=gpt_1b", "data=text", "hardware=t4", "--batch", "4096")
+    assert ended.status == 2
+    assert "nothing fits" in ended.err and "GiB too much" in ended.err
