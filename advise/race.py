@@ -93,6 +93,9 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
         raise ConfigError(f"--seeds {seeds}: a race has 2 to {MOST_SEEDS}; with one, nothing could be told apart")
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"--target {target:g}: is an accuracy above 0 and at most 1")
+    typed = question.given.get("target_accuracy")
+    if target is not None and typed is not None:
+        raise ConfigError(f"--target {target:g}: target_accuracy={typed} is typed, too; leave one of them out")
     aim = [] if target is None else [f"target_accuracy={target:g}"]
     left, times = list(ways), {way.name: [] for way in ways}
     counts, steps = dict.fromkeys(names, 0), {way.name: [] for way in ways}

@@ -33,6 +33,10 @@ def race_of(
         show(told(found, question, target))
     where = shortest(Path("runs"))
     note(f"everything of this race: {where}/{chosen}-round*; to go on with it: the same, --name {chosen}")
+    note(
+        "to confirm it by all seeds of all that took part: "
+        f"paceline sweep {where}/{chosen}-round1/sweep.yaml --seeds {seeds} --name {chosen}-full"
+    )
 
 
 def _ways(question: "Question", asked: list[str]) -> "list[Way]":
@@ -96,7 +100,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
 
 def told(found: "Raced", question: "Question", target: float | None) -> str:
     """Who won, by how much, and what prediction got wrong."""
-    from ..tracking.ranking import RULE
+    from ..tracking.ranking import RULE, half_width
     from .step_time import time_of
 
     aim = question.experiment.target_accuracy if target is None else target
@@ -123,13 +127,19 @@ def told(found: "Raced", question: "Question", target: float | None) -> str:
     elif len(leading) == 1:
         rest = [each for each in found.settings if each.is_whole and each.label != leading[0].label and each.seeds > 1]
         second = min(rest, key=lambda each: each.mean, default=None)
-        by = "" if second is None else f", {second.mean / leading[0].mean:.2f} times as soon as {second.label}"
+        by = "" if second is None else f", and {second.label} takes {second.mean / leading[0].mean:.2f} times as long"
         lines.append(
             f"winner: {leading[0].label}, {leading[0].text(time_of)} (mean and 95 % interval of the seeds){by}"
         )
     else:
         names = " and ".join(f"{each.label} ({each.text(time_of)})" for each in leading)
-        lines.append(f"no winner within the noise ({RULE}): {names}; more --seeds may tell them apart")
+        best, *others = leading
+        by = "; ".join(
+            f"{each.label} takes {time_of(each.mean - best.mean)} longer "
+            f"± {time_of(half_width(best.values, each.values))}"
+            for each in others
+        )
+        lines.append(f"no winner, they cannot be told apart ({RULE}): {names}; {by}; more --seeds may tell them apart")
     lines.append(_prediction(found))
     return "\n".join(lines)
 

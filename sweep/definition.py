@@ -256,8 +256,11 @@ def _larger_is_better(metric: str) -> bool:
 def _changed(definition: Definition, overrides: Sequence[str], config_dir: str | None) -> Definition:
     """With other values for some keys, fixed or swept."""
     parameters, fixed = dict(definition.parameters), list(definition.fixed)
+    own = {sweep_values(text)[0] for _, texts in definition.ways for text in texts}
     for text in overrides:
         key, _ = sweep_values(text)
+        if key in own:
+            raise ConfigError(f"{text}: each of this sweep's configurations has its own {key}")
         fixed = [other for other in fixed if sweep_values(other)[0] != key]
         parameters.pop(key, None)
     more, less = _read(overrides, config_dir)

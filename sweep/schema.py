@@ -17,7 +17,7 @@ from ..tracking.errors import TableError
 from ..tracking.figures.request import Request, in_description
 from ..tracking.files import UnusableFileError, read_yaml
 from ..tracking.text import did_you_mean
-from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, ranged
+from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, from_dict, ranged
 
 _KEYS = ("program", "method", "parameters", "metric", "early_terminate", "run_cap", "command", "name", "description")
 _ELSEWHERE = ("project", "entity", "controller", "imageuri", "image_uri", "job", "scheduler", "settings", "prior_runs")
@@ -28,7 +28,10 @@ LARGEST_EXPONENT = 700  # of e that a float holds
 def from_file(path: Path) -> Definition:
     """Raises `ConfigError`, naming what is not supported."""
     try:
-        return from_schema(read_yaml(path))
+        plain = read_yaml(path)
+        if isinstance(plain, dict) and "ways" in plain:  # a race's own sweep.yaml, which W&B's schema cannot say
+            return from_dict(plain)
+        return from_schema(plain)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except UnusableFileError as error:

@@ -618,6 +618,18 @@ MUTATIONS = [
     ),
     Mutation(
         "sweep/definition.py",
+        "        if key in own:",
+        "        if key in ():",
+        "tests/advise/test_advise_race.py",
+    ),
+    Mutation(
+        "tracking/ranking.py",
+        "return abs(fmean(one) - fmean(other)) > half_width(one, other)",
+        "return abs(fmean(one) - fmean(other)) > 0",
+        "tests/advise/test_advise_race.py",
+    ),
+    Mutation(
+        "sweep/definition.py",
         "chosen = [*listed.get(str(point.get(WAY)), ())] if listed else []",
         "chosen: list[str] = []",
         "tests/advise/test_advise_race.py",

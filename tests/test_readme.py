@@ -143,6 +143,8 @@ def shortened(words: list[str]) -> list[str]:
         return [*words, "tracking=none", "epochs=1", "--seeds", "2", "--target", "0.1"]
     if words[1] == "calibrate":
         return [*words, "--quick", "--force"]
+    if words[1] == "sweep" and words[2].startswith("runs/"):
+        return words  # of a race, which was shortened
     if words[1] not in ("train", "sweep") or "--dry-run" in words:
         return words
     if "--resume" in words:  # goes on as it was: of a run only `steps` may change

@@ -40,17 +40,21 @@ class Setting:
 
 
 def told_apart(one: Sequence[float], other: Sequence[float]) -> bool:
-    from scipy.special import stdtrit
-
     if len(one) < 2 or len(other) < 2:
         return False
+    return abs(fmean(one) - fmean(other)) > half_width(one, other)
+
+
+def half_width(one: Sequence[float], other: Sequence[float]) -> float:
+    """Of Welch's 95 % interval of the difference of two means, each of 2 values or more."""
+    from scipy.special import stdtrit
+
     parts = [variance(values) / len(values) for values in (one, other)]
     squared = sum(parts)
-    difference = abs(fmean(one) - fmean(other))
     if squared == 0:  # each seed gave the same, as where bytes are counted
-        return difference > 0
+        return 0.0
     freedom = squared**2 / sum(part**2 / (len(v) - 1) for part, v in zip(parts, (one, other), strict=True))
-    return difference > float(stdtrit(freedom, 0.975)) * math.sqrt(squared)
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(squared)
 
 
 def order(settings: Sequence[Setting], larger: bool = False) -> list[Setting]:

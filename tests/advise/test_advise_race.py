@@ -1,11 +1,16 @@
 """A race: the slower half is left out, round by round, and what is not told apart wins nothing."""
 
+from pathlib import Path
+
 import pytest
+import yaml
+from scipy import stats
 
 from paceline.advise.question import Question, ask
 from paceline.advise.race import Measured, Raced, Way, of_words, race
+from paceline.cli.advise_race import told
 from paceline.engine.errors import ConfigError
-from paceline.sweep.definition import Definition, from_dict, listed
+from paceline.sweep.definition import Definition, define, from_dict, listed
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +85,30 @@ def test_a_race_of_nobody_or_to_nowhere_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         race(question, "x", of_words(question, words), target, seeds, Track({}))
+
+
+def test_a_target_that_is_typed_beside_target_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--target 0\.9: target_accuracy=0\.5 is typed, too"):
+        asked = ask(["hardware.workers=2", "target_accuracy=0.5"])
+        race(asked, "x", of_words(asked, ["sync=bsp", "sync=asp"]), 0.9, 2, Track({}))
+
+
+def test_the_file_of_a_race_is_a_sweep_that_takes_more_seeds_and_nothing_against_its_ways(tmp_path: Path) -> None:
+    ways = {"one": ["model=mlp", "seed=5", "sync=asp"], "two": ["model=mlp", "seed=5", "sync=bsp"]}
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(listed(ways, ["target_accuracy=0.9", "seed=5"], "time_to_accuracy", 1).as_dict()))
+    full = define([str(file)], seeds=3)
+    assert full.each_seed() == (5, 6, 7) and list(full.points()) == [{"way": "one"}, {"way": "two"}]
+    assert full.overrides({"way": "two"}, 7) == ["target_accuracy=0.9", "model=mlp", "seed=5", "sync=bsp", "seed=7"]
+    assert define([str(file), "target_accuracy=0.8"]).fixed == ("seed=5", "target_accuracy=0.8")
+    with pytest.raises(ConfigError, match="sync=ssp: each of this sweep's configurations has its own sync"):
+        define([str(file), "sync=ssp"])
+
+
+def test_no_winner_is_named_within_the_noise_and_by_how_much_it_is_said(question: Question) -> None:
+    close = told(raced(question, Track({"a": [1.0, 3.0, 2.0], "b": [2.0, 1.0, 3.3]}), 3), question, 0.8)
+    half = stats.ttest_ind([2.0, 1.0, 3.3], [1.0, 3.0, 2.0], equal_var=False).confidence_interval(0.95)
+    expected = f"b takes 100 ms longer ± {(half.high - half.low) / 2:.3g} s"
+    assert "cannot be told apart" in close and expected in close and "winner: " not in close
+    clear = told(raced(question, Track({"a": [1.0, 1.1, 1.2], "b": [9.0, 9.1, 9.2]}), 3), question, 0.8)
+    assert "winner: a, 1.1 s" in clear and "8.27 times as soon as b" not in clear and "8.27 times as long" in clear
