@@ -96,6 +96,15 @@ CASES = (
     "wide mlp | strategy=tensor hardware.workers=2 batch_size=256",
     "gpt | strategy=hybrid hardware.workers=4 batch_size=16",
     "unet | strategy=domain hardware.workers=2 batch_size=8",
+    "cnn | strategy=torch_ddp hardware.workers=2",
+    "wide mlp | strategy=torch_ddp hardware.workers=2",
+    "gpt | strategy=torch_ddp hardware.workers=4 batch_size=8",
+    "resnet | strategy=torch_ddp hardware.workers=2 batch_size=16",
+    "wide mlp | strategy=torch_zero_optimizer hardware.workers=2",
+    "gpt | strategy=torch_zero_optimizer hardware.workers=2 batch_size=8",
+    "cnn | aggregate=median hardware.workers=3",
+    "wide mlp | aggregate=median hardware.workers=2",
+    "cnn | attack=sign_flip hardware.workers=2",
     "cnn | stragglers=exponential hardware.workers=2",
 )
 

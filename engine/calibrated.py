@@ -16,7 +16,9 @@ from ..strategies.hybrid import Hybrid
 from ..strategies.pipeline import Pipeline
 from ..strategies.single import Single
 from ..strategies.tensor import TensorParallel
+from ..strategies.torch_ddp import TorchDDP
 from .build import Parts, assemble
+from .exchanges_of_ddp import of_ddp, owned
 from .exchanges_of_sync import Between, between
 from .experiment import Experiment
 from .fits import batch_of
@@ -67,7 +69,7 @@ def parts_of_step(
 ) -> tuple[dict[str, float], float]:
     """Seconds by part, and the flops of all workers. Raises `NotPredicted`, `CostError`."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
-    if not isinstance(strategy, Single | DataParallel | TensorParallel | Pipeline | Hybrid | DomainParallel):
+    if not isinstance(strategy, Single | DataParallel | TensorParallel | Pipeline | Hybrid | DomainParallel | TorchDDP):
         raise NotPredicted(
             f"strategy={experiment.strategy.name}: its engine is not ours, and what that takes beside was not measured"
         )
@@ -75,14 +77,17 @@ def parts_of_step(
     works = work_of_parts(experiment, parts)
     if sync.steps_on_workers:
         works = [
-            stepped(work, module, parts.make_optimizer, fused)
+            stepped(work, owned(strategy, trained(module), replicas), parts.make_optimizer, fused)
             for work, module in zip(works, parts.modules, strict=True)
         ]
     inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
     slowest: dict[str, float] = {}
     flops = 0.0
     for number, (work, module) in enumerate(zip(works, parts.modules, strict=True)):
-        talk = between(experiment, parts, trained(module), replicas)
+        if isinstance(strategy, TorchDDP):
+            talk = of_ddp(strategy, module, replicas)
+        else:
+            talk = between(experiment, parts, trained(module), replicas)
         work = replace(work, hooked=talk.hooked, moved=talk.moved, every=talk.every)
         inside: list[Exchange] = []
         if isinstance(strategy, TensorParallel | DomainParallel):
@@ -90,7 +95,7 @@ def parts_of_step(
         found = seconds(work, placed, calibration, inside, talk.exchanges)
         flops += work.flops * replicas
         if talk.served is not None:
-            served = stepped(work, module, parts.make_optimizer, fused)
+            served = stepped(work, trained(module), parts.make_optimizer, fused)
             found |= _served(found, talk, served, placed, calibration, replicas)
         if not slowest or sum(found.values()) > sum(slowest.values()):
             slowest = found

@@ -19,7 +19,7 @@ from ..strategies.exchange.collectives.shared_memory import SharedMemory
 from ..strategies.exchange.compress import Compressor, Dense, Summed
 from ..strategies.exchange.compress.base import Slot, Vector, vector_of
 from ..strategies.single import LocalUpdate
-from ..strategies.sync.bsp import BSP, NaiveBSP
+from ..strategies.sync.bsp import BSP, SHARE, NaiveBSP
 from ..strategies.sync.downpour import Downpour
 from ..strategies.sync.easgd import EASGD
 from ..strategies.sync.gossip import Gossip
@@ -51,9 +51,14 @@ class Between:
 def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], replicas: int) -> Between:
     """Of a worker with these parameters among so many replicas. Raises `NotPredicted`."""
     sync, name = parts.sync, experiment.sync.name
+    if isinstance(sync, BSP) and not sync.joining.plain:  # refused with sync.shard
+        return _joined(sync, trained, replicas)
     for group, usual in (("aggregate", "mean"), ("attack", "none")):
         if (chosen := experiment.choice(group).name) != usual:
-            raise NotPredicted(f"{group}={chosen}: what joining the gradients of all takes has no formula here")
+            raise NotPredicted(
+                f"{group}={chosen}: what joining takes of a server, or of a round, has no formula here; that under "
+                "sync=bsp has one"
+            )
     entries, size = sum(each.numel() for each in trained), float(payload(trained))
     match sync:
         case LocalUpdate() | Independent():
@@ -131,6 +136,34 @@ def _summed(
         if not isinstance(compress, Dense):
             moved += _compressing(compress, vector, replicas)
     return Between(tuple(exchanges), tuple(moved), hooked=hooked)
+
+
+def _joined(sync: BSP, trained: Sequence[Tensor], replicas: int) -> Between:
+    """One bucket, once backward is over. A worker that lies forges its own; where rows are not added up on their way,
+    each worker gathers those of all, and all compute what the rule makes of them.
+    """
+    if replicas == 1:
+        return Between()
+    if not isinstance(sync.compress, Dense):
+        raise NotPredicted("aggregate or attack with compress: what it takes to decode all rows has no formula here")
+    joining, vector = sync.joining, vector_of(trained)
+    with torch.random.fork_rng(devices=[]):
+        rows = torch.randn(replicas, vector.n, generator=torch.Generator().manual_seed(0)).to(vector.dtype)
+    last = replicas - 1
+    with torch.no_grad(), Recorder() as recorder:
+        for liar in sorted(joining.attack.liars(replicas))[:1]:  # the slowest replica is one that lies
+            joining.sent(rows[liar], liar, replicas)
+        if joining.streaming:
+            rows[last].copy_(rows[0]).mul_(0.5)
+        else:
+            joined = joining.join(dict(enumerate(rows)), dict.fromkeys(range(replicas), 1.0), replicas)
+            rows[last].copy_(joined)
+    moved = (Kernel("mul_", (float(vector.n),)), *recorder.kernels)  # the first: into the bucket
+    if joining.streaming:
+        exchanges = _sum(sync.collective, vector.nbytes, replicas)
+    else:
+        exchanges = [Exchange("all_gather", replicas, last * nbytes) for nbytes in (vector.nbytes, SHARE)]
+    return Between(tuple(exchanges), moved, hooked=len(trained))
 
 
 def _sum(collective: Collective, nbytes: float, replicas: int) -> list[Exchange]:

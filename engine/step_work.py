@@ -53,11 +53,11 @@ def _work(module: nn.Module, passes: Sequence[Traced]) -> Work:
     )
 
 
-def stepped(work: Work, module: nn.Module, make_optimizer: MakeOptimizer, fused: bool) -> Work:
-    """With the optimizer's step of this module's parameters."""
-    parameters = [
-        nn.Parameter(torch.empty_like(each, device="meta")) for each in module.parameters() if each.requires_grad
-    ]
+def stepped(work: Work, tensors: Sequence[Tensor], make_optimizer: MakeOptimizer, fused: bool) -> Work:
+    """With the optimizer's step of parameters like these."""
+    parameters = [nn.Parameter(torch.empty_like(each, device="meta")) for each in tensors]
+    if not parameters:  # of a worker that owns none
+        return work
     optimizer = make_optimizer(parameters)
     if fused and type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
         kernels = (Kernel("adam", (float(sum(each.numel() for each in parameters)),)),)

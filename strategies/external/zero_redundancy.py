@@ -17,15 +17,20 @@ from ..base import State, payload
 from ..state import recv_state, to_messages
 
 
-def largest_share(parameters: Sequence[Tensor], workers: int) -> int:
-    """Bytes of the tensors that one worker owns, at most."""
+def shares_of(parameters: Sequence[Tensor], workers: int) -> list[list[Tensor]]:
+    """The tensors that each worker owns."""
     shares: list[list[Tensor]] = [[] for _ in range(workers)]
     sizes = [0] * workers
     for parameter in sorted(parameters, key=lambda each: each.numel(), reverse=True):
         owner = sizes.index(min(sizes))
         shares[owner].append(parameter)
         sizes[owner] += parameter.numel()
-    return max(map(payload, shares))
+    return shares
+
+
+def largest_share(parameters: Sequence[Tensor], workers: int) -> int:
+    """Bytes of the tensors that one worker owns, at most."""
+    return max(map(payload, shares_of(parameters, workers)))
 
 
 class ZeroRedundancy:

@@ -58,6 +58,33 @@ def test_replicas_exchange_as_often_as_their_mode_does(
     assert parts.get("communication", 0.0) == pytest.approx(MILLI * (10 * exchanges + moved))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "exchanges", "moved", "stepped"),
+    [
+        # copies in and out of 4 gradients and a division; one sum
+        ("strategy=torch_ddp", 1, 2 * 4 + 1, 4),
+        # a bucket of 1 byte holds one tensor
+        ("strategy=torch_ddp strategy.bucket_mb=1e-6", 4, 2 * 4 + 4, 4),
+        # 512 + 8 + 80 + 10 entries: one replica owns the 512, the other the rest; each tensor is broadcast
+        ("strategy=torch_zero_optimizer", 1 + 4, 2 * 4 + 1, 1),
+        # gathers of rows and shares; into the bucket, and stack, two halves, their sum, a sort, out of it
+        ("aggregate=median", 2, 1 + 6, 4),
+        # into the bucket, the forged row, two more passes; one sum
+        ("attack=sign_flip", 1, 1 + 3, 4),
+    ],
+)
+def test_the_torch_engine_and_rules_that_join_take_their_own_copies_exchanges_and_steps(
+    lab: Path, overrides: str, exchanges: int, moved: int, stepped: int
+) -> None:
+    parts = predicted(lab, "hardware.workers=2", *overrides.split()).parts
+    assert parts["communication"] == pytest.approx(MILLI * (10 * exchanges + moved))
+    assert parts["optimizer"] == pytest.approx(3 * stepped * MILLI)
+
+
+def test_one_replica_of_torchs_engine_exchanges_nothing(lab: Path) -> None:
+    assert "communication" not in predicted(lab, "strategy=torch_ddp", "hardware.workers=1").parts
+
+
 def test_more_workers_than_cores_take_turns(lab: Path) -> None:
     two, eight = (predicted(lab, f"hardware.workers={n}", "sync=independent") for n in (2, 8))
     turns = max(1.0, 8 / cores())
@@ -103,13 +130,14 @@ def test_where_a_rate_and_a_price_are_known_there_are_mfu_and_dollars(tmp_path: 
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        ("strategy=torch_ddp", "strategy=torch_ddp: its engine is not ours"),
+        ("strategy=torch_fsdp hardware.workers=2", "strategy=torch_fsdp: its engine is not ours"),
+        ("aggregate=median compress=bf16 hardware.workers=3", "aggregate or attack with compress"),
         ("sync=backup_workers hardware.workers=2", "sync=backup_workers: with these knobs"),
         ("sync=bsp sync.shard=optimizer", "sync.shard=optimizer"),
         ("sync=asp sync.servers=2", "sync.servers: how several servers"),
         ("sync=asp sync.push=2", "steps with and without a push"),
         ("sync=post_local_sgd", "sync.switch_step=40"),
-        ("aggregate=median hardware.workers=3", "aggregate=median"),
+        ("sync=fedavg aggregate=median hardware.workers=3", "aggregate=median: what joining takes of a server"),
         ("stragglers=pareto stragglers.alpha=1", "infinite"),
     ],
 )
