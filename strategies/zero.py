@@ -134,6 +134,8 @@ class Zero(Strategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if self.stage > 0:
             check_elementwise(optimizer, f"strategy.stage={self.stage}", "strategy=data_parallel")
+        elif self.precision != "fp32":  # DeepSpeed's masters are one flat tensor
+            check_elementwise(optimizer, f"strategy.precision={self.precision}", "strategy.precision=fp32")
         if len(optimizer.param_groups) > 1:
             raise LayoutError(
                 f"strategy=zero: what it saves is of one group of parameters, and {type(optimizer).__name__} has "

@@ -80,6 +80,11 @@ def _has_torchvision() -> bool:
     return True
 
 
+@cache
+def _has_timm() -> bool:
+    return _has_module("timm")() and _has_torchvision()
+
+
 def _has_package(name: str) -> Callable[[], bool]:
     return lambda: find_spec(name) is not None
 
@@ -112,6 +117,10 @@ NEEDS = {
     "torchvision": Need("a torchvision for this torch", "pip install 'paceline[vision]'", _has_torchvision),
     "pyarrow": Need("pyarrow", "pip install 'paceline[tables]'", _has_module("pyarrow")),
     "datasets": Need("Hugging Face's datasets", "pip install 'paceline[datasets]'", _has_module("datasets")),
+    "pytorch_optimizer": Need(
+        "pytorch_optimizer", "pip install --no-deps pytorch_optimizer", _has_module("pytorch_optimizer")
+    ),
+    "timm": Need("timm, which wants torchvision", "pip install timm 'paceline[vision]'", _has_timm),
     "root": Need("root", "run the tests as root", lambda: os.geteuid() == 0),
 }
 
@@ -129,6 +138,8 @@ needs_tensorboard = pytest.mark.needs("tensorboard")
 needs_torchvision = pytest.mark.needs("torchvision")
 needs_pyarrow = pytest.mark.needs("pyarrow")
 needs_datasets = pytest.mark.needs("datasets")
+needs_pytorch_optimizer = pytest.mark.needs("pytorch_optimizer")
+needs_timm = pytest.mark.needs("timm")
 needs_root = pytest.mark.needs("root")
 
 

@@ -1,6 +1,7 @@
 """Whether an optimizer is element-wise: a step on a piece of a tensor is that piece of a step on the tensor.
 
-It is tried out, on a small matrix and with the optimizer's own settings.
+One that looks at whole tensors may say so of itself (`whole_tensors`). Of others it is tried out, on a small matrix and
+with the optimizer's own settings.
 """
 
 import copy
@@ -25,6 +26,12 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
     def cut(matrix: Tensor) -> list[Tensor]:
         return [piece.clone() for piece in matrix.flatten().split([7, 17])]
 
+    refused = LayoutError(
+        f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not element-wise: its step "
+        f"on a whole tensor is another; choose {instead}, or optimizer=adam, adamw or sgd"
+    )
+    if getattr(optimizer, "whole_tensors", False):  # at a small rate the trial would not tell
+        raise refused
     for group in optimizer.param_groups:
         try:
             [whole] = _tried(optimizer, group, [weights.clone()], [[gradient] for gradient in gradients])
@@ -36,11 +43,7 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
         except (RuntimeError, TypeError, ValueError, IndexError):
             alike = False
         if not alike:
-            raise LayoutError(
-                f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not "
-                f"element-wise: its step on a whole tensor is another; choose {instead}, or optimizer=adam, adamw "
-                "or sgd"
-            )
+            raise refused
 
 
 def _tried(

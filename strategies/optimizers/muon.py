@@ -31,6 +31,8 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 class Muon(Optimizer):
     """Two groups: `use_muon` says whose step is whose. `lr` may differ, and a schedule scales each."""
 
+    whole_tensors = True
+
     def __init__(
         self,
         params: Iterable[nn.Parameter],
