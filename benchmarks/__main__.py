@@ -21,6 +21,7 @@ from .ddp import bsp_against_ddp
 from .fedavg import fedavg_against_flower
 from .harness import harness_against_bare_loop
 from .hogwild import hogwild_against_locks
+from .large_batches import lars_against_pytorch_optimizer
 from .local_sgd import local_sgd_against_torch
 from .measure import Outcome
 from .memory import memory_table
@@ -45,6 +46,7 @@ COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # w
     "hogwild": (hogwild_against_locks, 12, 4),
     "local_sgd": (local_sgd_against_torch, 12, 4),
     "sharding": (sharding_against_torch, 12, 4),
+    "large_batches": (lars_against_pytorch_optimizer, 12, 4),
     "tensor": (tensor_against_torch, 12, 3),
     "pipeline": (pipeline_against_torch, 12, 4),
     "zero": (zero_against_deepspeed, 40, 3),
