@@ -852,6 +852,48 @@ MUTATIONS = [
         "pass",
         "tests/strategies/test_muon.py -k 'cut_up and tensor'",
     ),
+    Mutation(
+        "strategies/optimizers/lars.py",
+        "g_norm + beta * w_norm)",
+        "g_norm)",
+        "tests/strategies/test_large_batches.py -k 'plain_loop and LARS'",
+    ),
+    Mutation(
+        "strategies/optimizers/lars.py",
+        "torch._foreach_addcmul_(v, w, scalars(rate * beta, w))",
+        "torch._foreach_addcmul_(v, w, scalars(rate, w))",
+        "tests/strategies/test_large_batches.py -k 'plain_loop and LARS'",
+    ),
+    Mutation(
+        "strategies/optimizers/lamb.py",
+        "ratio = or_one(*norms(x, r))",
+        "ratio = or_one(*norms(x, m))",
+        "tests/strategies/test_large_batches.py -k 'plain_loop and LAMB'",
+    ),
+    Mutation(
+        "strategies/optimizers/trust.py",
+        "if not SAFE[0] < norm < SAFE[1]:",
+        "if False:",
+        "tests/strategies/test_large_batches.py -k loss_scale",
+    ),
+    Mutation(
+        "strategies/optimizers/trust.py",
+        "torch.where(numerator * denominator > 0, numerator / denominator, 1.0)",
+        "numerator / denominator",
+        "tests/strategies/test_large_batches.py -k zero_weights",
+    ),
+    Mutation(
+        "strategies/exchange/elementwise.py",
+        'if getattr(optimizer, "whole_tensors", False):',
+        "if False:",
+        "tests/strategies/test_large_batches.py -k tensors_are_cut_up",
+    ),
+    Mutation(
+        "strategies/zero.py",
+        'elif self.precision != "fp32":',
+        "elif False:",
+        "tests/strategies/test_large_batches.py -k 'tensors_are_cut_up and bf16' -m slow",
+    ),
     # -- what travels, how sums are made and rows are joined, and how a replica lies over workers
     Mutation(
         "strategies/exchange/compress/rounding.py",

@@ -303,7 +303,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(fork_server, tmp_path, name)
     ids=" ".join,
 )
 def test_it_is_refused_where_tensors_are_cut_up(overrides):
-    """At any rate: the steps of LARS are so small that trying it out tells nothing."""
+    """At any rate: at small ones the steps of LARS are so small that trying it out tells nothing."""
     kind = overrides[0].partition("=")[2].upper()
     if "strategy=zero" in overrides:
         pytest.importorskip("deepspeed")
