@@ -860,8 +860,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/optimizers/lars.py",
-        "torch._foreach_addcmul_(v, w, scalars(rate * beta, w))",
-        "torch._foreach_addcmul_(v, w, scalars(rate, w))",
+        "foreach.addcmul_(v, w, scalars(rate * beta, w))",
+        "foreach.addcmul_(v, w, scalars(rate, w))",
         "tests/strategies/test_large_batches.py -k 'plain_loop and LARS'",
     ),
     Mutation(

@@ -27,6 +27,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...compat import foreach
 from .trust import norms, or_one, scalars, taken_together
 
 Decay = Annotated[float, Ge(0), Lt(1)]
@@ -75,26 +76,26 @@ class LAMB(Optimizer):
         for state in states:
             state["step"] += 1
         t = [int(state["step"].item()) for state in states]
-        torch._foreach_lerp_(m, g, 1 - beta1)
-        torch._foreach_mul_(v, beta2)
-        torch._foreach_addcmul_(v, g, g, 1 - beta2)
+        foreach.lerp_(m, g, 1 - beta1)
+        foreach.mul_(v, beta2)
+        foreach.addcmul_(v, g, g, 1 - beta2)
         # sqrt(v / (1 - beta2^t)) + eps
-        r = list(torch._foreach_sqrt(v))
-        torch._foreach_div_(r, [(1 - beta2**steps) ** 0.5 for steps in t])
-        torch._foreach_add_(r, group["eps"])
+        r = list(foreach.sqrt(v))
+        foreach.div_(r, [(1 - beta2**steps) ** 0.5 for steps in t])
+        foreach.add_(r, group["eps"])
         # r: (1 - beta1^t) times that, under m
-        torch._foreach_mul_(r, [1 - beta1**steps for steps in t])
-        torch._foreach_reciprocal_(r)
-        torch._foreach_mul_(r, m)
+        foreach.mul_(r, [1 - beta1**steps for steps in t])
+        foreach.reciprocal_(r)
+        foreach.mul_(r, m)
         eta = float(group["lr"])
         if not adapts:
-            torch._foreach_add_(x, r, alpha=-eta)
+            foreach.add_(x, r, alpha=-eta)
             return
         if group["weight_decay"]:
-            torch._foreach_add_(r, x, alpha=group["weight_decay"])
+            foreach.add_(r, x, alpha=group["weight_decay"])
         # x <- x - eta (||x|| / ||r + lambda x||) (r + lambda x)
         ratio = or_one(*norms(x, r))
-        torch._foreach_addcmul_(x, r, scalars(-eta * ratio, x))
+        foreach.addcmul_(x, r, scalars(-eta * ratio, x))
 
     def _moments(self, x: Tensor) -> dict[str, Tensor]:
         state = self.state[x]

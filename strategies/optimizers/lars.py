@@ -29,6 +29,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...compat import foreach
 from .trust import norms, or_one, scalars, taken_together
 
 
@@ -78,13 +79,13 @@ class LARS(Optimizer):
         # v <- m v + gamma lambda (g + beta w)
         if m:
             v = [self._velocity(x) for x in w]
-            torch._foreach_mul_(v, m)
-            torch._foreach_addcmul_(v, g, scalars(rate, w))
+            foreach.mul_(v, m)
+            foreach.addcmul_(v, g, scalars(rate, w))
         else:
-            v = list(torch._foreach_mul(g, scalars(rate, w)))
+            v = list(foreach.mul(g, scalars(rate, w)))
         if beta:
-            torch._foreach_addcmul_(v, w, scalars(rate * beta, w))
-        torch._foreach_sub_(w, v)
+            foreach.addcmul_(v, w, scalars(rate * beta, w))
+        foreach.sub_(w, v)
 
     def _velocity(self, w: Tensor) -> Tensor:
         state = self.state[w]

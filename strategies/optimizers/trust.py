@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...compat import foreach
 from ..errors import LayoutError
 
 CACHED = 2**20  # bytes of parameters taken together on the CPU; about four times as many are gone through
@@ -55,10 +56,10 @@ def norms(one: list[Tensor], other: list[Tensor]) -> tuple[Tensor, Tensor]:
     """
     tensors = one + other
     if tensors[0].device.type != "cpu":
-        found = torch.stack(torch._foreach_norm(tensors, 2, torch.float64))
+        found = torch.stack(foreach.norm(tensors, 2, torch.float64))
     else:
         wide = torch.promote_types(tensors[0].dtype, torch.float32)
-        found = torch.stack(torch._foreach_norm(tensors, 2, wide)).double()
+        found = torch.stack(foreach.norm(tensors, 2, wide)).double()
         for i, norm in enumerate(found.tolist()):
             if not SAFE[0] < norm < SAFE[1]:
                 found[i] = torch.linalg.vector_norm(tensors[i], dtype=torch.float64)
