@@ -130,7 +130,7 @@ def test_a_group_more_is_listed_explained_and_refused_by_name(grown: Path, tmp_p
     last = GROUPS[-1].name
     assert re.search(rf"^{last} .*\nzeal +zeal +how eagerly a step is taken$", columns, re.MULTILINE)
     pairs = paceline("list", "pairs", cwd=tmp_path, site=grown).out
-    assert "zeal= is for zealous with data_parallel, offload, pipeline, tensor\n" in pairs
+    assert "zeal= is for zealous with data_parallel, domain, hybrid, offload, pipeline, tensor\n" in pairs
     refused = paceline("train", "zeal=eager", cwd=tmp_path, site=grown)
     assert refused.status == 2 and refused.err.strip().endswith(
         "zeal=eager: sync=bsp has no use for it; these take it: sync=zealous; zeal=calm goes with all"
