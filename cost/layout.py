@@ -27,9 +27,7 @@ class Layout:
     sequence: bool = False  # norms and dropout cut by tokens (Korthikanti et al. 2022)
     overlap: bool = False  # sums of gradients, and gathers of ZeRO 3, go on while layers compute
     dtype: str = "float16"
-    split_inputs: bool = (
-        False  # what full recomputation keeps is cut over `tensor` (Rajbhandari et al. 2020, section 6)
-    )
+    split_inputs: bool = False  # what full recomputation keeps is cut over `tensor` ("ZeRO", section 6)
     inputs_on_host: bool = False  # and goes to the host's memory
 
     def __post_init__(self) -> None:

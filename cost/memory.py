@@ -100,7 +100,7 @@ def layer_activations(of: Transformer, layout: Layout, recompute: str | None = N
     recompute = recompute or layout.recompute
     tokens, t = layout.samples * of.context, layout.tensor
     if recompute == "full":
-        return 0.0 if layout.inputs_on_host else layer_input(of, layout) / (t if layout.split_inputs else 1)
+        return 0.0 if layout.inputs_on_host else kept_input(of, layout)
     product_input = 1 if layout.dtype in ("float8", "float4") else 2
     whole = (
         (4 + 2 * product_input + (2 if of.dropout else 0)) * tokens * of.width
@@ -118,3 +118,8 @@ def layer_activations(of: Transformer, layout: Layout, recompute: str | None = N
 def layer_input(of: Transformer, layout: Layout) -> float:
     """Bytes of what goes into a layer, in half precision: of one micro-batch, on one device."""
     return 2 * layout.samples * of.context * of.width / (layout.tensor if layout.sequence else 1)
+
+
+def kept_input(of: Transformer, layout: Layout) -> float:
+    """Bytes of what full recomputation keeps of a layer, wherever it is kept: of one micro-batch and device."""
+    return layer_input(of, layout) / (layout.tensor if layout.split_inputs else 1)

@@ -17,6 +17,7 @@ from math import ceil
 from .device import Device, Efficiency, product, streamed
 from .layout import Layout
 from .links import Links
+from .memory import kept_input
 from .transformer import Transformer, products, score_entries, streamed_entries
 
 FORWARD_KERNELS, BACKWARD_KERNELS = 22, 40  # of a layer without a compiler: counted in Megatron-LM's of 2021
@@ -215,6 +216,5 @@ def _inputs_to_host(of: Transformer, layout: Layout, cluster: Cluster) -> float:
     """What full recomputation keeps of each layer, to the host and back."""
     if not layout.inputs_on_host or layout.recompute != "full":
         return 0.0
-    shares = layout.tensor if layout.split_inputs else 1
-    nbytes = layout.entry * layout.samples * of.context * of.width / shares
-    return 2 * layout.micro_batches * ceil(of.layers / layout.stages) * nbytes / cluster.host_link
+    moved = 2 * layout.micro_batches * ceil(of.layers / layout.stages) * kept_input(of, layout)
+    return moved / cluster.host_link

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...compat import foreach
-from .trust import norms, or_one, scalars, taken_together
+from .trust import norms, or_one, scalars, stepped
 
 Decay = Annotated[float, Ge(0), Lt(1)]
 
@@ -57,17 +57,9 @@ class LAMB(Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Raises `LayoutError` where a gradient is sparse."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for x, g, adapts in taken_together(group, "lamb"):
-                self._step(group, x, g, adapts)
-        return loss
+        return stepped(self, "lamb", self._step, closure)
 
     def _step(self, group: dict[str, Any], x: list[Tensor], g: list[Tensor], adapts: bool) -> None:
         beta1, beta2 = group["betas"]

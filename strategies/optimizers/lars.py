@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...compat import foreach
-from .trust import norms, or_one, scalars, taken_together
+from .trust import norms, or_one, scalars, stepped
 
 
 class LARS(Optimizer):
@@ -57,17 +57,9 @@ class LARS(Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Raises `LayoutError` where a gradient is sparse."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for w, g, adapts in taken_together(group, "lars"):
-                self._step(group, w, g, adapts)
-        return loss
+        return stepped(self, "lars", self._step, closure)
 
     def _step(self, group: dict[str, Any], w: list[Tensor], g: list[Tensor], adapts: bool) -> None:
         gamma, m, beta = float(group["lr"]), group["momentum"], group["weight_decay"] if adapts else 0.0

@@ -1,14 +1,15 @@
-"""What LARS and LAMB share: which tensors they take together, and the trust ratio of each of them.
+"""What LARS and LAMB share: a step over a few tensors at a time, and the trust ratio of each of them.
 
 On the CPU a step goes several times through each tensor. It does so with a few tensors at a time, so that they are in
 the processor's cache but for the first time; elsewhere with all of them, which is the fewest kernels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ...compat import foreach
 from ..errors import LayoutError
@@ -16,6 +17,26 @@ from ..errors import LayoutError
 CACHED = 2**20  # bytes of parameters taken together on the CPU; about four times as many are gone through
 
 SAFE = (1e-12, 1e15)  # of a norm: squares of entries that matter to it are within float32's range
+
+
+# (group, parameters, their gradients, whether they get a trust ratio) -> None: the parameters are changed in place
+StepOf = Callable[[dict[str, Any], list[Tensor], list[Tensor], bool], None]
+
+
+@torch.no_grad()
+def stepped(optimizer: Optimizer, name: str, step_of: StepOf, closure: Callable[[], Any] | None) -> Any:
+    """A step on all of its parameters; returns what `closure` does. `name`: the optimizer's choice.
+
+    Raises `LayoutError`.
+    """
+    loss = None
+    if closure is not None:
+        with torch.enable_grad():
+            loss = closure()
+    for group in optimizer.param_groups:
+        for parameters, gradients, adapts in taken_together(group, name):
+            step_of(group, parameters, gradients, adapts)
+    return loss
 
 
 def taken_together(group: dict[str, Any], name: str) -> Iterator[tuple[list[Tensor], list[Tensor], bool]]:
