@@ -33,6 +33,8 @@ from .build import Parts
 from .experiment import Experiment
 from .operators import Recorder
 
+LARGEST_ROWS = 2**30  # bytes of made-up gradients on which a rule that joins is traced
+
 
 @dataclass(frozen=True)
 class Between:
@@ -147,6 +149,11 @@ def _joined(sync: BSP, trained: Sequence[Tensor], replicas: int) -> Between:
     if not isinstance(sync.compress, Dense):
         raise NotPredicted("aggregate or attack with compress: what it takes to decode all rows has no formula here")
     joining, vector = sync.joining, vector_of(trained)
+    if (size := replicas * vector.nbytes) > LARGEST_ROWS:
+        raise NotPredicted(
+            f"aggregate or attack: the rule is traced on the gradients of all {replicas} replicas, which are "
+            f"{size / 2**30:.1f} GiB here, and at most {LARGEST_ROWS / 2**30:g} GiB are made for that"
+        )
     with torch.random.fork_rng(devices=[]):
         rows = torch.randn(replicas, vector.n, generator=torch.Generator().manual_seed(0)).to(vector.dtype)
     last = replicas - 1

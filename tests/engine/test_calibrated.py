@@ -8,6 +8,7 @@ from measured_machines import MILLI, machine
 
 from paceline import engine
 from paceline.cost.predicted import NotPredicted, PredictedStep
+from paceline.engine import exchanges_of_sync
 from paceline.engine.calibration.machine import cores
 from paceline.engine.errors import ConfigError
 
@@ -79,6 +80,15 @@ def test_the_torch_engine_and_rules_that_join_take_their_own_copies_exchanges_an
     parts = predicted(lab, "hardware.workers=2", *overrides.split()).parts
     assert parts["communication"] == pytest.approx(MILLI * (10 * exchanges + moved))
     assert parts["optimizer"] == pytest.approx(3 * stepped * MILLI)
+
+
+def test_a_rule_is_not_traced_on_more_rows_than_planning_may_hold(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 2 * 4 * (512 + 8 + 80 + 10)
+    monkeypatch.setattr(exchanges_of_sync, "LARGEST_ROWS", rows)
+    assert predicted(lab, "hardware.workers=2", "aggregate=median").parts["communication"] > 0
+    monkeypatch.setattr(exchanges_of_sync, "LARGEST_ROWS", rows - 1)
+    with pytest.raises(NotPredicted, match="gradients of all 2 replicas"):
+        predicted(lab, "hardware.workers=2", "aggregate=median")
 
 
 def test_one_replica_of_torchs_engine_exchanges_nothing(lab: Path) -> None:
