@@ -1193,6 +1193,36 @@ MUTATIONS = [
         "tests/cost/test_cost_links.py -k share",
     ),
     Mutation(
+        "advise/why_not.py",
+        "*late, *ranked(near, sort)",
+        "*ranked(near, sort)",
+        "tests/advise/test_advise_layouts.py -k misses_the_limits",
+    ),
+    Mutation(
+        "advise/answer.py",
+        "else check.first(sorted(refused, key=lacks)",
+        "else check.first(sorted(found.near, key=lacks)",
+        "tests/cli/test_cli_advise.py -k lack_memory",
+    ),
+    Mutation(
+        "engine/exchanges_of_sync.py",
+        "> LARGEST_ROWS:",
+        "< 0:",
+        "tests/engine/test_calibrated.py -k more_rows",
+    ),
+    Mutation(
+        "cost/memory.py",
+        "(layout.tensor if layout.split_inputs else 1)",
+        "1",
+        "tests/cost -k 'recomputation or host_and_back'",
+    ),
+    Mutation(
+        "advise/answer.py",
+        " or check.first(wanted, 1)",
+        "",
+        "tests/advise/test_advise_layouts.py -k another_of_a_layout",
+    ),
+    Mutation(
         "cost/step.py",
         "bubble=(layout.stages - 1) / layout.chunks *",
         "bubble=layout.stages / layout.chunks *",

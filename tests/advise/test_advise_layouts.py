@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.advise import answer as answers
 from paceline.advise.accelerators import Ground, Searched, search
 from paceline.advise.answer import closed_form
 from paceline.advise.candidate import Candidate, Predicted
@@ -183,6 +184,23 @@ def test_a_family_that_fits_and_misses_the_limits_is_named_with_what_it_misses(g
     assert {family.name for family in told} == {row.candidate.family for row in fit}
     outside = [family for family in told if family.best is None]
     assert outside and all(family.misses and "misses --deadline by" in family.others[0] for family in outside)
+
+
+def test_another_of_a_layout_is_named_where_plans_refuse_the_best_of_each(
+    searched: Searched, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {(row.candidate.settings, row.candidate.workers): row for row in searched.fit}
+    best = {(row.candidate.settings, row.candidate.workers) for row in best_of_groups(searched.fit, "time")}
+
+    def by_the_plan(_: Question, candidate: Candidate) -> Predicted:
+        key = candidate.settings, candidate.workers
+        return replace(rows[key], why="refused") if key in best else rows[key]
+
+    monkeypatch.setattr(answers, "planned", by_the_plan)
+    found = answers.answer(ground.question)
+    [row] = found.rows
+    others = [row for key, row in rows.items() if key not in best]
+    assert row.seconds == ranked(others, "time")[0].seconds and not found.nearest
 
 
 @pytest.mark.parametrize(
