@@ -106,6 +106,7 @@ def test_tokens_without_a_predicted_time_are_refused(paceline, monkeypatch) -> N
     assert ended.status == 2 and "--tokens: a step's time is not predicted" in ended.err
 
 
+@pytest.mark.slow
 def test_what_fits_by_closed_forms_and_not_by_its_plan_is_said_to_lack_memory(paceline) -> None:
     ended = paceline("advise", "model=gpt_1b", "data=text", "hardware=t4", "--batch", "4096")
     assert ended.status == 2
