@@ -1202,7 +1202,7 @@ MUTATIONS = [
         "advise/answer.py",
         "else check.first(sorted(refused, key=lacks)",
         "else check.first(sorted(found.near, key=lacks)",
-        "tests/cli/test_cli_advise.py -k lack_memory",
+        "tests/cli/test_cli_advise.py -m slow -k lack_memory",
     ),
     Mutation(
         "engine/exchanges_of_sync.py",
