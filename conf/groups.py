@@ -85,6 +85,14 @@ GROUPS = (
         usual="none",
     ),
     Group(
+        "clip",
+        "what is done to a gradient that is too large",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.clip.Clip",
+        given=True,
+        usual="none",
+    ),
+    Group(
         "compress",
         "what is sent in place of gradients, weights or their differences",
         modules=("paceline.strategies",),

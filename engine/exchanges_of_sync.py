@@ -53,6 +53,8 @@ class Between:
 def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], replicas: int) -> Between:
     """Of a worker with these parameters among so many replicas. Raises `NotPredicted`."""
     sync, name = parts.sync, experiment.sync.name
+    if (chosen := experiment.choice("clip").name) != "none":
+        raise NotPredicted(f"clip={chosen}: what it takes to go through a gradient for that was not measured")
     if isinstance(sync, BSP) and not sync.joining.plain:  # refused with sync.shard
         return _joined(sync, trained, replicas)
     for group, usual in (("aggregate", "mean"), ("attack", "none")):

@@ -9,20 +9,28 @@ import yaml
 
 _CONF = Path(str(files("paceline.conf")))
 _GONE = {  # keys that no choice has any more -> what there is in their place
-    "sync.mode": "sync=parameter_server is the synchronous server, sync=asp and sync=ssp are the asynchronous ones"
+    "sync.mode": "sync=parameter_server is the synchronous server, sync=asp and sync=ssp are the asynchronous ones",
+    "sync.clip": "sync=onebit_adam has sync.most, and clip=norm clips gradients",
+    "strategy.clip": "clip=norm clip.max=1 goes with every strategy that clips",
 }
 _MOST = 3  # choices that are named of those that have a key
 
 
 def elsewhere(key: str, value: str = "", config_dir: Path | None = None) -> str:
-    """`optimizer.clip` -> `strategy=zero has strategy.clip`; "" where nothing has a key of this last name.
+    """`optimizer.stage` -> `strategy=zero has strategy.stage`; "" where nothing has a key of this last name.
 
     `value`: what it was to be set to. `config_dir`: a user's own choices, too.
     """
     leaf = key.rpartition(".")[2].replace("-", "_")
     given = f"={value}" if value else "=..."
+    if key in _GONE:
+        return _GONE[key]
     if leaf in _groups():
-        return f"{_groups()[leaf]}{given} chooses it"
+        group = _groups()[leaf]
+        choices = sorted(file.stem for file in (_CONF / group).glob("*.yaml"))
+        if value and value not in choices and len(choices) <= _MOST:
+            given = f"={', '.join(choices[:-1])} or {choices[-1]}"
+        return f"{group}{given} chooses it"
     primary = _read(_CONF / "config.yaml")
     usual = {
         f"{group}={choice}"
@@ -33,8 +41,6 @@ def elsewhere(key: str, value: str = "", config_dir: Path | None = None) -> str:
     holders = _holders(leaf, config_dir)
     if key in holders:  # another choice of the same group
         return _who_has(holders[key], key)
-    if key in _GONE:
-        return _GONE[key]
     found = [path for path in _flat(primary) if path.rpartition(".")[2] == leaf]
     found += [path for path, choices in holders.items() if usual & {*choices}]
     if found:

@@ -22,9 +22,23 @@ def renewed_strategy(strategy: Any) -> Any:
     return strategy
 
 
+def with_clip(plain: dict[str, Any]) -> dict[str, Any]:
+    """A stored experiment in which ZeRO's knob `clip` is the choice of `clip` that it was before there were others."""
+    match plain:
+        case {"strategy": {"target": "paceline.strategies.zero.Zero", "knobs": {"clip": longest, **knobs}}}:
+            strategy = {"strategy": plain["strategy"] | {"knobs": knobs}}
+            if longest is None:
+                return plain | strategy
+            chosen = {"name": "norm", "target": "paceline.strategies.exchange.clip.ByNorm", "knobs": {"max": longest}}
+            return plain | strategy | {"clip": chosen}
+    return plain
+
+
 def renewed(sync: Any) -> Any:
     """A stored choice of a sync mode, {name, target, knobs}, as the same choice is stored now."""
     match sync:
+        case {"target": "paceline.strategies.sync.onebit_adam.OneBitAdam", "knobs": {"clip": most, **knobs}}:
+            return sync | {"knobs": knobs | {"most": most}}
         case {"target": str(target)} if target in MOVED:
             return sync | {"target": MOVED[target]}
         case {"name": name, "target": str(target), "knobs": {"mode": mode, **knobs}} if target == _SERVER:

@@ -1,6 +1,7 @@
 """What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from ..compat import checkpointing
 from ..compat.dynamo import without_dynamo
 from ..strategies import Cost, LayoutError, Strategy, Sync
 from ..strategies.base import Traffic, World, payload, state_of
-from ..strategies.exchange.collectives import Collective
+from ..strategies.exchange.clip.base import NORM
+from ..strategies.exchange.collectives import Collective, Fabric
 from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
@@ -233,12 +235,13 @@ def _part_plans(
         activations = _activations(experiment, parts, inputs, targets, device)
     with repeats:
         along = parts.strategy.cost_along(modules, inputs)
+    along, over_axes = _with_norm(parts, along)
     parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
     plans: list[PartPlan] = []
     receivers = parts.strategy.sends_to(modules)
     owned = entries(modules, parts.strategy.mesh)
     for i, (module, saved, own) in enumerate(zip(modules, activations, owned, strict=True)):
-        traffic = added(*(each[i] for each in along.values()))
+        traffic = added(*(each[i] for each in along.values()), over_axes)
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         stated = parts.sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, i))
@@ -271,6 +274,20 @@ def _part_plans(
             )
         )
     return plans
+
+
+def _with_norm(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mapping[str, list[Traffic]], Traffic]:
+    """What a strategy sends by axis, with the sum of a gradient's norm over a replica's workers; and that sum, where it
+    is over several axes at once.
+    """
+    clip, axes = parts.sync.clip, [*parts.strategy.axes]
+    if clip is None or not clip.measures or parts.layout.parts == 1:
+        return along, {}
+    norm = Fabric().traffic(NORM, World(parts.layout.parts))
+    if len(axes) > 1:
+        return along, norm
+    [axis] = axes
+    return {**along, axis: [added(each, norm) for each in along[axis]]}, {}
 
 
 def _activations(

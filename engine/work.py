@@ -198,6 +198,8 @@ def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     samples = partition.total(step) if worker.sync.synchronous else partition.size(step, worker.role.replica)
     samples *= worker.sync.took_step
     took, of_step = job.meter.last, worker.calling.of_step
+    if worker.sync.clip is not None and worker.sync.clip.norm is not None:
+        of_step = {**of_step, "unclipped_norm": worker.sync.clip.norm}
     worker.directory.add(
         Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
     )

@@ -13,6 +13,8 @@ from ..comm import Comm, PeerLostError
 from ..conf.groups import SHOWN
 from ..strategies import Strategy, Sync
 from ..strategies.base import load_state
+from ..strategies.exchange.clip import Counted
+from ..strategies.placements import owned
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
 from .assignment import Assignment
@@ -143,7 +145,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     else:
         module = parts.strategy.split(model)[role.part].to(device)
     module.train()
-    manifest = _begin(assignment, parts, role, module, of_part)
+    manifest = _begin(assignment, parts, role, module, of_part, of_replica)
     if manifest is not None and manifest.callbacks is not None:
         calling.load(manifest.callbacks)
     return Worker(assignment, parts, comm, workers, device, role, module, judged, compute, manifest, resident, calling)
@@ -157,7 +159,9 @@ def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Call
     return tell
 
 
-def _begin(assignment: Assignment, parts: Parts, role: Role, module: nn.Module, of_part: Comm) -> Manifest | None:
+def _begin(
+    assignment: Assignment, parts: Parts, role: Role, module: nn.Module, of_part: Comm, of_replica: Comm | None
+) -> Manifest | None:
     """Hand the part to the sync mode, with all that a checkpoint kept of it; returns the checkpoint's manifest."""
     sync = parts.sync
     manifest = state = None
@@ -169,6 +173,8 @@ def _begin(assignment: Assignment, parts: Parts, role: Role, module: nn.Module, 
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     sync.steps_per_epoch = parts.deal().steps_per_epoch
+    if sync.clip is not None and sync.clip.measures and of_replica is not None and of_replica.size > 1:
+        sync.counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
     sync.prepare(trained, optimizer, of_part)
     if state is not None:
         if sync.synchronous and not (sync.weights_agree and sync.state_agrees):

@@ -15,6 +15,7 @@ from ..comm import Comm
 from .mesh import Mesh
 
 if TYPE_CHECKING:
+    from .exchange.clip import Clip, Counted
     from .pipelining.simulate import Simulation
 
 Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean over the samples
@@ -288,6 +289,8 @@ class Sync(ABC):
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
     backward_passes: int = 1  # of a step; the engine sets it before `memory`
+    clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
+    counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
@@ -315,6 +318,15 @@ class Sync(ABC):
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
         """A backward pass from `roots` comes next; `last`: no other follows in this step."""
+
+    def clip_gradients(self) -> None:
+        """g <- clip(g), of what the parameters have: before a step with it, or a push of it.
+
+        Called once a step, on all workers of a replica. Raises `LayoutError`, or `NotFiniteError`.
+        """
+        if self.clip is not None and self.clip.clips:
+            gradients = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
+            self.clip.apply(gradients, self.comm.board.rank, self.counted)
 
     @abstractmethod
     def update(self) -> None:

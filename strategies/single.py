@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..batches import call
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, World
+from .exchange.clip import Clip
 
 
 class Single(Strategy):
@@ -23,8 +24,12 @@ class Single(Strategy):
 
     max_replicas = 1
 
+    def __init__(self, clip: Clip | None = None) -> None:
+        """`clip`: of the gradient; None for none."""
+        self.clip = clip
+
     def own_sync(self) -> Sync:
-        return LocalUpdate()
+        return LocalUpdate(self.clip)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
@@ -38,7 +43,11 @@ class Single(Strategy):
 class LocalUpdate(Sync):
     """The worker steps alone."""
 
+    def __init__(self, clip: Clip | None = None) -> None:
+        self.clip = clip
+
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:

@@ -35,6 +35,7 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World, payload
 from .errors import LayoutError
+from .exchange.clip import Clip
 from .exchange.collectives import Fabric
 from .external.zero_redundancy import ZeroRedundancy, largest_share
 
@@ -45,9 +46,15 @@ class TorchDDP(Strategy):
     needs_processes = True
 
     def __init__(
-        self, bucket_mb: Annotated[float, Gt(0)] = 25.0, find_unused: bool = False, zero_optimizer: bool = False
+        self,
+        bucket_mb: Annotated[float, Gt(0)] = 25.0,
+        find_unused: bool = False,
+        zero_optimizer: bool = False,
+        clip: Clip | None = None,
     ) -> None:
+        """`clip`: of the mean gradient; None for none."""
         self.bucket_mb, self.find_unused, self.zero_optimizer = bucket_mb, find_unused, zero_optimizer
+        self.clip = clip
 
     def own_sync(self) -> Sync:
         return _DDPUpdate(self)
@@ -88,7 +95,7 @@ class TorchDDP(Strategy):
 
 class _DDPUpdate(Sync):
     def __init__(self, strategy: TorchDDP) -> None:
-        self._strategy = strategy
+        self._strategy, self.clip = strategy, strategy.clip
         self._seen: dict[int, Tensor] = {}  # DDP's buckets, by index
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -120,6 +127,7 @@ class _DDPUpdate(Sync):
         (self._zero.torchs if self._zero else self.optimizer).zero_grad()  # the second may have some alone
 
     def update(self) -> None:
+        self.clip_gradients()
         (self._zero.torchs if self._zero else self.optimizer).step()
 
     def state_dict(self) -> State:

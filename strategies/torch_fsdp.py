@@ -38,7 +38,10 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
+from .exchange.clip import Clip, Shared
+from .exchange.clip.base import NORM
 from .exchange.collectives import Fabric
+from .exchange.collectives.base import added
 from .exchange.elementwise import check_elementwise
 from .exchange.start_alike import start_alike
 from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
@@ -51,12 +54,15 @@ class TorchFSDP(Strategy):
     needs_processes = True
     moves_model = True
 
-    def __init__(self, reshard: bool = True, shard_over: Annotated[int, Ge(2)] | None = None) -> None:
+    def __init__(
+        self, reshard: bool = True, shard_over: Annotated[int, Ge(2)] | None = None, clip: Clip | None = None
+    ) -> None:
         """`reshard`: a block is cut up again after its forward pass; else it stays whole until its backward pass.
 
-        `shard_over`: N, the workers that hold a model together; None for all.
+        `shard_over`: N, the workers that hold a model together; None for all. `clip`: of the mean gradient; None for
+        none.
         """
-        self.reshard, self.shard_over = reshard, shard_over
+        self.reshard, self.shard_over, self.clip = reshard, shard_over, clip
 
     def shards(self, workers: int) -> int:
         """N of these K workers. Raises `LayoutError`."""
@@ -135,7 +141,7 @@ def grouped(model: nn.Module) -> tuple[Group, list[Group]]:
 
 class _FSDPUpdate(Sync):
     def __init__(self, strategy: TorchFSDP) -> None:
-        self._strategy = strategy
+        self._strategy, self.clip = strategy, strategy.clip
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         assert isinstance(comm, ProcessComm)
@@ -165,7 +171,16 @@ class _FSDPUpdate(Sync):
     def update(self) -> None:
         if self.account is not None:
             self.account.end_step()
+        self.clip_gradients()
         self.optimizer.step()
+
+    def clip_gradients(self) -> None:
+        if self.account is None or self.clip is None:
+            super().clip_gradients()
+            return
+        rows = {name: _rows(each.grad) for name, each in self.parameters.items() if each.grad is not None}
+        copies = self.comm.size // self._strategy.shards(self.comm.size)
+        self.clip.apply(rows, self.comm.board.rank, shared=Shared(self.comm, copies))
 
     # -- state: whole, by parameter
 
@@ -210,7 +225,14 @@ class _FSDPUpdate(Sync):
         traffic = {"all_gather": others * gathered, "reduce_scatter": twice * others * reduced}
         if shards < world.replicas:
             traffic |= Fabric().traffic(reduced // shards, World(world.replicas // shards))
+        if strategy.clip is not None and strategy.clip.measures:
+            traffic = added(traffic, Fabric().traffic(NORM, world))
         return Cost(worker=traffic)
+
+
+def _rows(gradient: Tensor) -> Tensor:
+    """Those that this replica has, in the same memory."""
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def _whole(value: Any) -> Any:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -45,6 +45,7 @@ from ..comm.torch_world import torch_world
 from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
 from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
 from .errors import LayoutError
+from .exchange.clip import ByNorm, Clip
 from .exchange.collectives import Fabric
 from .exchange.elementwise import check_elementwise
 from .exchange.start_alike import start_alike
@@ -72,14 +73,14 @@ class Zero(Strategy):
         offload: Literal["none", "optimizer", "all"] = "none",
         precision: Precision = "fp32",
         micro_batches: Annotated[int, Ge(1)] = 1,
-        clip: Annotated[float, Gt(0)] | None = None,
         recompute: bool = False,
         config: str | dict[str, Any] | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`stage`: None is 3 with offload=all, else 2. `micro_batches`: a batch is cut into so many, with gradients
-        accumulated. `clip`: the largest norm of the gradient. `recompute`: keep the inputs of layers only and compute
-        the rest again for backward. `config`: a DeepSpeed JSON file, or what one holds; what it says beside the above
-        is passed on. Raises `LayoutError`.
+        accumulated. `recompute`: keep the inputs of layers only and compute the rest again for backward. `config`: a
+        DeepSpeed JSON file, or what one holds; what it says beside the above is passed on. `clip`: of the mean
+        gradient, which DeepSpeed does; None for none. Raises `LayoutError`.
         """
         if stage is None:
             stage = 3 if offload == "all" else 2
@@ -92,8 +93,14 @@ class Zero(Strategy):
                 f"strategy.offload=all: parameters are cut up at stage 3 only, this is strategy.stage={stage}; choose "
                 "strategy.stage=3 or strategy.offload=optimizer"
             )
+        if clip is not None and clip.clips and not isinstance(clip, ByNorm):
+            raise LayoutError(
+                "clip: DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
+                "strategy=data_parallel"
+            )
         self.stage, self.offload, self.precision = stage, offload, precision
-        self.accumulated, self.clip, self.recompute, self.config = micro_batches, clip, recompute, config
+        self.accumulated, self.recompute, self.config = micro_batches, recompute, config
+        self.longest = clip.max if isinstance(clip, ByNorm) else None  # that a gradient may be
         theirs = read(config) if isinstance(config, str) else config or {}
         self.settings = merged(self._own_settings(), theirs)
         self.bucket = int(self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET))
@@ -114,7 +121,7 @@ class Zero(Strategy):
         own: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": 1,  # DeepSpeed wants a number, and uses it for its own reports only
             "gradient_accumulation_steps": self.accumulated,
-            "gradient_clipping": self.clip or 0.0,  # left out, it would be 1
+            "gradient_clipping": self.longest or 0.0,  # left out, it would be 1
             "zero_optimization": zero,
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
@@ -320,7 +327,7 @@ class _ZeroUpdate(Sync):
         replicas = world.replicas
         norm = 4  # of the gradient, in fp32
         if strategy.stage == 0:
-            clips = strategy.clip is not None and strategy.precision == "fp32"
+            clips = strategy.longest is not None and strategy.precision == "fp32"
             return Cost(worker=Fabric().traffic(width * psi + (norm if clips else 0), world))
         passes = strategy.accumulated if strategy.stage == 2 else 1
         overflow = 0 if strategy.precision == "fp32" else 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from ..batches import Samples
 from ..engine import given
@@ -139,6 +140,7 @@ class _Verifier:
                         for step, numbers in enumerate(taken)
                     ],
                     lambda step: seed_for(experiment.seed, step, 0, device),
+                    _clipping(experiment),
                 ),
                 self.tolerance,
                 precision,
@@ -151,6 +153,19 @@ def _batch(split: Readable, numbers: Tensor, drawn: int, device: torch.device) -
     taken = split.take(numbers, drawn)
     weights = None if taken.weights is None else of_mean_one(taken.weights, taken.weights)
     return taken.inputs.to(device), weighted(taken.targets, weights).to(device)
+
+
+def _clipping(experiment: Experiment) -> Callable[[nn.Module], object]:
+    """torch's own. Raises `ConfigError` for a rule of the user's."""
+    chosen = experiment.choice("clip")
+    match chosen.target.rpartition(".")[2], chosen.knobs:
+        case "Unclipped", _:
+            return lambda model: None
+        case "ByNorm", {"max": float() | int() as most}:
+            return lambda model: clip_grad_norm_(model.parameters(), most)
+        case "ByValue", {"max": float() | int() as most}:
+            return lambda model: clip_grad_value_(model.parameters(), most)
+    raise ConfigError(f"clip={chosen.name}: torch has no such rule to verify it with; choose clip=none, norm or value")
 
 
 def _begin(experiment: Experiment, parts: Parts) -> nn.Module:

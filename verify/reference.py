@@ -71,6 +71,7 @@ class Setting:
     make_model: Callable[[], nn.Module]  # with the weights that training begins with
     batches: Sequence[tuple[Samples, Samples]]
     seed_step: Callable[[int], None]
+    clip: Callable[[nn.Module], object]  # of the gradients that a model's parameters have
 
 
 def refer(setting: Setting, stated: float | None, precision: str = "fp32") -> Reference:
@@ -114,6 +115,7 @@ def _train(
         optimizer.zero_grad()
         loss = _loss(setting, model, batch, dtype) if narrow is None else _narrow_loss(setting, model, batch, narrow)
         loss.backward()
+        setting.clip(model)
         optimizer.step()
         found.losses.append(loss.item())
         found.gradients.append({name: _gradient(p) for name, p in model.named_parameters() if p.requires_grad})

@@ -17,7 +17,7 @@ from ..tracking.files import UnusableFileError, parse_yaml, read_text
 from .knobs import variants
 
 SERIAL_SYNC, PLAIN = "bsp", "data_parallel"  # with which all strategies, and all sync modes, are tried
-LIES = "attack"  # a group whose choices are wrong on purpose
+NO_WAYS = ("attack", "clip")  # groups whose choices are wrong on purpose, or are of serial training, too
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _all(
 
 
 def _given() -> list[Any]:
-    return [group for group in GROUPS if group.given and group.name != LIES]
+    return [group for group in GROUPS if group.given and group.name not in NO_WAYS]
 
 
 OWN = {  # keys that each way sets for itself -> what to give instead
@@ -107,7 +107,7 @@ def check_keys(overrides: Sequence[str]) -> None:
         group = key.partition(".")[0]
         if instead := OWN.get(key) or OWN.get(group):
             raise ConfigError(f"{text}: paceline verify tries every one; {instead} says which, or how many")
-        if group in [each.name for each in GROUPS if each.given]:
+        if group in [each.name for each in GROUPS if each.given and each.name != "clip"]:
             raise ConfigError(f"{text}: paceline verify tries every one; --only {group} says that these are wanted")
 
 

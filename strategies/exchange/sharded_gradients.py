@@ -243,6 +243,10 @@ class ShardedGradients:
         for i, piece in self._pieces.items():
             piece.weight.grad = None if i in unused else piece.gradient
 
+    def gradients(self) -> dict[int, Tensor]:
+        """Once they have landed: what the optimizer steps with here, by the parameter's number."""
+        return {i: piece.weight.grad for i, piece in self._pieces.items() if piece.weight.grad is not None}
+
     def all_gather(self) -> None:
         """After the optimizer's step: everyone's w_r."""
         with self._comm.timeline.named("weights"):

@@ -48,6 +48,7 @@ from ..base import Batch, Cost, Measures, State, Sync, Trial, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, held
+from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.rank_order import RankOrderedSum
@@ -78,11 +79,15 @@ class BackupWorkers(Sync):
     steps_on_workers = False
     max_parts = 1  # the parts of one replica could be given different versions
 
-    def __init__(self, backups: Annotated[int, Ge(0)] = 1, compress: Compressor | None = None) -> None:
-        """`backups`: b, the replicas that a step does not wait for. `compress`: of pushes; None for no compression."""
-        self.backups, self.compress = backups, compress or Dense()
+    def __init__(
+        self, backups: Annotated[int, Ge(0)] = 1, compress: Compressor | None = None, clip: Clip | None = None
+    ) -> None:
+        """`backups`: b, the replicas that a step does not wait for. `compress`: of pushes; None for no compression.
+        `clip`: of a gradient before it is pushed; None for none.
+        """
+        self.backups, self.compress, self.clip = backups, compress or Dense(), clip
         self.survives = backups > 0
-        self.exact = self.compress.lossless
+        self.exact = self.compress.lossless and (clip is None or not clip.clips)
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -123,6 +128,7 @@ class BackupWorkers(Sync):
 
     def update(self) -> None:
         if self._share > 0:
+            self.clip_gradients()
             for gradient, parameter in zip(self._gradients, self._params, strict=True):
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
             with self.comm.timeline.named("push"):

@@ -49,6 +49,8 @@ from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import Bucket, allocate, grouped
 from ..exchange.channel import Channel, check_adds_up, held, notes_on_sums, of_sums
+from ..exchange.clip import Clip, Shared
+from ..exchange.clip.base import NORM
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from ..exchange.compress import Compressor, Dense, Vector, vector_of
@@ -64,9 +66,9 @@ SHARE = 8  # bytes: a float64
 class NaiveBSP(Sync):
     """One blocking all-reduce for each parameter after backward."""
 
-    def __init__(self, collective: Collective | None = None) -> None:
-        """`collective`: None for the fabric's."""
-        self.collective = collective or Fabric()
+    def __init__(self, collective: Collective | None = None, clip: Clip | None = None) -> None:
+        """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none."""
+        self.collective, self.clip = collective or Fabric(), clip
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -85,6 +87,7 @@ class NaiveBSP(Sync):
                 parameter.grad.mul_(self._share)
                 with self.comm.timeline.named("gradient"):
                     self.collective.all_reduce(parameter.grad, self.comm).wait()
+        self.clip_gradients()
         self.optimizer.step()
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
@@ -104,16 +107,18 @@ class BSP(Sync):
         collective: Collective | None = None,
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`find_unused`: walk the graph before backward, so that the bucket of an unused parameter need not wait for
         the end of backward, and leave alone what no replica used (no weight decay, no momentum: as in serial training).
         `shard`: what replicas share out instead of each holding it whole; see exchange/sharded_gradients.py.
         `compress`: None for no compression. `collective`: None for the fabric's. `aggregate`, `attack`: None for the
-        mean, and for nobody. Raises `LayoutError`.
+        mean, and for nobody. `clip`: of what all step with, the mean or what the rule makes; None for none. Raises
+        `LayoutError`.
         """
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
         self.find_unused, self.shard = find_unused, shard
-        self.compress, self.collective = compress or Dense(), collective or Fabric()
+        self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         check_adds_up(self.compress, self.collective)
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.states_cost = self.compress.steady
@@ -226,9 +231,18 @@ class BSP(Sync):
             for bucket in self._buckets:
                 for i in bucket.parameters:
                     self._params[i].grad = None if i in unused else bucket.views[i]
+        self.clip_gradients()
         self.optimizer.step()
         if self._shards is not None:
             self._shards.all_gather()
+
+    def clip_gradients(self) -> None:
+        if self._shards is None or self.clip is None:
+            super().clip_gradients()
+            return
+        names = list(self.parameters)
+        pieces = {names[i]: gradient for i, gradient in self._shards.gradients().items()}
+        self.clip.apply(pieces, self.comm.board.rank, self.counted, Shared(self.comm))
 
     def gradients(self) -> dict[str, Tensor] | None:
         return super().gradients() if self.shard == "none" else None  # else in shares
@@ -288,7 +302,8 @@ class BSP(Sync):
             traffic = {"send": (replicas - 1) * self.compress.nbytes(buckets[0]), "all_gather": (replicas - 1) * SHARE}
             return Cost(worker=added(traffic, found), buffers=own + replicas * size if replicas > 1 else 0)
         layout = self._layout(parameters, replicas)
-        return Cost(worker={**layout.traffic(), **found}, buffers=layout.buffers())
+        norm = Fabric().traffic(NORM, world) if self.clip is not None and self.clip.measures else {}
+        return Cost(worker=added(layout.traffic(), found, norm), buffers=layout.buffers())
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         own = self.joining.notes(self.compress, world.replicas) if world.replicas > 1 else []

@@ -51,6 +51,7 @@ from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
+from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
@@ -78,11 +79,13 @@ class Downpour(Sync):
         compress: Compressor | None = None,
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`push`, `fetch`: n_push and n_fetch, in steps. `rate`: of a push.
 
         `lock`: each server has weights of its own; else all have the same. `compress`: of pushes; None for no
-        compression. `aggregate`, `attack`: None for the mean, and for nobody. Raises `LayoutError`.
+        compression. `aggregate`, `attack`: None for the mean, and for nobody. `clip`: of each gradient, before it
+        is accrued; None for none. Raises `LayoutError`.
         """
         self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
         self.takes_share = rate == "share"
@@ -92,7 +95,8 @@ class Downpour(Sync):
         self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.joining.check_one_at_a_time()
-        self.exact = self.compress.lossless and self.joining.plain
+        self.clip = clip
+        self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
         self.serial_alone = push == 1  # what is kept back is not stepped with yet
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -139,6 +143,7 @@ class Downpour(Sync):
     def update(self) -> None:
         if self._share == 0:
             return
+        self.clip_gradients()
         self._worker.accrue(self._share)  # a <- a + g
         t = self._worker.steps
         if t % self.n_fetch != 0:

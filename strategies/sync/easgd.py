@@ -34,6 +34,7 @@ from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ..exchange.clip import Clip
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import times
 from ..exchange.compress import Compressor, Dense, vector_of
@@ -55,9 +56,12 @@ class EASGD(Sync):
         nesterov: bool = False,
         compress: Compressor | None = None,
         collective: Collective | None = None,
+        clip: Clip | None = None,
     ) -> None:
-        """`compress`, `collective`: of pulls; None for no compression, and for the fabric's. Raises `LayoutError`."""
-        self.rho, self.period, self.nesterov = rho, period, nesterov
+        """`compress`, `collective`: of pulls; None for no compression, and for the fabric's. `clip`: of a replica's own
+        gradient; None for none. Raises `LayoutError`.
+        """
+        self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
@@ -89,6 +93,7 @@ class EASGD(Sync):
                 self._work = self._channel.all_reduce("pull", self._pulls.copy_(self._replica.pull))
 
     def update(self) -> None:
+        self.clip_gradients()
         if self._is_due:
             self._replica.step()
             self._work.wait()

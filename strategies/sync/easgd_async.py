@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Cost, Measures, State, Sync, World, payload
 from ..exchange.buckets import views_of
+from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype
 from ..exchange.serving import Serving
 from ..exchange.springs import Replica, check_springs
@@ -59,8 +60,10 @@ class AsyncEASGD(Sync):
         rho: Annotated[float, Gt(0)] | None = None,
         period: Annotated[int, Ge(1)] = 4,
         nesterov: bool = False,
+        clip: Clip | None = None,
     ) -> None:
-        self.rho, self.period, self.nesterov = rho, period, nesterov
+        """`clip`: of a replica's own gradient; None for none."""
+        self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)
@@ -79,6 +82,7 @@ class AsyncEASGD(Sync):
     # -- a replica
 
     def update(self) -> None:
+        self.clip_gradients()
         self._t += 1
         if self._t % self.period == 0:
             x = self._replica.position()

@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from ...comm import Comm, Work
 from ..base import Batch, Cost, State, Sync, Trial, World, payload
 from ..exchange.buckets import views_of
+from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype
 from ..exchange.springs import Replica, check_springs
 from ..exchange.start_alike import start_alike
@@ -45,8 +46,10 @@ class RoundRobinEASGD(Sync):
         rho: Annotated[float, Gt(0)] | None = None,
         period: Annotated[int, Ge(1)] = 1,
         nesterov: bool = False,
+        clip: Clip | None = None,
     ) -> None:
-        self.rho, self.period, self.nesterov = rho, period, nesterov
+        """`clip`: of a replica's own gradient; None for none."""
+        self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)
@@ -85,6 +88,7 @@ class RoundRobinEASGD(Sync):
                 self._work = self.comm.irecv(self._centre, self._holder)
 
     def update(self) -> None:
+        self.clip_gradients()
         if self._work is not None:
             self._work.wait()
         if self._is_due and self.comm.rank == self._turn:

@@ -62,6 +62,7 @@ from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences, held
+from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
@@ -97,12 +98,14 @@ class FedAvg(Sync):
         compress: Compressor | None = None,
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
+        `clip`: of a client's own gradient; None for none.
         """
-        self.joining = Joining(aggregate, attack)
+        self.joining, self.clip = Joining(aggregate, attack), clip
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         self.compress = compress or Dense()
@@ -153,6 +156,7 @@ class FedAvg(Sync):
         self._seen += batch.size
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
         if self._ends_round:
             self._deliver()

@@ -53,6 +53,7 @@ from ..base import Cost, Measures, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences
+from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import as_bytes, check_one_dtype, flatten
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
@@ -74,13 +75,16 @@ class Gossip(Sync):
         seed: Annotated[int, Ge(0)] = 0,
         consensus_step: Annotated[float, Gt(0), Le(1)] = 1.0,
         compress: Compressor | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`period`: steps between two rounds of mixing. `seed`: of the matchings. `consensus_step`: gamma, with
-        `compress`; None for no compression. Raises `LayoutError`.
+        `compress`; None for no compression. `clip`: of a replica's own gradient; None for none.
+
+        Raises `LayoutError`.
         """
         self.topology: Topology = topology
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
-        self.compress = compress or Dense()
+        self.compress, self.clip = compress or Dense(), clip
         check_differences(self.compress)
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
         if not isinstance(self.compress, Dense) and topology not in STAYS:
@@ -109,6 +113,7 @@ class Gossip(Sync):
         self._finished = False
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:

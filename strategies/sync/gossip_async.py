@@ -51,6 +51,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 
@@ -73,10 +74,16 @@ class AsyncGossip(Sync):
     survives = True
 
     def __init__(
-        self, period: Annotated[int, Ge(1)] = 1, conserve: bool = False, seed: Annotated[int, Ge(0)] = 0
+        self,
+        period: Annotated[int, Ge(1)] = 1,
+        conserve: bool = False,
+        seed: Annotated[int, Ge(0)] = 0,
+        clip: Clip | None = None,
     ) -> None:
-        """`period`: steps between two pushes. `conserve`: sum-weights. `seed`: of the draws of whom to push to."""
-        self.period, self.conserve, self.seed = period, conserve, seed
+        """`period`: steps between two pushes. `conserve`: sum-weights. `seed`: of the draws of whom to push to.
+        `clip`: of a replica's own gradient; None for none.
+        """
+        self.period, self.conserve, self.seed, self.clip = period, conserve, seed, clip
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -99,6 +106,7 @@ class AsyncGossip(Sync):
                 self._take(sender)
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
         self._t += 1
         if self._t % self.period == 0 and (peer := self._draw()) is not None:

@@ -50,6 +50,7 @@ from ...comm.errors import FabricError
 from ..base import Batch, Cost, Measures, Sync, Trial, World
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
+from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import isend_to, recv_from, wait_for
 
@@ -65,9 +66,11 @@ class Hogwild(Sync):
         "the replicas of each stage share that stage's weights in memory; a step may see the stages at different times"
     )
 
-    def __init__(self, lock: Literal["none", "update", "step"] = "none") -> None:
-        """`lock`: what only one worker does at a time."""
-        self.lock = lock
+    def __init__(self, lock: Literal["none", "update", "step"] = "none", clip: Clip | None = None) -> None:
+        """`lock`: what only one worker does at a time. `clip`: of a replica's own gradient, where that is dense; None
+        for none.
+        """
+        self.lock, self.clip = lock, clip
         self.max_parts = 1 if lock == "step" else None  # parts wait for each other within a step
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -98,6 +101,8 @@ class Hogwild(Sync):
 
     def update(self) -> None:
         with self._held:
+            if self._has_samples:
+                self.clip_gradients()  # before the lock is held: the parts of a replica wait for one another
             if self.lock == "update":
                 self._held.enter_context(self._mutex)
             if self._has_samples:

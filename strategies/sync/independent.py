@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, Trial, World
+from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.start_alike import start_alike
 from ..exchange.survivors import mean_of_living
@@ -41,6 +42,10 @@ class Independent(Sync):
     weights_agree = False
     survives = True
 
+    def __init__(self, clip: Clip | None = None) -> None:
+        """`clip`: of a replica's own gradient; None for none."""
+        self.clip = clip
+
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "independent")  # w_i
@@ -52,6 +57,7 @@ class Independent(Sync):
         self._samples += batch.size
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
 
     def finish(self) -> None:

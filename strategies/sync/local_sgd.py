@@ -54,6 +54,7 @@ from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ..exchange.clip import Clip
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense, vector_of
@@ -77,11 +78,13 @@ class LocalSGD(Sync):
         outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0,
         compress: Compressor | None = None,
         collective: Collective | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`period`: H. `average_state`: keys of what the optimizer keeps for a parameter. `outer_lr`, `outer_momentum`:
-        nu and mu. `compress`: None for no compression. `collective`: None for the fabric's. Raises `LayoutError`.
+        nu and mu. `compress`: None for no compression. `collective`: None for the fabric's. `clip`: of a replica's own
+        gradient, before the switch of the mean; None for none. Raises `LayoutError`.
         """
-        self.compress, self.collective = compress or Dense(), collective or Fabric()
+        self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         self.entrywise = self.compress.entrywise
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
@@ -105,8 +108,9 @@ class LocalSGD(Sync):
         self._params = list(parameters.values())
         self._weights = flatten(self._params, "local_sgd")  # w_i
         start_alike(parameters, comm)
-        self._before_switch = BSP(collective=self.collective) if self.switch_step > 0 else None
+        self._before_switch = BSP(collective=self.collective, clip=self.clip) if self.switch_step > 0 else None
         if self._before_switch is not None:
+            self._before_switch.counted = self.counted
             self._before_switch.prepare(parameters, optimizer, comm)
         self._channel = Channel(self.compress, comm, {"way": vector_of(self._params)}, self.collective)
         whole = isinstance(self.compress, Dense) or comm.size == 1
@@ -142,6 +146,7 @@ class LocalSGD(Sync):
             if self._outer is not None:
                 self._outer[0].copy_(self._weights)
         else:
+            self.clip_gradients()
             self.optimizer.step()
         self._t += 1
         if self._t > self.switch_step and (self._t - self.switch_step) % self.period == 0:

@@ -45,6 +45,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Cost, Measures, State, Sync, World, payload
 from ..exchange.buckets import views_of
+from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.start_alike import start_alike
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
@@ -65,9 +66,12 @@ class NoLoCo(Sync):
         outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.5,
         pull: Annotated[float, Ge(0)] = 0.7,
         seed: Annotated[int, Ge(0)] = 0,
+        clip: Clip | None = None,
     ) -> None:
-        """`outer_lr`, `outer_momentum`, `pull`: beta, alpha and gamma. `seed`: of the pairs."""
-        self.period, self.seed = period, seed
+        """`outer_lr`, `outer_momentum`, `pull`: beta, alpha and gamma. `seed`: of the pairs. `clip`: of a replica's own
+        gradient; None for none.
+        """
+        self.period, self.seed, self.clip = period, seed, clip
         self.outer_lr, self.outer_momentum, self.pull = outer_lr, outer_momentum, pull
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -83,6 +87,7 @@ class NoLoCo(Sync):
         self._finished = False
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
         self._t += 1
         if self._t % self.period == 0:

@@ -15,7 +15,7 @@ Deviations from the paper: there is no server, so that sums are not compressed a
 message to all others. Adam's bias corrections go on, v's as it was at the end of the warm-up; the paper has none, and
 then the first step after the warm-up would have another length. A sign moves every entry, also one whose gradient is
 always 0, and the step divides by a v that is next to nothing. So an entry that had no gradient in the warm-up, v = 0,
-is left alone, and no m is taken to be larger than `clip` sqrt(v): Adam's own steps are hardly ever longer than eta.
+is left alone, and no m is taken to be larger than `most` sqrt(v): Adam's own steps are hardly ever longer than eta.
 
 Replicas stay bit-identical; what a replica has left out is its own. One replica alone sends nothing, and is Adam.
 
@@ -58,11 +58,11 @@ class OneBitAdam(Sync):
     def __init__(
         self,
         warmup: Annotated[int, Ge(1)] = 20,
-        clip: Annotated[float, Gt(0)] = 1.0,
+        most: Annotated[float, Gt(0)] = 1.0,
         collective: Collective | None = None,
     ) -> None:
-        """`warmup`: T_w, steps. `clip`: the most that m may be, in sqrt(v). `collective`: None for the fabric's."""
-        self.warmup, self.clip, self.collective = warmup, clip, collective or Fabric()
+        """`warmup`: T_w, steps. `most`: what m may be at most, in sqrt(v). `collective`: None for the fabric's."""
+        self.warmup, self.most, self.collective = warmup, most, collective or Fabric()
         self._rule = EFSignSGD()
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -127,7 +127,7 @@ class OneBitAdam(Sync):
         m, v = state["exp_avg"], state["exp_avg_sq"]
         root = (v / (1 - beta2**self.warmup)).sqrt_()
         m.copy_(total)
-        bound = root * (self.clip * (1 - beta1 ** (self._t + 1)))
+        bound = root * (self.most * (1 - beta1 ** (self._t + 1)))
         step = torch.minimum(torch.maximum(m, -bound), bound)  # 0 where v is
         x.addcdiv_(step, root.add_(options["eps"]), value=-options["lr"] / (1 - beta1 ** (self._t + 1)))
 

@@ -48,6 +48,7 @@ from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.channel import check_differences
+from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
@@ -70,9 +71,10 @@ class ParameterServer(Sync):
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
         compress_answers: bool = False,
+        clip: Clip | None = None,
     ) -> None:
         """`compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
-        `compress_answers`: those of servers, too.
+        `compress_answers`: those of servers, too. `clip`: of a gradient before it is pushed; None for none.
 
         Raises `LayoutError`.
         """
@@ -89,7 +91,8 @@ class ParameterServer(Sync):
         self.joining = Joining(aggregate, attack)
         self.joining.check_pieces(servers)
         self.max_parts = None if self.joining.aggregate.coordinatewise else 1
-        self.exact = self.compress.lossless and self.joining.plain
+        self.clip = clip
+        self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -125,6 +128,7 @@ class ParameterServer(Sync):
 
     def update(self) -> None:
         if self._share > 0:
+            self.clip_gradients()
             self._worker.accrue(self._share)
             self._worker.push()
         else:

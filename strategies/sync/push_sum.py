@@ -42,6 +42,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Cost, Measures, State, Sync, World, payload
 from ..exchange.buckets import views_of
+from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ..exchange.topology import Topology, neighbours, out_degree
@@ -60,10 +61,13 @@ class PushSum(Sync):
         topology: Literal["exponential", "one_peer_exponential", "one_peer_and_random"] = "one_peer_exponential",
         period: Annotated[int, Ge(1)] = 1,
         seed: Annotated[int, Ge(0)] = 0,
+        clip: Clip | None = None,
     ) -> None:
-        """`period`: steps between two rounds of mixing. `seed`: of what one_peer_and_random draws."""
+        """`period`: steps between two rounds of mixing. `seed`: of what one_peer_and_random draws. `clip`: of a
+        replica's own gradient; None for none.
+        """
         self.topology: Topology = topology
-        self.period, self.seed = period, seed
+        self.period, self.seed, self.clip = period, seed, clip
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -78,6 +82,7 @@ class PushSum(Sync):
 
     def update(self) -> None:
         self._t += 1
+        self.clip_gradients()
         if self.comm.size == 1:
             self.optimizer.step()  # x is z
             return

@@ -35,6 +35,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Cost, State, Sync, World
 from ..exchange.buckets import views_of
+from ..exchange.clip import Clip
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import times
 from ..exchange.flat import check_one_dtype, flatten
@@ -53,9 +54,12 @@ class Sparta(Sync):
         period: Annotated[int, Ge(1)] = 1,
         seed: Annotated[int, Ge(0)] = 0,
         collective: Collective | None = None,
+        clip: Clip | None = None,
     ) -> None:
-        """`share`: p. `period`: steps between two rounds. `seed`: of the draws. `collective`: None for the fabric's."""
-        self.share, self.period, self.seed = share, period, seed
+        """`share`: p. `period`: steps between two rounds. `seed`: of the draws. `collective`: None for the fabric's.
+        `clip`: of a replica's own gradient; None for none.
+        """
+        self.share, self.period, self.seed, self.clip = share, period, seed, clip
         self.collective = collective or Fabric()
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -71,6 +75,7 @@ class Sparta(Sync):
         return max(1, round(self.share * n))
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:

@@ -56,6 +56,7 @@ from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
+from ..exchange.clip import Clip
 from ..exchange.clocks import Clocks
 from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
@@ -92,11 +93,12 @@ class SSP(Sync):
         compress: Compressor | None = None,
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`staleness`: s, in steps; None for no bound. `rate`: of a push, where each is a step of its own.
 
         `compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
-        Raises `LayoutError`.
+        `clip`: of a gradient before it is pushed; None for none. Raises `LayoutError`.
         """
         self.bound = inf if staleness is None else staleness  # s
         self.takes_share, self.servers = rate == "share", servers
@@ -108,7 +110,8 @@ class SSP(Sync):
             self.joining.check_one_at_a_time()
         self.joining.check_pieces(servers)
         self.max_parts = None if self.joining.aggregate.coordinatewise else 1
-        self.exact = self.compress.lossless and self.joining.plain
+        self.clip = clip
+        self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -140,6 +143,7 @@ class SSP(Sync):
 
     def update(self) -> None:
         if self._share > 0:
+            self.clip_gradients()
             self._worker.accrue(self._share)
             self._worker.push()
         elif self.bound < inf:

@@ -49,6 +49,7 @@ from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ..exchange.clip import Clip
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import times
 from ..exchange.compress import Compressor, Dense, Vector, vector_of
@@ -97,11 +98,13 @@ class StreamingDiLoCo(Sync):
         pattern: Pattern = "strided",
         compress: Compressor | None = None,
         collective: Collective | None = None,
+        clip: Clip | None = None,
     ) -> None:
         """`period`: H. `fragments`: P. `delay`: tau. `local_share`: alpha. `outer_lr`, `outer_momentum`: nu and mu.
-        `compress`: None for no compression. `collective`: None for the fabric's. Raises `LayoutError`.
+        `compress`: None for no compression. `collective`: None for the fabric's. `clip`: of a replica's own gradient;
+        None for none. Raises `LayoutError`.
         """
-        self.compress, self.collective = compress or Dense(), collective or Fabric()
+        self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
@@ -152,6 +155,7 @@ class StreamingDiLoCo(Sync):
             fragment.all += batch.total
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
         self._t += 1
         for fragment in self._fragments:

@@ -130,13 +130,13 @@ def of(question: Question, ground: Ground) -> Iterator[Candidate]:
 
 
 def test_what_is_typed_is_kept(ground: Ground) -> None:
-    fixed = ask([*EIGHT, "strategy=zero", "strategy.stage=3", "strategy.clip=1.0"])
+    fixed = ask([*EIGHT, "strategy=zero", "strategy.stage=3", "clip=norm"])
     allowed = [way for way in of(fixed, ground) if fixed.allows(dict(way.settings))]
     assert allowed
     for way in allowed:
         experiment = compose(overrides_of(fixed, way))
         assert experiment.strategy.name == "zero"
-        assert experiment.strategy.knobs["stage"] == 3 and experiment.strategy.knobs["clip"] == 1.0
+        assert experiment.strategy.knobs["stage"] == 3 and experiment.choice("clip").name == "norm"
 
 
 def test_every_command_composes_to_its_settings(searched: Searched, ground: Ground) -> None:

@@ -63,7 +63,7 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         ),
         ("partition.nosuch=2", "partition.nosuch: there is no such key", "partition has none"),
         ("strategy.nosuch=2", "strategy.nosuch: there is no such key", "valid: strategy.batch_norm"),
-        ("optimizer.clip=1", "optimizer.clip: there is no such key", "strategy=zero has strategy.clip"),
+        ("optimizer.clip=1", "optimizer.clip: there is no such key", "clip=none, norm or value chooses it"),
         ("precision=bf16", "precision: there is no such key", "strategy=zero has strategy.precision"),
         ("network=infiniband", "network: there is no such key", "hardware/network=infiniband chooses it"),
         ("workers=4", "workers: there is no such key", "it is hardware.workers=4"),

@@ -62,6 +62,20 @@ def test_a_pipelines_cuts_are_its_cut(cuts, cut):
     assert overrides_of(then) == now
 
 
+def test_one_bit_adams_clip_is_its_most_and_zeros_clip_is_the_choice_of_that_name():
+    now = ["sync=onebit_adam", "sync.most=0.5"]
+    plain = compose(now).model_dump()
+    knobs = {knob: value for knob, value in plain["sync"]["knobs"].items() if knob != "most"}
+    then = plain | {"sync": plain["sync"] | {"knobs": knobs | {"clip": 0.5}}}
+    assert from_plain(then) == compose(now)
+    for longest, now in ((None, ["strategy=zero"]), (0.5, ["strategy=zero", "clip=norm", "clip.max=0.5"])):
+        plain = compose(now).model_dump()
+        old = plain["strategy"] | {"knobs": plain["strategy"]["knobs"] | {"clip": longest}}
+        then = {group: choice for group, choice in plain.items() if group != "clip"} | {"strategy": old}
+        assert from_plain(then) == compose(now)
+        assert overrides_of(then) == now
+
+
 def test_a_users_own_choice_of_a_class_that_was_moved_keeps_its_name():
     assert from_plain(stored("mine", SERVER, ASP)).sync.name == "mine"
 

@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from paceline.comm import Comm
 from paceline.strategies import Batch, Strategy, Sync
+from paceline.strategies.exchange.clip import Counted
+from paceline.strategies.placements import owned
 from paceline.strategies.state import from_bytes
 
 FEATURES, CLASSES = 6, 4
@@ -228,6 +230,9 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         if state is not None:
             module.load_state_dict(state["weights"])
         optimizer = case.optimizer(module.parameters())
+        if of_replica is not None and strategy.parts > 1:
+            looks = strategy.split(case.start().to("meta"))
+            sync.counted = Counted(of_replica, frozenset(owned(looks, strategy.mesh)[part]))
         sync.prepare(dict(module.named_parameters()), optimizer, of_part)
         if state is not None:
             if sync.synchronous and not (sync.weights_agree and sync.state_agrees):

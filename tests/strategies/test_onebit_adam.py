@@ -155,7 +155,7 @@ def test_bytes_after_the_warm_up_are_those_that_it_states(fabric):
         ((), r"sync=onebit_adam: compresses Adam's momentum, and SGD is another optimizer or .*choose optimizer=adam"),
         (("optimizer=adam", "+optimizer.amsgrad=true"), "has amsgrad or maximize"),
         (("optimizer=adam", "sync.warmup=0"), "sync.warmup=0: must be greater than or equal to 1"),
-        (("optimizer=adam", "sync.clip=0"), "sync.clip=0.*: must be greater than 0"),
+        (("optimizer=adam", "sync.most=0"), "sync.most=0.*: must be greater than 0"),
         (("optimizer=adam", "compress=topk"), "compress=topk: sync=onebit_adam has no use for it"),
     ],
 )

@@ -122,10 +122,10 @@ def test_resumed_with_offload_is_uninterrupted_within_rounding(fork_server, tmp_
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(["strategy.stage=0", "strategy.clip=0.5"], marks=slow),
+        pytest.param(["strategy.stage=0", "clip=norm", "clip.max=0.5"], marks=slow),
         pytest.param(["strategy.stage=2", "strategy.precision=bf16", "strategy.micro_batches=2"], marks=slow),
-        pytest.param(["strategy.stage=1", "strategy.clip=0.5", "strategy.micro_batches=2"], marks=slow),
-        pytest.param(["strategy.stage=0", "strategy.precision=bf16", "strategy.clip=0.5"], marks=slow),
+        pytest.param(["strategy.stage=1", "clip=norm", "clip.max=0.5", "strategy.micro_batches=2"], marks=slow),
+        pytest.param(["strategy.stage=0", "strategy.precision=bf16", "clip=norm", "clip.max=0.5"], marks=slow),
         pytest.param(["strategy.stage=2", "hardware.workers=3"], marks=slow),
         pytest.param(["strategy.stage=1", "strategy.offload=optimizer"], marks=[slow, needs_compiler]),
     ],
@@ -244,7 +244,7 @@ def test_a_run_keeps_what_its_file_of_settings_held(tmp_path):
     "theirs, says",
     [
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3 there and 2 by strategy.stage"),
-        ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0 there and 0.0 by strategy.clip"),
+        ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0 there and 0.0 by clip.max"),
         ({"bf16": {"enabled": True}}, "bf16.enabled is true there and false by strategy.precision"),
         ({"zero_optimization": True}, "zero_optimization=true: must be a JSON object"),
         ({"zero_optimization": None}, "zero_optimization=null: must be a JSON object"),
