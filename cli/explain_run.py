@@ -34,6 +34,7 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
     from ..engine.changes import Shares, changes, step_of
     from ..engine.errors import ConfigError
     from ..engine.overrides import overrides_of
+    from ..strategies import LayoutError
     from ..tracking.drawn import memory, steps
     from ..tracking.figures.facts import finite, section
     from ..tracking.prediction import prediction_of
@@ -49,10 +50,12 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
     mfu, no_mfu, found, no_changes = None, "", [], ""
     try:
         overrides = overrides_of(run.config)
-    except (ConfigError, KeyError, TypeError, AttributeError):
-        no_mfu = no_changes = "its configuration is not one of this version's, or not known"
-    else:
         foreseen, no_mfu = step_of(overrides, allowed)
+    except (KeyError, TypeError, AttributeError):
+        no_mfu = no_changes = "its configuration is not one of this version's, or not known"
+    except (ConfigError, LayoutError) as error:
+        no_mfu = no_changes = str(error)
+    else:
         if foreseen is not None and foreseen.flops and foreseen.peak and parts["median"]:
             mfu = foreseen.flops / (parts["median"] * foreseen.workers * foreseen.peak)
         elif foreseen is not None:

@@ -200,16 +200,16 @@ def _configuration(run: "RunData", overrides: list[str] | None) -> str:
     from ..tracking.visible import visible
 
     if overrides is not None:
-        return visible(f"as typed: {_command(overrides)}")
+        return visible(f"as typed: {_command(run, overrides)}")
     chosen = [[f"  {key}", str(value)] for key, value in sorted(configured(run).items())]
     lines = [visible(line) for line in aligned(chosen, numbers_from=2)] if chosen else []
     return "\n".join(["configuration, which is not one of this version's:", *lines] if lines else [])
 
 
-def _command(overrides: list[str]) -> str:
-    from ..engine.repeat import quoted
+def _command(run: "RunData", overrides: list[str]) -> str:
+    from ..engine.repeat import allowing, packages_of, quoted
 
-    return quoted(["paceline", "train", *overrides])
+    return quoted(["paceline", "train", *overrides, *allowing(packages_of(run.config))])
 
 
 def _curves(run: "RunData", blocks: bool) -> str:
@@ -293,7 +293,7 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         counted = "epochs" if run.config.get("steps") is None else "steps"
         more = f" {counted}=MORE" if run.summary.get("status") == "completed" else ""
         return "go on", visible(f"paceline train --resume {shlex.quote(name)}{more}")
-    return None if overrides is None else ("repeat", visible(_command(overrides)))
+    return None if overrides is None else ("repeat", visible(_command(run, overrides)))
 
 
 def _checkpoints(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from ..cost.predicted import NotPredicted, PredictedStep
 from ..strategies import LayoutError
 from .errors import ConfigError
-from .repeat import quoted
+from .repeat import allowing, quoted
 from .session import Prepared, prepare
 
 LEAST = 1.01  # a change that makes less of it is not told
@@ -57,7 +57,7 @@ def _by_prediction(overrides: Sequence[str], allowed: Sequence[str], base: Predi
         speedup = (step.samples / step.seconds) / (base.samples / base.seconds)
         if speedup >= LEAST and step.workers == base.workers:
             most = _where(base, step)
-            yield _change(overrides, change, speedup, False, f"predicted; most of it is {most}")
+            yield _change(overrides, allowed, change, speedup, False, f"predicted; most of it is {most}")
 
 
 def _where(base: PredictedStep, step: PredictedStep) -> str:
@@ -116,15 +116,18 @@ def _by_measurement(overrides: Sequence[str], allowed: Sequence[str], shares: Sh
         given = [*_without(overrides, change), *change]
         speedup = 1 / (1 - min(share, 0.99))
         if speedup >= LEAST and change[0] not in overrides and _is_accepted(given, allowed):
-            yield _change(overrides, change, speedup, True, why)
+            yield _change(overrides, allowed, change, speedup, True, why)
 
 
 def _batch(overrides: Sequence[str], allowed: Sequence[str]) -> int:
     return prepare(overrides, None, allowed).experiment.batch_size
 
 
-def _change(overrides: Sequence[str], change: tuple[str, ...], speedup: float, bound: bool, why: str) -> Change:
-    return Change(change, speedup, bound, why, quoted(["paceline", "train", *_without(overrides, change), *change]))
+def _change(
+    overrides: Sequence[str], allowed: Sequence[str], change: tuple[str, ...], speedup: float, bound: bool, why: str
+) -> Change:
+    words = ["paceline", "train", *_without(overrides, change), *change, *allowing(allowed)]
+    return Change(change, speedup, bound, why, quoted(words))
 
 
 def _without(overrides: Sequence[str], change: tuple[str, ...]) -> list[str]:
@@ -154,11 +157,15 @@ def _is_accepted(overrides: Sequence[str], allowed: Sequence[str]) -> bool:
 
 
 def step_of(overrides: Sequence[str], allowed: Sequence[str]) -> tuple[PredictedStep | None, str]:
-    """The prediction of a run with these overrides, as it is made now; or None, and why."""
+    """The prediction of a run with these overrides, as it is made now; or None, and why.
+
+    Raises `ConfigError` or `LayoutError` where there can be no such run here.
+    """
+    prepared: Prepared = prepare(overrides, None, allowed)
+    plan = prepared.plan()
     try:
-        prepared: Prepared = prepare(overrides, None, allowed)
-        return prepared.step_time(prepared.plan()), ""
-    except (NotPredicted, ConfigError, LayoutError) as error:
+        return prepared.step_time(plan), ""
+    except NotPredicted as error:
         return None, str(error)
 
 

@@ -29,8 +29,9 @@ from ..compat.hydra import apply_overrides
 from ..conf.groups import BY_NAME
 from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
 from ..tracking.redact import HIDDEN
+from .described import described
 from .errors import ConfigError
-from .experiment import RENAMED, Experiment, explain, from_config, no_such_key
+from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
 from .hints import elsewhere
 
 GROUPS = (
@@ -56,11 +57,12 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir}: there is no such directory")
     parsed = _check_grammar(overrides)
+    described = _described_in(parsed)
     choosing = tuple(text for text, override in zip(overrides, parsed, strict=True) if _chooses(override, config_dir))
     try:
-        kept = _kept(choosing, config_dir)
+        kept = _with(described, _kept(choosing, config_dir))
         config = copy.deepcopy(kept.config)
-        rest = [override for text, override in zip(overrides, parsed, strict=True) if text not in choosing]
+        rest = [override for override in parsed if not _describes(override) and not _chooses(override, config_dir)]
         apply_overrides(rest, config)  # as hydra does, after it has composed the choices
         plain = _plain(config)
         _forget_workers_of_one_host(plain, parsed)
@@ -69,7 +71,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     except MissingConfigException as error:
         raise ConfigError(_no_such_choice(error, config_dir)) from None
     except ConfigCompositionException as error:
-        raise ConfigError(_no_such_key(str(error), error.__cause__, choosing, overrides, config_dir)) from None
+        raise ConfigError(_no_such_key(error, choosing, described, overrides, config_dir)) from None
     except yaml.YAMLError as error:
         raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
     except RecursionError:
@@ -108,6 +110,31 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple
     return _Chosen(config, choices)
 
 
+def _described_in(overrides: list[Override]) -> dict[str, Choice]:
+    """The choices that overrides describe, by group, unless another choice comes later. Raises `ConfigError`."""
+    found: dict[str, Choice] = {}
+    for override in overrides:
+        group = override.get_key_element()
+        found.pop(group, None)
+        if choice := described(group, override.value()):
+            found[group] = choice
+    return found
+
+
+def _describes(override: Override) -> bool:
+    return described(override.get_key_element(), override.value()) is not None
+
+
+def _with(described: dict[str, Choice], chosen: _Chosen) -> _Chosen:
+    if not described:
+        return chosen
+    config = copy.deepcopy(chosen.config)
+    with open_dict(config):
+        for group, choice in described.items():
+            config[group] = {"_target_": choice.target, **choice.knobs}
+    return _Chosen(config, chosen.choices | {group: choice.name for group, choice in described.items()})
+
+
 def _described(config: DictConfig, group: str) -> str:
     """The name of a class that an experiment of the user's describes itself, with `override /group: null`."""
     target = OmegaConf.select(config, f"{group}._target_")
@@ -134,6 +161,8 @@ def _check_files(files: tuple[tuple[str, int, int], ...]) -> None:
 def _chooses(override: Override, config_dir: Path | None) -> bool:
     """Whether it chooses from a group: hydra composes it, and all others change what was composed."""
     group = override.key_or_group or ""
+    if _describes(override):
+        return False
     return group in GROUPS or (config_dir is not None and "." not in group and (config_dir / group).is_dir())
 
 
@@ -185,7 +214,8 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
             )
         if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
-        chosen = override.value() if override.key_or_group in GROUPS and not override.is_delete() else ""
+        is_choice = override.key_or_group in GROUPS and not override.is_delete() and not _describes(override)
+        chosen = override.value() if is_choice else ""
         if not all(isinstance(name, str) for name in (chosen if isinstance(chosen, list) else [chosen])):
             raise ConfigError(f"{text}: takes choices by their names; see: paceline list {override.key_or_group}")
         if override.key_or_group in RENAMED:
@@ -289,7 +319,8 @@ def choices_in(overrides: list[str]) -> dict[str, str]:
     """The choices among them, by group. Raises `ConfigError`."""
     parsed = _check_grammar(overrides)
     chosen = {override.get_key_element(): override.value() for override in parsed if not override.is_delete()}
-    return {group: name for group, name in chosen.items() if group in GROUPS and isinstance(name, str)}
+    named = {group: name for group, name in chosen.items() if group in GROUPS and isinstance(name, str)}
+    return named | {group: choice.name for group, choice in _described_in(parsed).items()}
 
 
 def keys_in(overrides: list[str]) -> set[str]:
@@ -318,22 +349,23 @@ def _is_of(path: str, group: str) -> bool:
 
 
 def _no_such_key(
-    message: str,
-    cause: BaseException | None,
+    error: ConfigCompositionException,
     choosing: tuple[str, ...],
+    described: dict[str, Choice],
     overrides: list[str],
     config_dir: Path | None,
 ) -> str:
-    """`choosing`: the overrides that compose what the key was looked for in."""
+    """`choosing`, `described`: what the key was looked for in is composed of."""
+    message = str(error)
     key = message.partition("'")[2].partition("'")[0].removesuffix(".")
     if "Could not override 'hardware/network" in message:
         return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"
     if "Could not override" not in message:
-        return f"{_first_line(cause or message)}"
+        return f"{_first_line(error.__cause__ or message)}"
     try:
-        config = _kept(choosing, config_dir).config
-    except HydraException as error:  # the choices themselves
-        return _first_line(error)
+        config = _with(described, _kept(choosing, config_dir)).config
+    except HydraException as wrong:  # the choices themselves
+        return _first_line(wrong)
     parent, _, last = key.rpartition(".")
     section = OmegaConf.select(config, parent) if parent else config
     names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []

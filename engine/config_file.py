@@ -6,6 +6,9 @@ The file is a run's own config.yaml, or written by hand, with keys as on the com
     model: cnn                          # a choice alone
     optimizer: {lr: 0.1}                # keys of the usual choice
     hardware.workers: 4
+    data: {_target_: mine.houses.Houses, size: 400}     # a class of one's own, and its knobs
+
+A run's choice that there is no file of is made from the class that the run names, if its module is allowed.
 """
 
 import re
@@ -15,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..conf.groups import BY_NAME, CALLBACKS
 from ..tracking.files import UnusableFileError, parse_yaml, read_text
 from ..tracking.redact import HIDDEN
 from .compose import GROUPS, after, choices_in, compose, hidden_keys, keys_in
+from .described import as_described, class_of
 from .errors import ConfigError
 from .experiment import Experiment, from_plain
 from .grammar import as_override
@@ -41,8 +46,9 @@ class Merged:
         try:
             yield
         except ConfigError as error:
-            key = re.match(r"[+~]*([\w./@-]+)", str(error))
-            if key and key[1] in keys_in(self.told) and key[1] not in keys_in(self.given):
+            named = re.match(r"[+~]*([\w./@-]+)", str(error))
+            key = named[1].removesuffix("._target_") if named else None
+            if key in keys_in(self.told) and key not in keys_in(self.given):
                 raise ConfigError(f"--config {self.file}: {error}") from None
             raise
 
@@ -83,7 +89,7 @@ def _told(file: Path, config_dir: Path | None) -> list[str]:
             told = list(_typed(plain))
             choices_in(told)  # says what is wrong with their grammar
             return told
-        told = overrides_of(plain)
+        told = overrides_of(plain, config_dir)
         _check_alike(from_plain(plain), compose(told, config_dir))
     except ConfigError as error:
         raise UnusableFileError(str(error)) from None
@@ -113,6 +119,11 @@ def _typed(plain: dict[Any, Any], prefix: str = "") -> Iterator[str]:
             )
         if not isinstance(value, dict):
             yield f"{key}={as_override(value)}"
+            continue
+        if "_target_" in value and (key in BY_NAME or prefix == f"{CALLBACKS.name}."):
+            knobs = {str(knob): each for knob, each in value.items() if knob not in ("_target_", "name")}
+            target = str(value["_target_"])
+            yield from as_described(key, str(value.get("name", class_of(target))), target, knobs)
             continue
         if key in GROUPS and "name" in value:
             yield f"{key}={as_override(value['name'])}"

@@ -1,36 +1,45 @@
 """The overrides that one would type for a configuration: its differences from the defaults of its choices."""
 
+import itertools
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ..conf.groups import BY_NAME
 from .compose import compose
+from .described import as_described, has_file
 from .experiment import CONF, completed, shipped
 from .grammar import as_override
 
 
-def overrides_of(config: dict[str, Any]) -> list[str]:
+def overrides_of(config: dict[str, Any], config_dir: Path | None = None) -> list[str]:
     """What `compose` makes this stored configuration (config.yaml) of, its name aside: choices first, then keys.
 
-    A user's own choice is named with all its keys: its defaults are not known here. Raises ConfigError when the
-    configuration is not one of this version, KeyError or TypeError when it is not one at all.
+    A choice that is in `config_dir`, the user's own directory, is named with all its keys: its defaults may have
+    changed. One that there is no file of is described by its class. Raises ConfigError when the configuration is not
+    one of this version, KeyError or TypeError when it is not one at all.
     """
     mine = {key: value for key, value in completed(config).items() if key != "name"}
     choices = {group: mine[group]["name"] for group in BY_NAME}
-    ours = {group: name for group, name in choices.items() if (CONF / group / f"{name}.yaml").is_file()}
+    ours = {group: name for group, name in choices.items() if has_file(group, name)}
+    named = {group: name for group, name in choices.items() if has_file(group, name, config_dir)}
     sections = _section_choices(mine)
     usual = usual_choices()
     default = compose([f"{group}={name}" for group, name in (ours | sections).items()]).model_dump()
-    typed = [f"{group}={name}" for group, name in choices.items() if usual.get(group) != name]
+    typed = [f"{group}={name}" for group, name in named.items() if usual.get(group) != name]
+    for group in (group for group in choices if group not in named):
+        typed += as_described(group, **mine[group])
     typed += [f"{group}={name}" for group, name in sections.items()]
     for key, value in mine.items():
         if key == "callbacks":
-            typed += _callbacks(value)
-        elif key in BY_NAME:
-            knobs = default[key]["knobs"] if key in ours else dict.fromkeys(value["knobs"], _OTHER)
-            typed += _differences(key, knobs, value["knobs"])
-        else:
+            typed += _callbacks(value, config_dir)
+        elif key in ours:
+            typed += _differences(f"{key}._target_", default[key]["target"], value["target"])
+            typed += _differences(key, default[key]["knobs"], value["knobs"])
+        elif key in named:
+            typed += _differences(key, dict.fromkeys(value["knobs"], _OTHER), value["knobs"])
+        elif key not in choices:
             typed += _differences(key, default.get(key, _MISSING), value)
     return typed
 
@@ -41,12 +50,17 @@ def usual_choices() -> dict[str, Any]:
     return {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
 
 
-def _callbacks(chosen: dict[str, Any]) -> list[str]:
-    typed = [f"callbacks={as_override(list(chosen))}"] if chosen else []
-    for name, callback in chosen.items():
-        ours = (CONF / "callbacks" / f"{name}.yaml").is_file()
-        knobs = shipped("callbacks", name).knobs if ours else dict.fromkeys(callback["knobs"], _OTHER)
-        typed += _differences(f"callbacks.{name}", knobs, callback["knobs"])
+def _callbacks(chosen: dict[str, Any], config_dir: Path | None) -> list[str]:
+    """They are called in their order: from the first on of which there is no file, each is described."""
+    names = list(chosen)
+    named = list(itertools.takewhile(lambda name: has_file("callbacks", name, config_dir), names))
+    typed = [f"callbacks={as_override(named)}"] if named else []
+    for name in named:
+        knobs = chosen[name]["knobs"]
+        usual = shipped("callbacks", name).knobs if has_file("callbacks", name) else dict.fromkeys(knobs, _OTHER)
+        typed += _differences(f"callbacks.{name}", usual, knobs)
+    for name in names[len(named) :]:
+        typed += as_described(f"callbacks.{name}", **chosen[name])
     return typed
 
 

@@ -184,9 +184,21 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/config_file.py",
-        "if key and key[1] in keys_in(self.told) and key[1] not in keys_in(self.given):",
-        "if key and key[1] in keys_in(self.told):",
+        "if key in keys_in(self.told) and key not in keys_in(self.given):",
+        "if key in keys_in(self.told):",
         "tests/cli/test_cli_diff.py tests/engine/test_config_file.py",
+    ),
+    Mutation(
+        "engine/overrides.py",
+        "typed += as_described(group, **mine[group])",
+        "typed.append(f'{group}={choices[group]}')",
+        "tests/engine/test_overrides.py tests/engine/test_config_file.py",
+    ),
+    Mutation(
+        "engine/described.py",
+        "if knob not in apart",
+        "if True",
+        "tests/engine/test_config_file.py",
     ),
     Mutation("engine/repeat.py", "if word.isprintable():", "if True:", "tests/engine/test_config_file.py"),
     Mutation(

@@ -154,7 +154,10 @@ def shortened(words: list[str]) -> list[str]:
         words = [*words[: words.index("--trials")], *words[words.index("--trials") + 2 :]]
     if "long" in words:
         more.append("checkpoint.every_steps=1")
-    has_limit = not any(word in ("data=wine", "data=fitness", "data=shapes", "experiment=houses") for word in words)
+    has_limit = not any(
+        word in ("data=wine", "data=fitness", "data=shapes", "experiment=houses", "runs/priced/config.yaml")
+        for word in words
+    )
     return [*words, *(word for word in SHORT if has_limit or not word.startswith("data.limit")), *more]
 
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from needs import needs_bash
 
+from paceline import engine
 from paceline.engine.compose import compose
 from paceline.engine.config_file import with_file
 from paceline.engine.errors import ConfigError
@@ -126,16 +127,25 @@ def test_what_is_wrong_beside_a_file_does_not_name_it(tmp_path: Path) -> None:
 
 
 def test_a_stored_choice_that_means_something_else_here_is_refused(tmp_path: Path) -> None:
-    stored = plain([])
-    stored["sync"]["target"] = "paceline.strategies.sync.ssp.SSP"
-    file = tmp_path / "config.yaml"
+    stored = plain(["model={_target_:mine.wide.Wide,name:wide}"])
+    file, other = tmp_path / "config.yaml", tmp_path / "model" / "wide.yaml"
     file.write_text(yaml.safe_dump(stored))
-    with pytest.raises(ConfigError, match=r"sync.target=paceline.strategies.sync.ssp.SSP: the choices that there are"):
-        with_file(file, [])
+    other.parent.mkdir()
+    other.write_text("_target_: mine.wider.Wide\n")
+    with pytest.raises(ConfigError, match=r"model.target=mine.wide.Wide: the choices that there are here make it"):
+        with_file(file, [], tmp_path)
     del stored["sync"]
     file.write_text(yaml.safe_dump(stored))
     with pytest.raises(ConfigError, match="'sync' is missing"):
         with_file(file, [])
+
+
+def test_another_class_of_a_choice_of_ours_is_told_with_it(tmp_path: Path) -> None:
+    typed = ["sync._target_=paceline.strategies.sync.ssp.SSP", "+sync.staleness=2"]
+    file = tmp_path / "config.yaml"
+    file.write_text(to_yaml(compose(typed)))
+    assert plain(with_file(file, []).overrides) == plain(typed)
+    assert plain(shlex.split(command_of(yaml.safe_load(file.read_text()))[0])[2:]) == plain(typed)
 
 
 def test_a_secret_that_was_not_stored_is_asked_for(tmp_path: Path) -> None:
@@ -152,9 +162,69 @@ def test_a_secret_that_was_not_stored_is_asked_for(tmp_path: Path) -> None:
     )
 
 
-def test_the_command_of_a_choice_of_ones_own_says_what_else_it_takes() -> None:
-    stored = plain([])
-    stored["model"] = {"name": "wide", "target": "mine.wide.Wide", "knobs": {"width": 512}}
-    line, [note] = command_of(stored)
-    assert line == "paceline train model=wide model.width=512 --allow-module mine"
-    assert note == "model=wide: not of ours; add --config-dir DIR, which is not stored"
+HOUSES = """# @package _global_
+defaults: [override /model: null, override /data: null, override /task: null]
+model: {_target_: houses.OfStreets, width: 6}
+data: {_target_: houses.Houses, inputs: dict, weights: none}
+task: {_target_: houses.Robust}
+"""
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """What a run of a person's own classes has stored, in a folder without their YAML."""
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "houses.yaml").write_text(HOUSES)
+    file = tmp_path / "config.yaml"
+    file.write_text(to_yaml(compose(["experiment=houses", "strategy=zero", "model.width=9"], tmp_path / "conf")))
+    return file
+
+
+def test_a_run_of_ones_own_classes_is_repeated_by_its_file_and_by_its_command(shared: Path) -> None:
+    was = yaml.safe_load(shared.read_text())
+    assert plain(with_file(shared, []).overrides) == was
+    line, [note] = command_of(was)
+    words = shlex.split(line)
+    assert words[:2] == ["paceline", "train"] and words[-2:] == ["--allow-module", "houses"]
+    assert note == "houses: of your own; the line runs where Python can import that, as in its folder"
+    assert plain(words[2:-2]) == was
+    assert engine.prepare(words[2:-2], allow_modules=["houses"]).plan().layout.workers == 2
+
+
+def test_what_is_beside_a_file_with_ones_own_classes_wins(shared: Path) -> None:
+    assert plain(with_file(shared, ["model.width=3"]).overrides)["model"]["knobs"] == {"width": 3}
+    assert plain(with_file(shared, ["model=mlp"]).overrides)["model"] == plain([])["model"]
+    shared.write_text("model: {_target_: mine.wide.Wide, width: 512}\ncallbacks: {mine: {_target_: mine.Mine}}\n")
+    assert with_file(shared, []).overrides == [
+        "model={_target_:mine.wide.Wide,width:512}",
+        "+callbacks.mine={_target_:mine.Mine}",
+    ]
+
+
+def test_a_shared_file_imports_nothing_that_was_not_allowed(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_a_stranger.py").write_text("open('imported', 'w').close()\nclass Wide: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    named = "model: {_target_: of_a_stranger.Wide}\n", "callbacks: {mine: {_target_: of_a_stranger.Wide}}\n"
+    stored = yaml.safe_load(shared.read_text())
+    stored["model"]["target"] = "of_a_stranger.Wide"
+    for text in (*named, yaml.safe_dump(stored)):
+        shared.write_text(text)
+        merged = with_file(shared, [])
+        with pytest.raises(ConfigError) as raised, merged.blamed():
+            engine.prepare(merged.overrides, allow_modules=["houses"]).plan()
+        key = "callbacks.mine" if "callbacks: {mine" in text else "model"
+        assert str(raised.value).startswith(
+            f"--config {shared}: {key}._target_=of_a_stranger.Wide: must name a class in "
+        ) and str(raised.value).endswith("for a module of your own: --allow-module of_a_stranger")
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_secret_of_ones_own_class_is_left_out_of_the_command() -> None:
+    stored = plain(["model={_target_:mine.wide.Wide,width:512,api_key:abc}"])
+    stored["model"]["knobs"]["api_key"] = HIDDEN
+    line, notes = command_of(stored)
+    assert line == "paceline train 'model={_target_:mine.wide.Wide,width:512}' --allow-module mine"
+    assert notes[0] == "model.api_key looked like a secret and was not stored; add +model.api_key=..."

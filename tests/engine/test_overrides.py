@@ -1,11 +1,13 @@
 """A stored configuration as the overrides that one would type."""
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from paceline.engine.compose import compose
+from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import to_yaml
 from paceline.engine.grammar import as_override
 from paceline.engine.overrides import overrides_of
@@ -47,10 +49,59 @@ def test_the_runs_name_is_none_of_them():
     assert overrides_of(stored("name=first")) == []
 
 
-def test_a_choice_of_the_users_own_is_named_with_all_its_keys():
+def test_a_choice_of_the_users_own_is_named_with_all_its_keys_where_its_file_is_and_else_described(tmp_path):
     config = stored()
     config["model"] = {"name": "wide", "target": "mine.wide.Wide", "knobs": {"width": 512, "deep": None}}
-    assert overrides_of(config) == ["model=wide", "model.width=512", "model.deep=null"]
+    described = ["model={_target_:mine.wide.Wide,name:wide,width:512,deep:null}"]
+    assert overrides_of(config) == overrides_of(config, tmp_path) == described and stored(*described) == config
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "wide.yaml").write_text("_target_: mine.wide.Wide\nwidth: 8\ndeep: 1\n")
+    assert overrides_of(config, tmp_path) == ["model=wide", "model.width=512", "model.deep=null"]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["model={_target_:mine.wide.Wide,width:[64,{a:'b c'}]}", "+model.name=x", "data={_target_:mine.wide.Data}"],
+        ["model._target_=mine.wide.Wide", "~model.hidden", "+model.width=3"],
+        ["callbacks=[best]", "+callbacks.mine={_target_:mine.Mine,every:3}"],
+        ["+callbacks.mine={_target_:mine.Mine}", "+callbacks.stop={_target_:mine.Stop,after:2}"],
+    ],
+    ids=" ".join,
+)
+def test_a_class_that_is_described_is_stored_and_told_again(typed):
+    config = stored(*typed)
+    assert set(overrides_of(config)) == set(typed) and stored(*overrides_of(config)) == config
+
+
+def test_callbacks_keep_their_order_where_one_has_no_file():
+    config = stored("callbacks=[best]", "+callbacks.mine={_target_:mine.Mine}")
+    config["callbacks"] = {name: config["callbacks"][name] for name in ("mine", "best")}
+    found = overrides_of(config)
+    assert list(stored(*found)["callbacks"]) == ["mine", "best"] and stored(*found) == config
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("model={_target_:3}", "model._target_=3: must be module.Class"),
+        ("model={_target_:mine.Wide,name:'../up'}", "model.name=../up: is no name of a choice"),
+        ("hardware={_target_:mine.Wide}", "hardware={_target_:mine.Wide}: takes choices by their names"),
+        ("model={width:3}", "model={width:3}: takes choices by their names"),
+    ],
+)
+def test_a_description_that_is_none_is_refused(typed, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compose([typed])
+
+
+def test_what_a_described_class_has_is_what_may_be_changed_of_it():
+    wide = "model={_target_:mine.wide.Wide,width:3}"
+    assert compose([wide, "model.width=5"]).model.knobs == {"width": 5}
+    assert compose([wide, "model=cnn"]).model == compose(["model=cnn"]).model, "the last choice of a group counts"
+    assert compose(["model=cnn", wide]).model.name == "Wide"
+    with pytest.raises(ConfigError, match=r"model.widht: there is no such key; did you mean model.width\?"):
+        compose([wide, "model.widht=5"])
 
 
 @pytest.mark.parametrize("config", [{}, {"lr": 0.1}, {"strategy": "bsp"}])
