@@ -13,6 +13,7 @@ from torch import Tensor
 from ..comm.board import Board
 from ..strategies import Strategy, Sync
 from ..strategies.base import Loss
+from .callbacks.at_target import AtTarget
 from .callbacks.base import Callback, EvaluationView, Metrics, StepView, watches_steps
 from .errors import ConfigError
 from .experiment import Experiment
@@ -22,6 +23,7 @@ Callbacks = Mapping[str, Callback]
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _TAKEN = ("kind", "step", "epoch", "loss", "time", "step_time", "samples_per_second", "accuracy", "r2")
 _TAKEN += ("consensus_distance", "unclipped_norm")
+STOP = "stop_at_target"
 
 
 def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callbacks:
@@ -37,7 +39,16 @@ def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callb
         if one.keeps and keeper is not None:
             raise ConfigError(f"callbacks.{name}: keeps the best weights, as callbacks.{keeper} does; leave one out")
         made[name] = one
+    if experiment.stop_at_target:
+        if STOP in made:
+            raise ConfigError(f"callbacks.{STOP}: the name is that of {STOP}=true; choose another, or {STOP}=false")
+        made[STOP] = AtTarget(metric, experiment.target_accuracy)
     return made
+
+
+def key_of(name: str, callback: Callback) -> str:
+    """The key of the configuration that it comes from."""
+    return name if isinstance(callback, AtTarget) else f"callbacks.{name}"
 
 
 def check_fit(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, sync: Sync) -> None:
@@ -45,7 +56,7 @@ def check_fit(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, 
     for name, callback in callbacks.items():
         if callback.stops and not sync.synchronous:
             raise ConfigError(
-                f"callbacks.{name}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates when "
+                f"{key_of(name, callback)}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates when "
                 "training is over, as its workers go at their own paces; choose a mode whose replicas step together, "
                 "such as sync=bsp or sync=local_sgd, or so many steps=..."
             )
@@ -160,8 +171,8 @@ class Calling:
             return Verdict()
         key = f"callbacks/{done}"
         if self._board.rank == self._chief:
-            reasons = {name: each.reason_to_stop() for name, each in self._own.items() if each.stops}
-            stop = next((f"callbacks.{name}: {reason}" for name, reason in reasons.items() if reason), None)
+            told = {key_of(name, each): each.reason_to_stop() for name, each in self._own.items() if each.stops}
+            stop = next((f"{key}: {reason}" for key, reason in told.items() if reason), None)
             self._board.post(key, json.dumps({"stop": stop, "keep": self.found_best}))
         return Verdict(**json.loads(self._board.read(key, self._chief)))
 

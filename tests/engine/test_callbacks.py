@@ -309,6 +309,30 @@ def test_a_run_that_was_ended_early_is_the_run_of_so_many_steps(sync: str, run: 
 
 @pytest.mark.dist
 @pytest.mark.slow
+def test_a_run_ends_at_the_evaluation_that_reaches_the_target(run: Run) -> None:
+    first = run(epochs=4)
+    scores = first.curves().dropna(subset="accuracy").accuracy.tolist()
+    target = scores[1]
+    assert scores[0] < target, "else the first evaluation reaches it too"
+    ended = run(epochs=4, stop_at_target=True, target_accuracy=target)
+    assert (ended.status, ended.steps) == ("completed", first.steps // 2)
+    assert ended.accuracy == target
+    assert ended.summary["reason"] == (
+        f"stop_at_target: accuracy is {target:.6g} at step {ended.steps}, and target_accuracy={target:g}"
+    )
+    date = ended.curves().dropna(subset="accuracy").iloc[-1]
+    assert ended.summary["time_to_accuracy"] == pytest.approx(date.time_s)
+
+
+def test_stop_at_target_is_refused_where_nothing_is_evaluated_meanwhile(run: Run) -> None:
+    with pytest.raises(ConfigError, match="^stop_at_target: ends a run after an evaluation, and sync=asp evaluates"):
+        run(sync="asp", stop_at_target=True)
+    with pytest.raises(ConfigError, match=r"^callbacks.stop_at_target: the name is that of stop_at_target=true"):
+        run(callbacks={"stop_at_target": Scripted(FALLING)}, stop_at_target=True)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [name for name, each in STRATEGIES.items() if not each.needs_processes])
 def test_callbacks_go_with_every_strategy_of_ours(strategy: str, run: Run) -> None:
     models: dict[str, Any] = {"domain": "cnn", "hybrid": {"hidden": [16] * 5}}
