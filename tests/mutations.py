@@ -906,6 +906,36 @@ MUTATIONS = [
         "elif False:",
         "tests/strategies/test_large_batches.py -k 'tensors_are_cut_up and bf16' -m slow",
     ),
+    Mutation(
+        "strategies/exchange/clip/norm.py",
+        "if counted is None or name in counted.names]",
+        "]",
+        "tests/strategies/test_clip.py -k 'trains_as_one_worker and tensor x data and Norm'",
+    ),
+    Mutation(
+        "strategies/exchange/clip/norm.py",
+        "shared.among.all_reduce(square).wait()",
+        "shared.among.barrier()",
+        "tests/strategies/test_clip.py -k counted_once",
+    ),
+    Mutation(
+        "strategies/exchange/clip/norm.py",
+        "if not math.isfinite(self.norm):",
+        "if False:",
+        "tests/strategies/test_clip.py -k not_finite",
+    ),
+    Mutation(
+        "strategies/exchange/clip/norm.py",
+        "square /= shared.copies",
+        "square /= 1",
+        "tests/strategies/test_clip.py -k counted_once",
+    ),
+    Mutation(
+        "engine/planning.py",
+        "return {**along, axis: [added(each, norm) for each in along[axis]]}, {}",
+        "return along, {}",
+        "tests/strategies/test_clip.py -k 'measured_bytes and how0'",
+    ),
     # -- what travels, how sums are made and rows are joined, and how a replica lies over workers
     Mutation(
         "strategies/exchange/compress/rounding.py",

@@ -99,7 +99,7 @@ def test_pairs_says_which_choices_of_a_group_go_with_which_pairs(paceline) -> No
     assert set(takes["data_parallel", "bsp"]["compress"]) == everything
     assert everything - set(takes["data_parallel", "diloco"]["compress"]) == {"demo", "dgc", "signsgd"}
     assert takes["tensor", "bsp"]["compress"] == ["bf16", "fp16", "threshold"]
-    assert "compress" not in takes["data_parallel", "sparta"] and takes["torch_ddp", "bsp"] == {}
+    assert "compress" not in takes["data_parallel", "sparta"] and takes["torch_tensor", "bsp"] == {}
     lines = paceline("list", "pairs").out.splitlines()
     assert any(line.startswith("compress= but demo, dgc, signsgd is for diloco, ") for line in lines)
     assert any(

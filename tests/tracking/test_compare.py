@@ -84,6 +84,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "partition": "shuffled",
         "stragglers": "none",
         "task": "cross_entropy",
+        "clip": "none",
         "compress": "none",
         "collective": "fabric",
         "aggregate": "mean",
