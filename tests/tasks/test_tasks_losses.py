@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batches import Fields
+from paceline.strategies.base import is_mean_cross_entropy
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
@@ -250,3 +251,31 @@ def test_r2_leaves_masked_targets_out_of_each_output() -> None:
         assert each.score(each.tally(outputs, targets, chosen), targets, chosen) == each.score(
             each.tally(outputs, targets), targets
         )
+
+
+@pytest.mark.parametrize("leading", [(7,), (5, 3)], ids=["labels", "tokens"])
+def test_training_smooths_labels_as_torch_does_and_evaluation_does_not(leading: tuple[int, ...]) -> None:
+    outputs, targets = torch.randn(*leading, 4), torch.randint(4, leading)
+    task, spec = CrossEntropy(label_smoothing=0.3), DataSpec((6,), classes=4, target_shape=leading[1:])
+    flat, labels = outputs.view(-1, 4), targets.flatten()
+    trained = task.function(spec)(outputs, targets)
+    assert torch.equal(trained, nn.CrossEntropyLoss(label_smoothing=0.3)(flat, labels))
+    logs = flat.double().log_softmax(-1)
+    by_formula = (0.7 * -logs[range(len(labels)), labels] + 0.3 / 4 * -logs.sum(-1)).mean()
+    assert float(trained) == pytest.approx(float(by_formula), rel=1e-5)
+    assert torch.equal(task.loss(outputs, targets), cross_entropy(outputs, targets)), "which an evaluation reports"
+
+
+def test_smoothed_losses_of_weighted_data_are_weighed_one_by_one() -> None:
+    outputs, targets, weights = torch.randn(7, 4), torch.randint(4, (7,)), torch.rand(7)
+    task, spec = CrossEntropy(label_smoothing=0.3), DataSpec((6,), classes=4, weights=True)
+    losses = nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.3)
+    told = task.function(spec)(outputs, Fields({"targets": targets, "weights": weights}))
+    torch.testing.assert_close(told, (losses * weights).mean())
+
+
+def test_a_smoothed_loss_is_not_said_to_be_the_mean_cross_entropy() -> None:
+    """Else a strategy would compute the plain one of logits in pieces."""
+    spec = DataSpec((6,), classes=4)
+    assert is_mean_cross_entropy(CrossEntropy().function(spec))
+    assert not is_mean_cross_entropy(CrossEntropy(label_smoothing=0.1).function(spec))
