@@ -910,7 +910,7 @@ MUTATIONS = [
         "strategies/exchange/clip/norm.py",
         "if counted is None or name in counted.names]",
         "]",
-        "tests/strategies/test_clip.py -k 'trains_as_one_worker and tensor x data and Norm'",
+        "tests/strategies/test_clip.py -k 'trains_as_one_worker and pipeline and ByNorm'",
     ),
     Mutation(
         "strategies/exchange/clip/norm.py",

@@ -2,8 +2,8 @@
 
 Bishop, "Pattern Recognition and Machine Learning", 2006, equation 4.108, as a mean over the predictions.
 
-With `label_smoothing` epsilon training sees, of C classes, the target (1 - epsilon) of its class and epsilon / C of each
-(Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision", CVPR; arXiv 1512.00567, section
+With `label_smoothing` epsilon training sees, of C classes, the target (1 - epsilon) of its class and epsilon / C of
+each (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision", CVPR; arXiv 1512.00567, section
 7):
 
     l = (1 - epsilon) (-log p_y) + epsilon / C sum_c (-log p_c).
