@@ -11,6 +11,7 @@ from torch import nn
 from ..comm import Comm
 from ..conf.groups import SHOWN
 from ..engine import checkpoint
+from ..engine.errors import ConfigError
 from ..engine.experiment import Experiment
 from ..engine.failures import exit_code_of
 from ..engine.layout import Layout
@@ -60,6 +61,11 @@ class Record:
     def _made(self, root: Path) -> RunDirectory:
         experiment = self._experiment
         name = experiment.name or f"{experiment.sync.name}-{experiment.model.name}-{time.strftime('%m%d-%H%M%S')}"[-60:]
+        if (root / name).exists():
+            raise ConfigError(
+                f"name={name}: {root.absolute() / name} is a run already, and a wrapped run cannot be gone on with; "
+                "give another name, or none"
+            )
         directory = RunDirectory.create(root, name)
         directory.write_environment(environment())
         directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))

@@ -124,6 +124,12 @@ def test_what_a_script_cannot_have_is_refused_by_name(overrides: tuple[str, ...]
     assert not Path(root).exists()
 
 
+def test_a_name_that_is_taken_is_refused_without_an_offer_to_resume(root: str) -> None:
+    wrap(*parts(), name="mine", root=root).close()
+    with pytest.raises(ConfigError, match=r"^name=mine: .*runs/mine is a run already, .*; give another name, or none$"):
+        wrap(*parts(), name="mine", root=root)
+
+
 def test_a_loader_whose_samples_nobody_can_name_is_refused(root: str) -> None:
     model, optimizer, _ = parts()
     for loader in (DataLoader(Stream()), DataLoader(Sentences(), batch_size=None)):
