@@ -8,5 +8,6 @@ accelerators.py   how long each takes
 modes.py          what there is to choose from where no closed form is known: strategies, sync modes, compressors
 plans.py          a configuration planned exactly: what is shown, and all where no closed form is known
 ranking.py        orders, the Pareto front, the best of each group; why_not.py: the rest of each family
+none.py           why there is no line to show; nearest.py: what would fit
 answer.py         all of it put together; explain.py: where the time goes, and what would help most
 """

@@ -16,36 +16,10 @@ COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "US$", "memo
 
 
 def nothing_fits(found: "Answer") -> "ConfigError":
-    """Why there is no line to show, by how much it is missed, and what comes nearest."""
-    from ..advise.commands import command
-    from ..advise.limits import in_all
-    from ..advise.nearest import that_would_fit
-    from ..advise.why_not import too_much
+    from ..advise.none import why_none
     from ..engine.errors import ConfigError
-    from .step_time import time_of
 
-    question = found.question
-    if found.missed:
-        lines = ["no configuration meets both limits" if question.budget and question.deadline else "none meets it:"]
-        for missed in found.missed:
-            assert missed.row.seconds is not None
-            whole = f"{time_of(in_all(question, missed.row.seconds))}, ${missed.row.dollars or 0:,.2f}"
-            by = [
-                *([f"--budget by ${missed.dollars:,.2f}"] if missed.dollars else []),
-                *([f"--deadline by {time_of(missed.seconds)}"] if missed.seconds else []),
-            ]
-            lines.append(f"{whole} misses {' and '.join(by)}: {command(question, missed.row.candidate)}")
-        return ConfigError("; ".join(lines))
-    if not found.nearest:
-        told = [line for family in found.families for line in family.others]
-        why = (told or found.notes or ["what was typed allows none"])[0]
-        return ConfigError(f"none of {found.points:,} configurations can be: {why}")
-    least = found.nearest[0]
-    would = that_would_fit(found)
-    return ConfigError(
-        f"nothing fits, of {found.points:,} configurations: the nearest lacks memory, {too_much(least)}: "
-        f"{command(question, least.candidate)}" + (f"; this would fit: {would}" if would else "")
-    )
+    return ConfigError(why_none(found))
 
 
 def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:

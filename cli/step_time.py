@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..cost.durations import time_of as time_of
 from .output import aligned
 
 if TYPE_CHECKING:
@@ -10,7 +11,6 @@ if TYPE_CHECKING:
     from ..engine.session import Prepared
 
 LEAST = 5e-4  # of the step: parts below it are left out
-MINUTE, HOUR, DAY, YEAR = 60, 3600, 86_400, 31_536_000
 
 
 def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> list[str]:
@@ -95,15 +95,3 @@ def _cost(step: "PredictedStep", seconds: float) -> str:
 
 def _raw_cost(step: "PredictedStep", seconds: float) -> dict[str, float | None]:
     return {"seconds": seconds, "dollars": step.price(seconds)}
-
-
-def time_of(seconds: float) -> str:
-    for unit, name, least in (
-        (YEAR, "years", 2 * YEAR),
-        (DAY, "days", 2 * DAY),
-        (HOUR, "h", 2 * HOUR),
-        (MINUTE, "min", 2 * MINUTE),
-    ):
-        if seconds >= least:
-            return f"{seconds / unit:,.1f} {name}"
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -5,6 +5,7 @@ See docs/decisions/0042-paceline-from-python.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,16 +16,21 @@ from .settings import Settings, asked
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+MOST, MOST_SAMPLES = 1000, 2**31 - 1  # lines; samples of a step
+SORTS = ("time", "dollars", "memory", "bytes")
+LIMITS = {"tokens": "20e9", "budget": "5000 (US dollars)", "deadline": "604800 (seconds)"}
+
 
 @dataclass(frozen=True, repr=False)
 class Advice:
     """`answer`: as the room advise gives it. `rows`: its best ways, one each: strategy, choices (as they are typed),
     workers, hosts, seconds (of a step), device_bytes, sent_bytes (of a worker and step), dollars, command; None where
-    that is not known.
+    that is not known. `why`: where there are none, by how much which limit is missed, or what does not fit.
     """
 
     answer: Any
     rows: list[dict[str, Any]]
+    why: str = ""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -43,6 +49,8 @@ class Advice:
         return [heads, *([str(i), *_texts(row)] for i, row in enumerate(self.rows))]
 
     def __repr__(self) -> str:
+        if not self.rows:
+            return self.why
         lines = self._lines()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -50,6 +58,8 @@ class Advice:
     def _repr_html_(self) -> str:
         from ..tracking.display import table_of
 
+        if not self.rows:
+            return f"<p>{escape(self.why)}</p>"
         heads, *lines = self._lines()
         return table_of(heads, [2 <= i <= 6 for i in range(len(heads))], lines)
 
@@ -79,6 +89,7 @@ def advise(
 
     `batch`: samples of a step, of all replicas; `budget`: US dollars; `deadline`: seconds. Raises `ConfigError`.
     """
+    _check(batch, {"tokens": tokens, "budget": budget, "deadline": deadline}, sort, top)
     given = asked(settings, more)
     if given.experiment is not None or given.built or given.callbacks:
         raise ConfigError(
@@ -91,7 +102,23 @@ def advise(
     allowed = [*allow_modules, *given.allowed]
     question = question_of.ask(given.overrides, batch, tokens, budget, deadline, directory, allowed)
     answer = answers.answer(question, sort, top)
-    return Advice(answer, [_row(row, commands.command(question, row.candidate)) for row in answer.rows])
+    why = "" if answer.rows else import_module("paceline.advise.none").why_none(answer)
+    return Advice(answer, [_row(row, commands.command(question, row.candidate)) for row in answer.rows], why)
+
+
+def _check(batch: Any, limits: dict[str, Any], sort: Any, top: Any) -> None:
+    """What the command line's options refuse by themselves. Raises `ConfigError`."""
+    for name, value, most in (("top", top, MOST), ("batch", batch, MOST_SAMPLES)):
+        if name == "batch" and value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise ConfigError(f"{name}={value!r}: must be a whole number, at least 1 and at most {most:,}")
+    for name, value in limits.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < float("inf")):
+            raise ConfigError(f"{name}={value!r}: must be a number above 0, such as {LIMITS[name]}")
+    if sort is not None and sort not in SORTS:
+        raise ConfigError(f"sort={sort!r}: must be one of {', '.join(SORTS)}")
 
 
 def _row(row: Any, command: str) -> dict[str, Any]:

@@ -57,3 +57,34 @@ def test_a_whole_configuration_leaves_nothing_to_advise(said: list[Any]) -> None
     with pytest.raises(ConfigError, match="advise: looks at other choices than the ones given"):
         engine.advise(engine.prepare(tracking="none").experiment)
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"tokens": "many"}, "tokens='many': must be a number above 0"),
+        ({"budget": -1.0}, "budget=-1.0: must be a number above 0"),
+        ({"deadline": float("nan")}, "deadline=nan: must be a number above 0"),
+        ({"top": -3}, "top=-3: must be a whole number, at least 1 and at most 1,000"),
+        ({"top": 2.5}, "top=2.5: must be a whole number"),
+        ({"batch": 0}, "batch=0: must be a whole number"),
+        ({"sort": "speed"}, "sort='speed': must be one of time, dollars, memory, bytes"),
+    ],
+)
+def test_a_wrong_limit_is_refused_with_its_rule_before_anything_is_asked(
+    said: list[Any], wrong: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        engine.advise(**wrong)
+    assert says in str(refused.value) and said == []
+
+
+def test_where_nothing_meets_the_limits_the_answer_says_by_how_much() -> None:
+    gpt = ["model=gpt", "data=text", "hardware=a100_8", "strategy=zero", "strategy.stage=1"]
+    advice = engine.advise(gpt, tokens=1e15, budget=1.0)
+    assert (
+        len(advice) == 0
+        and advice.why.startswith("no configuration meets the limit; ")
+        and "misses --budget by $" in advice.why
+    )
+    assert repr(advice) == advice.why and "misses --budget by $" in advice._repr_html_()
