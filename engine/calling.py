@@ -56,8 +56,8 @@ def check_fit(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, 
     for name, callback in callbacks.items():
         if callback.stops and not sync.synchronous:
             raise ConfigError(
-                f"{key_of(name, callback)}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates when "
-                "training is over, as its workers go at their own paces; choose a mode whose replicas step together, "
+                f"{key_of(name, callback)}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates "
+                "when training is over, as its workers go at their own paces; choose a mode whose replicas step together, "
                 "such as sync=bsp or sync=local_sgd, or so many steps=..."
             )
         if "gradients" in callback.sees and strategy.needs_processes:

@@ -29,6 +29,7 @@ from ..compat.hydra import apply_overrides
 from ..conf.groups import BY_NAME
 from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
 from ..tracking.redact import HIDDEN
+from .choice_files import fills_its_own_section, section
 from .described import described
 from .errors import ConfigError
 from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
@@ -90,6 +91,40 @@ class _Chosen:
 
 
 def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
+    """As Hydra composes them. Choices that fill a section of their own alone take the usual ones' place."""
+    if config_dir is not None:
+        _check_files(_files(config_dir))
+    parsed = [OverridesParser.create().parse_override(text) for text in choosing]
+    own = {text: o for text, o in zip(choosing, parsed, strict=True) if _is_plain(o, config_dir)}
+    rest = tuple(text for text in choosing if text not in own)
+    if not all(_leaves_others(o, config_dir) for text, o in zip(choosing, parsed, strict=True) if text in rest):
+        own, rest = {}, choosing
+    usual = _of_files(rest, config_dir)
+    if not own:
+        return usual
+    config, choices = copy.deepcopy(usual.config), dict(usual.choices)
+    with open_dict(config):
+        for override in own.values():
+            group, name = override.get_key_element(), str(override.value())
+            config[group] = section(group, name, config_dir)
+            choices[group] = name
+    return _Chosen(config, choices)
+
+
+def _is_plain(override: Override, config_dir: Path | None) -> bool:
+    group = override.get_key_element()
+    return group in BY_NAME and section(group, override.value(), config_dir) is not None
+
+
+def _leaves_others(override: Override, config_dir: Path | None) -> bool:
+    """Whether it says nothing of the sections of `BY_NAME`: an experiment does, and a user's own group may."""
+    group = override.get_key_element()
+    return group in ("hardware", "hardware/network", "tracking") and fills_its_own_section(
+        group, override.value(), config_dir
+    )
+
+
+def _of_files(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     if config_dir is None:
         return _of_choices(choosing, None, ())
     return _of_choices(choosing, config_dir.absolute(), _files(config_dir))
@@ -147,6 +182,7 @@ def _files(config_dir: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found if path.exists())
 
 
+@lru_cache(maxsize=16)
 def _check_files(files: tuple[tuple[str, int, int], ...]) -> None:
     """Hydra reads them without bounds. Raises `ConfigError`."""
     for file, _, _ in files:

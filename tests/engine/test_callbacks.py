@@ -325,7 +325,7 @@ def test_a_run_ends_at_the_evaluation_that_reaches_the_target(run: Run) -> None:
 
 
 def test_stop_at_target_is_refused_where_nothing_is_evaluated_meanwhile(run: Run) -> None:
-    with pytest.raises(ConfigError, match="^stop_at_target: ends a run after an evaluation, and sync=asp evaluates"):
+    with pytest.raises(ConfigError, match=r"^stop_at_target: ends a run after an evaluation, and sync=asp evaluates"):
         run(sync="asp", stop_at_target=True)
     with pytest.raises(ConfigError, match=r"^callbacks.stop_at_target: the name is that of stop_at_target=true"):
         run(callbacks={"stop_at_target": Scripted(FALLING)}, stop_at_target=True)

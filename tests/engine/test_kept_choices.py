@@ -10,10 +10,11 @@ from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from paceline.conf.groups import BY_NAME
 from paceline.engine import compose as composing
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import from_config
+from paceline.engine.experiment import CONF, from_config
 
 HERE = Path(__file__).parent
 
@@ -86,11 +87,11 @@ def test_a_refusal_says_the_same_the_first_time_and_the_second(overrides: tuple[
     assert isinstance(first, str) and composed(*overrides) == first
 
 
-def test_one_compose_leaves_nothing_to_the_next_and_reads_each_combination_once() -> None:
+def test_one_compose_leaves_nothing_to_the_next_and_choices_are_exchanged_without_hydra() -> None:
     composing._of_choices.cache_clear()
     points = list(itertools.product(("sync=bsp", "sync=ssp"), ("optimizer.lr=0.1", "optimizer.lr=0.2", "batch_size=8")))
     there = [composed(*point) for point in [*points, *reversed(points)]]
-    assert composing._of_choices.cache_info().misses == 2, "one for each combination of choices"
+    assert composing._of_choices.cache_info().misses == 1, "a sync mode fills a section of its own"
     alone = [by_hydra_alone(point) for point in points]
     assert there == [*alone, *reversed(alone)]
 
@@ -110,3 +111,43 @@ def test_a_file_of_a_users_own_directory_that_has_changed_is_read_again(tmp_path
         assert isinstance(own, dict) and own["model"]["knobs"] == {"hidden": [width]}
     file.unlink()
     assert "there is no such choice" in str(composed("model=mine", config_dir=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "head", ["# @package _global_\nsync: {staleness: 7}\n", "# @package _global_\ndefaults:\n  - override /sync: asp\n"]
+)
+def test_a_users_choice_that_changes_other_sections_is_left_to_hydra(tmp_path: Path, head: str) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "lab.yaml").write_text(head)
+    text = ("sync=ssp", "hardware=lab")
+    search = f"hydra.searchpath=[file://{tmp_path}]"
+    GlobalHydra.instance().clear()
+    with initialize_config_module("paceline.conf", version_base="1.3"):
+        whole = hydra_compose("config", overrides=[*text, search])
+    kept = composing._kept(text, tmp_path)
+    assert kept.config.sync == whole.sync
+
+
+def test_a_file_that_cannot_be_read_within_bounds_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "deep.yaml").write_text("a: " + "[" * 1000 + "]" * 1000)
+    assert "is nested more than" in str(composed("model=deep", config_dir=tmp_path))
+
+
+def _choices() -> list[str]:
+    return [f"{group}={file.stem}" for group in BY_NAME for file in sorted((CONF / group).glob("*.yaml"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", _choices())
+def test_every_choice_of_ours_is_what_hydra_composes(choice: str) -> None:
+    assert composed(choice) == by_hydra_alone((choice,))
+
+
+def test_a_calibrated_machine_is_composed_once_for_all_sync_modes(tmp_path: Path) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "lab.yaml").write_text("defaults:\n  - local\n  - _self_\nthreads: 1\n")
+    composing._of_choices.cache_clear()
+    found = [composed("hardware=lab", f"sync={name}", config_dir=tmp_path) for name in ("bsp", "asp", "ssp")]
+    assert all(isinstance(one, dict) and one["hardware"]["threads"] == 1 for one in found)
+    assert composing._of_choices.cache_info().misses == 1
