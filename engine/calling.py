@@ -57,8 +57,8 @@ def check_fit(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, 
         if callback.stops and not sync.synchronous:
             raise ConfigError(
                 f"{key_of(name, callback)}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates "
-                "when training is over, as its workers go at their own paces; choose a mode whose replicas step together, "
-                "such as sync=bsp or sync=local_sgd, or so many steps=..."
+                "when training is over, as its workers go at their own paces; choose a mode whose replicas step "
+                "together, such as sync=bsp or sync=local_sgd, or so many steps=..."
             )
         if "gradients" in callback.sees and strategy.needs_processes:
             raise ConfigError(
