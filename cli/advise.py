@@ -1,5 +1,6 @@
 """`paceline advise`: which way is best here, and what does it cost."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -131,7 +132,12 @@ def advise(
 
 
 def _plain(money: str | None) -> str | None:
-    """`5000USD` and `$5000` are 5000."""
+    """`5000USD` and `$5000` are 5000. Raises `ConfigError` for another currency."""
+    from ..engine.errors import ConfigError
+
     if money is None:
         return None
-    return money.strip().removeprefix("$").removesuffix("USD").strip()
+    plain = money.strip().removeprefix("$").removesuffix("USD").strip()
+    if re.search(r"[€£¥]|\d\s*(?!USD)[A-Z]{3}$", money):
+        raise ConfigError(f"--budget {money}: prices are in US dollars; give the limit in them, such as 5000USD")
+    return plain

@@ -54,7 +54,7 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--budget", "5000EUR"), "--budget 5000EUR: must be a number"),
+        (("--budget", "5000EUR"), "--budget 5000EUR: prices are in US dollars"),
         (("--deadline", "7"), "--deadline 7: must be a number with a unit"),
         (("--tokens", "many"), "--tokens many: must be a number"),
         (("--top", "0"), "--top 0: must be at least 1"),
@@ -111,3 +111,12 @@ def test_what_fits_by_closed_forms_and_not_by_its_plan_is_said_to_lack_memory(pa
     ended = paceline("advise", "model=gpt_1b", "data=text", "hardware=t4", "--batch", "4096")
     assert ended.status == 2
     assert "nothing fits" in ended.err and "GiB too much for a host: paceline train" in ended.err  # as a plan has it
+
+
+@pytest.mark.parametrize("budget", ["5000EUR", "€5000", "5000 GBP"])
+def test_a_budget_in_another_currency_is_told_that_prices_are_in_us_dollars(paceline, budget: str) -> None:
+    ended = paceline("advise", "--budget", budget)
+    assert (ended.status, ended.last) == (
+        2,
+        f"--budget {budget}: prices are in US dollars; give the limit in them, such as 5000USD",
+    )
