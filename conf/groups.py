@@ -48,6 +48,13 @@ GROUPS = (
         example="CONTRIBUTING.md says how a loss is added",
     ),
     Group(
+        "adapt",
+        "what is done to the model before it trains",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.adapt.base.Adapt",
+        usual="none",
+    ),
+    Group(
         "strategy",
         "how one replica of the model is laid over its workers",
         modules=("paceline.strategies",),

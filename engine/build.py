@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
+from ..strategies.adapt import Adapt
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
@@ -51,7 +52,8 @@ class Parts:
     layout: Layout
     model: nn.Module  # the whole, on the meta device
     modules: list[nn.Module]  # what the strategy cuts it into
-    make_model: Callable[[], nn.Module]
+    make_model: Callable[[], nn.Module]  # adapted
+    adapt: Adapt
     make_optimizer: MakeOptimizer
     allowed: tuple[str, ...]  # the user's own modules
     callbacks: calling.Callbacks  # by name, for the chief
@@ -61,6 +63,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like."""
     data = build("data", experiment.data, Data, allowed, {})
     task = build("task", experiment.task, Task, allowed, {})
+    adapt = build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
 
@@ -101,7 +104,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
 
     def make_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
-        return build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
+        return adapt.apply(build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec}))
 
     def check_inputs() -> None:
         """Before our own models look for the one input that they know."""
@@ -171,6 +174,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         model,
         modules,
         make_model,
+        adapt,
         make_optimizer,
         allowed,
         callbacks,

@@ -9,6 +9,7 @@ Everything is written under a temporary name, synced and renamed, so that a dire
 previous checkpoints stay until the new one is.
 """
 
+import json
 import os
 import re
 import shutil
@@ -22,11 +23,13 @@ import safetensors.torch
 from torch import Tensor
 
 from ..strategies import State
+from ..strategies.adapt import Apart
 from ..strategies.placements import joined
 from ..strategies.state import from_bytes, to_bytes
 from ..tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
 from ..tracking.errors import StorageError
 from ..tracking.files import open_to_write, parse_json, read_bytes, read_text
+from ..tracking.run_directory import write_atomically
 from .errors import CorruptCheckpointError
 
 MANIFEST = "manifest.json"
@@ -117,6 +120,16 @@ def export(path: Path, tensors: Mapping[str, Tensor]) -> str:
             temporary.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
     return digest
+
+
+def export_apart(folder: Path, apart: Apart) -> None:
+    """As peft and its like read it."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    export(folder / "adapter_model.safetensors", apart.tensors)
+    write_atomically(folder / "adapter_config.json", json.dumps(apart.config, indent=2) + "\n")
 
 
 def steps_of(checkpoints: Path) -> list[Path]:

@@ -110,7 +110,7 @@ def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> flo
 def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float, float, dict[str, float]]:
     """Flops of the forward and of the backward pass for `inputs`, and each parameter's share of the latter.
 
-    A layer's share goes to the first of its parameters; where none has flops, shares go by entries.
+    A layer's share goes to the first of its parameters that are trained; where none has flops, shares go by entries.
     """
     part = without_data(module)
     x = of_each(inputs, lambda each: each.detach().to("meta").requires_grad_(each.requires_grad))
@@ -122,8 +122,9 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
     counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
     trained = [name for name, parameter in part.named_parameters() if parameter.requires_grad]
     for name, layer in part.named_modules():
-        first = next((f"{name}.{own}".lstrip(".") for own, _ in layer.named_parameters(recurse=False)), None)
-        if first in trained:
+        names = (f"{name}.{own}".lstrip(".") for own, _ in layer.named_parameters(recurse=False))
+        first = next((each for each in names if each in trained), None)
+        if first is not None:
             below = sum(
                 counts.get(f"{root}.{name}.{child}".replace("..", "."), 0) for child, _ in layer.named_children()
             )

@@ -93,7 +93,7 @@ class Evaluations:
         own = worker.calling.each_evaluation(view)
         judged.train().to("cpu")  # its place on the device is training's
         if worker.calling.found_best:
-            checkpoint.export(worker.directory.path / FILE, snapshot.state)
+            checkpoint.export(worker.directory.path / FILE, worker.parts.adapt.merged(snapshot.state))
         if self.time_to_accuracy is None and result.score >= worker.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
         self.last = Score(metric, result.score, result.loss, spread)

@@ -71,6 +71,7 @@ class Plan:
     parts: list[PartPlan]
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
+    added: frozenset[str]  # of these, what `adapt` has added
     survives: bool  # the others go on when a worker dies
     period: int  # steps from one exchange of replicas to the next; the last one may be missing
     notes: list[str]  # what is other than one may think
@@ -167,6 +168,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         plans,
         parts.strategy,
         shapes,
+        parts.adapt.added(frozenset(shapes)),
         parts.sync.survives,
         parts.sync.period,
         [

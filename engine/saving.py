@@ -9,6 +9,8 @@ from .callbacks.best import best_step
 from .checkpoint import Manifest
 from .worker import Worker
 
+ADAPTER = "adapter"  # in the run directory: what `adapt` added and training made
+
 
 class Saving:
     """All workers call these methods."""
@@ -56,7 +58,10 @@ class Saving:
             directory.add(Checkpoint(done))
 
     def export(self) -> None:
-        """The trained model as one safetensors file that any of these models loads."""
-        state = self._worker.consensus()
+        """The trained model as one safetensors file that any of these models loads; beside it what was added to it."""
+        worker, state = self._worker, self._worker.consensus()
         if state is not None:
-            self.exported = checkpoint.export(self._worker.directory.path / "model.safetensors", state)
+            adapt = worker.parts.adapt
+            self.exported = checkpoint.export(worker.directory.path / "model.safetensors", adapt.merged(state))
+            if (apart := adapt.apart(state)) is not None:
+                checkpoint.export_apart(worker.directory.path / ADAPTER, apart)

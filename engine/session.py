@@ -92,7 +92,7 @@ class Prepared:
         if self.experiment.weights is not None and self.directory is None:
             from .weights import check
 
-            check(self.experiment.weights, plan.shapes, self.experiment.model.name)
+            check(self.experiment.weights, plan.shapes, self.experiment.model.name, plan.added)
         return plan
 
     def step_time(self, plan: "Plan") -> "PredictedStep":
@@ -438,7 +438,7 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory
         if experiment.weights is not None:
             from .weights import convert
 
-            convert(experiment, directory.path, plan.shapes)
+            convert(experiment, directory.path, plan.shapes, plan.added)
     else:
         directory.forget_summary()
     # a resumed run's too: the next time it goes on with what was changed this time

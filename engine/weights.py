@@ -5,6 +5,9 @@ directory of a checkpoint that DeepSpeed wrote elsewhere. That is pickled, and r
 it has to be trusted explicitly. A checkpoint is read once, into the run's own directory.
 
 What paceline wrote has a checksum, and is refused when that differs. Anyone else's file is taken as it is.
+
+`added`: the names of what `adapt=` has added to the model. A file has all of these or none; then they begin as they
+were made.
 """
 
 from contextlib import suppress
@@ -12,8 +15,10 @@ from pathlib import Path
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..strategies.adapt import Adapt
+from ..strategies.base import load_state, state_of
 from ..tracking.checksums import verdict_on_tensors
 from ..tracking.errors import CorruptRunError
 from ..tracking.files import NotRegularError, check_regular
@@ -60,12 +65,12 @@ def _check_deepspeed(told: str, path: Path, trusts: bool) -> None:
         )
 
 
-def check(weights: str, shapes: dict[str, list[int]], model: str) -> None:
+def check(weights: str, shapes: dict[str, list[int]], model: str, added: frozenset[str]) -> None:
     """Whether there are just tensors of these `shapes`, undamaged. Raises `ConfigError` or `CorruptCheckpointError`."""
     path = Path(weights)
     if path.is_dir():
         if _is_ours(path):
-            _check_shapes(path, _shapes_of(checkpoint.read_parameters(path)), shapes, model)
+            _check_shapes(path, _shapes_of(checkpoint.read_parameters(path)), shapes, model, added)
         return  # DeepSpeed's: only known once it has been read
     _check_whole(path)
     try:
@@ -73,7 +78,7 @@ def check(weights: str, shapes: dict[str, list[int]], model: str) -> None:
             theirs = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
     except (OSError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
-    _check_shapes(path, theirs, shapes, model)
+    _check_shapes(path, theirs, shapes, model, added)
 
 
 def _check_whole(path: Path) -> None:
@@ -109,20 +114,24 @@ def _shapes_of(state: dict[str, Tensor]) -> dict[str, list[int]]:
     return {key: list(tensor.shape) for key, tensor in state.items()}
 
 
-def _check_shapes(path: Path, theirs: dict[str, list[int]], mine: dict[str, list[int]], model: str) -> None:
+def _check_shapes(
+    path: Path, theirs: dict[str, list[int]], mine: dict[str, list[int]], model: str, added: frozenset[str]
+) -> None:
+    if not added & theirs.keys():
+        mine = {key: shape for key, shape in mine.items() if key not in added}
     for key in sorted(mine.keys() | theirs.keys()):
         if theirs.get(key) != mine.get(key):
             has, wants = theirs.get(key, "nothing"), mine.get(key, "nothing")
             raise ConfigError(f"weights={path}: has {has} as {key}, where model={model} has {wants}")
 
 
-def convert(experiment: Experiment, run: Path, shapes: dict[str, list[int]]) -> None:
+def convert(experiment: Experiment, run: Path, shapes: dict[str, list[int]], added: frozenset[str]) -> None:
     """Read a checkpoint, ours or a trusted one of DeepSpeed's, into the run's directory."""
     if experiment.weights is None or not Path(experiment.weights).is_dir():
         return
     path = Path(experiment.weights)
     state = checkpoint.read_parameters(path) if _is_ours(path) else _read_deepspeed(path)
-    _check_shapes(path, _shapes_of(state), shapes, experiment.model.name)
+    _check_shapes(path, _shapes_of(state), shapes, experiment.model.name, added)
     checkpoint.export(run / CONVERTED, state)
 
 
@@ -144,6 +153,12 @@ def _check_parts(folder: Path) -> None:
                 check_regular(file)
             except NotRegularError as error:
                 raise ConfigError(f"weights={folder}: {file} {error}") from None
+
+
+def put_into(model: nn.Module, weights: str, run: Path, adapt: Adapt) -> None:
+    """Raises `CorruptCheckpointError` or `ConfigError`."""
+    state, own = load(weights, run), state_of(model)
+    load_state(model, {name: own[name] for name in adapt.added(frozenset(own))} | state)
 
 
 def load(weights: str, run: Path) -> dict[str, Tensor]:

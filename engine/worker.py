@@ -128,7 +128,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     torch.manual_seed(experiment.seed)
     model = parts.make_model()
     if experiment.weights is not None and assignment.resume is None:
-        load_state(model, weights.load(experiment.weights, assignment.run))
+        weights.put_into(model, experiment.weights, assignment.run, parts.adapt)
     judged = parts.make_model() if comm.rank == parts.layout.chief else None
     chief, together = parts.layout.chief, parts.sync.synchronous
     calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)

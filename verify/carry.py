@@ -26,7 +26,7 @@ def carry_out(prepared: Prepared, plan: Plan, parts: Parts, root: Path, name: st
     launcher = launcher_of(prepared.experiment)
     make_ready(plan, quiet=True)
     directory = RunDirectory.create(root, name)
-    convert(prepared.experiment, directory.path, plan.shapes)
+    convert(prepared.experiment, directory.path, plan.shapes, plan.added)
     folder_of(directory.path).mkdir()
     assignment = replace(prepared.assignment(directory, plan), witness=True)
     if launcher.modelled:  # in this process: there is nothing that it could leave behind

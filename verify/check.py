@@ -25,9 +25,8 @@ from ..engine.loop import of_mean_one, seed_for
 from ..engine.planning import Plan
 from ..engine.session import Prepared, prepare
 from ..engine.targets import build
-from ..engine.weights import load
+from ..engine.weights import put_into
 from ..strategies import LayoutError, Strategy
-from ..strategies.base import load_state
 from ..strategies.errors import MissingToolError
 from ..tasks.base import Readable
 from .carry import carry_out
@@ -173,7 +172,7 @@ def _begin(experiment: Experiment, parts: Parts) -> nn.Module:
     torch.manual_seed(experiment.seed)
     model = parts.make_model()
     if experiment.weights is not None:
-        load_state(model, load(experiment.weights, Path()))
+        put_into(model, experiment.weights, Path(), parts.adapt)
     return model
 
 

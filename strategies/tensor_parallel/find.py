@@ -107,6 +107,7 @@ def all_pairs(model: nn.Module, whole: Collection[str] = ()) -> list[tuple[str, 
         pair
         for pair in found
         if all(places[id(weight)] == 1 for each in pair for weight in model.get_submodule(each).parameters())
+        if all(isinstance(model.get_submodule(each), nn.Linear) for each in pair)  # an adapted layer is whole
     ]
 
 

@@ -1,0 +1,203 @@
+"""LoRA: the weights of a trained model stay as they are, and a product of two thin matrices is learnt beside them.
+
+Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.09685), section 4.1. A linear layer of
+weight W [out, in] becomes, with A [r, in] and B [out, r],
+
+    h = W x + b + (alpha / r) B A x
+
+W, b and all other weights of the model are frozen; A is drawn at random and B is zero, so that training begins with
+the model as it was, bit for bit. In training the x that A sees goes through dropout. Merged, the layer is an ordinary
+one again:
+
+    W' = W + (alpha / r) B A
+
+Deviations: A is drawn from the uniform distribution on +-1/sqrt(in), as the authors' code and peft have it; in the
+paper it is Gaussian. The paper adapts the attention's matrices alone; here that is said by `modules`.
+
+Cost: factors have r (in + out) entries a layer, and are all that travels, that has a gradient and an optimizer's state,
+and that is saved apart. Backward needs no gradient of W: about a third less is computed. A forward pass takes 2 r (in +
+out) flops a row more.
+
+Use it where a trained model is to be fitted to other data, and its gradients or its optimizer's state do not fit or
+take too long to send. From random weights (without `weights`) it learns little: most weights stay random.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt, Lt, MinLen
+from torch import Tensor, nn
+
+from ..errors import LayoutError
+from .base import Adapt, Apart, State
+
+A, B = "lora_A", "lora_B"  # as peft calls them
+IN_PEFT = "base_model.model."  # before each name
+
+
+class LoRALinear(nn.Module):
+    """[..., in] -> [..., out]. Its `weight` and `bias` are the frozen ones of the layer whose place it takes."""
+
+    def __init__(self, frozen: nn.Linear, rank: int, scale: float, dropout: float) -> None:
+        super().__init__()
+        self.weight, self.bias = frozen.weight, frozen.bias
+        self.scale = scale  # alpha / r
+        self.dropout = nn.Dropout(dropout)
+        like = {"dtype": frozen.weight.dtype, "device": frozen.weight.device}
+        self.lora_A = nn.Parameter(torch.empty(rank, frozen.in_features, **like))
+        self.lora_B = nn.Parameter(torch.zeros(frozen.out_features, rank, **like))
+        nn.init.kaiming_uniform_(self.lora_A, a=5**0.5)  # on +-1/sqrt(in)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # h = W x + b + (alpha / r) B A x
+        low = F.linear(self.dropout(x), self.lora_A)  # [..., r]
+        return F.linear(x, self.weight, self.bias) + self.scale * F.linear(low, self.lora_B)
+
+    def extra_repr(self) -> str:
+        (rank, features), outputs = self.lora_A.shape, len(self.lora_B)
+        return f"in_features={features}, out_features={outputs}, rank={rank}, scale={self.scale}"
+
+
+class LoRA(Adapt):
+    """Linear layers are adapted, all else is frozen."""
+
+    def __init__(
+        self,
+        rank: Annotated[int, Ge(1)] = 8,
+        alpha: Annotated[float, Gt(0)] = 16.0,
+        modules: Annotated[Sequence[Annotated[str, MinLen(1)]], MinLen(1)] = ("*",),
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
+    ) -> None:
+        """`rank`, `alpha`: r and alpha. `modules`: which linear layers, by name, or by what their names end in after a
+        dot; * stands for anything. `dropout`: of x before A.
+        """
+        self.rank, self.alpha, self.modules, self.dropout = rank, alpha, tuple(modules), dropout
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        chosen = self._chosen(model)
+        places = [(name, layer) for name, layer in model.named_modules(remove_duplicate=False) if layer in chosen]
+        model.requires_grad_(False)
+        adapted: dict[nn.Module, LoRALinear] = {
+            layer: LoRALinear(layer, self.rank, self.scale, self.dropout) for layer in chosen
+        }
+        for name, layer in places:
+            if not name:
+                return adapted[layer]
+            model.set_submodule(name, adapted[layer])
+        return model
+
+    def _chosen(self, model: nn.Module) -> dict[nn.Linear, str]:
+        """The layers to adapt, with their names. Raises `LayoutError`."""
+        every = dict(model.named_modules())
+        linear = {name: layer for name, layer in every.items() if type(layer) is nn.Linear}
+        if not linear:
+            raise LayoutError("adapt=lora: adapts linear layers (torch.nn.Linear), and the model has none; adapt=none")
+        for pattern in self.modules:
+            if not any(_matches(name, pattern) for name in linear):
+                raise LayoutError(
+                    f"adapt.modules={list(self.modules)}: no linear layer is called {pattern}; there are "
+                    f"{', '.join(_shown(linear))}"
+                )
+        found = {layer: name for name, layer in linear.items() if any(_matches(name, each) for each in self.modules)}
+        for layer, name in found.items():
+            most = min(layer.weight.shape)
+            if self.rank > most:
+                raise LayoutError(
+                    f"adapt.rank={self.rank}: the layer {name or 'itself'} has a matrix of {list(layer.weight.shape)}, "
+                    f"whose rank is at most {most}; choose adapt.rank <= {most}, or adapt.modules that leave it out"
+                )
+        self._check_frozen(model, every)
+        self._check_alone(found, every)
+        return found
+
+    def _check_frozen(self, model: nn.Module, every: dict[str, nn.Module]) -> None:
+        """Raises `LayoutError` where something beside the factors would change."""
+        moving = [name for name, layer in every.items() if getattr(layer, "running_mean", None) is not None]
+        if moving:
+            raise LayoutError(
+                f"adapt=lora: {', '.join(_shown(moving))} would keep running statistics of what it trains on, and all "
+                "but the factors is to stay as it is; choose a model with other norms (model.norm=group), or adapt=none"
+            )
+        if own := [name for name, _ in model.named_parameters() if _ends_in(name, A) or _ends_in(name, B)]:
+            raise LayoutError(f"adapt=lora: the model has a parameter called {own[0]} already; adapt=none trains it")
+
+    def _check_alone(self, chosen: dict[nn.Linear, str], every: dict[str, nn.Module]) -> None:
+        """Raises `LayoutError` where a weight is used by more than the layer that is adapted."""
+        holders = Counter(id(weight) for each in every.values() for weight in each.parameters(recurse=False))
+        for layer, name in chosen.items():
+            if holders[id(layer.weight)] > 1:
+                others = [other for other, each in every.items() if getattr(each, "weight", None) is layer.weight]
+                raise LayoutError(
+                    f"adapt.modules={list(self.modules)}: {' and '.join(others)} have one weight (tied), and {name} "
+                    "alone would be adapted; choose adapt.modules that leave it out"
+                )
+            above = every[name.rpartition(".")[0]]
+            if isinstance(above, nn.TransformerEncoderLayer):
+                raise LayoutError(
+                    f"adapt.modules={list(self.modules)}: torch's TransformerEncoderLayer, which {name} is in, reads "
+                    "the weights of its layers without calling them when it is evaluated, and would pass over the "
+                    "factors; choose adapt.modules that leave it out"
+                )
+
+    def added(self, names: frozenset[str]) -> frozenset[str]:
+        return frozenset(name for name in names if _ends_in(name, A) or _ends_in(name, B))
+
+    def merged(self, state: State) -> dict[str, Tensor]:
+        found = {name: tensor for name, tensor in state.items() if name not in self.added(frozenset(state))}
+        for layer in _layers(state):
+            # W' = W + (alpha / r) B A
+            found[f"{layer}weight"] = state[f"{layer}weight"] + self.scale * (state[layer + B] @ state[layer + A])
+        return found
+
+    def apart(self, state: State) -> Apart:
+        """In peft's layout."""
+        layers = _layers(state)
+        tensors = {f"{IN_PEFT}{layer}{own}.weight": state[layer + own] for layer in layers for own in (A, B)}
+        config = {
+            "peft_type": "LORA",
+            "task_type": None,
+            "base_model_name_or_path": None,
+            "r": self.rank,
+            "lora_alpha": int(self.alpha) if self.alpha == int(self.alpha) else self.alpha,
+            "lora_dropout": self.dropout,
+            "target_modules": _in_peft(state, [layer.rstrip(".") for layer in layers]),
+            "bias": "none",
+            "fan_in_fan_out": False,
+            "init_lora_weights": True,
+            "inference_mode": True,
+        }
+        return Apart(tensors, config)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
+
+
+def _ends_in(name: str, own: str) -> bool:
+    return name.rpartition(".")[2] == own
+
+
+def _layers(state: State) -> list[str]:
+    """The names of adapted layers, each with the dot behind it."""
+    return [name.removesuffix(A) for name in state if _ends_in(name, A)]
+
+
+def _in_peft(state: State, layers: list[str]) -> list[str] | str:
+    """Their names, of which each also stands for those that end in it after a dot; where there are such, a pattern."""
+    others = {name.removesuffix(".weight") for name in state if name.endswith(".weight")} - {*layers}
+    exact = not any(other.endswith(f".{layer}") for other in others for layer in layers)
+    return layers if exact else "|".join(map(re.escape, layers))
+
+
+def _shown(names: Sequence[str] | dict[str, nn.Linear], most: int = 12) -> list[str]:
+    every = list(names)
+    return every if len(every) <= most else [*every[: most - 2], "...", every[-1]]

@@ -1,0 +1,209 @@
+"""LoRA: it begins as the base, bit for bit; merged equals unmerged; only factors travel, and are saved apart."""
+
+import copy
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from oracles import distance, identical
+from safetensors.torch import load_file
+from torch import nn
+from whole_runs import trained
+
+from paceline.engine import prepare
+from paceline.strategies import LayoutError
+from paceline.strategies.adapt import LoRA
+from paceline.strategies.base import state_of
+
+SMALL = (
+    *("tracking=none", "data.limit=200", "batch_size=16", "model.hidden=[32,16]", "steps=4", "evaluate.every=1000"),
+    "checkpoint.every=0",
+)
+VIRTUAL = (*SMALL, "hardware=virtual")
+ENTRIES = 8 * (64 + 32 + 32 + 16 + 16 + 10)  # r (in + out) of the three layers
+
+
+def base(**how: bool) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 5, **how), nn.ReLU(), nn.Linear(5, 4)).double()
+
+
+def grown(lora: LoRA) -> nn.Module:
+    """Adapted, with a B that is not zero any more."""
+    model = lora.apply(base())
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert "lora" in name
+            nn.init.normal_(parameter)
+    return model
+
+
+def test_it_begins_as_the_base_bit_for_bit_and_draws_after_it() -> None:
+    x = torch.randn(7, 6, dtype=torch.float64)
+    adapted = LoRA(rank=2, dropout=0.5).apply(base())
+    assert torch.equal(adapted(x), base()(x))
+    assert all(torch.equal(state_of(adapted)[name], tensor) for name, tensor in state_of(base()).items())
+    again = LoRA(rank=2, dropout=0.5).apply(base())
+    assert identical(state_of(adapted), state_of(again))
+
+
+def test_a_layer_is_the_papers_equation_and_merged_equals_unmerged() -> None:
+    lora, x = LoRA(rank=2, alpha=3.0), torch.randn(7, 6, dtype=torch.float64)
+    model, plain = grown(lora), base()
+    state = state_of(model)
+    w, a, b = state["0.weight"], state["0.lora_A"], state["0.lora_B"]
+    h = (w @ x.T + state["0.bias"][:, None] + 3.0 / 2 * b @ (a @ x.T)).T
+    torch.testing.assert_close(model.get_submodule("0")(x), h, rtol=1e-12, atol=1e-12)
+    plain.load_state_dict(lora.merged(state))
+    torch.testing.assert_close(plain(x), model(x), rtol=1e-12, atol=1e-12)
+    assert lora.added(frozenset(state)) == state.keys() - plain.state_dict().keys()
+
+
+def test_only_the_layers_that_are_named_are_adapted() -> None:
+    model = LoRA(rank=2, modules=["2"]).apply(base())
+    assert {name for name, each in model.named_parameters() if each.requires_grad} == {"2.lora_A", "2.lora_B"}
+    shared = nn.Linear(4, 4)
+    twice = LoRA(rank=2).apply(nn.Sequential(shared, nn.ReLU(), shared))
+    assert twice.get_submodule("0") is twice.get_submodule("2") is not shared
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.second.weight = self.first.weight
+
+
+@pytest.mark.parametrize(
+    ("model", "knobs", "says"),
+    [
+        (base, {"rank": 5}, "adapt.rank=5: the layer 2 has a matrix of [4, 5], whose rank is at most 4; choose"),
+        (base, {"rank": 2, "modules": ["query"]}, "no linear layer is called query; there are 0, 2"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 1, 1)), {}, "and the model has none; adapt=none"),
+        (lambda: nn.Sequential(nn.Linear(9, 9), nn.BatchNorm1d(9)), {}, "1 would keep running statistics"),
+        (Two, {"rank": 2}, "first and second have one weight (tied)"),
+        (lambda: nn.TransformerEncoderLayer(8, 2, 8), {}, "reads the weights of its layers without calling them"),
+        (lambda: LoRA(rank=2).apply(base()), {}, "the model has none; adapt=none"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused_by_name(model, knobs, says) -> None:
+    with pytest.raises(LayoutError) as caught:
+        LoRA(**knobs).apply(model())
+    assert says in str(caught.value) and str(caught.value).startswith("adapt") and caught.value.exit_code == 2
+
+
+def test_a_wrong_knob_or_pattern_ends_the_command_with_status_2() -> None:
+    for override, says in [
+        ("adapt.rank=0", "adapt.rank=0: must be greater than or equal to 1"),
+        ("adapt.modules=[query]", "there are hidden1, hidden2, output"),
+        ("adapt.modules=[]", "adapt.modules=[]: "),
+    ]:
+        with pytest.raises(Exception, match="adapt") as caught:
+            prepare([*SMALL, "adapt=lora", override]).plan()
+        assert says in str(caught.value) and getattr(caught.value, "exit_code", 0) == 2
+
+
+def test_a_plan_of_gpt_sends_the_bytes_of_its_factors_alone() -> None:
+    made = ["model=gpt", "data=text", "hardware.workers=2", "adapt=lora", "tracking=none"]
+    plan = prepare([*made, "adapt.modules=[qkv]"]).plan()
+    assert plan.bytes_per_step() == 4 * 4 * 8 * (128 + 384)
+    [part] = plan.parts
+    assert part.memory["gradients"] == part.memory["optimizer"] == 4 * 4 * 8 * (128 + 384)
+    with pytest.raises(LayoutError, match="strategy=tensor: GPT has no two linear layers"):
+        prepare([*made, "strategy=tensor"]).plan()
+
+
+def check_run(weights: dict, told: dict, before: dict, run: Path) -> None:
+    """The base is what it was, merged weights are that and the product, and the adapter is what peft's layout says."""
+    apart = load_file(run / "adapter" / "adapter_model.safetensors")
+    assert sum(each.numel() for each in apart.values()) == ENTRIES
+    config = json.loads((run / "adapter" / "adapter_config.json").read_text())
+    assert config["r"] == 8 and config["lora_alpha"] == 16 and config["peft_type"] == "LORA"
+    assert set(config["target_modules"]) == {"hidden1", "hidden2", "output"}
+    for name, merged in weights.items():
+        layer, _, own = name.rpartition(".")
+        if own != "weight":
+            assert torch.equal(merged, before[name])
+            continue
+        a, b = (apart[f"base_model.model.{layer}.{each}.weight"] for each in ("lora_A", "lora_B"))
+        assert torch.equal(merged, before[name] + 2.0 * (b @ a)) and b.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "sync", ["bsp", *(pytest.param(each, marks=pytest.mark.slow) for each in ("local_sgd", "asp"))]
+)
+def test_a_run_sends_its_factors_alone_and_begins_with_weights_of_another(here, sync: str) -> None:
+    before, _ = trained(*VIRTUAL, name="base")
+    begins = "weights=runs/base/model.safetensors"
+    weights, told = trained(*VIRTUAL, "adapt=lora", begins, f"sync={sync}", "hardware.workers=2", name="adapted")
+    if sync == "bsp":
+        assert told["wire"]["bytes_per_step"] == told["predicted"]["bytes_per_step"] == 4 * ENTRIES
+    assert told["memory"]["gradients"] == 4 * ENTRIES and told["adapt"] == "lora"
+    check_run(weights, told, before, Path("runs/adapted"))
+
+
+WAYS = {
+    "processes": ("hardware.workers=2",),
+    "pipeline": ("strategy=pipeline", "strategy.micro_batches=1"),
+    "hybrid": ("strategy=hybrid", "strategy.tensor=1", "hardware.workers=2", "strategy.micro_batches=1"),
+    "offload": ("strategy=offload", "hardware.workers=1"),
+    "zero-1": ("strategy=zero", "strategy.stage=1", "hardware.workers=1"),
+    "zero-2": ("strategy=zero", "strategy.stage=2", "hardware.workers=1"),
+    "zero-3": ("strategy=zero", "strategy.stage=3", "hardware.workers=1"),
+    "fsdp": ("strategy=torch_fsdp", "hardware.workers=1"),
+}
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_every_strategy_leaves_the_base_alone_and_trains_as_one_worker(here, fork_server, way: str) -> None:
+    before, _ = trained(*SMALL, "strategy=single", "hardware.workers=1", name="base")
+    begins = "weights=runs/base/model.safetensors"
+    weights, told = trained(*SMALL, "adapt=lora", begins, *WAYS[way], name="adapted")
+    check_run(weights, told, before, Path("runs/adapted"))
+    assert told["wire"]["bytes_per_step"] == (told["predicted"]["bytes_per_step"] or told["wire"]["bytes_per_step"])
+    batch = f"batch_size={32 if way == 'processes' else 16}"
+    alone, _ = trained(*SMALL, "adapt=lora", begins, "strategy=single", "hardware.workers=1", batch, name="alone")
+    assert distance(weights, alone) < 1e-6
+    if way == "processes":
+        assert told["wire"]["bytes_per_step"] == 4 * ENTRIES
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_a_resumed_run_is_the_same_bits_and_its_weights_go_on_plain(here, fork_server) -> None:
+    two = ("adapt=lora", "hardware.workers=2", "adapt.dropout=0.2")
+    whole, _ = trained(*SMALL, *two, name="whole")
+    trained(*SMALL, *two, "steps=2", "checkpoint.every_steps=2", name="half")
+    assert identical(trained("steps=4", resume="half")[0], whole)
+    still = ("steps=1", "optimizer.lr=1e-30")
+    plain, _ = trained(*SMALL, *still, "weights=runs/whole/model.safetensors", name="plain")
+    assert identical(plain, whole)
+    step = "weights=runs/half/checkpoints/step-00000004"  # has the factors, too
+    again, _ = trained(*SMALL, *two, *still, step, name="again")
+    assert distance(again, whole) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("peft") is None, reason="needs peft (pip install peft)")
+def test_peft_loads_what_was_saved_and_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from peft import PeftModel
+
+        from paceline.engine.checkpoint import export_apart
+
+        lora = LoRA(rank=2, alpha=3.0, modules=["0"])
+        model = grown(lora)
+        export_apart(tmp_path / "adapter", lora.apart(state_of(model)))
+        theirs = PeftModel.from_pretrained(copy.deepcopy(base()), tmp_path / "adapter")
+        x = torch.randn(7, 6, dtype=torch.float64)
+        ours = model(x)
+        assert not torch.allclose(ours, base()(x))
+        torch.testing.assert_close(theirs(x), ours, rtol=1e-6, atol=1e-6)
