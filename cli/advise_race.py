@@ -140,8 +140,18 @@ def told(found: "Raced", question: "Question", target: float | None) -> str:
             for each in others
         )
         lines.append(f"no winner, they cannot be told apart ({RULE}): {names}; {by}; more --seeds may tell them apart")
+    if leading:
+        lines += _left_out_early(found)
     lines.append(_prediction(found))
     return "\n".join(lines)
+
+
+def _left_out_early(found: "Raced") -> list[str]:
+    """One seed has no spread: who was left out after it may be the best, and that is said."""
+    early = [each.label for each in found.settings if each.is_whole and each.seeds == 1]
+    if not early:
+        return []
+    return [f"left out after one seed, which cannot tell them apart from the first: {', '.join(early)}"]
 
 
 def _prediction(found: "Raced") -> str:

@@ -112,3 +112,10 @@ def test_no_winner_is_named_within_the_noise_and_by_how_much_it_is_said(question
     assert "cannot be told apart" in close and expected in close and "winner: " not in close
     clear = told(raced(question, Track({"a": [1.0, 1.1, 1.2], "b": [9.0, 9.1, 9.2]}), 3), question, 0.8)
     assert "winner: a, 1.1 s" in clear and "8.27 times as soon as b" not in clear and "8.27 times as long" in clear
+
+
+def test_who_was_left_out_after_one_seed_is_said_not_to_be_told_apart(question: Question) -> None:
+    track = Track({name: [float(i + 1), i + 1.1, i + 1.2] for i, name in enumerate("abcde")})
+    assert "left out after one seed, which cannot tell them apart from the first: d, e" in told(
+        raced(question, track, 3), question, 0.8
+    )
