@@ -208,8 +208,6 @@ class _ZeroUpdate(Sync):
 
     def __init__(self, strategy: Zero) -> None:
         self._strategy = strategy
-        clips = bool(strategy.settings.get("gradient_clipping"))
-        self.exact = self.serial_alone = not clips  # serial training in that precision
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

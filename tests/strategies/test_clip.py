@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
+import safetensors.torch
 import torch
 from fabrics import FABRICS
 from oracles import ROUNDING, Case, Plan, Weights, distance, momentum, train, weights_of, workers_of
@@ -189,6 +190,32 @@ def test_measured_bytes_are_the_stated_ones_and_the_norm_is_recorded(tmp_path, m
     assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"], rel=1e-14)
     if "clip=norm" in how:
         assert '"unclipped_norm"' in (result.path / "metrics.jsonl").read_text()
+
+
+@pytest.mark.dist
+@slow
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["strategy=torch_ddp"],
+        ["strategy=torch_fsdp"],
+        ["strategy=torch_fsdp", "strategy.shard_over=2", "hardware.workers=4"],
+        ["strategy=zero", "strategy.stage=2"],
+    ],
+)
+def test_torchs_and_deepspeeds_engines_clip_as_serial_training_does_at_the_stated_bytes(
+    fork_server, tmp_path, how: list[str]
+) -> None:
+    here = [*FEW[1:], "hardware.threads=1", "hardware.device=cpu", "clip=norm", "clip.max=0.5", "checkpoint.every=0"]
+    result = run([*here, "hardware.workers=2", *how], quiet=True, root=tmp_path)
+    workers = 4 if "hardware.workers=4" in how else 2
+    plain = [text for text in here if not text.startswith("batch_size")]
+    serial = run([*plain, "strategy=single", f"batch_size={8 * workers}"], quiet=True, root=tmp_path)
+    assert result is not None and serial is not None
+    wire, stated = result.summary["wire"]["bytes_per_step"], result.summary["predicted"]["bytes_per_step"]
+    assert wire == pytest.approx(stated, rel=1e-14)
+    made, wanted = (safetensors.torch.load_file(each.path / "model.safetensors") for each in (result, serial))
+    assert distance(made, wanted) < 1e-5
 
 
 def test_a_bound_that_is_not_above_zero_is_refused() -> None:
