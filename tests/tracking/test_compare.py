@@ -88,6 +88,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "compress": "none",
         "collective": "fabric",
         "aggregate": "mean",
+        "adapt": "none",
         "attack": "none",
         "workers": 4,
         "mesh": None,
