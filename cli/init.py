@@ -1,5 +1,6 @@
 """`paceline init`: a folder to start from, with a model, data, their choices and their test."""
 
+import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +45,7 @@ def init(
     except OSError as error:
         raise MachineError(f"{folder}: cannot be written to ({error.strerror})") from None
     show("\n".join(str(shortest(path)) for path in wanted))
-    go = "" if folder == Path() else f"cd {folder} && "
+    go = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     note(f"\ntrain it:  {go}{TRAIN}\ntest it:   {go}python -m pytest test_mine.py")
 
 

@@ -64,6 +64,10 @@ def test_a_folder_that_is_a_file_and_a_file_where_a_folder_must_be_are_refused(p
     assert ended.status in (2, 3) and (here / "project/conf").read_text() == ""
 
 
+def test_the_commands_that_it_prints_are_quoted_for_a_shell(paceline) -> None:
+    assert "cd 'my project' && paceline train" in paceline("init", "my project").err
+
+
 def test_it_may_be_run_in_a_folder_that_has_other_things(paceline, here: Path) -> None:
     (here / "notes.txt").write_text("mine")
     ended = paceline("init")
