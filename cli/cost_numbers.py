@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from ..cost.quantity import Quantity
-from ..cost.rules import RULES
+from ..cost.rules import RULES, SHARE
 from ..engine.errors import ConfigError
 
 SCALES = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -29,7 +29,8 @@ class Number:
         value = self._value(text)
         rule = RULES[self.rule]
         if not rule.holds(value):
-            raise ConfigError(f"{self.option} {_shown(text)}: {rule}{' hours' if self.unit == 'hours' else ''}")
+            after = " hours" if self.unit == "hours" else ", such as 50% or 0.5" if rule is SHARE else ""
+            raise ConfigError(f"{self.option} {_shown(text)}: {rule}{after}")
         return Quantity(self.symbol, self.rule, value, self.unit, f"given: {self.option}")
 
     def need(self, text: str | None) -> Quantity:

@@ -59,7 +59,7 @@ def spot(
     """
     from ..cost import interruptions
     from ..cost.quantity import Quantity
-    from ..cost.rules import CostError
+    from ..cost.rules import RULES, CostError
     from ..engine.errors import ConfigError
 
     work, mean = TIME.need(time), BETWEEN.need(between)
@@ -67,6 +67,9 @@ def spot(
     many = MACHINES.read(machines) or Quantity("m", "machines", 1, "machines", "default: one")
     own, cheap, dear = INTERVAL.read(interval), SPOT.read(spot_price), DEMAND.read(price_per_hour)
     together = mean.value / many.value
+    if not RULES["between"].holds(together):
+        every = f"{short(many.value)} machines are interrupted every {short(together)} hours"
+        raise ConfigError(f"--between {between}: {every}, and that {RULES['between']} hours")
     ways = [
         ("Young", interruptions.young(saving.value, together)),
         ("Daly", interruptions.daly(saving.value, together)),

@@ -255,6 +255,20 @@ def test_every_figure_of_energy_can_be_given(answer) -> None:
     ("words", "says"),
     [
         (("days", *ONE_V100[:-1], "-1"), "--flops -1: must be at least 1 "),
+        (
+            ("buy", "--devices", "8", "--flops", "1T", "--occupancy", "80", "--owning", "1", "--renting", "1"),
+            "--occupancy 80: must be at least 1e-9 and at most 1, such as 50% or 0.5",
+        ),
+        (
+            (
+                *("spot", "--time", "72h", "--between", "1s", "--machines", "16"),
+                "--checkpoint",
+                "90s",
+                "--restart",
+                "1s",
+            ),
+            "--between 1s: 16 machines are interrupted every 1.73611e-05 hours, and that must be at least 0.0001 ",
+        ),
         (("days", *ONE_V100[:-1], "nan"), "--flops nan: must be a number such as"),
         (("days", *ONE_V100[:-1], "1e40"), "--flops 1e40: must be at least 1 and at most 1e18"),
         (
