@@ -85,6 +85,14 @@ GROUPS = (
         shown=False,
     ),
     Group(
+        "schedule",
+        "how the learning rate goes over a run",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.schedules.base.Schedule",
+        usual="none",
+        example="CONTRIBUTING.md says how a schedule is added",
+    ),
+    Group(
         "stragglers",
         "the delays that were added to workers",
         modules=("paceline.engine",),

@@ -12,11 +12,12 @@ from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
 from ..strategies.adapt import Adapt
+from ..strategies.schedules import Schedule
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import calling, given
+from . import calling, given, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -42,6 +43,7 @@ class Parts:
     load: Callable[[], tuple[Readable, Readable]]
     partitioner: Partitioner
     deal: Callable[[], Partition]
+    schedule: Schedule
     stragglers: Stragglers
     launcher: Launcher
     compute: ComputeModel | None  # where it is modelled
@@ -65,6 +67,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     task = build("task", experiment.task, Task, allowed, {})
     adapt = build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
+    schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
 
     launcher = launcher_of(experiment)
@@ -143,6 +146,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         optimizer = make_optimizer(part.parameters())
+        rates.check(experiment, schedule, sync, optimizer)
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
@@ -163,6 +167,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         load,
         partitioner,
         deal,
+        schedule,
         stragglers,
         launcher,
         launcher.compute(experiment.hardware),

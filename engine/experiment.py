@@ -213,6 +213,7 @@ if TYPE_CHECKING:
         task: Choice
         partition: Choice
         optimizer: Choice
+        schedule: Choice
         stragglers: Choice
 else:
     _Choices = create_model("_Choices", __base__=_Frozen, **dict.fromkeys(BY_NAME, Choice))

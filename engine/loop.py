@@ -57,7 +57,8 @@ def train(job: Job) -> int:
         seed_step(job, step)
         accounts = job.activations == 0 or job.meter.trained_steps < job.strategy.fills
         account = memory.activations(found) if accounts else nullcontext()
-        with job.meter.step(job.partition.size(step, job.replica)), account:
+        at_rate = job.sync.at_rate(job.sync.rate.factor(step))
+        with job.meter.step(job.partition.size(step, job.replica)), account, at_rate:
             batch = take(job, step)
             job.sync.begin(batch)
             with job.compute.step(step), _in(step, job.comm.board):

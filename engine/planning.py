@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from .launchers import launcher_of
 from .layout import Layout
 from .meta import Repeats
 from .notes import notes_on
+from .rates import Point, in_words, points_of, rate_of
 from .targets import build
 
 
@@ -78,6 +79,7 @@ class Plan:
     spec: DataSpec
     decided: list[str]  # what was left to a choice such as collective=auto, and why
     uncompressed: list[Sent] | None  # of each part, with compress=none; None where that is chosen, or is refused
+    rate: list[Point]  # by its schedule; none where there is none, or the data must say
 
     def bytes_per_step(self) -> float | None:
         """Payload bytes a worker and step, servers' sends shared out over the workers; None: the data must say."""
@@ -112,6 +114,7 @@ class Plan:
         plain = self.as_dict()
         memory = {f"memory: {kind}": human_bytes(size) for kind, size in plain.pop("memory").items()}
         sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
+        plain["rate"] = in_words(self.rate) or None
         del plain["decided"], plain["uncompressed_bytes_per_step"]
         chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
         rows = chosen | plain | {"sent a step and worker": "-" if sent is None else human_bytes(sent)} | memory
@@ -130,6 +133,7 @@ class Plan:
             "bytes_per_step": self.bytes_per_step(),
             "memory": self.peak_memory(),
             "uncompressed_bytes_per_step": self.uncompressed_bytes_per_step(),
+            "rate": [asdict(point) for point in self.rate],
             "decided": self.decided,
             "notes": self.notes,
         }
@@ -154,6 +158,10 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     parts.strategy.worlds = [_world(experiment, layout, steps_per_epoch, i) for i in range(layout.parts)]
     with given.naming(experiment):
         plans = _part_plans(experiment, parts, steps_per_epoch, device)
+    rate: list[Point] = []
+    if steps_per_epoch is not None:
+        optimizer = parts.make_optimizer(parts.modules[0].parameters())
+        rate = points_of(rate_of(experiment, parts, steps_per_epoch), optimizer)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
     trained = [parameter for parameter in parts.modules[0].parameters() if parameter.requires_grad]
@@ -179,6 +187,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         spec,
         [given.named(text, experiment) for text in collective.explain()],
         _uncompressed(experiment, parts, steps_per_epoch, plans),
+        rate,
     )
 
 

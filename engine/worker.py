@@ -25,6 +25,7 @@ from .compute import ModelledCompute, RealCompute
 from .experiment import Experiment
 from .layout import Layout, Role
 from .planning import share_of_cores
+from .rates import rate_of
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
@@ -175,6 +176,7 @@ def _begin(
     sync.steps_per_epoch = parts.deal().steps_per_epoch
     if sync.clip is not None and sync.clip.measures and of_replica is not None and of_replica.size > 1:
         sync.counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
+    sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch)
     sync.prepare(trained, optimizer, of_part)
     if state is not None:
         if sync.synchronous and not (sync.weights_agree and sync.state_agrees):

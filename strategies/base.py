@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -13,6 +14,8 @@ from torch.optim import Optimizer
 from ..batches import Samples, call
 from ..comm import Comm
 from .mesh import Mesh
+from .schedules import Rate, scaled
+from .schedules.base import CONSTANT
 
 if TYPE_CHECKING:
     from .exchange.clip import Clip, Counted
@@ -291,6 +294,8 @@ class Sync(ABC):
     backward_passes: int = 1  # of a step; the engine sets it before `memory`
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
+    rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
+    one_rate: str = ""  # why its rate can follow no schedule, and what to choose for that; "" where it can
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
@@ -311,6 +316,15 @@ class Sync(ABC):
     def next_step(self, step: int) -> int:
         """The step that this worker takes next: `step`, or a later one when it is not to take part in those between."""
         return step
+
+    @contextmanager
+    def at_rate(self, factor: float) -> Iterator[None]:
+        """The step that is made within it, from `begin` to `update`, has `factor` times the optimizer's rate.
+
+        A server is in no step of the loop's: what it steps with, it scales itself, by `rate`.
+        """
+        with scaled([self.optimizer], factor):
+            yield
 
     def begin(self, batch: Batch) -> None:
         """A step begins, with this batch."""

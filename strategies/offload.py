@@ -33,6 +33,7 @@ Use it where there is one device, the model does not fit, and time matters less 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import torch
@@ -61,6 +62,7 @@ from .base import (
 from .errors import LayoutError
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
+from .schedules import scaled
 from .sync.bsp import BSP
 
 
@@ -267,6 +269,12 @@ class DelayedUpdate(Sync):
         self._bsp.prepare(parameters, self._delayed, comm)
         self._delayed.start()
 
+    @contextmanager
+    def at_rate(self, factor: float) -> Iterator[None]:
+        """The update's, which goes on while the next step is made."""
+        self._delayed.factor = factor
+        yield
+
     def begin(self, batch: Batch) -> None:
         self._bsp.begin(batch)
 
@@ -324,6 +332,7 @@ class DelayedOptimizer(Optimizer):
         for group in optimizer.param_groups:
             group["params"] = [copies.get(v, v) for v in group["params"]]
         self._job: Future[Any] | None = None
+        self.factor = 1.0  # of the next step's rate
 
     @torch.no_grad()
     def start(self) -> None:
@@ -337,8 +346,12 @@ class DelayedOptimizer(Optimizer):
         for v, w in zip(self._v, self._w, strict=True):
             w.grad = None if v.grad is None else v.grad.detach().clone()  # v's are the next backward's to write
         executor = ThreadPoolExecutor(1, thread_name_prefix="delayed-update")
-        self._job = executor.submit(self._optimizer.step)  # w_{t+1} = w_t - U(g_t(w_{t-1}))
+        self._job = executor.submit(self._step, self.factor)  # w_{t+1} = w_t - U(g_t(w_{t-1}))
         executor.shutdown(wait=False)  # the thread ends with the step
+
+    def _step(self, factor: float) -> None:
+        with scaled([self._optimizer], factor):
+            self._optimizer.step()
 
     def wait(self) -> None:
         """Wait for the step under way. Raises what it raised."""

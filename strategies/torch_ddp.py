@@ -20,7 +20,8 @@ Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data P
 torch.nn.parallel.DistributedDataParallel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import torch
@@ -38,6 +39,7 @@ from .errors import LayoutError
 from .exchange.clip import Clip
 from .exchange.collectives import Fabric
 from .external.zero_redundancy import ZeroRedundancy, largest_share
+from .schedules import scaled
 
 
 class TorchDDP(Strategy):
@@ -122,6 +124,12 @@ class _DDPUpdate(Sync):
         strategy.wrapped, strategy.replicas, strategy.comm = ddp, comm.size, comm
         if strategy.zero_optimizer:
             self._zero = ZeroRedundancy(optimizer, comm)
+
+    @contextmanager
+    def at_rate(self, factor: float) -> Iterator[None]:
+        """ZeroRedundancyOptimizer has groups of its own, whose rates it copies to the optimizer as it steps."""
+        with scaled([self.optimizer, *([self._zero.torchs] if self._zero else [])], factor):
+            yield
 
     def begin(self, batch: Batch) -> None:
         (self._zero.torchs if self._zero else self.optimizer).zero_grad()  # the second may have some alone

@@ -23,6 +23,7 @@ from ..engine.fits import weighted
 from ..engine.launchers import was_started
 from ..engine.loop import of_mean_one, seed_for
 from ..engine.planning import Plan
+from ..engine.rates import rate_of
 from ..engine.session import Prepared, prepare
 from ..engine.targets import build
 from ..engine.weights import put_into
@@ -126,7 +127,9 @@ class _Verifier:
         partition, replicas = parts.deal(), range(parts.layout.replicas)
         taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
         precision = parts.strategy.precision
-        key = precision, tuple(tuple(step.tolist()) for step in taken)
+        rate = rate_of(experiment, parts, partition.steps_per_epoch)
+        factors = tuple(rate.factor(step) for step in range(self.steps))
+        key = precision, factors, tuple(tuple(step.tolist()) for step in taken)
         if key not in self.references:
             device = parts.launcher.device(experiment, parts.layout)
             split, _ = parts.load()
@@ -140,6 +143,7 @@ class _Verifier:
                     ],
                     lambda step: seed_for(experiment.seed, step, 0, device),
                     _clipping(experiment),
+                    factors,
                 ),
                 self.tolerance,
                 precision,

@@ -72,6 +72,7 @@ class Setting:
     batches: Sequence[tuple[Samples, Samples]]
     seed_step: Callable[[int], None]
     clip: Callable[[nn.Module], object]  # of the gradients that a model's parameters have
+    factors: Sequence[float]  # of the optimizer's rate, by step
 
 
 def refer(setting: Setting, stated: float | None, precision: str = "fp32") -> Reference:
@@ -109,6 +110,7 @@ def _train(
     model = setting.make_model()
     model = mode(model if dtype is None else model.to(dtype))
     optimizer = setting.parts.make_optimizer(model.parameters())
+    rates = [group.get("lr") for group in optimizer.param_groups]
     found = Serial([], [], [])
     for step, batch in enumerate(setting.batches):
         setting.seed_step(step)
@@ -116,6 +118,9 @@ def _train(
         loss = _loss(setting, model, batch, dtype) if narrow is None else _narrow_loss(setting, model, batch, narrow)
         loss.backward()
         setting.clip(model)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate * setting.factors[step]
         optimizer.step()
         found.losses.append(loss.item())
         found.gradients.append({name: _gradient(p) for name, p in model.named_parameters() if p.requires_grad})

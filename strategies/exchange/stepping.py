@@ -2,6 +2,9 @@
 
 Its version is the number of its steps. The staleness of a push is the number of versions that came between its worker's
 last fetch and the push.
+
+Where the rate follows a schedule, the server is as far in it as it has seen samples: step t is what comes after t whole
+batches of all replicas, whoever pushed them. One worker alone has the rates of serial training.
 """
 
 from collections import Counter
@@ -14,12 +17,15 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Measures, State
 from ..errors import LayoutError
+from ..schedules import Rate, scaled
 from .buckets import views_of
 from .channel import Channel
 from .compress import Compressor, vector_of
 from .flat import as_bytes, flatten
 from .joining import Joining
 from .serving import Serving
+
+ROUNDING = 1e-6  # of a batch of all replicas: the shares in it sum to 1 but for rounding
 
 
 class Stepping:
@@ -37,8 +43,9 @@ class Stepping:
         compress: Compressor,
         joining: Joining | None,
         mode: str,
+        rate: Rate,
     ) -> None:
-        """`shard`: its parameters. `mode`: as `flatten` has it."""
+        """`shard`: its parameters. `mode`: as `flatten` has it. `rate`: how the optimizer's goes over the run."""
         self.weights = flatten(shard, mode)
         self.gradient = torch.zeros_like(self.weights)
         for parameter, gradient in zip(shard, views_of(self.gradient, shard), strict=True):
@@ -48,6 +55,8 @@ class Stepping:
         self._channel = Channel(compress, serving.comm, {self._key: vector_of(shard)})
         self._header = torch.zeros(1, dtype=torch.float64)
         self._version, self._fetched = 0, [0] * serving.workers
+        self._rate, self._coming = rate, 0.0
+        self._seen = torch.zeros(1, dtype=torch.float64)  # batches of all replicas, whose gradients were stepped with
         self._staleness: Counter[int] = Counter()
         self._answers: Channel | None = None
         self._received = None if joining is None else torch.empty_like(self.weights)
@@ -59,7 +68,7 @@ class Stepping:
             raise LayoutError(
                 "sync.lock=false: servers share the weights in the host's memory; choose hardware.device=cpu"
             )
-        self.weights = servers.shared(self.weights)
+        self.weights, self._seen = servers.shared(self.weights), servers.shared(self._seen)
         for parameter, view in zip(self._params, views_of(self.weights, self._params), strict=True):
             parameter.data = view
 
@@ -74,29 +83,28 @@ class Stepping:
         """The gradient that this worker pushes."""
         self._channel.recv(self._key, gradient, worker)
 
-    def count(self, worker: int) -> None:
-        """Its push is about to be applied."""
+    def count(self, worker: int, batches: float) -> None:
+        """Its push, of this part of a batch of all replicas, or of so many, is about to be applied."""
         self._staleness[self._version - self._fetched[worker]] += 1
+        self._coming += batches
 
     def step(self, share: float) -> None:
         """w <- step(w, gradient), at this share of the rate."""
         if (made := self._channel.finish(self._key, self.gradient)) is not self.gradient:
             self.gradient.copy_(made)
-        groups = self._optimizer.param_groups
-        rates = [group["lr"] for group in groups]
-        for group in groups:
-            group["lr"] = group["lr"] * share
-        self._optimizer.step()
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
+        factor = self._rate.factor(int(self._seen + ROUNDING))
+        with scaled([self._optimizer], share * factor):
+            self._optimizer.step()
         self._version += 1
+        self._seen += self._coming
+        self._coming = 0.0
 
     def gather(self, worker: int, share: float) -> None:
         """Receive one of the clock's gradients."""
         assert self._received is not None and self._clock is not None
         self.receive(self._received, worker)
         self._clock.add(worker, share, self._received)
-        self.count(worker)
+        self.count(worker, share)
 
     def step_with_gathered(self) -> bool:
         """w <- step(w, g), g = sum_j share_j g_j / sum_j share_j, or what the rule makes of all g_j, if any came."""
@@ -137,7 +145,7 @@ class Stepping:
     def answer_save(self, worker: int, keeps_weights: bool) -> None:
         """With its state. `keeps_weights`: they are to be saved here; else replica 0, or another server, does."""
         weights = self.weights if keeps_weights else None
-        state = {"optimizer": self._optimizer.state_dict(), "weights": weights}
+        state = {"optimizer": self._optimizer.state_dict(), "weights": weights, "seen": float(self._seen)}
         if self._answers is not None:
             state["answers"] = self._answers.state_dict()
         self.serving.send_state(state, worker)
@@ -147,6 +155,7 @@ class Stepping:
     def load_state_dict(self, own: State) -> None:
         """What this server answered to save."""
         self._optimizer.load_state_dict(own["optimizer"])
+        self._seen.fill_(own.get("seen", 0.0))  # runs from before there were schedules have none
         if own["weights"] is not None:
             self.weights.copy_(own["weights"])
         if self._answers is not None:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ...compat.storages import unseen_writes
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..schedules import scaled
 from ..sync.bsp import BSP
 
 
@@ -34,7 +35,8 @@ class Updates(Sync):
         super().prepare(parameters, optimizer, comm)
         self._bsp.prepare(parameters, optimizer, comm)
         self._trained = list(parameters.values())
-        self._batches: deque[Batch] = deque()  # without their update
+        self._batches: deque[tuple[Batch, float]] = deque()  # without their update, and the factors of their rates
+        self._factor = 1.0  # of the batch that begins next
         self._has_begun = False  # the first of these is in its backward passes
         self.newest = 0  # the version of the parameters
         self._older: dict[int, list[Tensor]] = {}
@@ -42,9 +44,15 @@ class Updates(Sync):
 
     # -- what the loop calls
 
+    @contextmanager
+    def at_rate(self, factor: float) -> Iterator[None]:
+        """The update of the batch that begins within it, which comes later."""
+        self._factor = factor
+        yield
+
     def begin(self, batch: Batch) -> None:
         """Its gradients come later."""
-        self._batches.append(Batch(batch.targets, batch.targets, batch.total))
+        self._batches.append((Batch(batch.targets, batch.targets, batch.total), self._factor))
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
         self._begin_first()
@@ -52,7 +60,7 @@ class Updates(Sync):
 
     def _begin_first(self) -> None:
         if not self._has_begun:
-            self._bsp.begin(self._batches[0])
+            self._bsp.begin(self._batches[0][0])
             self._has_begun = True
 
     def update(self) -> None:
@@ -85,10 +93,10 @@ class Updates(Sync):
         if oldest <= self.newest:
             self._older[self.newest] = self._exchange([weight.data.clone() for weight in self._trained])
         self.most_older = max(self.most_older, len(self._older) * payload(self._trained))
-        with unseen_writes(self._trained):
+        _, factor = self._batches.popleft()
+        with unseen_writes(self._trained), scaled([self.optimizer], factor):
             self._bsp.update()
         self.newest += 1
-        self._batches.popleft()
         self._has_begun = False
 
     def restart(self) -> None:

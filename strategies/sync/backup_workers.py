@@ -54,6 +54,7 @@ from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.rank_order import RankOrderedSum
 from ..exchange.serving import Serving
 from ..exchange.start_alike import start_alike
+from ..schedules import scaled
 from ..state import recv_state
 
 HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
@@ -207,7 +208,8 @@ class BackupWorkers(Sync):
             total = self._sum.close()
             if (made := self._channel.finish("gradient", total)) is not total:
                 total.copy_(made)
-            self.optimizer.step()
+            with scaled([self.optimizer], self.rate.factor(self._version)):  # versions are steps
+                self.optimizer.step()
             self.made_at = self.comm.now()
         self._sum.clear()
         self._version += 1

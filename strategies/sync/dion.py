@@ -35,7 +35,8 @@ Use it for models whose weights are large matrices, such as transformers, where 
 wanted and whole gradients are too much to send.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import torch
@@ -91,6 +92,16 @@ class Dion(Sync):
         draws = torch.Generator().manual_seed((self.seed << 20) + place)
         random = torch.randn(x.shape[1], min(self.rank, *x.shape), generator=draws, dtype=torch.float64)
         return orthonormal(random).to(x).contiguous()  # as it is after a resume: sums follow the order in memory
+
+    @contextmanager
+    def at_rate(self, factor: float) -> Iterator[None]:
+        """Of matrices, too."""
+        lr, self.lr = self.lr, self.lr * factor
+        try:
+            with super().at_rate(factor):
+                yield
+        finally:
+            self.lr = lr
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)

@@ -111,7 +111,7 @@ class Downpour(Sync):
         if self._serves:
             serving = Serving(comm, self._workers, self.survives)
             shard = shards[self._number] if self.lock else shards[0]
-            self._server = Stepping(shard, optimizer, serving, self.compress, None, "asp")
+            self._server = Stepping(shard, optimizer, serving, self.compress, None, "asp", self.rate)
             if self._among_servers is not None:
                 self._server.share(self._among_servers)
         else:
@@ -181,7 +181,7 @@ class Downpour(Sync):
                 self._server.serving.going.discard(worker)
             case share:
                 self._server.receive(self._server.gradient, worker)
-                self._server.count(worker)
+                self._server.count(worker, share * self.n_push)
                 self._server.step(share if self.takes_share else 1.0)  # w <- step(w, a)
                 self.made_at = self.comm.now()
 

@@ -64,6 +64,11 @@ class AsyncEASGD(Sync):
     ) -> None:
         """`clip`: of a replica's own gradient; None for none."""
         self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
+        if rho is not None:
+            self.one_rate = (
+                f"sync.rho={rho:g} is taken times the rate on a replica and on the server, which is in no step of the "
+                "schedule's; choose sync.rho=null, or sync=easgd"
+            )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)

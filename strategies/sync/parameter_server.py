@@ -106,7 +106,9 @@ class ParameterServer(Sync):
         if self._serves:
             serving = Serving(comm, self._workers, self.survives)
             shard = shards[comm.rank - self._workers]
-            self._server = Stepping(shard, optimizer, serving, self.compress, self.joining, "parameter_server")
+            self._server = Stepping(
+                shard, optimizer, serving, self.compress, self.joining, "parameter_server", self.rate
+            )
             if self.compress_answers:
                 self._server.compress_answers()
         else:

@@ -125,7 +125,7 @@ class SSP(Sync):
         if self._serves:
             serving = Serving(comm, self._workers, self.survives)
             shard, joining = shards[comm.rank - self._workers], self.joining if self.bound == 0 else None
-            self._server = Stepping(shard, optimizer, serving, self.compress, joining, "ssp")
+            self._server = Stepping(shard, optimizer, serving, self.compress, joining, "ssp", self.rate)
         else:
             self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, "ssp")
 
@@ -202,7 +202,7 @@ class SSP(Sync):
                 self._step(push.worker, push.share)
 
     def _step(self, worker: int, share: float) -> None:
-        self._server.count(worker)
+        self._server.count(worker, share)
         self._server.step(share if self.takes_share else 1.0)
         self.made_at = self.comm.now()
 

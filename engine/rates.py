@@ -1,0 +1,61 @@
+"""How the optimizer's rate goes over a run: what its schedule is told of it, what is refused, and a line about it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch.optim import Optimizer
+
+from ..strategies import Sync
+from ..strategies.schedules import Horizon, Rate, Schedule, Unscheduled
+from .errors import ConfigError
+from .experiment import Experiment
+
+if TYPE_CHECKING:
+    from .build import Parts
+
+
+@dataclass(frozen=True)
+class Point:
+    """The rate in a step, which are counted from 1 as they are in records; of each of the optimizer's groups."""
+
+    step: int
+    lr: list[float]
+
+
+def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int) -> Rate:
+    """Raises `LayoutError` where the run is too short for its schedule."""
+    steps = experiment.steps_in_all(steps_per_epoch)
+    assert steps is not None
+    joined = parts.sync.synchronous and parts.sync.weights_agree  # all replicas make one update together
+    batch = experiment.batch_size * (parts.layout.replicas if joined else 1)
+    horizon = Horizon(steps, steps_per_epoch, batch)
+    parts.schedule.check(horizon)
+    return Rate(parts.schedule, horizon)
+
+
+def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Optimizer) -> None:
+    """Raises `ConfigError` where there is no rate that a schedule could move."""
+    if isinstance(schedule, Unscheduled):
+        return
+    chosen = f"schedule={experiment.schedule.name}"
+    if sync.one_rate:
+        raise ConfigError(f"{chosen}: {sync.one_rate}; schedule=none goes with all")
+    if any("lr" not in group for group in optimizer.param_groups):
+        raise ConfigError(
+            f"{chosen}: moves the rate lr of an optimizer, and {type(optimizer).__name__} has none; choose "
+            "optimizer=sgd, adam, adamw, lars, lamb or muon, or schedule=none"
+        )
+
+
+def points_of(rate: Rate, optimizer: Optimizer) -> list[Point]:
+    """Those that tell how it goes; none where it is the optimizer's own in every step."""
+    if isinstance(rate.schedule, Unscheduled):
+        return []
+    rates = [float(group["lr"]) for group in optimizer.param_groups if group["params"]]
+    return [Point(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
+
+
+def in_words(points: Sequence[Point]) -> str:
+    """`0 in step 1, 0.1 in step 101, 0.05 in step 551, 0 in step 1,000`"""
+    return ", ".join(f"{' and '.join(f'{lr:.3g}' for lr in each.lr)} in step {each.step:,}" for each in points)
