@@ -19,6 +19,8 @@ COSINE = ("schedule=cosine", "schedule.warmup=2", "schedule.end=0.1")
 STEPS = 6
 FACTORS = [Cosine(warmup=2, end=0.1).factor(step, Horizon(STEPS, 3, 32)) for step in range(STEPS)]
 LR = 0.1
+OFFLOAD = ["strategy=offload", "strategy.delayed_update=true", "hardware.workers=1"]
+PIPEDREAM = ["strategy=pipeline", "strategy.schedule=pipedream", "hardware.workers=2"]
 
 
 @pytest.fixture
@@ -58,6 +60,14 @@ def test_a_server_that_steps_once_a_step_has_the_rates_of_serial_training(tmp_pa
 def test_a_server_is_as_far_in_the_schedule_as_it_has_seen_samples(tmp_path, rates, more) -> None:
     virtual(tmp_path, "hardware.workers=2", *more)
     assert rates == [LR * (0.5 * FACTORS[push // 2]) for push in range(2 * STEPS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [OFFLOAD, PIPEDREAM])
+def test_an_update_that_comes_later_has_the_rate_of_its_batch(tmp_path, rates, way) -> None:
+    virtual(tmp_path, *way)
+    stages = 2 if way is PIPEDREAM else 1
+    assert sorted(rates) == sorted(LR * factor for factor in FACTORS for _ in range(stages))
 
 
 @pytest.mark.slow
