@@ -100,7 +100,8 @@ def _beside(row: Predicted, best: Predicted, sort: Sort) -> str:
     if its <= 0:
         return f"{_group(row)}: more {words.removeprefix('more ')}{raced}"
     times = mine / its
-    return f"{_group(row)}: {f'{times - 1:.0%}' if times < 2 else f'{times:.1f} times'} {words}{raced}"
+    by = f"{times - 1:.1%}" if times < 1.01 else f"{times - 1:.0%}" if times < 2 else f"{times:.1f} times"
+    return f"{_group(row)}: {by} {words}{raced}"
 
 
 def _least_over(rows: Sequence[Predicted]) -> list[Predicted]:

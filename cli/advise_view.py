@@ -60,6 +60,8 @@ def for_people(found: "Answer") -> str:
     table += [cells(found, row, 0) for row in others]
     if found.question.tokens is None:
         table = [row[:5] + row[6:] for row in table]
+    if not found.front:
+        table = [row[:-1] for row in table]
     lines = aligned(table, numbers_from=3)
     commands = [f"{i:>3}  {command(found.question, row.candidate)}" for i, row in enumerate(found.rows, 1)]
     commands += [f"  *  {command(found.question, row.candidate)}" for row in others]

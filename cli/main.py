@@ -162,7 +162,7 @@ def _explain_usage(error: ClickException) -> int:
     said = io.StringIO()
     with redirect_stderr(said):
         error.show()
-    note(said.getvalue().rstrip())
+    note(said.getvalue().rstrip().replace(": Value error, ", ": "))  # pydantic's words, of one choice out of several
     option = getattr(error, "option_name", None)  # of one that the command lacks
     if isinstance(option, str) and option.startswith("--"):
         _say_key_of(option)

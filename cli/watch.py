@@ -84,7 +84,7 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
     from ..tracking.progress import progress
     from ..tracking.run_directory import follow
 
-    sink, over = progress(directory.path, sys.stderr, plain=not live), threading.Event()
+    sink, over = progress(directory.path, sys.stdout, plain=not live), threading.Event()
     ended: list[tuple[str, str]] = []
 
     def look() -> None:

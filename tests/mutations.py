@@ -1138,8 +1138,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/evaluations.py",
-        "checkpoint.export(worker.directory.path / FILE, snapshot.state)",
-        "checkpoint.export(worker.directory.path / FILE, {k: v + 1 for k, v in snapshot.state.items()})",
+        "FILE, worker.parts.adapt.merged(snapshot.state))",
+        "FILE, {k: v + 1 for k, v in snapshot.state.items()})",
         "tests/engine/test_callbacks.py -k best_weights",
     ),
     Mutation(

@@ -48,6 +48,7 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     assert any("sync=asp" in row["command"] for row in rows)
     assert "run `paceline calibrate`" in ended.err
     table = paceline("advise", "hardware.workers=2").out
+    assert "front" not in table, "nothing is timed, so that nothing is on a front"
     assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
 
 
@@ -58,6 +59,7 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
         (("--deadline", "7"), "--deadline 7: must be a number with a unit"),
         (("--tokens", "many"), "--tokens many: must be a number"),
         (("--top", "0"), "--top 0: must be at least 1"),
+        (("--sort", "speed"), "'--sort': 'speed' is not one of"),
         (("--batch", "7", "strategy=zero"), "7 samples a step are not divided by 8 replicas"),
         (("--tokens", "1e15", "--budget", "1USD", "--deadline", "1h"), "no configuration meets both limits"),
         pytest.param(

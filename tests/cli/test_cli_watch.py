@@ -76,8 +76,8 @@ def test_a_run_is_followed_until_it_ends(paceline, run: RunDirectory) -> None:
     holds.wait(10)
     ended = paceline("watch", "first")
     other.join()
-    assert ended.status == 4 and ended.last == "failed: worker 0 failed" and ended.out == ""
-    assert "step 9  accuracy 75.00%" in ended.err.splitlines()
+    assert ended.status == 4 and ended.last == "failed: worker 0 failed"
+    assert "step 9  accuracy 75.00%" in ended.out.splitlines()
 
 
 def on_a_terminal(
