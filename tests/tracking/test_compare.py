@@ -89,6 +89,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "collective": "fabric",
         "aggregate": "mean",
         "adapt": "none",
+        "schedule": "none",
         "attack": "none",
         "workers": 4,
         "mesh": None,
