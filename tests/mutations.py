@@ -907,6 +907,48 @@ MUTATIONS = [
         "tests/strategies/test_large_batches.py -k 'tensors_are_cut_up and bf16' -m slow",
     ),
     Mutation(
+        "strategies/schedules/base.py",
+        'group["lr"] = rate * factor',
+        'group["lr"] = rate',
+        "tests/engine/test_rates.py -k schedules_rates",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "job.sync.at_rate(job.sync.rate.factor(step))",
+        "job.sync.at_rate(job.sync.rate.factor(step + 1))",
+        "tests/engine/test_rates.py -k schedules_rates",
+    ),
+    Mutation(
+        "strategies/exchange/stepping.py",
+        "self._rate.factor(int(self._seen + ROUNDING))",
+        "self._rate.factor(self._version)",
+        "tests/engine/test_rates.py -k seen_samples",
+    ),
+    Mutation(
+        "engine/rates.py",
+        "experiment.batch_size * (parts.layout.replicas if joined else 1)",
+        "experiment.batch_size * parts.layout.replicas",
+        "tests/engine/test_rates.py -k scaling_rule",
+    ),
+    Mutation(
+        "strategies/adapt/lora.py",
+        "+ self.scale * (state[layer + B]",
+        "+ (state[layer + B]",
+        "tests/strategies/test_lora.py -k merged_equals",
+    ),
+    Mutation(
+        "strategies/adapt/lora.py",
+        "model.requires_grad_(False)",
+        "model.requires_grad_(True)",
+        "tests/strategies/test_lora.py -k bytes_of_its_factors",
+    ),
+    Mutation(
+        "engine/callbacks/at_target.py",
+        "if self.score < self.target:",
+        "if self.score <= self.target:",
+        "tests/engine/test_callbacks.py -k reaches_the_target -m slow",
+    ),
+    Mutation(
         "strategies/exchange/clip/norm.py",
         "if counted is None or name in counted.names]",
         "]",
