@@ -138,6 +138,6 @@ def _plain(money: str | None) -> str | None:
     if money is None:
         return None
     plain = money.strip().removeprefix("$").removesuffix("USD").strip()
-    if re.search(r"[€£¥]|\d\s*(?!USD)[A-Z]{3}$", money):
+    if re.search(r"[€£¥]|\d\s*[A-Z]{3}$", plain):
         raise ConfigError(f"--budget {money}: prices are in US dollars; give the limit in them, such as 5000USD")
     return plain

@@ -14,20 +14,19 @@ from .experiment import CONF
 _NAME = re.compile(r"\w+", re.ASCII)
 
 
-def section(group: str, name: object, config_dir: Path | None) -> DictConfig | None:
-    """What the file of this choice says, as a new object; None: only Hydra knows.
+def file_of(group: str, name: str, config_dir: Path | None = None) -> Path | None:
+    """The YAML of this choice. Of two of the same name, ours and the user's, ours is taken, as Hydra does."""
+    folders = [CONF, *([config_dir] if config_dir else [])]
+    return next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
 
-    Of two files of the same name ours is taken, as Hydra does.
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+
+def section(group: str, name: object, config_dir: Path | None) -> DictConfig | None:
+    """What the file of this choice says, as a new object; None: only Hydra knows."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or (file := file_of(group, name, config_dir)) is None:
         return None
-    for folder in [CONF, *([config_dir] if config_dir else [])]:
-        file = folder / group / f"{name}.yaml"
-        if file.is_file():
-            told = file.stat()
-            found = _read(file, told.st_mtime_ns, told.st_size)
-            return None if found is None else found.copy()
-    return None
+    told = file.stat()
+    found = _read(file, told.st_mtime_ns, told.st_size)
+    return None if found is None else found.copy()
 
 
 def fills_its_own_section(group: str, name: object, config_dir: Path | None) -> bool:
@@ -35,13 +34,10 @@ def fills_its_own_section(group: str, name: object, config_dir: Path | None) -> 
 
     Its defaults may be other such choices of its group, as those of a calibrated machine are.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or (file := file_of(group, name, config_dir)) is None:
         return False
-    if (CONF / group / f"{name}.yaml").is_file():
+    if file.is_relative_to(CONF):
         return True
-    file = config_dir / group / f"{name}.yaml" if config_dir else None
-    if file is None or not file.is_file():
-        return False
     told = file.stat()
     content = _content(file, told.st_mtime_ns, told.st_size)
     if content is None:

@@ -95,7 +95,12 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     if config_dir is not None:
         _check_files(_files(config_dir))
     parsed = [OverridesParser.create().parse_override(text) for text in choosing]
-    own = {text: o for text, o in zip(choosing, parsed, strict=True) if _is_plain(o, config_dir)}
+    sections = [_section(override, config_dir) for override in parsed]
+    own = {
+        text: (override, found)
+        for text, override, found in zip(choosing, parsed, sections, strict=True)
+        if found is not None
+    }
     rest = tuple(text for text in choosing if text not in own)
     if not all(_leaves_others(o, config_dir) for text, o in zip(choosing, parsed, strict=True) if text in rest):
         own, rest = {}, choosing
@@ -104,16 +109,16 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
         return usual
     config, choices = copy.deepcopy(usual.config), dict(usual.choices)
     with open_dict(config):
-        for override in own.values():
-            group, name = override.get_key_element(), str(override.value())
-            config[group] = section(group, name, config_dir)
-            choices[group] = name
+        for override, found in own.values():
+            group = override.get_key_element()
+            config[group], choices[group] = found, str(override.value())
     return _Chosen(config, choices)
 
 
-def _is_plain(override: Override, config_dir: Path | None) -> bool:
+def _section(override: Override, config_dir: Path | None) -> DictConfig | None:
+    """What it puts in the place of the usual choice, where it fills a section of its own alone."""
     group = override.get_key_element()
-    return group in BY_NAME and section(group, override.value(), config_dir) is not None
+    return section(group, override.value(), config_dir) if group in BY_NAME else None
 
 
 def _leaves_others(override: Override, config_dir: Path | None) -> bool:

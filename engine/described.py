@@ -9,13 +9,12 @@ see targets.py.
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ..conf.groups import BY_NAME
 from ..tracking.redact import HIDDEN
 from .errors import ConfigError
-from .experiment import CONF, Choice
+from .experiment import Choice
 from .grammar import as_override
 
 _NAME = re.compile(r"[\w.-]{1,64}")
@@ -50,8 +49,3 @@ def as_described(path: str, name: str, target: str, knobs: dict[str, Any]) -> It
     within = {knob: value for knob, value in knobs.items() if knob not in apart}
     yield f"{'' if of_group else '+'}{path}={as_override({'_target_': target, **named, **within})}"
     yield from (f"+{path}.{knob}={as_override(knobs[knob])}" for knob in knobs if knob in apart)
-
-
-def has_file(group: str, name: str, config_dir: Path | None = None) -> bool:
-    """Whether a YAML of this name is there: ours, or in the user's directory."""
-    return any((folder / group / f"{name}.yaml").is_file() for folder in (CONF, config_dir) if folder is not None)

@@ -7,8 +7,9 @@ from typing import Any
 import yaml
 
 from ..conf.groups import BY_NAME
+from .choice_files import file_of
 from .compose import compose
-from .described import as_described, has_file
+from .described import as_described
 from .experiment import CONF, completed, shipped
 from .grammar import as_override
 
@@ -22,8 +23,8 @@ def overrides_of(config: dict[str, Any], config_dir: Path | None = None) -> list
     """
     mine = {key: value for key, value in completed(config).items() if key != "name"}
     choices = {group: mine[group]["name"] for group in BY_NAME}
-    ours = {group: name for group, name in choices.items() if has_file(group, name)}
-    named = {group: name for group, name in choices.items() if has_file(group, name, config_dir)}
+    ours = {group: name for group, name in choices.items() if file_of(group, name)}
+    named = {group: name for group, name in choices.items() if file_of(group, name, config_dir)}
     sections = _section_choices(mine)
     usual = usual_choices()
     default = compose([f"{group}={name}" for group, name in (ours | sections).items()]).model_dump()
@@ -53,11 +54,11 @@ def usual_choices() -> dict[str, Any]:
 def _callbacks(chosen: dict[str, Any], config_dir: Path | None) -> list[str]:
     """They are called in their order: from the first on of which there is no file, each is described."""
     names = list(chosen)
-    named = list(itertools.takewhile(lambda name: has_file("callbacks", name, config_dir), names))
+    named = list(itertools.takewhile(lambda name: file_of("callbacks", name, config_dir), names))
     typed = [f"callbacks={as_override(named)}"] if named else []
     for name in named:
         knobs = chosen[name]["knobs"]
-        usual = shipped("callbacks", name).knobs if has_file("callbacks", name) else dict.fromkeys(knobs, _OTHER)
+        usual = shipped("callbacks", name).knobs if file_of("callbacks", name) else dict.fromkeys(knobs, _OTHER)
         typed += _differences(f"callbacks.{name}", usual, knobs)
     for name in names[len(named) :]:
         typed += as_described(f"callbacks.{name}", **chosen[name])

@@ -160,8 +160,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         plans = _part_plans(experiment, parts, steps_per_epoch, device)
     rate: list[Point] = []
     if steps_per_epoch is not None:
-        optimizer = parts.make_optimizer(parts.modules[0].parameters())
-        rate = points_of(rate_of(experiment, parts, steps_per_epoch), optimizer)
+        rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
     trained = [parameter for parameter in parts.modules[0].parameters() if parameter.requires_grad]

@@ -48,10 +48,11 @@ def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Opt
         )
 
 
-def points_of(rate: Rate, optimizer: Optimizer) -> list[Point]:
+def points_of(rate: Rate, parts: "Parts") -> list[Point]:
     """Those that tell how it goes; none where it is the optimizer's own in every step."""
     if isinstance(rate.schedule, Unscheduled):
         return []
+    optimizer = parts.make_optimizer(parts.modules[0].parameters())
     rates = [float(group["lr"]) for group in optimizer.param_groups if group["params"]]
     return [Point(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
 

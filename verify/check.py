@@ -29,6 +29,7 @@ from ..engine.targets import build
 from ..engine.weights import put_into
 from ..strategies import LayoutError, Strategy
 from ..strategies.errors import MissingToolError
+from ..strategies.exchange.clip import ByNorm, ByValue, Clip, Unclipped
 from ..tasks.base import Readable
 from .carry import carry_out
 from .judge import Row, judge, not_judged
@@ -142,7 +143,7 @@ class _Verifier:
                         for step, numbers in enumerate(taken)
                     ],
                     lambda step: seed_for(experiment.seed, step, 0, device),
-                    _clipping(experiment),
+                    _clipping(experiment, parts.allowed),
                     factors,
                 ),
                 self.tolerance,
@@ -158,16 +159,18 @@ def _batch(split: Readable, numbers: Tensor, drawn: int, device: torch.device) -
     return taken.inputs.to(device), weighted(taken.targets, weights).to(device)
 
 
-def _clipping(experiment: Experiment) -> Callable[[nn.Module], object]:
+def _clipping(experiment: Experiment, allowed: tuple[str, ...]) -> Callable[[nn.Module], object]:
     """torch's own. Raises `ConfigError` for a rule of the user's."""
     chosen = experiment.choice("clip")
-    match chosen.target.rpartition(".")[2], chosen.knobs:
-        case "Unclipped", _:
+    match build("clip", chosen, Clip, allowed, {}):
+        case Unclipped():
             return lambda model: None
-        case "ByNorm", {"max": float() | int() as most}:
+        case ByNorm(max=most):
             return lambda model: clip_grad_norm_(model.parameters(), most)
-        case "ByValue", {"max": float() | int() as most}:
+        case ByValue(max=most):
             return lambda model: clip_grad_value_(model.parameters(), most)
+        case _:
+            pass
     raise ConfigError(f"clip={chosen.name}: torch has no such rule to verify it with; choose clip=none, norm or value")
 
 
