@@ -1,6 +1,5 @@
 """`paceline advise`: which way is best here, and what does it cost."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -89,7 +88,7 @@ def advise(
         raise ConfigError(f"--top {top}: must be at least 1 and at most {MOST}")
     if race is None and (target is not None or name is not None):
         raise ConfigError(f"{'--target' if target is not None else '--name'}: is of a race; give --race K, too")
-    wanted, money, time = TOKENS.read(tokens), BUDGET.read(_plain(budget)), DEADLINE.read(deadline)
+    wanted, money, time = TOKENS.read(tokens), BUDGET.read(budget), DEADLINE.read(deadline)
     question = ask(
         overrides or [],
         batch,
@@ -129,15 +128,3 @@ def advise(
 
         write_atomically(html, page(found))
         note(f"page: {shortest(html)}")
-
-
-def _plain(money: str | None) -> str | None:
-    """`5000USD` and `$5000` are 5000. Raises `ConfigError` for another currency."""
-    from ..engine.errors import ConfigError
-
-    if money is None:
-        return None
-    plain = money.strip().removeprefix("$").removesuffix("USD").strip()
-    if re.search(r"[€£¥]|\d\s*[A-Z]{3}$", plain):
-        raise ConfigError(f"--budget {money}: prices are in US dollars; give the limit in them, such as 5000USD")
-    return plain

@@ -10,6 +10,7 @@ from ..engine.errors import ConfigError
 SCALES = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 HOURS = {"s": 1 / 3600, "min": 1 / 60, "h": 1.0, "d": 24.0}
 LONGEST = 30  # characters
+DOLLARS = "US$"  # how the unit of money begins
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Number:
 
     def _value(self, text: str) -> float:
         is_time = self.unit == "hours"
+        plain = self._in_dollars(text) if self.unit.startswith(DOLLARS) else text.strip()
         scales = HOURS if is_time else SCALES
-        found = re.fullmatch(r"([-+]?[\d._]*\d\.?(?:[eE][-+]?\d+)?)([a-zA-Z%]*)", text.strip(), re.ASCII)
+        found = re.fullmatch(r"([-+]?[\d._]*\d\.?(?:[eE][-+]?\d+)?)([a-zA-Z%]*)", plain, re.ASCII)
         try:
             assert len(text) <= LONGEST and found is not None
             return float(found[1]) * scales[found[2]]
@@ -52,6 +54,15 @@ class Number:
                 "a number with a unit: 90s, 10min, 24h or 3d" if is_time else "a number such as 300e9, 300B or 0.5"
             )
             raise ConfigError(f"{self.option} {_shown(text)}: must be {example}") from None
+
+    def _in_dollars(self, text: str) -> str:
+        """`5000USD` and `$5000` are 5000. Raises `ConfigError` for another currency."""
+        plain = text.strip().removeprefix("$").removesuffix("USD").strip()
+        if re.search(r"[€£¥]|\d\s*[A-Z]{3}$", plain):
+            raise ConfigError(
+                f"{self.option} {_shown(text)}: prices are in US dollars; give it in them, such as 5000USD"
+            )
+        return plain
 
 
 def _shown(text: str) -> str:

@@ -1,5 +1,6 @@
 """Arguments that several commands take."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,7 +46,31 @@ AllowModule = Annotated[
         show_default=False,
     ),
 ]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Begin with what a file says: a run's config.yaml, or one of your own; overrides win.",
+        show_default=False,
+    ),
+]
 Format = Annotated[
     Literal["table", "json"],
     typer.Option(help="json: one document on standard output, raw values with units in the names, nothing else."),
 ]
+
+
+def with_config(
+    config: Path | None, overrides: list[str], config_dir: Path | None
+) -> tuple[list[str], AbstractContextManager[None]]:
+    """What is to be composed, and a context in which an error about what the file says names the file.
+
+    Raises `ConfigError`.
+    """
+    from ..engine.config_file import with_file
+
+    if config is None:
+        return overrides, nullcontext()
+    merged = with_file(config, overrides, config_dir)
+    return merged.overrides, merged.blamed()

@@ -10,7 +10,7 @@ from .compare import check_file
 from .cost_days import TOKENS
 from .fit import fit_for_people, raw_fit
 from .mesh import drawn_mesh, is_shown, raw_mesh
-from .options import AllowModule, ConfigDir, Overrides
+from .options import AllowModule, Config, ConfigDir, Overrides, with_config
 from .output import aligned, note, note_all, results_alone, shortest, show, show_json
 from .step_time import predicted
 from .timetable import drawn, title_of
@@ -28,6 +28,7 @@ Format = Literal["table", "json", "yaml"]
 @results_alone()
 def plan(
     overrides: Overrides = None,
+    config: Config = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Annotated[Format, typer.Option(help="json and yaml hold raw values: bytes, and bytes a step.")] = "table",
@@ -66,6 +67,7 @@ def plan(
     paceline plan sync=asp --format json | jq .bytes_per_step
     paceline plan hardware=a100_8 model=gpt_1b data=text strategy=zero strategy.precision=bf16 --tokens 20e9
     paceline plan --fit hardware=h200 model=gpt_1b data=text
+    paceline plan --config runs/NAME/config.yaml hardware.workers=8   a run, on more workers
 
     The same checks, for a script: paceline train ... --dry-run
     """
@@ -75,6 +77,7 @@ def plan(
     check_file("--svg", svg)
     check_file("--html", html)
     read = TOKENS.read(tokens)
+    chosen, blamed = with_config(config, overrides or [], config_dir)
     if fit:
         for option, file in (("--svg", svg), ("--html", html)):
             if file is not None:
@@ -82,11 +85,13 @@ def plan(
         if tokens is not None:
             raise ConfigError("--tokens: is of one plan, and --fit makes many; leave one of them out")
         names = [choice.name for choice in group_of("strategy", config_dir)]
-        found = engine.find_fit(overrides or [], names, config_dir, allow_module or [])
+        with blamed:
+            found = engine.find_fit(chosen, names, config_dir, allow_module or [])
         text, raw = fit_for_people(found), raw_fit(found)
     else:
-        prepared = engine.prepare(overrides or [], config_dir, allow_module or [])
-        planned, timetable = prepared.plan(), prepared.timetable()
+        with blamed:
+            prepared = engine.prepare(chosen, config_dir, allow_module or [])
+            planned, timetable = prepared.plan(), prepared.timetable()
         table = None if timetable is None else timetable.as_dict()
         step, raw_step = predicted(prepared, planned, None if read is None else read.value)
         text = _for_people(planned, table, step)

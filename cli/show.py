@@ -282,6 +282,7 @@ def _files(run: "RunData", overrides: list[str] | None) -> str:
 def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | None:
     """How to go on with the run, or to repeat it where it kept no checkpoint."""
     from ..engine import ROOT
+    from ..engine.repeat import allowing, packages_of
     from ..tracking.visible import visible
 
     if run.path is None:
@@ -292,7 +293,8 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
         counted = "epochs" if run.config.get("steps") is None else "steps"
         more = f" {counted}=MORE" if run.summary.get("status") == "completed" else ""
-        return "go on", visible(f"paceline train --resume {shlex.quote(name)}{more}")
+        allow = "".join(f" {word}" for word in allowing(packages_of(run.config)))
+        return "go on", visible(f"paceline train --resume {shlex.quote(name)}{allow}{more}")
     return None if overrides is None else ("repeat", visible(_command(run, overrides)))
 
 

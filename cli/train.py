@@ -1,6 +1,5 @@
 """`paceline train`: one run, from its overrides to a result row."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,13 +7,12 @@ import typer
 
 from .agent import from_agent
 from .completion import complete_checkpoint
-from .options import AllowModule, ConfigDir, Format, Overrides
+from .options import AllowModule, Config, ConfigDir, Format, Overrides, with_config
 from .output import note, note_all, results_alone, shortest, show, show_json, terminal_width
 from .plan import raw_checked
 
 if TYPE_CHECKING:
     from ..engine import Result
-    from ..engine.config_file import Merged
     from ..engine.planning import Plan
 
 
@@ -24,14 +22,7 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything that can be checked without data, and train nothing.")
     ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Begin with what a file says: a run's config.yaml, or one of your own; overrides win.",
-            show_default=False,
-        ),
-    ] = None,
+    config: Config = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     name: Annotated[
@@ -80,12 +71,12 @@ def train(
     The choices: paceline list. What would run: paceline plan.
     """
     from .. import engine
+    from ..engine.errors import ConfigError
 
-    chosen, allowed = from_agent(overrides or []), allow_module or []
-    merged = None if config is None else _with_file(config, chosen, config_dir, resume)
-    if merged is not None:
-        chosen = merged.overrides
-    blamed = nullcontext() if merged is None else merged.blamed()
+    if config is not None and resume is not None:
+        raise ConfigError(f"--config {config}: a resumed run has its own; --resume {resume} goes on as it began")
+    allowed = allow_module or []
+    chosen, blamed = with_config(config, from_agent(overrides or []), config_dir)
     if dry_run:
         with blamed:
             prepared = engine.prepare(
@@ -111,16 +102,6 @@ def train(
         )
     if result is not None:  # None: torchrun's workers that are not the chief
         _print_result(result, trace, format)
-
-
-def _with_file(file: Path, overrides: list[str], config_dir: Path | None, resume: str | None) -> "Merged":
-    """Raises `ConfigError`."""
-    from ..engine.config_file import with_file
-    from ..engine.errors import ConfigError
-
-    if resume is not None:
-        raise ConfigError(f"--config {file}: a resumed run has its own; --resume {resume} goes on as it began")
-    return with_file(file, overrides, config_dir)
 
 
 def _checked(plan: "Plan") -> str:

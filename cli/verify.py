@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .options import AllowModule, ConfigDir, Overrides
+from .options import AllowModule, Config, ConfigDir, Overrides, with_config
 from .output import note, results_alone, show, show_json
 from .verify_view import as_csv, as_markdown, for_people, raw
 
@@ -41,6 +41,7 @@ def verify(
     parameters: Annotated[
         bool, typer.Option("--parameters", help="Show the largest difference of each parameter, too.")
     ] = False,
+    config: Config = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Annotated[
@@ -65,18 +66,20 @@ def verify(
     for option, value in {"--tolerance": tolerance, "--time-limit": time_limit}.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{option}={value:g}: must be above 0")
-    found = verify_all(
-        overrides or [],
-        config_dir=config_dir,
-        allow_modules=allow_module or [],
-        steps=steps,
-        workers=workers,
-        only=only or [],
-        every=every,
-        tolerance=tolerance,
-        time_limit=time_limit,
-        say=note,
-    )
+    chosen, blamed = with_config(config, overrides or [], config_dir)
+    with blamed:
+        found = verify_all(
+            chosen,
+            config_dir=config_dir,
+            allow_modules=allow_module or [],
+            steps=steps,
+            workers=workers,
+            only=only or [],
+            every=every,
+            tolerance=tolerance,
+            time_limit=time_limit,
+            say=note,
+        )
     match format:
         case "table":
             show(for_people(found, parameters))

@@ -45,6 +45,19 @@ def test_gpt3_on_one_v100_takes_288_years_and_on_1024_a100_34_days(paceline) -> 
     assert paceline("cost", "days", *A100S).out.startswith("training takes 34 days\n")
 
 
+def test_dollars_are_read_with_their_sign_or_name_and_other_currencies_are_refused(paceline, answer) -> None:
+    named, plain = (
+        answer("buy", *EIGHT, "--owning", owning, "--renting", renting)
+        for owning, renting in (("$55534", "143544USD"), ("55534", "143544"))
+    )
+    assert named == plain
+    ended = paceline("cost", "buy", *EIGHT, "--owning", "55534EUR", "--renting", "143544")
+    assert (ended.status, ended.last) == (
+        2,
+        "--owning 55534EUR: prices are in US dollars; give it in them, such as 5000USD",
+    )
+
+
 def test_the_formula_and_every_input_are_shown_with_where_they_came_from(paceline, answer) -> None:
     out = paceline("cost", "days", *ONE_V100).out
     assert "seconds = F T P / (n X) = 8 x 3e11 x 1.75e11 / (1 x 4.62e13) = 9.09091e9" in out

@@ -23,6 +23,9 @@ def test_it_is_repeated_and_explained_without_the_folder_of_its_choices(paceline
     short = ["hardware=virtual", "tracking=none", "steps=2"]
     mine = ["--config-dir", "conf", "--allow-module", "houses"]
     assert paceline("train", "experiment=houses", *short, *mine, "--name", "first").status == 0
+    real = ["tracking=none", "steps=2", "hardware.workers=1", "checkpoint.every_steps=1"]
+    assert paceline("train", "experiment=houses", *real, *mine, "--name", "kept").status == 0
+    assert "paceline train --resume kept --allow-module houses steps=MORE" in paceline("show", "kept").out
     (here / "conf" / "experiment" / "houses.yaml").unlink()
 
     shared = paceline("train", "--config", "runs/first/config.yaml", "--name", "second", "--allow-module", "houses")

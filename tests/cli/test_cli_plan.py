@@ -97,6 +97,15 @@ def test_secrets_stay_out_of_the_plan(format: str, paceline) -> None:
     assert ended.status == 0 and "***" in ended.out and "hunter2" not in ended.out
 
 
+def test_a_file_is_planned_and_overrides_win(paceline, here: Path) -> None:
+    (here / "mine.yaml").write_text("sync: asp\nhardware.workers: 3\n")
+    planned = json.loads(paceline("plan", "--config", "mine.yaml", "hardware.workers=2", "--format", "json").out)
+    assert (planned["config"]["sync"]["name"], planned["workers"]) == ("asp", 2)
+    (here / "mine.yaml").write_text("sync.staleness: 3\n")
+    ended = paceline("plan", "--config", "mine.yaml")
+    assert ended.status == 2 and ended.last.startswith("--config mine.yaml: sync.staleness")
+
+
 @pytest.mark.parametrize("command", [["plan"], ["train", "--dry-run"]], ids=" ".join)
 def test_no_data_are_needed_and_nothing_is_written(command: list[str], paceline, here: Path) -> None:
     ended = paceline(*command, "data=fashion_mnist", "model=cnn", f"data.root={here}/nowhere")
