@@ -2,6 +2,7 @@
 what it computes for them.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -150,7 +151,7 @@ def _joined(sync: BSP, trained: Sequence[Tensor], replicas: int) -> Between:
         return Between()
     if not isinstance(sync.compress, Dense):
         raise NotPredicted("aggregate or attack with compress: what it takes to decode all rows has no formula here")
-    joining, vector = sync.joining, vector_of(trained)
+    joining, vector = copy.deepcopy(sync.joining), vector_of(trained)  # a rule may remember what it is given
     if (size := replicas * vector.nbytes) > LARGEST_ROWS:
         raise NotPredicted(
             f"aggregate or attack: the rule is traced on the gradients of all {replicas} replicas, which are "
@@ -161,11 +162,13 @@ def _joined(sync: BSP, trained: Sequence[Tensor], replicas: int) -> Between:
     last = replicas - 1
     with torch.no_grad(), Recorder() as recorder:
         for liar in sorted(joining.attack.liars(replicas))[:1]:  # the slowest replica is one that lies
-            joining.sent(rows[liar], liar, replicas)
+            joining.sent(rows[liar], liar, replicas, joining.attack.from_step)
         if joining.streaming:
             rows[last].copy_(rows[0]).mul_(0.5)
         else:
-            joined = joining.join(dict(enumerate(rows)), dict.fromkeys(range(replicas), 1.0), replicas)
+            joined = joining.join(
+                dict(enumerate(rows)), dict.fromkeys(range(replicas), 1.0), replicas, joining.attack.from_step
+            )
             rows[last].copy_(joined)
     moved = (Kernel("mul_", (float(vector.n),)), *recorder.kernels)  # the first: into the bucket
     if joining.streaming:

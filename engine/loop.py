@@ -104,7 +104,7 @@ def take(job: Job, step: int) -> Batch:
     """This replica's batch of `step`, on the device."""
     taken = job.feed.take(step)
     targets = weighted(taken.targets, None if taken.weights is None else _of_mean_one(job, step, taken.weights))
-    return Batch(taken.inputs.to(job.device), targets.to(job.device), job.partition.total(step))
+    return Batch(taken.inputs.to(job.device), targets.to(job.device), job.partition.total(step), step)
 
 
 def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:

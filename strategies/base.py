@@ -34,6 +34,7 @@ class Batch:
     inputs: Samples  # [size, ...]; several where a model takes several
     targets: Samples  # [size, ...]; with their weights where they have some, for the loss to make of them what it must
     total: int  # samples of this step over all replicas
+    step: int = 0  # of the run, from 0
 
     @property
     def size(self) -> int:

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..errors import LayoutError
+from ..base import State
+from ..errors import LayoutError, NotFiniteError
 from .aggregate import Aggregator, Mean
-from .attack import Attack, Honest
+from .attack import Attack, Honest, Seen
 from .compress import Compressor
 from .rank_order import RankOrderedSum
+from .seeded import generator
 
 
 class Joining:
@@ -48,27 +50,67 @@ class Joining:
             )
         return found
 
-    def sent(self, own: Tensor, replica: int, replicas: int) -> Tensor:
-        """[d], what this replica should send -> what it sends."""
-        if self.attack.colludes or replica not in self.attack.liars(replicas):
+    def sent(self, own: Tensor, replica: int, replicas: int, step: int) -> Tensor:
+        """[d], what this replica should send in this step -> what it sends."""
+        if (
+            self.attack.colludes
+            or step < self.attack.from_step
+            or replica not in (liars := self.attack.liars(replicas))
+        ):
             return own
-        return self.attack.forge(own, None)
+        return self.attack.forge(own, Seen(replicas, len(liars), replica, step))
 
-    def join(self, rows: Mapping[int, Tensor], weights: Mapping[int, float], replicas: int) -> Tensor:
-        """By replica: [d], and the samples behind it or their share; those of none are left out -> [d]."""
-        given = [replica for replica in sorted(rows) if weights[replica] > 0]
+    def join(self, rows: Mapping[int, Tensor], weights: Mapping[int, float], replicas: int, step: int) -> Tensor:
+        """By replica: [d], and the samples behind it or their share; those of none are left out -> [d].
+
+        Raises `NotFiniteError` where more rows are not finite than the rule withstands.
+        """
+        rule = self.aggregate
+        given = sorted((replica for replica in rows if weights[replica] > 0), key=lambda r: (r != rule.first, r))
         stacked = torch.stack([rows[replica] for replica in given])
-        lying = [i for i, replica in enumerate(given) if replica in self.attack.liars(replicas)]
-        if self.attack.colludes and lying:
-            honest = stacked[[i for i in range(len(given)) if i not in lying]]
-            for i in lying:
-                stacked[i] = self.attack.forge(stacked[i], honest)
+        self._forge(stacked, given, replicas, step)
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=stacked.device)
-        return _checked(self.aggregate.aggregate(stacked, weighed), stacked, self.aggregate)
+        if not rule.robust:
+            return _checked(rule.aggregate(stacked, weighed, 0), stacked, rule)
+        if rule.first is not None and rule.first not in given:
+            raise NotFiniteError(f"replica {rule.first}, which is trusted, has no samples in step {step} to go by")
+        f = min(rule.withstands(replicas), len(given))
+        finite = _finite(stacked)
+        if removed := len(given) - int(finite.sum()):
+            bad = [replica for replica, good in zip(given, finite.tolist(), strict=True) if not good]
+            if removed > f or rule.first in bad:
+                raise NotFiniteError(
+                    f"what replicas {', '.join(map(str, bad))} sent in step {step} is not finite, and this aggregate "
+                    f"of {replicas} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
+                )
+            stacked, weighed = stacked[finite], weighed[finite]
+        mixed = rule.before.mix(stacked, f - removed, generator(rule.seed, step))
+        if mixed is not stacked:
+            weighed = weighed.new_ones(len(mixed))
+        f = max(min(f - removed, rule.most(len(mixed))), 0)  # fewer rows than planned: some had no samples
+        return _checked(rule.aggregate(mixed, weighed, f), mixed, rule)
+
+    def _forge(self, stacked: Tensor, given: list[int], replicas: int, step: int) -> None:
+        """The rows of those who collude, in place."""
+        if not self.attack.colludes or step < self.attack.from_step:
+            return
+        liars = self.attack.liars(replicas)
+        lying = [i for i, replica in enumerate(given) if replica in liars]
+        honest = [i for i, replica in enumerate(given) if replica not in liars]
+        if lying and honest:
+            seen = Seen(replicas, len(liars), given[lying[0]], step, stacked[honest])
+            stacked[lying] = self.attack.forge(stacked[lying[0]], seen)
 
     def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
         """What takes one row after another and makes `total`, [d] and zero, of them."""
         return RankOrderedSum(total) if self.streaming else Rows(total, self, replicas)
+
+    def state_dict(self) -> State:
+        """What the rule remembers; {} where that is nothing."""
+        return self.aggregate.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self.aggregate.load_state_dict(state)
 
     def check_one_at_a_time(self) -> None:
         """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
@@ -96,6 +138,12 @@ def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
     raise ValueError(f"{name} returned {gave} for rows {list(rows.shape)}; must be a tensor {list(rows.shape[1:])}")
 
 
+def _finite(rows: Tensor) -> Tensor:
+    """[n, d] -> [n]: whether all entries are."""
+    smallest, largest = torch.aminmax(rows, dim=1)  # NaN if one is
+    return smallest.isfinite() & largest.isfinite()
+
+
 class Rows:
     """Rows that come in any order and are joined once all are there: as `RankOrderedSum`, for any rule."""
 
@@ -113,9 +161,9 @@ class Rows:
         """`row` may be used again after that."""
         self._rows[rank], self._weights[rank] = row.clone(), weight
 
-    def close(self) -> Tensor:
+    def close(self, step: int) -> Tensor:
         """[d]; at least one row was given."""
-        return self.total.copy_(self._joining.join(self._rows, self._weights, self._replicas))
+        return self.total.copy_(self._joining.join(self._rows, self._weights, self._replicas, step))
 
     def clear(self) -> None:
         self._rows.clear()

@@ -73,22 +73,22 @@ class Pushing:
         self._differences: Channel | None = None
         self._header = torch.zeros(1, dtype=torch.float64)
         self.steps = 0  # with samples
-        self._share = 1.0  # of the last of them
+        self._share, self._step = 1.0, 0  # of the last of them
         self.owes = False  # what it has accrued
 
-    def accrue(self, share: float) -> None:
+    def accrue(self, share: float, step: int) -> None:
         """a <- a + g, of a batch that has this share of the step's samples."""
         for accrued, parameter in zip(self._gradients, self._params, strict=True):
             if parameter.grad is not None:
                 accrued.add_(parameter.grad)
-        self._share = share
+        self._share, self._step = share, step
         self.steps += 1
         self.owes = True
 
     def push(self) -> None:
         """a goes to the servers, and a <- 0."""
         # nothing is waited for in between: two servers may each be receiving from another worker
-        sent = self._joining.sent(self.accrued, self._comm.rank, self._workers)
+        sent = self._joining.sent(self.accrued, self._comm.rank, self._workers, self._step)
         pieces = sent.split([len(place.accrued) for place in self.places])
         with self._comm.timeline.named("push"):
             pushing = [

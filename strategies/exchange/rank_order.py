@@ -28,8 +28,8 @@ class RankOrderedSum:
         self.total.add_(row, alpha=weight)
         self._added[rank] = weight
 
-    def close(self) -> Tensor:
-        """[n]: the mean over weights of all that were given; at least one was."""
+    def close(self, step: int = 0) -> Tensor:
+        """[n]: the mean over weights of all that were given; at least one was. `step`: it does not depend on it."""
         for rank in sorted(self._held):
             self._add(rank, *self._held.pop(rank))
         self.weights = sum(self._added.values())

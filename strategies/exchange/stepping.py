@@ -59,6 +59,7 @@ class Stepping:
         self._seen = torch.zeros(1, dtype=torch.float64)  # batches of all replicas, whose gradients were stepped with
         self._staleness: Counter[int] = Counter()
         self._answers: Channel | None = None
+        self._joining = joining
         self._received = None if joining is None else torch.empty_like(self.weights)
         self._clock = None if joining is None else joining.onto(self.gradient, serving.workers)
 
@@ -110,7 +111,9 @@ class Stepping:
         """w <- step(w, g), g = sum_j share_j g_j / sum_j share_j, or what the rule makes of all g_j, if any came."""
         if self._clock is None or not self._clock.ranks:
             return False
-        self._clock.close()  # the mean is over the sum of shares: less than 1 where a worker has died
+        self._clock.close(
+            int(self._seen + ROUNDING)
+        )  # the mean is over the sum of shares: less than 1 where a worker has died
         self.step(1.0)
         self._clock.clear()
         return True
@@ -148,6 +151,8 @@ class Stepping:
         state = {"optimizer": self._optimizer.state_dict(), "weights": weights, "seen": float(self._seen)}
         if self._answers is not None:
             state["answers"] = self._answers.state_dict()
+        if self._joining is not None and (remembered := self._joining.state_dict()):
+            state["joining"] = remembered
         self.serving.send_state(state, worker)
 
     # -- state and measures
@@ -160,6 +165,8 @@ class Stepping:
             self.weights.copy_(own["weights"])
         if self._answers is not None:
             self._answers.load_state_dict(own["answers"])
+        if self._joining is not None:
+            self._joining.load_state_dict(own.get("joining", {}))
 
     def buffers(self) -> list[Tensor]:
         received = [] if self._received is None else [self._received]

@@ -186,7 +186,7 @@ class BSP(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share = batch.share
+        self._share, self._step = batch.share, batch.step
         if self._reducer is not None:
             self._reducer.begin(batch.share if self.joining.plain else 1.0)
 
@@ -204,14 +204,14 @@ class BSP(Sync):
     def _join(self, gradient: Tensor) -> None:
         """[n], of this replica -> what the rule makes of those of all, in place."""
         key = key_of(self._buckets[0].parameters)
-        sent = self.joining.sent(gradient, self.comm.rank, self.comm.size)
+        sent = self.joining.sent(gradient, self.comm.rank, self.comm.size, self._step)
         if self._rows is None:
             gradient.copy_(sent).mul_(self._share)
             self._channel.all_reduce(key, gradient).wait()
             return
         self._channel.all_gather(key, sent, self._rows)
         shares = self.comm.all_gather(torch.tensor([self._share], dtype=torch.float64)).flatten().tolist()
-        joined = self.joining.join(dict(enumerate(self._rows)), dict(enumerate(shares)), self.comm.size)
+        joined = self.joining.join(dict(enumerate(self._rows)), dict(enumerate(shares)), self.comm.size, self._step)
         gradient.copy_(self._channel.finish(key, joined))
 
     def update(self) -> None:
@@ -250,8 +250,8 @@ class BSP(Sync):
     def state_dict(self) -> State:
         if self._shards is not None:
             return self._shards.optimizer.state_dict()
-        slots = self._channel.state_dict()
-        return super().state_dict() | ({"channel": slots} if slots else {})
+        kept = {"channel": self._channel.state_dict(), "joining": self.joining.state_dict()}
+        return super().state_dict() | {name: state for name, state in kept.items() if state}
 
     def load_state_dict(self, state: State) -> None:
         if self._shards is not None:
@@ -259,6 +259,7 @@ class BSP(Sync):
             return
         super().load_state_dict(state)
         self._channel.load_state_dict(state.get("channel", {}))
+        self.joining.load_state_dict(state.get("joining", {}))
 
     def buffers(self) -> list[Tensor]:
         if self._shards is not None:

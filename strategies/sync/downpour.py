@@ -136,7 +136,7 @@ class Downpour(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share = batch.share
+        self._share, self._of_step = batch.share, batch.step
         if self._share > 0 and self._worker.steps % self.n_fetch == 0:
             self._worker.fetch()
 
@@ -144,7 +144,7 @@ class Downpour(Sync):
         if self._share == 0:
             return
         self.clip_gradients()
-        self._worker.accrue(self._share)  # a <- a + g
+        self._worker.accrue(self._share, self._of_step)  # a <- a + g
         t = self._worker.steps
         if t % self.n_fetch != 0:
             self.optimizer.step()

@@ -58,6 +58,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
@@ -108,6 +109,11 @@ class FedAvg(Sync):
         self.joining, self.clip = Joining(aggregate, attack), clip
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
+        if self.joining.aggregate.remembers:
+            raise LayoutError(
+                "aggregate: it goes on from the result before, and the server of sync=fedavg saves no such thing; "
+                "choose sync=parameter_server or bsp, or another aggregate"
+            )
         self.compress = compress or Dense()
         check_differences(self.compress)
         self.states_cost = self.compress.steady
@@ -165,7 +171,7 @@ class FedAvg(Sync):
         with self.comm.timeline.named("push"):
             self._tell(Message.DELIVER, self._seen)
             way = self._weights if self._began is None else self._weights - self._began
-            way = self.joining.sent(way, self.comm.rank, self._clients)
+            way = self.joining.sent(way, self.comm.rank, self._clients, self._round)
             self._channel.isend("way", way, self._server).wait()
         self._inside = False
         self._round += 1
@@ -271,7 +277,7 @@ class FedAvg(Sync):
             else:
                 ways = {k: w_k.sub_(self._weights) for k, (_, w_k) in self._delivered.items()}
                 samples = {k: n_k for k, (n_k, _) in self._delivered.items()}
-                self._weights.add_(self.joining.join(ways, samples, self._clients))
+                self._weights.add_(self.joining.join(ways, samples, self._clients, self._round))
             self._rounds += 1
             self.made_at = self.comm.now()
         self._delivered.clear()

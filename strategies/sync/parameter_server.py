@@ -126,12 +126,12 @@ class ParameterServer(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share = batch.share
+        self._share, self._of_step = batch.share, batch.step
 
     def update(self) -> None:
         if self._share > 0:
             self.clip_gradients()
-            self._worker.accrue(self._share)
+            self._worker.accrue(self._share, self._of_step)
             self._worker.push()
         else:
             self._worker.skip()

@@ -137,14 +137,14 @@ class SSP(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share = batch.share
+        self._share, self._of_step = batch.share, batch.step
         if self._share > 0:
             self._worker.fetch()
 
     def update(self) -> None:
         if self._share > 0:
             self.clip_gradients()
-            self._worker.accrue(self._share)
+            self._worker.accrue(self._share, self._of_step)
             self._worker.push()
         elif self.bound < inf:
             self._worker.skip()

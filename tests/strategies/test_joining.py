@@ -16,7 +16,7 @@ from paceline.strategies import LayoutError
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.aggregate import Aggregator, Mean, Median
-from paceline.strategies.exchange.attack import Attack, Honest, SignFlip
+from paceline.strategies.exchange.attack import Attack, Honest, Seen, SignFlip
 from paceline.strategies.exchange.compress import TopK
 from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.sync.bsp import BSP
@@ -37,14 +37,14 @@ def rows_of(n: int, d: int = 37, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("n", range(1, 8))
 def test_the_median_is_that_of_each_entry(n):
     rows = rows_of(n)
-    assert np.allclose(Median().aggregate(rows, torch.ones(n)), np.median(rows.numpy(), axis=0), rtol=0, atol=0)
+    assert np.allclose(Median().aggregate(rows, torch.ones(n), 0), np.median(rows.numpy(), axis=0), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("rule", [Mean(), Median()], ids=["mean", "median"])
 def test_a_rule_does_not_ask_whose_row_is_whose_and_leaves_rows_alone(rule):
     rows, weights = rows_of(6), torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], dtype=torch.float64)
     before, order = rows.clone(), torch.tensor([4, 0, 5, 2, 1, 3])
-    first, second = rule.aggregate(rows, weights), rule.aggregate(rows[order], weights[order])
+    first, second = rule.aggregate(rows, weights, 1), rule.aggregate(rows[order], weights[order], 1)
     assert torch.allclose(first, second, rtol=0, atol=1e-14) and torch.equal(rows, before)
 
 
@@ -53,19 +53,19 @@ def test_a_rule_does_not_ask_whose_row_is_whose_and_leaves_rows_alone(rule):
 def test_fewer_liars_than_half_leave_the_median_within_the_honest_range(n, liars, harm):
     rows = rows_of(n)
     rows[:liars] = harm
-    median = Median().aggregate(rows, torch.ones(n))
+    median = Joining(Median(), None).join(dict(enumerate(rows)), dict.fromkeys(range(n), 1.0), n, 0)
     assert ((median >= rows[liars:].min(0).values) & (median <= rows[liars:].max(0).values)).all()
 
 
 def test_the_mean_weighs_rows_by_the_samples_behind_them():
     rows, weights = rows_of(3), torch.tensor([1.0, 0.5, 2.5], dtype=torch.float64)
-    assert torch.allclose(Mean().aggregate(rows, weights), (rows[0] + 0.5 * rows[1] + 2.5 * rows[2]) / 4)
+    assert torch.allclose(Mean().aggregate(rows, weights, 0), (rows[0] + 0.5 * rows[1] + 2.5 * rows[2]) / 4)
 
 
 def test_the_middle_of_large_numbers_does_not_overflow():
     most = torch.finfo(torch.float32).max
-    assert Median().aggregate(torch.tensor([[most], [most]]), torch.ones(2)).tolist() == [most]
-    assert Median().aggregate(torch.tensor([[most], [-most]]), torch.ones(2)).tolist() == [0.0]
+    assert Median().aggregate(torch.tensor([[most], [most]]), torch.ones(2), 0).tolist() == [most]
+    assert Median().aggregate(torch.tensor([[most], [-most]]), torch.ones(2), 0).tolist() == [0.0]
 
 
 # -- who lies
@@ -100,9 +100,9 @@ class Conspiracy(Attack):
 
     colludes = True
 
-    def forge(self, own: Tensor, honest: Tensor | None) -> Tensor:
-        assert honest is not None
-        return -2 * honest.mean(0)
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
+        assert seen.honest is not None
+        return -2 * seen.honest.mean(0)
 
 
 # -- joined under a sync mode, against plain torch
@@ -343,7 +343,7 @@ class Odd(Aggregator):
     def __init__(self, gives: object) -> None:
         self.gives = gives
 
-    def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return rows if self.gives is Tensor else None  # pyright: ignore[reportReturnType]
 
 
@@ -351,4 +351,87 @@ class Odd(Aggregator):
 def test_a_rule_that_gives_something_else_is_named(gives, said):
     rows = {0: torch.zeros(5), 1: torch.ones(5)}
     with pytest.raises(ValueError, match=rf"Odd.aggregate returned {said} for rows \[2, 5\]; must be a tensor \[5\]"):
-        Joining(Odd(gives), None).join(rows, {0: 1.0, 1: 1.0}, 2)
+        Joining(Odd(gives), None).join(rows, {0: 1.0, 1: 1.0}, 2, 0)
+
+
+# -- each choice in a whole run
+
+AGGREGATES = ("krum", "multi_krum", "bulyan", "trimmed_mean", "geometric_median", "centered_clipping", "mda")
+EVERY = {f"aggregate={name}": () for name in (*AGGREGATES, "fltrust", "majority_vote")} | {
+    **{f"aggregate=krum aggregate.before={name}": ("aggregate=krum",) for name in ("nnm", "bucketing", "arc")},
+    **{f"attack={name}": () for name in ("gaussian", "random", "zero", "negative_mean", "fall_of_empires")},
+    **{f"attack={name}": () for name in ("alie", "mimic", "min_max", "min_sum")},
+    "attack=not_finite aggregate=krum": (),
+}
+
+
+def check_run(choice: str, *overrides: str) -> None:
+    asked = [*TINY, "hardware.workers=8", *choice.split(), *overrides]
+    result = run([*asked, "steps=3"], quiet=True)
+    assert result is not None and result.summary["status"] == "completed"
+    assert result.summary["wire"]["bytes_per_step"] == pytest.approx(result.summary["predicted"]["bytes_per_step"])
+
+
+FAST = ("aggregate=krum aggregate.before=nnm", "attack=alie", "attack=not_finite aggregate=krum")
+
+
+@pytest.mark.parametrize(
+    "choice", [pytest.param(each, marks=[] if each in FAST else [pytest.mark.slow]) for each in EVERY]
+)
+def test_each_choice_trains_on_the_virtual_cluster(here, choice):
+    check_run(choice, "hardware=virtual")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", EVERY)
+def test_each_choice_trains_on_processes(here, choice):
+    check_run(choice, "hardware.threads=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["parameter_server", "ssp", "fedavg"])
+@pytest.mark.parametrize("choice", ["aggregate=krum aggregate.before=nnm attack=alie attack.workers=2"])
+def test_servers_take_what_looks_at_whole_gradients(here, sync, choice):
+    at_once = ("sync.staleness=0",) if sync == "ssp" else ()
+    check_run(f"sync={sync} {choice}", "hardware=virtual", *at_once)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["bsp", "parameter_server"])
+def test_what_a_rule_remembers_is_saved_and_gone_on_with(here, sync):
+    asked = [*TINY, "hardware.workers=3", f"sync={sync}", "aggregate=centered_clipping", "hardware.threads=1"]
+    whole = run([*asked, "steps=6"], quiet=True)
+    run([*asked, "steps=3", "checkpoint.every_steps=3"], name="half", quiet=True)
+    rest = run(["steps=6"], resume="half", quiet=True)
+    assert whole is not None and rest is not None
+    assert whole.summary["model_sha256"] == rest.summary["model_sha256"]
+
+
+def test_what_is_not_finite_ends_a_run_that_takes_the_mean(here):
+    with pytest.raises(Exception, match="diverged at step") as ended:
+        run([*TINY, "hardware=virtual", "hardware.workers=4", "attack=not_finite"], quiet=True)
+    assert getattr(ended.value, "exit_code", None) == 6
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (
+            ("aggregate=krum",),
+            "aggregate=krum: the rule needs n > 2 f [+] 2, .* n=2 rows: too few for any f",
+        ),
+        (("aggregate=bulyan", "aggregate.f=2", "hardware.workers=10"), "aggregate.f=2: the rule needs n >= 4 f [+] 3"),
+        (
+            ("aggregate=median", "aggregate.before=mixing"),
+            "before='mixing': must be 'none', 'nnm', 'bucketing' or 'arc'",
+        ),
+        (("sync=fedavg", "aggregate=centered_clipping"), "aggregate=centered_clipping: it goes on from the result"),
+        (("attack=alie", "attack.workers=2"), "attack.workers=2: all 2 replicas lie"),
+        (("sync=parameter_server", "sync.servers=2", "aggregate=krum", "hardware.workers=6"), "sync.servers=2: this"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bounds_of_rules_are_said_by_name(here, overrides, says):
+    with pytest.raises(ValueError, match=says) as refused:
+        prepare([*TINY, "hardware.workers=2", *overrides]).plan()
+    assert getattr(refused.value, "exit_code", None) == 2

@@ -1,7 +1,28 @@
 """How the gradients or weights of several workers become one: one file a rule. See base.py."""
 
 from .base import Aggregator
+from .bulyan import Bulyan
+from .centered_clipping import CenteredClipping
+from .fltrust import FLTrust
+from .geometric_median import GeometricMedian
+from .krum import Krum, MultiKrum
+from .majority_vote import MajorityVote
+from .mda import MinimumDiameter
 from .mean import Mean
 from .median import Median
+from .trimmed_mean import TrimmedMean
 
-__all__ = ["Aggregator", "Mean", "Median"]
+__all__ = [
+    "Aggregator",
+    "Bulyan",
+    "CenteredClipping",
+    "FLTrust",
+    "GeometricMedian",
+    "Krum",
+    "MajorityVote",
+    "Mean",
+    "Median",
+    "MinimumDiameter",
+    "MultiKrum",
+    "TrimmedMean",
+]

@@ -1,30 +1,105 @@
 """A rule that makes one vector of several workers' vectors, its rows.
 
-A rule is pure, and does not ask whose row is whose.
+A rule is pure but for what it says that it remembers, and does not ask whose row is whose. It is told f, how many of
+the rows may lie. Of n rows a rule withstands so many at most, its bound; `f=null` is as many as the bound allows.
+
+A robust rule never sees a row that is not finite: such a row was removed, and f is less by one for each (joining.py).
 """
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 from torch import Tensor
+
+from ...base import State
+from ...errors import LayoutError
+from .before import ARC, Before, Bucketing, Mixing, Unchanged
+
+Named = Literal["none", "nnm", "bucketing", "arc"]
+
+
+def before_named(name: Named, bucket: int) -> Before:
+    match name:
+        case "nnm":
+            return Mixing()
+        case "bucketing":
+            return Bucketing(bucket)
+        case "arc":
+            return ARC()
+        case _:
+            return Unchanged()
 
 
 class Aggregator(ABC):
     """`streaming`: the weighted mean, which needs no two rows at once: rows are added up as they come.
 
     `coordinatewise`: each entry of the result depends on the same entry of the rows alone, so that a vector may be cut
-    into pieces, each of which is aggregated apart.
+    into pieces, each of which is aggregated apart. `robust`: rows that are not finite are removed before it, and it has
+    a bound. `remembers`: a result depends on those before it. `first`: the replica whose row comes first, where the
+    rule must know it.
     """
 
     streaming: bool = False
     coordinatewise: bool = False
+    robust: bool = False
+    remembers: bool = False
+    bound: str = ""  # in n rows and f
+    first: int | None = None
+    f: int | None = None
+    before: Before = Unchanged()
+    seed: int = 0
 
-    def check(self, rows: int) -> None:
-        """Refuse a number of rows that is too small for the rule. Raises `LayoutError`."""
+    def most(self, rows: int) -> int:
+        """The largest f that the bound allows; below 0: there are too few rows for any."""
+        return 0
 
     def withstands(self, rows: int) -> int:
         """How many of so many rows may lie, by what the rule promises."""
-        return 0
+        if not self.robust:
+            return 0
+        most = min(self.before.most(rows), self.most(self.before.rows(rows)))
+        return most if self.f is None else min(self.f, most)
+
+    def check(self, rows: int) -> None:
+        """Refuse a number of rows that is too small for the rule, or for its f. Raises `LayoutError`."""
+        if not self.robust:
+            return
+        mixed = self.before.rows(rows)
+        most = min(self.before.most(rows), self.most(mixed))
+        if most < (self.f or 0):
+            said = f"aggregate.f={self.f}: " if self.f else "aggregate: "
+            left = "" if mixed == rows else f", of which {mixed} are left after aggregate.before"
+            asked = f"at most f={most}" if most >= 0 else "too few for any f"
+            raise LayoutError(
+                f"{said}the rule needs {self.bound}, and there are n={rows} rows{left}: {asked}; "
+                "choose more hardware.workers, or another aggregate"
+            )
 
     @abstractmethod
-    def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """[n, d] and [n], positive: the samples behind each row -> [d], whatever the order of rows. `rows` stay."""
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
+        """[n, d] and [n], positive: the samples behind each row -> [d], whatever the order of rows. `rows` stay.
+
+        f: how many of the rows may lie.
+        """
+
+    def state_dict(self) -> State:
+        """What it remembers from one call to the next; {} where that is nothing."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """What `state_dict` gave."""
+
+
+class Robust(Aggregator):
+    """A rule with a bound, and with what is done to rows before it. Each row counts once, whatever its samples."""
+
+    robust = True
+
+    def __init__(self, f: int | None = None, before: Named = "none", bucket: int = 2, seed: int = 0) -> None:
+        """`f`: how many rows may lie; None for as many as the bound allows. `before`: see before/. `bucket`: rows of
+        one bucket. `seed`: of what `before` draws. Raises `LayoutError`.
+        """
+        if f is not None and f < 0:
+            raise LayoutError(f"aggregate.f={f}: must be at least 0, or null for as many as the rule withstands")
+        self.f, self.before, self.seed = f, before_named(before, bucket), seed
+        self.coordinatewise = type(self).coordinatewise and isinstance(self.before, Unchanged)

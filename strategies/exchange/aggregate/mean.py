@@ -14,5 +14,5 @@ class Mean(Aggregator):
     streaming = True
     coordinatewise = True
 
-    def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return (weights / weights.sum()).to(rows.dtype) @ rows

@@ -5,7 +5,6 @@ Rates", ICML, Definition 1; arXiv 1803.01498).
 
 of an even number of rows the mean of the two in the middle. While fewer than half of the rows lie, each entry is within
 the range of the honest ones. A row counts once, however many samples are behind it: who lies would lie about them, too.
-An entry that is not a number is taken for a very large one.
 
 Without anybody who lies it is not the mean: where gradients are skewed, it leans to one side, and training with it ends
 elsewhere.
@@ -15,15 +14,18 @@ Cost: every row must be there: under bsp each worker gets the rows of all others
 
 from torch import Tensor
 
-from .base import Aggregator
+from .base import Robust
+from .ranked import ranked
 
 
-class Median(Aggregator):
+class Median(Robust):
     coordinatewise = True
+    bound = "n > 2 f"
 
-    def withstands(self, rows: int) -> int:
+    def most(self, rows: int) -> int:
         return (rows - 1) // 2
 
-    def aggregate(self, rows: Tensor, weights: Tensor) -> Tensor:
-        ranked, n = rows.sort(dim=0).values, len(rows)  # what is not a number comes last
-        return ranked[n // 2].clone() if n % 2 else ranked[n // 2 - 1] / 2 + ranked[n // 2] / 2
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
+        n = len(rows)
+        middle = ranked(rows, (n - 1) // 2, n // 2 + 1)
+        return middle[0] if n % 2 else middle[0] / 2 + middle[1] / 2

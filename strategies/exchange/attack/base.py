@@ -1,26 +1,46 @@
 """What a worker that lies sends in place of its gradient, or of its weights' way since all had the same.
 
-The other workers, and the servers, tell the truth. Training data, losses and samples are not lied about.
+The other workers, and the servers, tell the truth. Attacks that `poison` lie in another way: their workers train on
+samples that were tampered with, and send what honestly follows from them.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from ...errors import LayoutError
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a liar knows beside its own row."""
+
+    replicas: int  # n
+    liars: int  # f
+    replica: int  # who lies: the first of those who do, where they collude
+    step: int
+    honest: Tensor | None = None  # [m, d], the rows of those who do not lie, if it colludes
+
+
 class Attack(ABC):
-    """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet."""
+    """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet; all who lie
+    send the same then.
+    """
 
     colludes: bool = False
 
-    def __init__(self, workers: int | Sequence[int] = 1) -> None:
-        """`workers`: who lies; a number means so many of the last replicas, a list names them. Raises `LayoutError`."""
+    def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0) -> None:
+        """`workers`: who lies; a number means so many of the last replicas, a list names them. `from_step`: they tell
+        the truth in the steps (fedavg: rounds) before it. Raises `LayoutError`.
+        """
         self.workers = workers if isinstance(workers, int) else sorted(set(workers))
         if (self.workers < 0) if isinstance(self.workers, int) else any(worker < 0 for worker in self.workers):
             raise LayoutError(f"attack.workers={workers}: must be at least 0, or a list of replicas from 0 on")
+        if from_step < 0:
+            raise LayoutError(f"attack.from_step={from_step}: must be at least 0, the step in which lies begin")
+        self.from_step = from_step
 
     def liars(self, replicas: int) -> frozenset[int]:
         if isinstance(self.workers, int):
@@ -38,10 +58,12 @@ class Attack(ABC):
                 + ("" if isinstance(self.workers, int) else f", 0 to {replicas - 1}")
                 + "; choose fewer, or more hardware.workers"
             )
+        if self.colludes and len(self.liars(replicas)) == replicas:
+            raise LayoutError(
+                f"attack.workers={self.workers}: all {replicas} replicas lie, and this attack is made of what honest "
+                "ones send; choose fewer, or more hardware.workers"
+            )
 
     @abstractmethod
-    def forge(self, own: Tensor, honest: Tensor | None) -> Tensor:
-        """[d], what the worker should send -> [d], what it sends.
-
-        `honest`: [m, d], the rows of those who do not lie, if it `colludes`.
-        """
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
+        """[d], what the worker should send -> [d], what it sends."""

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from .base import Attack
+from .base import Attack, Seen
 
 
 class Honest(Attack):
     def __init__(self) -> None:
         super().__init__(0)
 
-    def forge(self, own: Tensor, honest: Tensor | None) -> Tensor:
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
         return own

@@ -10,14 +10,16 @@ from typing import Annotated
 from annotated_types import Gt
 from torch import Tensor
 
-from .base import Attack
+from .base import Attack, Seen
 
 
 class SignFlip(Attack):
-    def __init__(self, workers: int | Sequence[int] = 1, scale: Annotated[float, Gt(0)] = 1.0) -> None:
-        """`workers`: see `Attack`. Raises `LayoutError`."""
-        super().__init__(workers)
+    def __init__(
+        self, workers: int | Sequence[int] = 1, from_step: int = 0, scale: Annotated[float, Gt(0)] = 1.0
+    ) -> None:
+        """`workers`, `from_step`: see `Attack`. Raises `LayoutError`."""
+        super().__init__(workers, from_step)
         self.scale = scale
 
-    def forge(self, own: Tensor, honest: Tensor | None) -> Tensor:
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
         return own * -self.scale

@@ -1,0 +1,46 @@
+"""Bulyan over Krum (El Mhamdi, Guerraoui & Rouault 2018, "The Hidden Vulnerability of Distributed Learning in
+Byzantium", ICML, section 4; arXiv 1802.07927).
+
+    1. theta = n - 2 f times: the row of the smallest Krum score among those that are left is selected and taken out
+    2. of each column the beta = theta - 2 f selected entries that are nearest to their median; the mean of these
+
+A row that Krum lets pass because it hides in one column is cut there. n >= 4 f + 3.
+
+Deviation: where fewer than f + 3 rows are left in step 1, a score still counts one neighbour.
+"""
+
+import torch
+from torch import Tensor
+
+from .base import Robust
+from .distances import squared
+from .krum import ranking
+from .ranked import ranked
+
+
+def selected(distances: Tensor, f: int, theta: int) -> Tensor:
+    """[n, n] squared -> [theta], which rows Krum selects one after another, in their order."""
+    left = list(range(len(distances)))
+    taken: list[int] = []
+    while len(taken) < theta:
+        taken.append(left.pop(ranking(distances[left][:, left], f)[0]))
+    return torch.tensor(sorted(taken), device=distances.device)
+
+
+class Bulyan(Robust):
+    bound = "n >= 4 f + 3"
+
+    def most(self, rows: int) -> int:
+        return (rows - 3) // 4
+
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
+        theta = len(rows) - 2 * f
+        chosen = rows[selected(squared(rows), f, theta)]
+        beta = theta - 2 * f
+        order = ranked(chosen, 0, theta)
+        middle = (order[(theta - 1) // 2] + order[theta // 2]) / 2
+        # those nearest to the median follow one another in a sorted column: the best of the windows of beta entries
+        reach = torch.stack([torch.maximum(middle - order[i], order[i + beta - 1] - middle) for i in range(2 * f + 1)])
+        begin = reach.argmin(0)
+        sums = torch.stack([order[i : i + beta].sum(0) for i in range(2 * f + 1)])
+        return sums.gather(0, begin[None])[0] / beta

@@ -1,0 +1,23 @@
+"""Majority vote of signs (Bernstein et al. 2019, "signSGD with Majority Vote is Communication Efficient and Fault
+Tolerant", ICLR, Algorithm 1; arXiv 1810.05291).
+
+    sign(sum_i sign(x_i))
+
+Each entry is -1, 0 or 1, whatever the lengths of the rows: the optimizer's rate says how far a step goes, and has to be
+a good deal smaller than with other rules. Rows travel whole here; `compress=signsgd` votes on one bit an entry.
+"""
+
+from torch import Tensor
+
+from .base import Robust
+
+
+class MajorityVote(Robust):
+    coordinatewise = True
+    bound = "n > 2 f"
+
+    def most(self, rows: int) -> int:
+        return (rows - 1) // 2
+
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
+        return rows.sign().sum(0).sign()

@@ -1,0 +1,23 @@
+"""The coordinate-wise trimmed mean (Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal
+Statistical Rates", ICML, Definition 2; arXiv 1803.01498).
+
+    of each column the f smallest and the f largest entries are left out; the mean of the other n - 2 f
+
+Each entry is within the range of the honest ones. With f = 0 it is the mean of the rows, each counted once.
+"""
+
+from torch import Tensor
+
+from .base import Robust
+from .ranked import ranked
+
+
+class TrimmedMean(Robust):
+    coordinatewise = True
+    bound = "n > 2 f"
+
+    def most(self, rows: int) -> int:
+        return (rows - 1) // 2
+
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
+        return ranked(rows, f, len(rows) - f).mean(0)
