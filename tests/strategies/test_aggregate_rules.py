@@ -261,6 +261,14 @@ def test_rows_that_are_not_finite_are_left_out_and_count_against_f(rule: str, ba
         Joining(RULES[rule](F), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 9)
 
 
+def test_what_comes_before_a_rule_is_told_how_many_liars_are_left() -> None:
+    rows = rows_of()
+    rows[4] = float("nan")
+    joined = Joining(Krum(F, "nnm"), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
+    good = rows[[i for i in range(N) if i != 4]]
+    assert torch.equal(joined, given(Krum(), Mixing().mix(good, F - 1, generator(0, 0)), F - 1))
+
+
 def test_the_mean_does_not_hide_what_is_not_finite() -> None:
     rows = rows_of(3)
     rows[1] = float("nan")
