@@ -31,7 +31,7 @@ class PeerLostError(RuntimeError):
 
 
 class MessageError(RuntimeError):
-    """What a peer sent is not a message that can be read; the message names the sender."""
+    """What a peer sent cannot be read, or is not what is due; the message names the sender."""
 
     exit_code = 4
 

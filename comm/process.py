@@ -31,8 +31,8 @@ from .groups import Groups
 from .ledger import Ledger
 from .mutex import ROOM, SharedMutex
 from .shared_memory import SharedMemory, open_shared
-from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, piece_of
-from .sockets import PeerGoneError, Receive, Send, Sockets, TooLongError
+from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
+from .sockets import PeerGoneError, Receive, Send, Sockets, UnexpectedError
 from .store import StoreServer
 from .timeline import Timeline
 from .works import Done, InMemory, Mutex, Pending, SumOfRows, Transfer
@@ -40,6 +40,7 @@ from .works import Done, InMemory, Mutex, Pending, SumOfRows, Transfer
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
 NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
+BYTES = b"uint8"  # a message of any length
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ def _check_contiguous(tensor: Tensor) -> None:
 def _memory(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, not a copy."""
     return tensor.detach().view(-1).view(torch.uint8).numpy().data
+
+
+def _kind(tensor: Tensor) -> bytes:
+    """What messages' headers call its dtype."""
+    return str(tensor.dtype).removeprefix("torch.").encode()[:8]
 
 
 def _reduce_options(op: ReduceOp) -> dist.AllreduceOptions:
@@ -153,7 +159,10 @@ class ProcessComm(Comm):
 
     def _posted(self, sums: SharedSum, tensor: Tensor) -> Work:
         at, what = self.now(), f"in all_reduce of {self.name}"
-        number = sums.post(tensor.detach())
+        try:
+            number = sums.post(tensor.detach())
+        except UnlikeError as error:
+            raise self.unlike(error, what) from None
         return InMemory(self, sums, number, what, self.timeline.launched(f"{self.name}#", "all_reduce", at))
 
     def _open_sums(self) -> SharedSum | None:
@@ -200,7 +209,7 @@ class ProcessComm(Comm):
         # everyone to everyone, the same bytes, over our own sockets: 3.1 ms where gloo takes 7.5 (2 x 5.8 MB)
         at, what, tag = self.now(), f"in all_gather of {self.name}", _tag(f"{self.name}#all_gather")
         others = [(self.rank + i) % self.size for i in range(1, self.size)]
-        receives = [Receive(tag, (self._peer(other),), _memory(tensor[other])) for other in others]
+        receives = [self._wish(tensor[other], (self._peer(other),), tag) for other in others]
         for receive in receives:
             self._worker.sockets.post(receive)
         sends = [self._started(tag, self._peer(other), mine, what) for other in others]
@@ -279,16 +288,13 @@ class ProcessComm(Comm):
             self.irecv(tensor, src).wait()
             return
         start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
-        self._receive(Receive(self._tag, (self._peer(src),), _memory(tensor)), what)
+        self._receive(self._wish(tensor, (self._peer(src),)), what)
         self.timeline.add(self.timeline.launched(channel, "recv", NEVER), start, self.now())
 
     def recv_message(self, src: int, most: int) -> Tensor:
         start, what, channel = self.now(), f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
-        receive = Receive(self._tag, (self._peer(src),), None, most=most)
-        try:
-            self._receive(receive, what)
-        except TooLongError as error:
-            raise MessageError(f"worker {self.board.rank} {what}: {error}") from None
+        receive = Receive(self._tag, (self._peer(src),), None, most=most, kind=BYTES)
+        self._receive(receive, what)
         self.timeline.add(self.timeline.launched(channel, "recv", NEVER), start, self.now())
         content = receive.content
         return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
@@ -310,7 +316,7 @@ class ProcessComm(Comm):
         if tensor.is_cuda:
             work = self.blocked(what, lambda: self._nccl().recv([tensor], src, 0))
             return Pending(self, work, what, self.timeline.launched(channel, "recv", NEVER))
-        receive = Receive(self._tag, (self._peer(src),), _memory(tensor))
+        receive = self._wish(tensor, (self._peer(src),))
         self._worker.sockets.post(receive)
         return Transfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
 
@@ -319,15 +325,25 @@ class ProcessComm(Comm):
         assert not tensor.is_cuda, "recv_any takes CPU tensors only: nccl cannot receive from whoever is first"
         assert self._others, f"{self.name} has one worker: nobody to talk to"
         start = self.now()
-        receive = Receive(self._tag, self._others, _memory(tensor), from_anyone=True)
+        receive = self._wish(tensor, self._others, from_anyone=True)
         self._receive(receive, "in recv_any")
         return self._source_of(receive, start)
 
     def try_recv_any(self, tensor: Tensor) -> int | None:
         _check_contiguous(tensor)
         start = self.now()
-        receive = Receive(self._tag, self._others, _memory(tensor), from_anyone=True)
-        return self._source_of(receive, start) if self._worker.sockets.try_receive(receive) else None
+        receive = self._wish(tensor, self._others, from_anyone=True)
+        try:
+            done = self._worker.sockets.try_receive(receive)
+        except UnexpectedError as error:
+            raise self._unexpected(error, "in try_recv_any") from None
+        return self._source_of(receive, start) if done else None
+
+    def _wish(
+        self, tensor: Tensor, sources: tuple[int, ...], tag: int | None = None, from_anyone: bool = False
+    ) -> Receive:
+        """For a message of the group, or of another tag's."""
+        return Receive(self._tag if tag is None else tag, sources, _memory(tensor), from_anyone, kind=_kind(tensor))
 
     def _source_of(self, receive: Receive, start: float) -> int:
         src = self.ranks.index(receive.source)
@@ -346,7 +362,7 @@ class ProcessComm(Comm):
 
     def _started(self, tag: int, peer: int, tensor: Tensor, what: str) -> Send:
         try:
-            return self._worker.sockets.send(tag, peer, _memory(tensor))
+            return self._worker.sockets.send(tag, peer, _memory(tensor), _kind(tensor))
         except (TimeoutError, PeerGoneError) as error:
             raise self._named(error, what) from None
 
@@ -359,17 +375,21 @@ class ProcessComm(Comm):
                 self._worker.sockets.abandon(receive)
 
     def wait_for(self, operation: Send | Receive, what: str) -> None:
-        """Wait for a message of ours. Raises `HangError`, after which one may wait again, or `PeerLostError`."""
+        """Wait for a message of ours. Raises `HangError`, after which one may wait again, `PeerLostError`, or
+        `MessageError` where what came is not what is due.
+        """
         self.board.doing(what)
         try:
             self._worker.sockets.wait(operation)
         except (TimeoutError, PeerGoneError) as error:
             raise self._named(error, what) from None
+        except UnexpectedError as error:
+            raise self._unexpected(error, what) from None
         finally:
             self.board.doing("computing")
 
     def wait_for_sum(self, sums: SharedSum, number: int, what: str) -> None:
-        """Raises `HangError`, after which one may wait again, or `PeerLostError`."""
+        """Raises `HangError`, after which one may wait again, `PeerLostError` or `UnlikeError`."""
         self.board.doing(what)
         try:
             deadline = time.monotonic() + self._worker.groups.timeout
@@ -381,6 +401,10 @@ class ProcessComm(Comm):
                     raise self._hang(what)
         finally:
             self.board.doing("computing")
+
+    def unlike(self, error: UnlikeError, what: str) -> MessageError:
+        """The same, with workers as they are numbered in the whole run."""
+        return MessageError(f"worker {self.board.rank} {what}: {error.words(self.ranks)}")
 
     def _ended_peers(self) -> list[int]:
         """Their ranks in the group."""
@@ -406,6 +430,9 @@ class ProcessComm(Comm):
             return self._hang(what)
         return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}", self._rank_of(error.rank))
 
+    def _unexpected(self, error: UnexpectedError, what: str) -> MessageError:
+        return MessageError(f"worker {self.board.rank} {what}: {error}")
+
     def _rank_of(self, peer: int | None) -> int | None:
         return None if peer is None else self.ranks.index(peer)
 
@@ -418,14 +445,18 @@ class ProcessComm(Comm):
         def make(memory: mmap.mmap) -> None:
             _tensor_in(memory, tensor).copy_(tensor)
 
-        return _tensor_in(self._share(nbytes(tensor), make, "shared memory"), tensor)
+        memory = self._share(nbytes(tensor), make, "shared memory", f"{tuple(tensor.shape)} of {tensor.dtype}")
+        return _tensor_in(memory, tensor)
 
     def mutex(self) -> AbstractContextManager[None]:
         memory = self._share(ROOM, lambda memory: SharedMutex(memory, create=True), "a mutex")
         return Mutex(self, SharedMutex(memory))
 
-    def _share(self, size: int, make: Callable[[mmap.mmap], object], what: str) -> mmap.mmap:
-        """Worker 0 makes `size` bytes of the host's memory and all use them. Raises `HostMemoryError`."""
+    def _share(self, size: int, make: Callable[[mmap.mmap], object], what: str, holds: str = "") -> mmap.mmap:
+        """Worker 0 makes `size` bytes of the host's memory and all use them. `holds`: what, for each of them.
+
+        Raises `HostMemoryError`, or `MessageError` where not all say the same of what it holds.
+        """
         if max(self.hosts) > 0:
             raise FabricError(f"{what} cannot be had: the workers of {self.name} are on several hosts")
         self._shares += 1
@@ -434,11 +465,18 @@ class ProcessComm(Comm):
             shared = SharedMemory(max(size, 1))
             make(shared.memory)
             self._all_say(prefix, shared.place, what)
-            self._all_say(f"{prefix}/used", "", what)
+            said = self._all_say(f"{prefix}/used", holds, what)
             shared.close()
-            return shared.memory
-        memory = open_shared(self._all_say(prefix, "", what)[0])
-        self._all_say(f"{prefix}/used", "", what)
+            memory = shared.memory
+        else:
+            memory = open_shared(self._all_say(prefix, "", what)[0])
+            said = self._all_say(f"{prefix}/used", holds, what)
+        for rank, its in zip(self.ranks, said, strict=True):
+            if its != said[0]:
+                raise MessageError(
+                    f"worker {self.board.rank} in {what} of {self.name}: for worker {rank} it holds {its}, where "
+                    f"worker {self.ranks[0]} has put {said[0]}"
+                )
         return memory
 
     def split(self, color: int | None, axis: str | None = None) -> "ProcessComm | None":

@@ -10,6 +10,11 @@ A tensor goes in pieces that stay in cache. Of each piece every worker sums its 
 Nobody writes `in` again before all have posted 2, nor `out` before all have posted 1 of the next piece, so that one
 copy of each is enough. Sums of float16 and bfloat16 are made in float32 and rounded once.
 
+Before it posts 1 of a tensor's first piece, a worker tells of how many entries and of which dtype the whole tensor is.
+Once all have posted, all compare: where these are not alike nobody posts 2, no sum is written, and there are no more
+sums in this group. One copy is enough, too: a worker tells of its next tensor after all have posted 2 of its last
+piece, and whoever has posted 2 has compared.
+
 A thread of its own does that, so that it goes on while the worker computes: native/all_reduce.c, or the same in torch
 where nothing can be compiled.
 """
@@ -18,7 +23,9 @@ import ctypes
 import mmap
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from threading import Condition, Thread
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +48,39 @@ def piece_of(workers: int) -> int:
     return max(2**16, min(most, 2**23 // workers)) // LINE * LINE
 
 
+class Summand(NamedTuple):
+    """What a worker tells of its tensor."""
+
+    entries: int
+    dtype: torch.dtype
+
+
+class UnlikeError(Exception):
+    """Workers began a sum with tensors that are not alike. `told`: what each said of its own, by rank."""
+
+    def __init__(self, told: list[Summand]) -> None:
+        super().__init__(told)
+        self.told = told
+
+    def words(self, names: Sequence[int]) -> str:
+        """Whose is another than most have, or than the first has where no more are alike. `names`: by rank."""
+        of: dict[Summand, list[int]] = {}
+        for name, told in zip(names, self.told, strict=True):
+            of.setdefault(told, []).append(name)
+        usual = max(of, key=lambda told: len(of[told]))  # the first of equals
+        odd = [f"{_sum_up(who)} {told.entries:,} entries of {_name(told)}" for told, who in of.items() if told != usual]
+        return f"{', '.join(odd)}, where {_sum_up(of[usual])} {usual.entries:,} of {_name(usual)}"
+
+
+def _name(told: Summand) -> str:
+    return str(told.dtype).removeprefix("torch.")
+
+
+def _sum_up(who: list[int]) -> str:
+    """worker 2 sums; workers 0, 1 sum"""
+    return f"worker {who[0]} sums" if len(who) == 1 else f"workers {', '.join(map(str, who))} sum"
+
+
 class SharedSum(ABC):
     """One worker's end of a group. It sums one tensor after the other, as they are posted."""
 
@@ -58,11 +98,17 @@ class SharedSum(ABC):
 
     @abstractmethod
     def post(self, tensor: Tensor) -> int:
-        """Begin a sum in place; returns its number. The tensor is dense, and of one of `DTYPES`."""
+        """Begin a sum in place; returns its number. The tensor is dense, and of one of `DTYPES`.
+
+        Raises `UnlikeError` of a sum before.
+        """
 
     @abstractmethod
     def wait(self, number: int, seconds: float) -> bool:
-        """Whether the sum is there, after that time at most."""
+        """Whether the sum is there, after that time at most.
+
+        Raises `UnlikeError` where it, or one before it, cannot be.
+        """
 
     @abstractmethod
     def close(self) -> None: ...
@@ -76,6 +122,7 @@ class NativeSum(SharedSum):
         library = _library()
         assert library is not None
         self._c: ctypes.CDLL = library
+        self._workers = workers
         self._memory = ctypes.c_char.from_buffer(memory)  # keeps it mapped
         spins = SPINS if workers <= len(os.sched_getaffinity(0)) else 0
         place = ctypes.addressof(self._memory)
@@ -103,11 +150,19 @@ class NativeSum(SharedSum):
     def wait(self, number: int, seconds: float) -> bool:
         if number not in self._held:
             return True
-        if not self._c.all_reduce_wait(self._group, number, int(seconds * 1e9)):
+        done = self._c.all_reduce_wait(self._group, number, int(seconds * 1e9))
+        if done < 0:
+            raise UnlikeError([self._told(rank) for rank in range(self._workers)])
+        if not done:
             return False
         for done in [held for held in self._held if held <= number]:
             del self._held[done]
         return True
+
+    def _told(self, rank: int) -> Summand:
+        dtype = ctypes.c_int()
+        entries = self._c.all_reduce_told(self._group, rank, ctypes.byref(dtype))
+        return Summand(entries, DTYPES[dtype.value])
 
     def close(self) -> None:
         group, self._group = self._group, None
@@ -125,6 +180,8 @@ def _library() -> ctypes.CDLL | None:
     c.all_reduce_post.restype = ctypes.c_uint32
     c.all_reduce_post.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     c.all_reduce_wait.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_long]
+    c.all_reduce_told.restype = ctypes.c_uint64
+    c.all_reduce_told.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_int)]
     c.all_reduce_close.argtypes = [ctypes.c_void_p]
     return c if all(c.all_reduce_takes(dtype) for dtype in range(len(DTYPES))) else None
 
@@ -142,7 +199,9 @@ class TorchSum(SharedSum):
         self._rank, self._workers, self._memory = rank, workers, memory
         self._semaphores = Semaphores(memory, rank, workers)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
-        self._in, self._out = whole[Semaphores.room(workers) :][: workers * piece * 2].view(2, workers, piece)
+        told, pieces = whole[Semaphores.room(workers) :].split([workers * LINE, 2 * workers * piece])
+        self._told = told.view(torch.int64).view(workers, -1)[:, :2]  # entries and the place in DTYPES of each worker's
+        self._in, self._out = pieces.view(2, workers, piece)
         self._begun = self._done = 0
         self._condition, self._stop = Condition(), False
         self._failed: Exception | None = None
@@ -151,7 +210,7 @@ class TorchSum(SharedSum):
 
     @staticmethod
     def room(workers: int, piece: int) -> int:
-        return Semaphores.room(workers) + 2 * workers * piece
+        return Semaphores.room(workers) + workers * LINE + 2 * workers * piece
 
     @staticmethod
     def make(memory: mmap.mmap, workers: int) -> None:
@@ -167,7 +226,7 @@ class TorchSum(SharedSum):
     def wait(self, number: int, seconds: float) -> bool:
         with self._condition:
             there = self._condition.wait_for(lambda: self._done >= number or self._failed is not None, seconds)
-            if self._failed is not None:
+            if self._failed is not None and self._done < number:
                 raise self._failed
             return there
 
@@ -201,9 +260,16 @@ class TorchSum(SharedSum):
     def _sum(self, tensor: Tensor) -> bool:
         """Whether it was not stopped."""
         flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-        return all(self._sum_piece(piece) for piece in flat.split(self._in.shape[1] // tensor.element_size()))
+        self._told[self._rank] = torch.tensor([len(flat), DTYPES.index(flat.dtype)])
+        pieces = flat.split(self._in.shape[1] // tensor.element_size())  # of no entries there is one, too
+        return all(self._sum_piece(piece, i == 0) for i, piece in enumerate(pieces))
 
-    def _sum_piece(self, piece: Tensor) -> bool:
+    def _check_alike(self) -> None:
+        told = [Summand(entries, DTYPES[dtype]) for entries, dtype in self._told.tolist()]
+        if len({*told}) > 1:
+            raise UnlikeError(told)
+
+    def _sum_piece(self, piece: Tensor, is_first: bool) -> bool:
         rank = self._rank
         size, dtype = piece.element_size(), piece.dtype
         ins = [row[: len(piece) * size].view(dtype).tensor_split(self._workers) for row in self._in]
@@ -214,6 +280,8 @@ class TorchSum(SharedSum):
                 ins[rank][r].copy_(share)
         if not self._semaphores.pass_together(lambda: self._stop):
             return False
+        if is_first:
+            self._check_alike()
         rows = [shares[rank] if r == rank else ins[r][rank] for r in range(self._workers)]
         for block in zip(outs[rank][rank].split(BLOCK), *(row.split(BLOCK) for row in rows), strict=True):
             _sum_rows(*block)

@@ -3,10 +3,10 @@
 torch.distributed's own point-to-point calls cannot be waited for again after a timeout, and do not say who died. Here
 a wait that timed out leaves everything as it was, and the end of a connection names its worker.
 
-A message is a header (group, length) and its bytes. The thread that waits reads them: straight into the memory of the
-receive that wants them, or into the inbox when a message that nobody has asked for is in the way. What nobody waits
-for stays with its sender, unless this worker waits until it has sent something itself. What the kernel does not take at
-once is written by a thread, while the caller computes.
+A message is a header (group, length, kind) and its bytes. The thread that waits reads them: straight into the memory
+of the receive that wants them, or into the inbox when a message that nobody has asked for is in the way. What nobody
+waits for stays with its sender, unless this worker waits until it has sent something itself. What the kernel does not
+take at once is written by a thread, while the caller computes.
 Who may connect is decided by a handshake (handshake.py), in a thread of its own. A header's length is believed only as
 far as bytes have come: memory for a message that nobody asked for grows with it.
 """
@@ -27,14 +27,14 @@ from queue import SimpleQueue
 from .board import BEAT, StoreBoard
 from .handshake import Acceptor, Endpoint, call, listen
 
-_HEADER = struct.Struct("!QQ")  # group, bytes that follow
+_HEADER = struct.Struct("!QQ8s")  # group, bytes that follow, their kind
 _FIRST_ROOM = 1 << 20  # bytes for the beginning of a message that nobody asked for
 _ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 CLOSING = 5.0  # seconds at the end for messages that nobody waited for to leave
 
 
-class TooLongError(Exception):
-    """A message is longer than its receiver takes."""
+class UnexpectedError(Exception):
+    """A message is of another length, or of another kind, than its receiver takes."""
 
 
 class PeerGoneError(Exception):
@@ -70,6 +70,7 @@ class _Message:
     source: int
     arrival: int
     length: int
+    kind: bytes
     memory: memoryview  # of what nobody has asked for, no more than twice what has come
     filled: int = 0
 
@@ -92,6 +93,7 @@ class Receive:
 
     `memory`: None for a message of any length up to `most` bytes, which then has memory of its own.
     `from_anyone`: a source that has died is told once, and the others are waited for.
+    `kind`: what its sender must say of it.
     """
 
     group: int
@@ -99,6 +101,7 @@ class Receive:
     memory: memoryview | None
     from_anyone: bool = False
     most: int = 0
+    kind: bytes = b""
     message: _Message | None = None
 
     @property
@@ -134,16 +137,16 @@ class _Connection:
         self._end = select.poll()
         self._end.register(sock, _ENDED)
 
-    def read_header(self) -> tuple[int, int] | None:
-        """A message's group and length, once all of the header is there."""
+    def read_header(self) -> tuple[int, int, bytes] | None:
+        """A message's group, length and kind, once all of the header is there."""
         if not self._head:
             self._head, self._filled = bytearray(_HEADER.size), 0
         self._filled += self.read(memoryview(self._head)[self._filled :])
         if self._filled < _HEADER.size:
             return None
-        group, length = _HEADER.unpack(self._head)
+        group, length, kind = _HEADER.unpack(self._head)
         self._head = bytearray()
-        return group, length
+        return group, length, kind.rstrip(b"\0")
 
     def read(self, memory: memoryview) -> int:
         """How many bytes were there. Raises `BlockingIOError` when there were none, `OSError` at the end."""
@@ -203,12 +206,12 @@ class Sockets:
 
     # -- sending
 
-    def send(self, group: int, peer: int, memory: memoryview) -> Send:
-        """Let a message leave. Raises `PeerGoneError`."""
+    def send(self, group: int, peer: int, memory: memoryview, kind: bytes = b"") -> Send:
+        """Let a message leave. `kind`: at most 8 bytes. Raises `PeerGoneError`."""
         connection, to = self._connection_to(peer), self._peers[peer]
         if connection is None or self._is_known_gone(peer) or connection.has_ended():
             raise self._gone(peer)
-        sending = Send(peer, [memoryview(_HEADER.pack(group, len(memory))), memory])
+        sending = Send(peer, [memoryview(_HEADER.pack(group, len(memory), kind)), memory])
         if to.last is None or to.last.done:
             try:
                 _write(connection.socket, sending.rest)
@@ -260,7 +263,7 @@ class Sockets:
             self._inbox[receive.group, message.source].appendleft(message)
 
     def try_receive(self, receive: Receive) -> bool:
-        """Whether a message has come that makes `receive` done; else it is taken back."""
+        """Whether a message has come that makes `receive` done; else it is taken back. Raises `UnexpectedError`."""
         self.post(receive)
         while not receive.done and self._progress(0):
             pass
@@ -271,7 +274,7 @@ class Sockets:
         return True
 
     def wait(self, operation: Send | Receive) -> None:
-        """Raises `TimeoutError` or `PeerGoneError`; the operation may then be waited for again. Or `TooLongError`.
+        """Raises `TimeoutError` or `PeerGoneError`; the operation may then be waited for again. Or `UnexpectedError`.
 
         Who waits for a send takes in whatever others send: two that send to each other do not wait for each other.
         """
@@ -293,9 +296,9 @@ class Sockets:
             self._deliver(operation)
 
     def _check_length(self, receive: Receive) -> None:
-        """Before its bytes have come. Raises `TooLongError`."""
+        """Before its bytes have come. Raises `UnexpectedError`."""
         if receive.memory is None and receive.message is not None and receive.message.length > receive.most:
-            raise TooLongError(
+            raise UnexpectedError(
                 f"worker {receive.source} sent a message of {receive.message.length:,} bytes "
                 f"where at most {receive.most:,} can come"
             )
@@ -304,11 +307,13 @@ class Sockets:
         message = receive.message
         assert message is not None
         self._heard = message.source
-        if receive.memory is not None and message.memory is not receive.memory:
-            assert message.length == len(receive.memory), (
-                f"worker {self._board.rank} expected {len(receive.memory)} bytes and "
-                f"worker {message.source} sent {message.length}"
+        due = message.length if receive.memory is None else len(receive.memory)
+        if (message.length, message.kind) != (due, receive.kind):
+            raise UnexpectedError(
+                f"worker {message.source} sent {_counted(message.length, message.kind)} where "
+                f"{_counted(due, receive.kind)} are due"
             )
+        if receive.memory is not None and message.memory is not receive.memory:
             receive.memory[:] = message.memory
 
     def _check_sources(self, receive: Receive, silent: bool) -> None:
@@ -376,15 +381,15 @@ class Sockets:
         except OSError:
             self._close(connection)
 
-    def _begin(self, peer: int, group: int, length: int) -> _Message:
+    def _begin(self, peer: int, group: int, length: int, kind: bytes) -> _Message:
         """A header has come: find out whose the message is."""
         for receive in self._receives:
             if receive.message is None and receive.group == group and peer in receive.sources:
-                fits = receive.memory is not None and len(receive.memory) == length
+                fits = receive.memory is not None and (len(receive.memory), receive.kind) == (length, kind)
                 memory = receive.memory if fits and receive.memory is not None else memoryview(b"")
-                receive.message = _Message(peer, next(self._arrivals), length, memory)
+                receive.message = _Message(peer, next(self._arrivals), length, kind, memory)
                 return receive.message
-        message = _Message(peer, next(self._arrivals), length, memoryview(b""))
+        message = _Message(peer, next(self._arrivals), length, kind, memoryview(b""))
         self._inbox[group, peer].append(message)
         return message
 
@@ -478,6 +483,10 @@ class Sockets:
         for thread in threads:
             thread.join()
         os.close(self._woken)
+
+
+def _counted(length: int, kind: bytes) -> str:
+    return f"{length:,} bytes of {kind.decode(errors='replace')}" if kind else f"{length:,} bytes"
 
 
 def _write(sock: socket.socket, parts: list[memoryview]) -> None:

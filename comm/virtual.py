@@ -342,9 +342,12 @@ class VirtualComm(Comm):
         meeting = cluster.meetings.get(key)
         if meeting is None:
             meeting = cluster.meetings[key] = _Meeting(self._meetings, call)
-        assert call == meeting.call, (
-            f"worker {worker.rank} calls {call} where others of {self.name} call {meeting.call}"
-        )
+        if call != meeting.call:
+            others = ", ".join(str(self.ranks[rank]) for rank in sorted(meeting.given))
+            raise MessageError(
+                f"worker {worker.rank} in {what} of {self.name}: it calls {_said(call)} where others ({others}) call "
+                f"{_said(meeting.call)}"
+            )
         cluster.log(worker, what, -1, size)
         meeting.given[self.rank] = given
         meeting.launch = max(meeting.launch, worker.clock)
@@ -481,11 +484,15 @@ class VirtualComm(Comm):
     def recv_message(self, src: int, most: int) -> Tensor:
         start = self._worker.clock
         message = self._arrived(self._posted(torch.empty(0, dtype=torch.uint8), src), src)
-        assert message.tensor.dtype == torch.uint8, f"a message is of bytes, not of {message.tensor.dtype}"
-        if len(message.tensor) > most:
+        if nbytes(message.tensor) > most:
             raise MessageError(
                 f"worker {self._worker.rank} in recv from worker {self.ranks[src]}: worker {self.ranks[src]} sent "
-                f"a message of {len(message.tensor):,} bytes where at most {most:,} can come"
+                f"a message of {nbytes(message.tensor):,} bytes where at most {most:,} can come"
+            )
+        if message.tensor.dtype != torch.uint8:
+            raise MessageError(
+                f"worker {self._worker.rank} in recv from worker {self.ranks[src]}: worker {self.ranks[src]} sent "
+                f"{_bytes(message.tensor)} where {nbytes(message.tensor):,} bytes of uint8 are due"
             )
         self._note_receipt(message, src, start)
         return message.tensor
@@ -531,10 +538,11 @@ class VirtualComm(Comm):
 
     def _take(self, message: _Message, tensor: Tensor, src: int, start: float) -> None:
         worker, sent, source = self._worker, message.tensor, self.ranks[src]
-        assert nbytes(sent) == nbytes(tensor) and sent.dtype == tensor.dtype, (
-            f"worker {worker.rank} expected {nbytes(tensor)} bytes of {tensor.dtype} and "
-            f"worker {source} sent {nbytes(sent)} of {sent.dtype}"
-        )
+        if (nbytes(sent), sent.dtype) != (nbytes(tensor), tensor.dtype):
+            raise MessageError(
+                f"worker {worker.rank} in recv from worker {source}: worker {source} sent {_bytes(sent)} where "
+                f"{_bytes(tensor)} are due"
+            )
         _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
         self._note_receipt(message, src, start)
 
@@ -624,6 +632,21 @@ class _Held(AbstractContextManager[None]):
 
 def _name(worker: _Worker | None) -> str:
     return "nobody" if worker is None else f"worker {worker.rank}"
+
+
+def _bytes(tensor: Tensor) -> str:
+    return f"{nbytes(tensor):,} bytes of {_dtype(tensor.dtype)}"
+
+
+def _said(call: tuple[Any, ...]) -> str:
+    """Of `VirtualComm._meet`."""
+    what, how, *given = call
+    name = f"{what} {how}".rstrip()
+    return f"{name} of {given[0]:,} entries of {_dtype(given[1])}" if given else name
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_dense(tensor: Tensor) -> None:

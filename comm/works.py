@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .base import Work
 from .mutex import SharedMutex
-from .shared_sum import SLICE, SharedSum
+from .shared_sum import SLICE, SharedSum, UnlikeError
 from .sockets import Receive, Send
 from .timeline import Operation
 
@@ -48,8 +48,11 @@ class InMemory(Work):
         if self._waited:
             return
         comm, start = self._comm, self._comm.now()
-        if not self._sums.wait(self._number, SLICE):
-            comm.wait_for_sum(self._sums, self._number, self._what)
+        try:
+            if not self._sums.wait(self._number, SLICE):
+                comm.wait_for_sum(self._sums, self._number, self._what)
+        except UnlikeError as error:
+            raise comm.unlike(error, self._what) from None
         self._waited = True
         comm.timeline.add(self._operation, start, comm.now())
 

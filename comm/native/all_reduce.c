@@ -8,7 +8,12 @@
        3. once all have posted, it copies the others' shares from their `out` into its tensor.
 
    Nobody writes `in` again before all have posted 2, nor `out` before all have posted 1 of the next piece, so that
-   one copy of each is enough. A thread of its own does that, so that it goes on while the worker computes. */
+   one copy of each is enough. A thread of its own does that, so that it goes on while the worker computes.
+
+   Before it posts 1 of a tensor's first piece, a worker tells of how many entries and of which dtype the whole tensor
+   is. Once all have posted, all compare: where these are not alike nobody posts 2, and no sum is written. One copy
+   is enough, too: a worker tells of its next tensor after all have posted 2 of its last piece, and whoever has posted 2
+   has compared. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,16 +32,18 @@
 #define JOBS 256          /* that may be under way */
 #define BLOCK 1024        /* entries that are summed at once: they stay in the first cache */
 #define SLICE 20000000L   /* nanoseconds: how often a waiting thread looks whether it is to stop */
+#define UNLIKE (-1)       /* workers sum tensors that are not alike */
 
 typedef struct { _Alignas(LINE) _Atomic uint32_t count; } Counter;
+typedef struct { _Alignas(LINE) _Atomic uint32_t count; int32_t dtype; uint64_t entries; } Phase; /* and of what */
 typedef struct { char *data; size_t entries; int dtype; } Job;
 
 typedef struct {
     Counter posted, done; /* jobs */
-    _Atomic uint32_t urgent, stop;
+    _Atomic uint32_t urgent, stop, unlike;
     int rank, workers, spins;
     size_t piece;         /* bytes */
-    Counter *phases;      /* [workers], shared */
+    Phase *phases;        /* [workers], shared */
     char *in, *out;       /* [workers, piece] and [workers, share], shared */
     size_t share;         /* bytes that `out` has for each */
     uint32_t phase;
@@ -136,18 +143,28 @@ static const size_t SIZES[] = {4, 8, 2, 2, 4, 8};
 
 /* -- one tensor */
 
+/* Whether all workers sum as many entries of the same dtype. */
+static int all_alike(const Group *g, const Job *job) {
+    for (int r = 0; r < g->workers; r++)
+        if (g->phases[r].entries != job->entries || g->phases[r].dtype != job->dtype) return 0;
+    return 1;
+}
+
+/* 1; 0: the group is to stop; UNLIKE. Of no entries there is one piece, too: all must have come to it. */
 static int run(Group *g, const Job *job, const void **rows) {
-    size_t size = SIZES[job->dtype], most = g->piece / size;
+    size_t size = SIZES[job->dtype], most = g->piece / size, at = 0;
     int workers = g->workers, rank = g->rank;
-    for (size_t at = 0; at < job->entries; at += most) {
+    do {
         size_t n = job->entries - at < most ? job->entries - at : most;
         char *tensor = job->data + at * size;
         size_t begin = n * rank / workers * size, end = n * (rank + 1) / workers * size;
         char *in = g->in + rank * g->piece;
         memcpy(in, tensor, begin);
         memcpy(in + end, tensor + end, n * size - end);
+        if (at == 0) g->phases[rank].entries = job->entries, g->phases[rank].dtype = job->dtype;
         add_and_wake(&g->phases[rank].count);
         if (!all_posted(g, ++g->phase)) return 0;
+        if (at == 0 && !all_alike(g, job)) return UNLIKE;
         for (int r = 0; r < workers; r++) rows[r] = r == rank ? tensor + begin : g->in + r * g->piece + begin;
         SUMS[job->dtype](rows, workers, tensor + begin, g->out + rank * g->share, (end - begin) / size);
         add_and_wake(&g->phases[rank].count);
@@ -157,7 +174,8 @@ static int run(Group *g, const Job *job, const void **rows) {
             size_t from = n * r / workers * size, to = n * (r + 1) / workers * size;
             memcpy(tensor + from, g->out + r * g->share, to - from);
         }
-    }
+        at += most;
+    } while (at < job->entries);
     return 1;
 }
 
@@ -169,7 +187,9 @@ static void *work(void *argument) {
             sleep_on(&g->posted.count, next, SLICE);
             continue;
         }
-        if (!run(g, &g->jobs[next % JOBS], rows)) break;
+        int did = run(g, &g->jobs[next % JOBS], rows);
+        if (did == UNLIKE) atomic_store(&g->unlike, 1); /* whoever waits looks every SLICE */
+        if (did != 1) break;
         next++;
         add_and_wake(&g->done.count);
     }
@@ -186,7 +206,7 @@ int all_reduce_takes(int dtype) {
 
 size_t all_reduce_room(int workers, size_t piece) {
     size_t share = (piece / workers + LINE) / LINE * LINE + LINE;
-    return workers * (sizeof(Counter) + piece + share);
+    return workers * (sizeof(Phase) + piece + share);
 }
 
 /* `memory`: all_reduce_room bytes, zero at first. `spins`: 0 where workers outnumber the cores. NULL: no thread. */
@@ -197,7 +217,7 @@ Group *all_reduce_open(void *memory, int rank, int workers, size_t piece, int sp
     g->rank = rank, g->workers = workers, g->piece = piece, g->spins = spins;
     g->share = (piece / workers + LINE) / LINE * LINE + LINE;
     g->phases = memory;
-    g->in = (char *)memory + workers * sizeof(Counter);
+    g->in = (char *)memory + workers * sizeof(Phase);
     g->out = g->in + workers * piece;
     sigset_t all, before;
     sigfillset(&all); /* signals are for the thread that runs Python */
@@ -218,21 +238,31 @@ uint32_t all_reduce_post(Group *g, void *data, size_t entries, int dtype) {
     return number;
 }
 
-/* Whether the job is done, after so many nanoseconds at most. */
+/* Whether the job is done, after so many nanoseconds at most. UNLIKE: it will not be. */
 int all_reduce_wait(Group *g, uint32_t number, long nanoseconds) {
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
     atomic_store(&g->urgent, 1);
     int done;
     while (!(done = reached(&g->done.count, number))) {
+        if (atomic_load(&g->unlike)) {
+            done = reached(&g->done.count, number) ? 1 : UNLIKE; /* it may have been one before that */
+            break;
+        }
         clock_gettime(CLOCK_MONOTONIC, &now);
         long left = nanoseconds - (now.tv_sec - start.tv_sec) * 1000000000L - (now.tv_nsec - start.tv_nsec);
         if (left <= 0) break;
         uint32_t seen = atomic_load(&g->done.count);
-        if ((int32_t)(seen - number) < 0) sleep_on(&g->done.count, seen, left);
+        if ((int32_t)(seen - number) < 0) sleep_on(&g->done.count, seen, left < SLICE ? left : SLICE);
     }
     if (done) atomic_store(&g->urgent, 0);
     return done;
+}
+
+/* After UNLIKE: of how many entries worker `rank` began a sum, and their dtype, an index of SUMS. */
+uint64_t all_reduce_told(const Group *g, int rank, int *dtype) {
+    *dtype = g->phases[rank].dtype;
+    return g->phases[rank].entries;
 }
 
 void all_reduce_close(Group *g) {

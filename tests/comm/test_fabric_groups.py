@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.comm import Comm
+from paceline.comm import Comm, MessageError
 
 pytestmark = pytest.mark.dist
 
@@ -107,6 +107,25 @@ def test_shared_memory_starts_as_worker_zeros_and_shows_everyones_writes(fabric)
         assert torch.equal(result["end"], torch.tensor([10.0, 11.0, 12.0])[:, None].expand(3, 4))
         assert torch.equal(result["own"], torch.full((3, 4), float(rank)))  # the tensor given is not the shared one
         assert result["named"] == 0  # it is in no directory
+
+
+OTHERS = [((2, 3), torch.int32), ((5,), torch.float32), ((7,), torch.float32)]
+
+
+def share_others(comm):
+    refused = []
+    for shape, dtype in OTHERS:
+        with pytest.raises(MessageError) as caught:
+            comm.shared(torch.zeros(2, 3) if comm.rank == 0 else torch.zeros(shape, dtype=dtype))
+        refused.append(str(caught.value))
+    return refused
+
+
+def test_whoever_shares_another_tensor_is_named(workers):
+    for rank, refused in enumerate(workers(2, share_others)):
+        for words, (shape, dtype) in zip(refused, OTHERS, strict=True):
+            said = f"for worker 1 it holds {shape} of {dtype}, where worker 0 has put (2, 3) of torch.float32"
+            assert words == f"worker {rank} in shared memory of world: {said}"
 
 
 def share_in_groups(comm):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.comm import HangError, connecting
+from paceline.comm import HangError, MessageError, connecting
 
 pytestmark = pytest.mark.dist
 
@@ -232,7 +232,7 @@ def send_too_little(comm):
         comm.send(torch.ones(4), 1)
         return ""
     tensor = torch.zeros(4)
-    with pytest.raises(AssertionError) as caught:
+    with pytest.raises(MessageError) as caught:
         comm.recv(tensor, 0)
     comm.recv(tensor, 0)
     assert torch.equal(tensor, torch.ones(4))
@@ -241,8 +241,32 @@ def send_too_little(comm):
 
 def test_a_tensor_of_another_size_is_an_error_and_the_next_message_is_sound(fabric):
     words = fabric(2, send_too_little)[1]
-    assert words.startswith("worker 1 expected 16 bytes")
-    assert "worker 0 sent 12" in words
+    said = "worker 0 sent 12 bytes of float32 where 16 bytes of float32 are due"
+    assert words == f"worker 1 in recv from worker 0: {said}"
+
+
+def send_another_dtype(comm):
+    if comm.rank == 0:
+        for dtype in (torch.int32, torch.bfloat16, torch.float32):
+            comm.send(torch.ones(8 // dtype.itemsize, dtype=dtype), 1)
+        return []
+    refused = []
+    for call in (lambda: comm.recv(torch.zeros(2), 0), lambda: comm.recv_message(0, 100)):
+        with pytest.raises(MessageError) as caught:
+            call()
+        refused.append(str(caught.value))
+    tensor = torch.zeros(2)
+    comm.recv(tensor, 0)
+    assert torch.equal(tensor, torch.ones(2))
+    return refused
+
+
+def test_as_many_bytes_of_another_dtype_are_an_error_and_the_next_message_is_sound(fabric):
+    said = "worker 1 in recv from worker 0: worker 0 sent 8 bytes of"
+    assert fabric(2, send_another_dtype)[1] == [
+        f"{said} int32 where 8 bytes of float32 are due",
+        f"{said} bfloat16 where 8 bytes of uint8 are due",
+    ]
 
 
 def refuse(comm):

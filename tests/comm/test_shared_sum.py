@@ -14,7 +14,7 @@ from needs import needs_compiler
 from torch import Tensor
 
 from paceline.comm import native
-from paceline.comm.shared_sum import DTYPES, NativeSum, SharedSum, TorchSum, piece_of
+from paceline.comm.shared_sum import DTYPES, NativeSum, SharedSum, Summand, TorchSum, UnlikeError, piece_of
 
 KINDS = [pytest.param(NativeSum, marks=needs_compiler), TorchSum]
 Open = Callable[[type[SharedSum], int], list[SharedSum]]
@@ -86,6 +86,64 @@ def test_what_is_not_a_number_or_infinite_stays_so(ends, kind):
         for result in summed(ends(kind, 2)[-2:], rows):
             assert result.isnan().tolist() == [True, False, True, False]
             assert float(result[1]) == float("inf") and bool(result[3].signbit())
+
+
+# -- a worker that sums another tensor
+
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {  # in place of the one that all should sum, of two whole pieces
+    "shorter": lambda right: right[:-1].clone(),
+    "longer by whole pieces": lambda right: torch.cat([right, right]),
+    "as many bytes of another dtype": lambda right: right.view(torch.int32).clone(),
+    "half as many entries in as many bytes": lambda right: right.view(torch.float64).clone(),
+    "nothing": lambda right: right[:0].clone(),
+}
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_are_told_who_sums_another_tensor_and_no_sum_is_written(ends, kind, other, workers):
+    right = torch.ones(piece_of(workers) // 4 * 2)
+    for liar in (0, workers - 1):
+        rows = [OTHERS[other](right) if rank == liar else right.clone() for rank in range(workers)]
+        before, opened = [row.clone() for row in rows], ends(kind, workers)[-workers:]
+        numbers = [end.post(row) for end, row in zip(opened, rows, strict=True)]
+        for end, number in zip(opened, numbers, strict=True):
+            with pytest.raises(UnlikeError) as caught:
+                end.wait(number, 20)
+            assert caught.value.told == [Summand(len(row), row.dtype) for row in before]
+        assert all(torch.equal(row, was) for row, was in zip(rows, before, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_before_that_of_another_tensor_are_there_and_none_comes_after_it(ends, kind):
+    opened, lengths = ends(kind, 2), [(5, 5), (0, 0), (7, 8), (3, 3)]
+    rows = [[torch.ones(length[rank]) for length in lengths] for rank in range(2)]
+    numbers = [[end.post(row) for row in own] for end, own in zip(opened, rows, strict=True)]
+    for rank, end in enumerate(opened):
+        for number in numbers[rank][2:]:
+            with pytest.raises(UnlikeError):
+                end.wait(number, 20)
+        assert all(end.wait(number, 0) for number in numbers[rank][:2])
+        assert [float(row.sum()) for row in rows[rank]] == [10, 0, lengths[2][rank], 3]
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ((4, 4, 6), "worker 7 sums 6 entries of float32, where workers 2, 5 sum 4 of float32"),
+        ((9, 4, 4), "worker 2 sums 9 entries of float32, where workers 5, 7 sum 4 of float32"),
+        ((4, 6), "worker 5 sums 6 entries of float32, where worker 2 sums 4 of float32"),
+        (
+            (1, 4_000, 3),
+            "worker 5 sums 4,000 entries of float32, worker 7 sums 3 entries of float32, "
+            "where worker 2 sums 1 of float32",
+        ),
+    ],
+)
+def test_who_sums_another_tensor_than_most_is_named(entries, said):
+    error = UnlikeError([Summand(each, torch.float32) for each in entries])
+    assert error.words([2, 5, 7][: len(entries)]) == said
 
 
 @pytest.mark.parametrize("kind", KINDS)

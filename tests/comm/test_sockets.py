@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.comm.handshake import Endpoint, RefusedError
 from paceline.comm.handshake import call as call_proved
-from paceline.comm.sockets import _HEADER, PeerGoneError, Receive, Send, Sockets
+from paceline.comm.sockets import _HEADER, PeerGoneError, Receive, Send, Sockets, UnexpectedError
 
 TIMEOUT = 0.3  # seconds
 KEY = bytes(range(32))
@@ -215,15 +215,25 @@ def test_two_ends_that_call_each_other_at_once_keep_order_on_both_ways(crew):
 def test_a_message_of_another_length_is_an_error_that_names_both_and_the_next_is_sound(crew):
     send(crew[1], 0, b"four")
     send(crew[1], 0, b"next")
-    with pytest.raises(AssertionError, match="worker 0 expected 8 bytes and worker 1 sent 4"):
+    with pytest.raises(UnexpectedError, match=r"^worker 1 sent 4 bytes where 8 bytes are due$"):
         receive(crew[0], 1, 8)
+    assert receive(crew[0], 1, 4) == b"next"
+
+
+@pytest.mark.parametrize("asked_for", [True, False])
+def test_a_message_of_another_kind_is_an_error_that_names_both_and_the_next_is_sound(crew, asked_for):
+    wanted = wish(crew[0], 1, 4) if asked_for else None
+    crew[1].send(GROUP, 0, memoryview(b"four"), b"int32")
+    send(crew[1], 0, b"next")
+    with pytest.raises(UnexpectedError, match=r"^worker 1 sent 4 bytes of int32 where 4 bytes are due$"):
+        crew[0].wait(wish(crew[0], 1, 4) if wanted is None else wanted)
     assert receive(crew[0], 1, 4) == b"next"
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_no_memory_is_taken_for_a_length_before_its_bytes_have_come(crew, asked_for):
     with call(crew[0], 1) as one:
-        one.sendall(_HEADER.pack(GROUP if asked_for else 8, 1 << 46) + bytes(3 << 20))
+        one.sendall(_HEADER.pack(GROUP if asked_for else 8, 1 << 46, b"") + bytes(3 << 20))
         with pytest.raises(TimeoutError):
             receive(crew[0], 1, 8)
         [message] = [message for queue in crew[0]._inbox.values() for message in queue]
@@ -238,14 +248,14 @@ def test_no_memory_is_taken_for_a_length_before_its_bytes_have_come(crew, asked_
 def half_a_message(crew: Crew) -> socket.socket:
     """Worker 1 as a raw connection that has sent half of b"halves"."""
     one = call(crew[0], 1)
-    one.sendall(_HEADER.pack(GROUP, 6) + b"hal")
+    one.sendall(_HEADER.pack(GROUP, 6, b"") + b"hal")
     return one
 
 
 @pytest.mark.parametrize("sources", [1, (1, 2, 3)], ids=["recv", "recv_any"])
 @pytest.mark.parametrize("cut", [3, 9, 16, 19])
 def test_a_wait_that_timed_out_in_the_middle_of_a_message_can_be_repeated(crew, sources, cut):
-    whole = _HEADER.pack(GROUP, 6) + b"halves"
+    whole = _HEADER.pack(GROUP, 6, b"") + b"halves"
     with call(crew[0], 1) as one:
         one.sendall(whole[:cut])
         wanted = wish(crew[0], sources, 6)

@@ -4,11 +4,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor, nn
 
-from paceline.comm import Comm
+from paceline.comm import Comm, Work
 from paceline.comm.process import ProcessComm
 from paceline.strategies import Batch
 from paceline.strategies.base import BeforeBackward, Loss
@@ -32,13 +33,27 @@ class SlyError(SabotageError):
         super().__init__("all is well\x1b[2J\x1b]0;owned\x07\u202e")
 
 
+def _of_three(method: Callable[..., Work]) -> Callable[..., Work]:
+    return lambda comm, tensor, *others: method(comm, tensor.detach().reshape(-1)[:3].clone(), *others)
+
+
 class Sabotage(DataParallel):
     """Data parallel training in which worker `rank` does `act` in its step `at`; all pause in every step."""
 
     def __init__(
         self,
         act: Literal[
-            "none", "print", "raise", "raise_on_a_full_disk", "babble", "lie", "exit", "vanish", "kill", "sleep"
+            "none",
+            "print",
+            "raise",
+            "raise_on_a_full_disk",
+            "babble",
+            "lie",
+            "missum",
+            "exit",
+            "vanish",
+            "kill",
+            "sleep",
         ] = "none",
         rank: int = 1,
         at: int = 3,
@@ -46,8 +61,8 @@ class Sabotage(DataParallel):
     ) -> None:
         """`at`: -1 is before the first, while workers start. `pause`: seconds.
 
-        `babble`: raise with a megabyte of words. `lie`: raise what looks like success. `vanish`: leave without a word
-        and with status 0.
+        `babble`: raise with a megabyte of words. `lie`: raise what looks like success. `missum`: from now on sum, and
+        send, the first three entries of each tensor. `vanish`: leave without a word and with status 0.
         """
         self.act, self.rank, self.at, self.pause = act, rank, at, pause
         self._step = 0
@@ -81,6 +96,9 @@ class Sabotage(DataParallel):
                 raise SabotageError(f"the first word {MANY * 'word '}the last word")
             case "lie":
                 raise SlyError
+            case "missum":
+                for name in ("all_reduce", "sum_in_memory", "isend"):
+                    setattr(ProcessComm, name, _of_three(getattr(ProcessComm, name)))
             case "exit":
                 sys.exit(0)
             case "vanish":

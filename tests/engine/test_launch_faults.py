@@ -56,6 +56,34 @@ def test_the_last_sentence_names_the_line_of_the_users_code(train: Train) -> Non
     assert re.search(r"on fire, in saboteur\.Sabotage\._harm \(.*saboteur\.py, line \d+\); ", str(error)), error
 
 
+# -- what it sends
+
+
+IN_MEMORY = (
+    r"worker 0 in all_reduce of \S+: worker 2 sums 3 entries of float32, where workers 0, 1 sum [\d,]{4,} of float32"
+)
+IN_MESSAGES = (
+    r"worker 0 in recv from worker 2: worker 2 sent 12 bytes of float32 where [\d,]{4,} bytes of float32 are due"
+)
+
+
+@pytest.mark.parametrize(
+    ("collective", "says"), [("fabric", IN_MEMORY), ("shared_memory", IN_MEMORY), ("ring", IN_MESSAGES)]
+)
+def test_a_worker_that_sums_another_tensor_ends_the_run_at_once_and_is_named(
+    start: Start, collective: str, says: str
+) -> None:
+    launcher = start(*HARM, "strategy.act=missum", "strategy.rank=2", "hardware.workers=3", f"collective={collective}")
+    launcher.until(lambda: workers_of(launcher.run.path), "workers")
+    pids = workers_of(launcher.run.path)
+    assert launcher.wait() == 4, launcher.said()
+    assert re.fullmatch(
+        f"worker 0, after step 3, failed: MessageError: {says}; nothing was saved yet", launcher.last_line()
+    ), launcher.said()
+    nothing_is_left(launcher)
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
 # -- how it leaves
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,11 +15,12 @@ from choices import CHOSEN, SYNCS
 from oracles import mlp
 from torch import Tensor
 
-from paceline.comm import Comm, HangError, PeerLostError
+from paceline.comm import Comm, HangError, MessageError, PeerLostError
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.engine import prepare, run
 from paceline.engine.experiment import CONF, shipped
+from paceline.engine.failures import exit_code_of
 from paceline.engine.targets import load_class
 from paceline.strategies import LayoutError
 from paceline.strategies.base import Sync, World
@@ -30,6 +32,7 @@ from paceline.strategies.exchange.collectives import (
     Hierarchical,
     RecursiveDoubling,
     Ring,
+    SharedMemory,
     Star,
     Tree,
 )
@@ -224,19 +227,29 @@ def test_of_uneven_chunks_a_worker_sends_all_but_those_it_ends_with(virtual_work
 # -- a peer that dies, or sends something else
 
 
+LIES: dict[str, Callable[[Tensor], Tensor]] = {  # in place of the tensor that all should sum
+    "shorter": lambda right: right[:-1].clone(),
+    "longer": lambda right: torch.cat([right, right]),
+    "another dtype": lambda right: right.view(torch.int32).clone(),
+}
+# it, or who was sent something by it, found what did not fit
+NAMES_2 = re.compile(r"worker 2 (sent|sums|in \w+ of world: it calls|in recv from worker \d: worker \d sent) ")
+
+
 def sum_without_worker_2(comm: Comm, collective: Collective, does: str) -> str:
     comm.barrier()
-    if comm.rank == 2:
-        if does == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        for other in (0, 1):
-            comm.send(torch.zeros(1), other)  # where whole tensors, or chunks of them, are due
-        return ""
+    if comm.rank == 2 and does == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return said_of(collective, torch.ones(96) if comm.rank != 2 else LIES[does](torch.ones(96)), comm)
+
+
+def said_of(collective: Collective, tensor: Tensor, comm: Comm) -> str:
+    before = tensor.clone()
     try:
-        collective.all_reduce(torch.ones(96), comm).wait()
-    except (PeerLostError, HangError, AssertionError) as error:
+        collective.all_reduce(tensor, comm).wait()
+    except (PeerLostError, HangError, MessageError) as error:
         return f"{type(error).__name__}: {error}"
-    return "a sum"
+    return "no sum" if torch.equal(tensor, before) else "a sum"
 
 
 @pytest.mark.fault
@@ -248,10 +261,29 @@ def test_a_peer_that_dies_in_a_sum_is_named(workers, name):
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("name", ["halving_doubling", "star"])
-def test_a_peer_that_sends_another_length_is_named(workers, name):
-    told = workers(3, sum_without_worker_2, COLLECTIVES[name](), "lies", timeout=5.0)[:2]
-    assert any("worker 2 sent 4" in each for each in told), told
+@pytest.mark.parametrize(
+    ("name", "does"),
+    [*((name, "shorter") for name in COLLECTIVES), ("fabric", "another dtype"), ("ring", "another dtype")],
+)
+def test_a_peer_that_sums_another_tensor_is_named_and_nobody_has_a_sum(workers, name, does):
+    told = workers(3, sum_without_worker_2, COLLECTIVES[name](), does, timeout=5.0)
+    assert any(each.startswith("MessageError: ") and NAMES_2.search(each) for each in told), told
+    assert not any(each.endswith("sum") for each in told[:2]), told
+
+
+@pytest.mark.parametrize("does", LIES)
+@pytest.mark.parametrize("name", [*COLLECTIVES, "shared_memory"])
+def test_a_peer_that_sums_another_tensor_is_named_on_the_virtual_cluster(name, does):
+    collective = SharedMemory() if name == "shared_memory" else COLLECTIVES[name]()
+    link = Link(latency=1e-3, bandwidth=1e6)
+    cluster = Cluster(3, Network(link, link, workers_per_host=2 if name == "hierarchical" else 3))
+
+    def sum_up(comm: Comm) -> None:
+        collective.all_reduce(torch.ones(96) if comm.rank != 2 else LIES[does](torch.ones(96)), comm).wait()
+
+    with pytest.raises(MessageError, match=NAMES_2) as caught:
+        cluster.run(sum_up)
+    assert exit_code_of(caught.value) == 4
 
 
 # -- whole runs
