@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
 from ..strategies.adapt import Adapt
+from ..strategies.exchange.compress import Compressor
 from ..strategies.schedules import Schedule
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
@@ -150,6 +151,12 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
+    trained = [[parameter for parameter in part.parameters() if parameter.requires_grad] for part in modules]
+    compress = of_groups["compress"]
+    assert isinstance(compress, Compressor)
+    with given.naming(experiment):
+        sync.check_model(trained)
+        compress.check_model(trained)
     load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
 
     @cache

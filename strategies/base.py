@@ -307,6 +307,12 @@ class Sync(ABC):
         Raises `LayoutError`.
         """
 
+    def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        """Refuse knobs of which nothing in the model can make use. `parts`: what is trained of each part of a replica.
+
+        Raises `LayoutError`.
+        """
+
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         """Take over these parameters, which all want gradients, and their optimizer.
 

@@ -46,6 +46,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, World
+from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
@@ -154,13 +155,19 @@ class Dion(Sync):
     def buffers(self) -> list[Tensor]:
         return [*self._m, *self._q]
 
+    def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        matrices = [tuple(x.shape) for part in parts for x in part if x.dim() == 2]
+        most = max(matrices, key=min, default=None)
+        if most is not None and min(most) < self.rank:
+            raise LayoutError(
+                f"sync.rank={self.rank}: must be at most {min(most)}, the rank that the matrix [{most[0]}, {most[1]}] "
+                "can have and no other exceeds"
+            )
+
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        smaller = [min(x.shape) for x in parameters if x.dim() == 2]
-        if not smaller:
-            return ["sync=dion: the model has no matrix, and all is stepped by the optimizer"]
-        if self.rank <= max(smaller):
+        if any(x.dim() == 2 for x in parameters):
             return []
-        return [f"sync.rank={self.rank}: is above that of every matrix; {max(smaller)} is the same"]
+        return ["sync=dion: the model has no matrix, and all is stepped by the optimizer"]
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "dion")

@@ -159,7 +159,7 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=terngrad", "compress.error_feedback=true"), "compress.error_feedback"),
         (("compress=onebit", "compress.error_feedback=3"), "compress.error_feedback=3"),
         (("compress=powersgd", "compress.rank=0"), "compress.rank=0: must be greater than or equal to 1"),
-        (("compress=powersgd", "compress.rank=17"), r"compress.rank=17: must be at most 16, .* matrix, \[16, 64\]"),
+        (("compress=powersgd", "compress.rank=17"), r"compress.rank=17: must be at most 16, .* matrix \[16, 64\]"),
         (("compress=randomk", "compress.ratio=0"), "compress.ratio=0: must be greater than 0"),
         (("compress=randomk", "compress.ratio=2"), "compress.ratio=2: must be less than or equal to 1"),
         (("compress=threshold", "compress.tau=0"), "compress.tau=0: must be greater than 0"),
@@ -191,6 +191,14 @@ def test_what_cannot_be_compressed_is_refused_by_name(overrides: tuple[str, ...]
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, "compress=topk", "hardware.workers=2", *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+def test_a_matrix_below_the_rank_travels_whole_beside_others_in_a_bucket_of_its_own() -> None:
+    """The last layer, [10, 2600], is alone in its bucket: the layer before it is larger than one."""
+    large = ("model.hidden=[2600,2600]", "compress=powersgd", "compress.rank=16", "hardware.workers=2")
+    plan = prepare([*TINY, *large]).plan()
+    sent, whole = plan.bytes_per_step(), 4 * (10 * 2600 + 10 + 2600 * 2)
+    assert sent is not None and sent == whole + 4 * 16 * (64 + 2600 + 2600 + 2600)
 
 
 @pytest.mark.parametrize("sync", ["local_sgd", "diloco", "fedavg", "gossip", "easgd"])

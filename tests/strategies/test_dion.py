@@ -137,6 +137,7 @@ def test_replicas_go_on_where_they_were_saved(virtual_workers):
     ("override", "says"),
     [
         ("sync.rank=0", "sync.rank=0: must be greater than or equal to 1"),
+        ("sync.rank=100000", r"sync.rank=100000: must be at most 128, the rank that the matrix \[128, 256\] can have"),
         ("sync.momentum=1", "sync.momentum=1: must be less than 1"),
         ("sync.lr=0", "sync.lr=0: must be greater than 0"),
         ("compress=topk", "compress=topk: sync=dion has no use for it"),
@@ -149,10 +150,14 @@ def test_what_it_cannot_do_is_refused(override, says):
     assert getattr(refused.value, "exit_code", None) == 2
 
 
-def test_a_rank_above_every_matrix_is_noted():
+def test_a_rank_above_every_matrix_is_refused_and_one_above_some_is_not():
     weights = list(mlp().parameters())
-    assert Dion(rank=8).notes(weights, World(2)) == []
-    assert Dion(rank=9).notes(weights, World(2)) == ["sync.rank=9: is above that of every matrix; 8 is the same"]
+    Dion(rank=8).check_model([weights[2:], weights[:2]])
+    says = r"sync.rank=9: must be at most 8, the rank that the matrix \[8, 10\] can have and no other exceeds"
+    with pytest.raises(LayoutError, match=says):
+        Dion(rank=9).check_model([weights[2:], weights[:2]])
+    assert Dion(rank=9).notes(weights, World(2)) == []
+    Dion().check_model([[weights[1]]])
     assert "no matrix" in Dion().notes([weights[1]], World(2))[0]
 
 

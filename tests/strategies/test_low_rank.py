@@ -61,13 +61,14 @@ def test_matrices_that_factors_do_not_shorten_and_vectors_travel_whole(of, dtype
 
 
 @pytest.mark.parametrize("of", [Atomo, PowerSGD])
-def test_a_rank_above_that_of_the_largest_matrix_is_refused(of):
-    vector = Vector(((3, 2), (5, 40), (7,)), torch.float32)
-    of(0, 5).check(vector)
-    says = r"compress\.(rank|triples)=6: must be at most 5, the rank that the largest matrix, \[5, 40\], can have"
+def test_a_rank_above_that_of_every_matrix_is_refused(of):
+    """[2, 90] has the most entries, and [5, 40] the highest rank, in another part of the model."""
+    parts = [[torch.empty(3, 2), torch.empty(2, 90)], [torch.empty(5, 4, 10), torch.empty(7)]]
+    of(0, 5).check_model(parts)
+    says = r"compress\.(rank|triples)=6: must be at most 5, the rank that the matrix \[5, 40\] can have and no other"
     with pytest.raises(LayoutError, match=says):
-        of(0, 6).check(vector)
-    of(0, 6).check(Vector(((7,), (0, 3)), torch.float32))  # nothing is a matrix: all travels whole
+        of(0, 6).check_model(parts)
+    of(0, 6).check_model([[torch.empty(7), torch.empty(0, 3)]])  # nothing is a matrix: all travels whole
 
 
 @pytest.mark.parametrize("of", [Atomo, PowerSGD])

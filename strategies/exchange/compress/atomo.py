@@ -25,6 +25,7 @@ Use it where unbiased low-rank messages are wanted, and decompositions are cheap
 matrices, slow links.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -43,9 +44,8 @@ class Atomo(Compressor):
         """`triples`: s."""
         self.seed, self.triples = seed, triples
 
-    def check(self, vector: Vector) -> None:
-        super().check(vector)
-        check_rank(vector, "triples", self.triples)
+    def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        check_rank(parts, "triples", self.triples)
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)

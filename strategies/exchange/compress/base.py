@@ -6,7 +6,7 @@ error feedback has left out (feedback.py), the count of messages, and what else 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -99,6 +99,12 @@ class Compressor(ABC):
         """Refuse vectors that this rule cannot make messages of. Raises `LayoutError`."""
         if not vector.dtype.is_floating_point:
             raise LayoutError(f"compress: cannot compress {vector.dtype}; choose compress=none")
+
+    def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        """Refuse knobs of which nothing in the model can make use. `parts`: what is trained of each part of a replica.
+
+        Raises `LayoutError`.
+        """
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer that does not go with gradients of this rule. Raises `LayoutError`."""

@@ -4,6 +4,7 @@ A parameter of two or more dimensions is a matrix: of a convolution [out, in, he
 width]. It is made shorter where its factors of rank r are shorter, r (m + n) < m n; other parameters travel whole.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -88,12 +89,15 @@ def read(message: Tensor, vector: Vector, places: list[Place], rank: int) -> Ten
     return product(factors[: len(places)], factors[len(places) :], rest, flat.new_empty(vector.n), places)
 
 
-def check_rank(vector: Vector, knob: str, rank: int) -> None:
-    """Refuse a rank above that of the largest matrix, which would shorten nothing. Raises `LayoutError`."""
-    largest = max(matrices(vector), key=lambda place: place.entries, default=None)
-    if largest is not None and 0 < min(largest.m, largest.n) < rank:
-        most = min(largest.m, largest.n)
+def check_rank(parts: Sequence[Sequence[Tensor]], knob: str, rank: int) -> None:
+    """Refuse a rank above that of every matrix, which would shorten nothing. Raises `LayoutError`.
+
+    A matrix whose sides are shorter than the rank travels whole, beside one whose sides are not.
+    """
+    found = [place for part in parts for place in matrices(Vector(tuple(x.shape for x in part), torch.float32))]
+    most = max(found, key=lambda place: min(place.m, place.n), default=None)
+    if most is not None and 0 < min(most.m, most.n) < rank:
         raise LayoutError(
-            f"compress.{knob}={rank}: must be at most {most}, the rank that the largest matrix, "
-            f"[{largest.m}, {largest.n}], can have; what is above that shortens nothing"
+            f"compress.{knob}={rank}: must be at most {min(most.m, most.n)}, the rank that the matrix "
+            f"[{most.m}, {most.n}] can have and no other exceeds; what is above that shortens nothing"
         )

@@ -26,6 +26,7 @@ Use it for models of large matrices under sync=bsp: factors are summed by an all
 rank of 1 to 4 costs little accuracy.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -51,9 +52,8 @@ class PowerSGD(Summed):
     def keeps(self) -> bool:
         return True  # Q
 
-    def check(self, vector: Vector) -> None:
-        super().check(vector)
-        check_rank(vector, "rank", self.rank)
+    def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        check_rank(parts, "rank", self.rank)
 
     def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
         places = shortened(slot.vector, self.rank)
