@@ -163,6 +163,12 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
+    with given.naming(experiment):
+        if device.type == "cuda" and not collective.on_gpus:
+            raise LayoutError(
+                "collective: sums in a host's memory, and the workers compute on GPUs; choose collective=fabric, or "
+                "hardware.device=cpu"
+            )
     trained = [parameter for parameter in parts.modules[0].parameters() if parameter.requires_grad]
     surprises = parts.sync.notes(trained, _world(experiment, layout, steps_per_epoch, 0))
     return Plan(

@@ -9,7 +9,7 @@ import torch
 from ...comm.board import mark_lost
 from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
-from ...comm.network import Network
+from ...comm.network import Link, Network
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
 from ..assignment import Assignment
@@ -27,10 +27,20 @@ from .base import Handle, Launcher, network_of_one
 
 class Local(Launcher):
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
-        return (0,) * world_size
+        """This one; of a plan for machines with devices, one worker on each device."""
+        machine = hardware.machine
+        each = machine.devices if machine is not None and hardware.device != "cpu" else 0
+        return tuple(rank // each if each else 0 for rank in range(world_size))
 
     def network(self, hardware: Hardware) -> Network | None:
-        return network_of_one(hardware.machine)
+        machine, workers = hardware.machine, hardware.workers or 1
+        if machine is None or self.hosts(hardware, workers)[-1] == 0:
+            return network_of_one(machine)
+        if machine.network is None:
+            return None
+        between = Link(**machine.network.model_dump())
+        inside = between if machine.link is None else Link(**machine.link.model_dump())
+        return Network(between, inside, workers_per_host=machine.devices)
 
     def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
         def may_go_on(ended: Ended, store: StoreServer) -> bool:

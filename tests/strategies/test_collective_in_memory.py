@@ -95,6 +95,11 @@ def test_a_run_sends_what_its_plan_states(here, how):
             "collective=shared_memory: shares memory, and the 3 workers .* are on 3 hosts; must be",
         ),
         ((*ONE_HOST, "hardware.workers=4"), "are on 2 hosts"),
+        (
+            ("hardware=l4", "hardware.hosts=3"),
+            "shares memory, and the 3 workers that make this sum are on 3 hosts; must",
+        ),
+        (("hardware=l4_8",), "shared_memory: sums in a host's memory, and the workers compute on GPUs; choose"),
         (("sync=asp",), "collective=shared_memory: sync=asp has no use for it"),
         (("compress=topk",), "cannot be added up on their way"),
     ],
@@ -103,3 +108,15 @@ def test_several_hosts_are_refused_by_name(here, overrides, says):
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, *SAID, *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+@pytest.mark.parametrize(
+    ("each", "says"),
+    [("1", "the 3 workers that make this sum are on 3 hosts"), ("", "it is not known on which hosts the workers will")],
+)
+def test_hosts_of_torchrun_are_refused_by_name(here, monkeypatch, each, says):
+    told = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": each}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=f"collective=shared_memory: shares memory, and {says}"):
+        prepare([*TINY, *SAID]).plan()

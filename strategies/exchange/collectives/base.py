@@ -40,7 +40,9 @@ class Phase:
 
 
 class Collective(ABC):
-    """An algorithm. It keeps nothing from one sum to the next."""
+    """An algorithm. It keeps nothing from one sum to the next. `on_gpus`: it sums tensors of GPUs, too."""
+
+    on_gpus: bool = True
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:

@@ -24,6 +24,8 @@ from .base import Collective, Phase
 
 
 class SharedMemory(Collective):
+    on_gpus = False
+
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
         return comm.sum_in_memory(tensor)
 
