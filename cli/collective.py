@@ -1,5 +1,6 @@
 """`paceline show --collective NAME`: how an algorithm makes a sum, step by step, from its own messages."""
 
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,9 @@ from .output import aligned, note, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
     from ..strategies.exchange.collectives.recorded import Message, Recording, Step
+
+
+PLANNED = "That is of the sum drawn here; paceline plan says what is chosen for the sums of a model, which are larger."
 
 
 def show_collective(
@@ -45,7 +49,7 @@ def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed:
     from ..engine.launchers import launcher_of
     from ..strategies.base import World
     from ..strategies.exchange.collectives import Collective
-    from ..strategies.exchange.collectives.recorded import record
+    from ..strategies.exchange.collectives.recorded import nbytes_of, record
 
     experiment = engine.prepare([*overrides, f"collective={name}"], config_dir, allowed).experiment
     collective = given.make(experiment, tuple(allowed))["collective"]
@@ -54,8 +58,10 @@ def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed:
     workers = hardware.workers or 2
     with given.naming(experiment):
         hosts = launcher.hosts(hardware, workers)
-        collective.phases(1.0, World(workers, hosts=hosts))  # refuses what has no use for these hosts
-        return record(collective, workers, hosts.count(0) if hosts else 1)
+        # refuses what has no use for these hosts
+        collective.phases(nbytes_of(workers), World(workers, hosts=hosts))
+        recording = record(collective, workers, hosts.count(0) if hosts else 1)
+    return replace(recording, chosen=tuple(given.named(text, experiment) for text in recording.chosen))
 
 
 def _raw(name: str, recording: "Recording") -> dict[str, Any]:
@@ -63,6 +69,7 @@ def _raw(name: str, recording: "Recording") -> dict[str, Any]:
     return {
         "collective": name,
         "hosts": list(recording.hosts),
+        "chosen": list(recording.chosen),
         "steps": [
             {
                 "name": step.name,
@@ -94,6 +101,8 @@ def _drawn(name: str, recording: "Recording") -> str:
         f"{name}: a sum of {workers} chunks among {workers} workers{on}, {len(steps)} steps, {messages} messages\n"
         f"After each step: how many workers' values each chunk is the sum of; + just added to, = just replaced"
     )
+    if recording.chosen:
+        title = "\n".join([*recording.chosen, PLANNED, title])
     return "\n\n".join([title, *(_step(i, step, recording) for i, step in enumerate(steps))])
 
 

@@ -32,18 +32,19 @@ PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}</h1>
-{svg}
+{chosen}{svg}
 </body>
 </html>
 """
 
 
 def as_html(name: str, recording: dict[str, Any]) -> str:
-    return PAGE.format(title=escape(_title(name, recording)), svg=as_svg(name, recording))
+    chosen = "".join(f"<p>{escape(why)}</p>\n" for why in recording.get("chosen", []))
+    return PAGE.format(title=escape(_title(name, recording)), chosen=chosen, svg=as_svg(name, recording))
 
 
 def as_svg(name: str, recording: dict[str, Any]) -> str:
-    """`recording`: {"hosts": of each worker, "steps": [{"name", "messages", "after"}]}.
+    """`recording`: {"hosts": of each worker, "steps": [{"name", "messages", "after"}], "chosen": why, in sentences}.
 
     "messages": [{"from", "to", "chunks", "adds"}]; "after": [workers][chunks] of lists of workers.
     """
@@ -53,6 +54,7 @@ def as_svg(name: str, recording: dict[str, Any]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
         f"<title>{escape(_title(name, recording))}</title>",
+        *(f"<desc>{escape(why)}</desc>" for why in recording.get("chosen", [])),
         f"<style>{STYLE}</style>",
         '<defs><marker id="head" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
         '<path d="M0,0 L7,3 L0,6 z" fill="#444"/></marker></defs>',

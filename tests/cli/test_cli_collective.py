@@ -40,6 +40,21 @@ def test_hosts_are_named_where_there_are_levels(paceline) -> None:
     assert "1 -> 0 chunks 0-3   3 -> 2 chunks 0-3" in ended.out
 
 
+def test_auto_says_which_it_draws_and_why(paceline, here: Path) -> None:
+    hosts = ("hardware=virtual", "hardware.workers=4")
+    ended = paceline("show", "--collective", "auto", *hosts, "--html", "auto.html", "--svg", "auto.svg")
+    assert ended.status == 0
+    why, planned, title = ended.out.split("\n\n")[0].splitlines()[:3]
+    said = r"collective=auto: (\w+) for a sum of 32 bytes among 4 workers: [\d.]+ ms by the cost model; \w+ [\d.]+ ms.*"
+    found = re.fullmatch(said, why)
+    assert found is not None, why
+    assert "paceline plan says" in planned and title.startswith("auto: a sum of 4 chunks among 4 workers, ")
+    drawn = paceline("show", "--collective", found[1], *hosts).out
+    assert drawn.split("\n\n")[1:] == ended.out.split("\n\n")[1:] and "cost model" not in drawn
+    assert all(f"auto: {found[1]} for a sum" in (here / f"auto.{kind}").read_text() for kind in ("html", "svg"))
+    ET.fromstring((here / "auto.svg").read_text())
+
+
 def test_json_holds_each_message_and_what_all_have_after_it(paceline) -> None:
     raw = json.loads(paceline("show", "--collective", "star", "hardware.workers=3", "--format", "json").out)
     assert raw["hosts"] == [0, 0, 0] and [step["name"] for step in raw["steps"]] == ["gather", "broadcast"]
@@ -83,6 +98,11 @@ def test_names_are_text_in_pictures() -> None:
         (("a", "--svg", "a.svg"), "--svg: goes with --collective NAME"),
         (("--collective", "rign"), "collective=rign: there is no such choice; did you mean ring?"),
         (("--collective", "fabric"), "collective=fabric: is made by the fabric, "),
+        (
+            ("--collective", "auto", "hardware.workers=4"),
+            r"collective=auto: is made by the fabric \(fabric for a sum of 32 bytes among 4 workers on one host: "
+            r"the links between them are not described, .*\), and sends no messages",
+        ),
         (("--collective", "ring", "hardware.workers=64"), "hardware.workers=64: a picture of a collective has 2 to 16"),
         (("--collective", "hierarchical"), "collective=hierarchical: .* all 2 that make this sum are on one host; "),
         (("--collective", "ring", "--svg", "no/ring.svg"), "--svg no/ring.svg: must name a file to write; "),

@@ -40,6 +40,7 @@ class Step:
 class Recording:
     hosts: tuple[int, ...]  # of each worker
     steps: tuple[Step, ...]
+    chosen: tuple[str, ...] = ()  # which algorithm this is and why, where the collective decides by itself
 
     @property
     def workers(self) -> int:
@@ -53,6 +54,11 @@ class _Seen:
     destination: int
     name: str
     entries: tuple[int, ...]
+
+
+def nbytes_of(workers: int) -> int:
+    """Of the sum that is recorded: an entry a chunk."""
+    return workers * torch.int64.itemsize
 
 
 def record(collective: Collective, workers: int, workers_per_host: int = 1) -> Recording:
@@ -74,12 +80,13 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
     results = cluster.run(sum_up)
     hosts = tuple(cluster.fabric.host(rank) for rank in range(workers))
     if not seen:
+        chosen = "".join(f" ({why.removeprefix('collective: ')})" for why in collective.explain())
         raise LayoutError(
-            "collective: is made by the fabric, and sends no messages of its own that could be drawn; choose one that "
-            "does, such as collective=ring"
+            f"collective: is made by the fabric{chosen}, and sends no messages of its own that could be drawn; choose "
+            "one that does, such as collective=ring"
         )
     _check_sums(results)
-    return Recording(hosts, _steps(seen, workers))
+    return Recording(hosts, _steps(seen, workers), tuple(collective.explain()))
 
 
 def _steps(seen: list[_Seen], workers: int) -> tuple[Step, ...]:
