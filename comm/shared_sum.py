@@ -24,6 +24,7 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from struct import Struct
 from threading import Condition, Thread
 from typing import NamedTuple
 
@@ -189,6 +190,7 @@ def _library() -> ctypes.CDLL | None:
 # -- the same in torch
 
 BLOCK = 2**15  # entries that torch adds on one thread
+TOLD = Struct("=qq")  # entries of a tensor, and its place in DTYPES
 
 
 class TorchSum(SharedSum):
@@ -199,9 +201,9 @@ class TorchSum(SharedSum):
         self._rank, self._workers, self._memory = rank, workers, memory
         self._semaphores = Semaphores(memory, rank, workers)
         whole = torch.frombuffer(memory, dtype=torch.uint8)
-        told, pieces = whole[Semaphores.room(workers) :].split([workers * LINE, 2 * workers * piece])
-        self._told = told.view(torch.int64).view(workers, -1)[:, :2]  # entries and the place in DTYPES of each worker's
-        self._in, self._out = pieces.view(2, workers, piece)
+        at = Semaphores.room(workers)
+        self._lines = range(at, at + workers * LINE, LINE)  # where each worker tells of its tensor
+        self._in, self._out = whole[self._lines.stop :][: workers * piece * 2].view(2, workers, piece)
         self._begun = self._done = 0
         self._condition, self._stop = Condition(), False
         self._failed: Exception | None = None
@@ -260,14 +262,14 @@ class TorchSum(SharedSum):
     def _sum(self, tensor: Tensor) -> bool:
         """Whether it was not stopped."""
         flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-        self._told[self._rank] = torch.tensor([len(flat), DTYPES.index(flat.dtype)])
+        TOLD.pack_into(self._memory, self._lines[self._rank], len(flat), DTYPES.index(flat.dtype))
         pieces = flat.split(self._in.shape[1] // tensor.element_size())  # of no entries there is one, too
         return all(self._sum_piece(piece, i == 0) for i, piece in enumerate(pieces))
 
     def _check_alike(self) -> None:
-        told = [Summand(entries, DTYPES[dtype]) for entries, dtype in self._told.tolist()]
+        told = [TOLD.unpack_from(self._memory, line) for line in self._lines]
         if len({*told}) > 1:
-            raise UnlikeError(told)
+            raise UnlikeError([Summand(entries, DTYPES[dtype]) for entries, dtype in told])
 
     def _sum_piece(self, piece: Tensor, is_first: bool) -> bool:
         rank = self._rank

@@ -1024,13 +1024,13 @@ MUTATIONS = [
     Mutation(
         "comm/shared_sum.py",
         "        if is_first:\n            self._check_alike()",
-        "        if is_first and len(self._told) > 2:\n            self._check_alike()",
+        "        if is_first and self._workers > 2:\n            self._check_alike()",
         "tests/comm/test_shared_sum.py -k 'another_tensor and TorchSum'",
     ),
     Mutation(
         "comm/shared_sum.py",
-        "self._told[self._rank] = torch.tensor([len(flat), DTYPES.index(flat.dtype)])",
-        "self._told[self._rank] = torch.tensor([len(flat), 0])",
+        "TOLD.pack_into(self._memory, self._lines[self._rank], len(flat), DTYPES.index(flat.dtype))",
+        "TOLD.pack_into(self._memory, self._lines[self._rank], len(flat), 0)",
         "tests/comm/test_shared_sum.py -k 'another_tensor and TorchSum'",
     ),
     Mutation(
