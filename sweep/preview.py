@@ -22,7 +22,7 @@ CHUNK = 10
 
 @dataclass(frozen=True)
 class Planned:
-    """A point. `why`: it is refused, and nothing else is known. Bytes; None: it takes the data to know."""
+    """A point. `why`: it is refused, and nothing else is known. Bytes; None: nobody can say beforehand."""
 
     chosen: Point
     workers: int = 0  # that train

@@ -102,12 +102,22 @@ def test_on_real_processes(knobs):
 
 def test_why_bytes_cannot_be_stated_is_said_in_words():
     plan = engine.prepare([*MODEL, "compress=threshold", "hardware.workers=2"]).plan()
-    assert plan.bytes_per_step() is None and plan.varies.startswith("compress=threshold: how many entries reach")
+    assert plan.bytes_per_step() is None and plan.varies.startswith(
+        "compress=threshold: only entries that reach compress.tau=0.001"
+    )
     dealt = engine.prepare([*MODEL, "sync=post_local_sgd", "partition=by_label", "hardware.workers=2"]).plan()
     assert dealt.bytes_per_step() is None and "once the data are dealt" in dealt.varies
     late = engine.prepare([*MODEL, "sync=backup_workers", *DGC, "hardware.workers=3"]).plan()
     assert late.bytes_per_step() is None and late.varies.startswith("sync.backups: which steps a worker leaves out")
     assert plan.as_dict()["bytes_why"] == plan.varies and plan.varies in repr(plan)
+
+
+def test_where_the_steps_are_not_known_bytes_are_those_of_whole_rounds_and_a_note_says_so():
+    overrides = [*MODEL, "sync=local_sgd", "hardware.workers=2"]
+    whole, unknown = (engine.prepare([*overrides, *more]).plan() for more in (["steps=8"], ["partition=by_label"]))
+    assert unknown.bytes_per_step() == whole.bytes_per_step()
+    [note] = [text for text in unknown.notes if text not in whole.notes]
+    assert note.startswith("sync.period=4: ") and "last round" in note
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])

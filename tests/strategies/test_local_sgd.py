@@ -327,7 +327,6 @@ def test_stated_cost_is_what_a_step_sends_and_holds(fabric, replicas, knobs, per
     """Bytes = BSP's / H for the weights, and as many for each name of averaged state."""
     knobs, steps = replace(knobs, period=period), 12
     cost = knobs.sync().cost(list(mlp().parameters()), World(replicas))
-    assert cost is not None
     bsp = 2 * (replicas - 1) / replicas * FLOAT * ENTRIES
     assert cost.worker == {"all_reduce": pytest.approx(bsp * (1 + len(knobs.average_state)) / period)}
     assert cost.server == {}

@@ -83,9 +83,8 @@ class DGC(Compressor):
         later = pair_bytes(share(self.ratio, vector.n), vector)
         if not messages:
             return later
-        first = [
-            pair_bytes(share(self.ratio_at(count), vector.n), vector) for count in range(min(messages, self.warmup))
-        ]
+        counts = range(min(messages, self.warmup))
+        first = [pair_bytes(share(self.ratio_at(count), vector.n), vector) for count in counts]
         return (sum(first) + (messages - len(first)) * later) / messages
 
     def varies(self, messages: int | None) -> str:
