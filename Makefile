@@ -11,7 +11,7 @@ WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadgroup
 SEED := 0
 SEEDS := 3
-STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse collectives_by_size collectives_by_workers collectives_hosts compression_digits compression_cnn compression_gpt error_feedback pipeline_schedules pipeline_staleness hybrids crossover
+STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse collectives_by_size collectives_by_workers collectives_hosts compression_digits compression_cnn compression_gpt error_feedback modes_by_network pipeline_schedules pipeline_staleness hybrids crossover
 # The columns of docs/experiments/NAME.csv: what is chosen, then what is measured.
 CHOSEN_digits_64 := sync
 CHOSEN_stragglers_scaling := sync,hardware.workers
@@ -27,6 +27,7 @@ CHOSEN_compression_digits := compress,hardware.network.bandwidth
 CHOSEN_compression_cnn := compress,hardware.network.bandwidth
 CHOSEN_compression_gpt := compress,hardware.network.bandwidth
 CHOSEN_error_feedback := compress,compress.error_feedback
+CHOSEN_modes_by_network := sync,hardware.network.bandwidth
 CHOSEN_pipeline_schedules := strategy.schedule,strategy.micro_batches
 CHOSEN_pipeline_staleness := strategy.schedule,optimizer.lr
 CHOSEN_crossover := model,strategy,workers

@@ -57,7 +57,7 @@ def _to(plan: "Plan", rank: int, axis: str) -> list[int] | None:
 
 
 def _outside(part: "PartPlan") -> float | None:
-    """What the sync mode sends; None: it takes the data to know."""
+    """What the sync mode sends; None: nobody can say beforehand."""
     return None if part.worker is None else sum(part.worker.values()) - sum(part.within.values())
 
 

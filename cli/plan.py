@@ -213,7 +213,7 @@ def _sent(plan: "Plan") -> str:
     from ..tracking.compare import human_bytes
 
     sent = plan.bytes_per_step()
-    return human_bytes(sent) if sent is not None else "bytes that cannot be stated beforehand"
+    return human_bytes(sent) if sent is not None else f"bytes that cannot be stated beforehand ({plan.varies})"
 
 
 def _rate(plan: "Plan") -> str:

@@ -93,7 +93,6 @@ def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], rep
             raise NotPredicted("sync=gossip with compress: what neighbours keep of each other has no formula here")
         case Gossip() | PushSum():
             cost = sync.cost(trained, World(replicas, hosts=(0,) * replicas))
-            assert cost is not None
             sent = sum(cost.worker.values()) * sync.period
             times = max(1, round(sent / size))
             exchanges = (Exchange("send", replicas, sent / times, times / sync.period),) if replicas > 1 else ()

@@ -39,7 +39,7 @@ class Report:
     trained_steps: int
     seconds: float  # of training
     samples: int
-    bytes: dict[str, int]
+    bytes: dict[str, float]  # of a ring's share they may be no whole number
     messages: dict[str, int]
     memory: dict[str, int]
     along: dict[str, float] = field(default_factory=dict[str, float])  # of `bytes`, by the axis of the mesh
@@ -145,7 +145,7 @@ class Meter:
             trained_steps=self.trained_steps,
             seconds=self.seconds,
             samples=self.samples,
-            bytes=self._comm.ledger.snapshot(),
+            bytes={primitive: float(count) for primitive, count in self._comm.ledger.bytes.items()},
             messages=dict(self._comm.ledger.messages),
             along={axis: float(sum(its.bytes.values())) for axis, its in self._comm.ledger.axes.items() if its.bytes},
             memory=memory,
@@ -234,11 +234,10 @@ def _peaks(workers: list[Report]) -> dict[str, int]:
 
 def _wire(reports: list[Report], workers: list[Report]) -> Wire:
     """Payload bytes of training; a worker's step is charged its share of what servers sent."""
-    total: Counter[str] = Counter()
     messages: Counter[str] = Counter()
     for report in reports:
-        total.update(report.bytes)
         messages.update(report.messages)
+    total = {primitive: round(count) for primitive, count in added(*(report.bytes for report in reports)).items()}
     along = added(*(report.along for report in reports))
     steps = sum(report.trained_steps for report in workers)
     return Wire(

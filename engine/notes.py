@@ -23,7 +23,8 @@ def notes_on(
 ) -> list[str]:
     """`steps` and `samples` (to train on): None where the data must say."""
     notes = [*_on_calibration(experiment), *_on_batches(experiment, layout, samples), *_on_timing(experiment, steps)]
-    return [*notes, *_on_cores(experiment, layout, device), *_on_replicas(experiment, sync, layout)]
+    notes += [*_on_cores(experiment, layout, device), *_on_rounds(sync, layout, steps)]
+    return [*notes, *_on_replicas(experiment, sync, layout)]
 
 
 def _on_calibration(experiment: Experiment) -> list[str]:
@@ -77,6 +78,15 @@ def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> l
     return [
         f"hardware.workers={layout.workers}: {here} workers share the {cores} cores of this host, so that each step "
         "(and the start) takes longer than on cores of their own; hardware=virtual models any number of workers"
+    ]
+
+
+def _on_rounds(sync: Sync, layout: Layout, steps: int | None) -> list[str]:
+    if steps is not None or sync.period == 1 or layout.replicas == 1:
+        return []
+    return [
+        f"sync.period={sync.period}: how many steps the run has is known once the data are dealt, and bytes are stated "
+        "as if its last round were whole"
     ]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..batches import Samples
 from ..compat import checkpointing
 from ..compat.dynamo import without_dynamo
-from ..strategies import Cost, LayoutError, Strategy, Sync
+from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.exchange.clip.base import NORM
 from ..strategies.exchange.collectives import Collective, Fabric
@@ -19,6 +19,7 @@ from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
 from ..tasks.base import DataSpec
+from ..tasks.partition import Shuffled, ShuffledPartition
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
 from . import calling, given, memory
@@ -36,7 +37,7 @@ from .targets import build
 
 @dataclass(frozen=True)
 class Sent:
-    """By the workers, and by the servers, of one part, in a step; None: it takes the data to know."""
+    """By the workers, and by the servers, of one part, in a step of the run; None: nobody can say beforehand."""
 
     worker: Traffic | None
     server: Traffic | None
@@ -57,8 +58,9 @@ class PartPlan:
     along: dict[str, float]  # the same, by axis
     to: dict[str, list[int]]  # by axis, the places on it that this is sent to; without an axis along which all send
     is_cut: bool  # some of its layers are pieces
-    worker: Traffic | None  # None: it takes the data to know
+    worker: Traffic | None  # on average over the run; None: nobody can say beforehand
     server: Traffic | None
+    varies: str  # why nobody can; "" otherwise
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,12 +84,19 @@ class Plan:
     rate: list[Point]  # by its schedule; none where there is none, or the data must say
 
     def bytes_per_step(self) -> float | None:
-        """Payload bytes a worker and step, servers' sends shared out over the workers; None: the data must say."""
-        return _bytes_per_step([Sent(part.worker, part.server) for part in self.parts], self.layout)
+        """Payload bytes a worker and step, the mean over the run, servers' sends shared out over the workers; None:
+        nobody can say beforehand, and `varies` tells why.
+        """
+        return _bytes_per_step([Sent(part.worker, part.server) for part in self.parts], self.layout, self.steps)
+
+    @property
+    def varies(self) -> str:
+        """Why nobody can say beforehand what is sent; "" where `bytes_per_step` says it."""
+        return next((part.varies for part in self.parts if part.varies), "")
 
     def uncompressed_bytes_per_step(self) -> float | None:
         """The same with compress=none; None where that is what is chosen, too."""
-        return None if self.uncompressed is None else _bytes_per_step(self.uncompressed, self.layout)
+        return None if self.uncompressed is None else _bytes_per_step(self.uncompressed, self.layout, self.steps)
 
     def peak_memory(self) -> dict[str, int]:
         """The largest worker, kind by kind."""
@@ -102,7 +111,9 @@ class Plan:
         steps = "" if self.steps is None else f"{self.steps:,} steps; "
         sent = self.bytes_per_step()
         told = (
-            "it takes the data to know what is sent" if sent is None else f"{human_bytes(sent)} sent a step and worker"
+            f"nobody can say beforehand what is sent: {self.varies}"
+            if sent is None
+            else f"{human_bytes(sent)} sent a step and worker"
         )
         what = f"{chosen.model.name} on {chosen.data.name}, {chosen.strategy.name} + {chosen.sync.name}"
         held = human_bytes(sum(self.peak_memory().values()))
@@ -115,7 +126,7 @@ class Plan:
         memory = {f"memory: {kind}": human_bytes(size) for kind, size in plain.pop("memory").items()}
         sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
         plain["rate"] = in_words(self.rate) or None
-        del plain["decided"], plain["uncompressed_bytes_per_step"]
+        del plain["bytes_why"], plain["decided"], plain["uncompressed_bytes_per_step"]
         chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
         rows = chosen | plain | {"sent a step and worker": "-" if sent is None else human_bytes(sent)} | memory
         lines = [[name, "-" if value is None else str(value)] for name, value in rows.items()]
@@ -131,6 +142,7 @@ class Plan:
             "device": self.device.type,
             "steps": self.steps,
             "bytes_per_step": self.bytes_per_step(),
+            "bytes_why": self.varies or None,
             "memory": self.peak_memory(),
             "uncompressed_bytes_per_step": self.uncompressed_bytes_per_step(),
             "rate": [asdict(point) for point in self.rate],
@@ -151,13 +163,14 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     if spec.train_size is not None:
         steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
     steps = experiment.steps_in_all(steps_per_epoch)
+    worlds = _worlds(experiment, parts, steps_per_epoch, steps)
     device = launcher_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     own = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
     parts.strategy.hosts = None if own is None else own[: layout.parts]
-    parts.strategy.worlds = [_world(experiment, layout, steps_per_epoch, i) for i in range(layout.parts)]
+    parts.strategy.worlds = worlds
     with given.naming(experiment):
-        plans = _part_plans(experiment, parts, steps_per_epoch, device)
+        plans = _part_plans(experiment, parts, worlds, device)
     rate: list[Point] = []
     if steps_per_epoch is not None:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
@@ -170,7 +183,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
                 "hardware.device=cpu"
             )
     trained = [parameter for parameter in parts.modules[0].parameters() if parameter.requires_grad]
-    surprises = parts.sync.notes(trained, _world(experiment, layout, steps_per_epoch, 0))
+    surprises = parts.sync.notes(trained, worlds[0])
     return Plan(
         experiment,
         layout,
@@ -191,22 +204,23 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],
-        _uncompressed(experiment, parts, steps_per_epoch, plans),
+        _uncompressed(experiment, parts, worlds, plans),
         rate,
     )
 
 
-def _bytes_per_step(sent: list[Sent], layout: Layout) -> float | None:
+def _bytes_per_step(sent: list[Sent], layout: Layout, steps: int | None) -> float | None:
+    """`steps`: of the run, all of whose bytes together are whole; None where it is not known."""
     total = 0.0
     for part in sent:
         if part.worker is None or part.server is None:
             return None
         total += sum(part.worker.values()) * layout.replicas + sum(part.server.values()) * layout.servers
-    return total / layout.workers
+    return total / layout.workers if steps is None else round(total * steps) / (steps * layout.workers)
 
 
 def _uncompressed(
-    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, plans: list[PartPlan]
+    experiment: Experiment, parts: Parts, worlds: list[World], plans: list[PartPlan]
 ) -> list[Sent] | None:
     """What the same sync mode sends with compress=none: the strategy sends as much, inside of a replica."""
     if isinstance(parts.of_groups["compress"], Dense):
@@ -218,30 +232,51 @@ def _uncompressed(
         return None
     sync.backward_passes = parts.sync.backward_passes
     found: list[Sent] = []
-    for i, (module, plan) in enumerate(zip(parts.modules, plans, strict=True)):
+    for module, world, plan in zip(parts.modules, worlds, plans, strict=True):
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        cost = sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, i))
-        if cost is None or not sync.states_cost:
+        cost = sync.cost(trained, world)
+        if cost.varies:
             found.append(Sent(None, None))
         else:
             found.append(Sent(added(plan.within, cost.worker), cost.server))
     return found
 
 
-def _world(experiment: Experiment, layout: Layout, steps_per_epoch: int | None, part: int) -> World:
-    """The holders of a part."""
+def _worlds(experiment: Experiment, parts: Parts, steps_per_epoch: int | None, steps: int | None) -> list[World]:
+    """The holders of each part."""
+    layout = parts.layout
     hosts = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
-    holders = range(part, layout.workers, layout.parts)
-    return World(layout.replicas, steps_per_epoch, None if hosts is None else tuple(hosts[rank] for rank in holders))
+    of_part = [range(part, layout.workers, layout.parts) for part in range(layout.parts)]
+    busy = _busy(experiment, parts, steps)
+    return [
+        World(
+            layout.replicas,
+            steps_per_epoch,
+            None if hosts is None else tuple(hosts[rank] for rank in holders),
+            steps,
+            busy,
+        )
+        for holders in of_part
+    ]
+
+
+def _busy(experiment: Experiment, parts: Parts, steps: int | None) -> tuple[tuple[int, int], ...]:
+    """See `World.busy`: the last step of an epoch may have fewer samples than there are replicas."""
+    samples, replicas = parts.data.spec.train_size, parts.layout.replicas
+    if steps is None or samples is None or not isinstance(parts.partitioner, Shuffled):
+        return ()
+    dealt = ShuffledPartition(samples, replicas, experiment.batch_size, seed=0)
+    last = dealt.total(dealt.steps_per_epoch - 1)
+    if last >= replicas or steps < dealt.steps_per_epoch:
+        return ()
+    return (steps, last), (steps - steps // dealt.steps_per_epoch, replicas - last)
 
 
 def share_of_cores(layout: Layout) -> int:
     return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
 
 
-def _part_plans(
-    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, device: torch.device
-) -> list[PartPlan]:
+def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], device: torch.device) -> list[PartPlan]:
     modules = parts.modules
     parts.model.train()
     size = experiment.batch_size
@@ -260,8 +295,7 @@ def _part_plans(
         traffic = added(*(each[i] for each in along.values()), over_axes)
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        stated = parts.sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, i))
-        cost, is_stated = stated or Cost(), stated is not None and parts.sync.states_cost
+        cost = parts.sync.cost(trained, worlds[i])
         state = _optimizer_state(parameters, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
         held = {
@@ -285,8 +319,9 @@ def _part_plans(
                 along={axis: sum(each[i].values()) for axis, each in along.items()},
                 to={axis: to[parts.strategy.mesh.position(i)[axis]] for axis, to in receivers.items()},
                 is_cut=bool(placements_of(module)),
-                worker=added(traffic, cost.worker) if is_stated else None,
-                server=cost.server if is_stated else None,
+                worker=None if cost.varies else added(traffic, cost.worker),
+                server=None if cost.varies else cost.server,
+                varies=given.named(cost.varies, experiment),
             )
         )
     return plans

@@ -48,20 +48,41 @@ class Batch:
 
 @dataclass(frozen=True)
 class World:
-    """Among whom a sync mode's cost is stated: the holders of one part of the model."""
+    """Among whom a sync mode's cost is stated, and over which run: the holders of one part of the model."""
 
     replicas: int
     steps_per_epoch: int | None = None  # None before the data are there
     hosts: tuple[int, ...] | None = None  # of each replica's holder, numbered in any way; None where it is not known
+    steps: int | None = None  # of the run; None where it is not known: then costs are those of a run without end
+    busy: tuple[tuple[int, int], ...] = ()  # (steps of the run with samples, replicas that have so many); (): all
+
+    def often(self, every: int, first: int | None = None, with_samples: bool = False) -> float:
+        """How often in a step, on average over the run and the replicas, happens what does in each one's steps `first`,
+        `first` + `every`, ...; the first step is 1, and `first` None is `every`.
+
+        `with_samples`: steps in which a replica has none are not counted.
+        """
+        if self.steps is None:
+            return 1 / every
+        begins = every if first is None else first
+        counts = self.steps_of(with_samples)
+        happens = sum(max(0, (steps - begins) // every + 1) * replicas for steps, replicas in counts)
+        return happens / (self.steps * self.replicas)
+
+    def steps_of(self, with_samples: bool) -> tuple[tuple[int, int], ...]:
+        """(steps, replicas that have so many), where it is known how many steps there are."""
+        assert self.steps is not None
+        return self.busy if with_samples and self.busy else ((self.steps, self.replicas),)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The closed-form cost of one step of an algorithm, by role."""
+    """The closed-form cost of one step of an algorithm, by role, on average over the run."""
 
     worker: Traffic = field(default_factory=dict)
     server: Traffic = field(default_factory=dict)
     buffers: int = 0  # bytes of communication buffers on each of them
+    varies: str = ""  # why nobody can say beforehand what is sent; "" where `worker` and `server` say it
 
 
 @dataclass(frozen=True)
@@ -270,9 +291,8 @@ class Sync(ABC):
     at the same step. `weights_agree`: replicas are bit-identical after every update. `state_agrees`: so is what
     `state_dict` gives, so that replica 0 may save for all. `exact`: where weights agree, they are those of serial
     training on all samples of a step. `serial_alone`: one replica alone is serial training, bit for bit. `survives`:
-    the others go on when a worker dies, as long as replica 0 and the servers live. `states_cost`: `cost` says what is
-    sent, once it knows how many steps an epoch has. `entrywise`: what an update makes of an entry depends on that entry
-    of the replicas alone. They may be set by the constructor, from its knobs.
+    the others go on when a worker dies, as long as replica 0 and the servers live. `entrywise`: what an update makes of
+    an entry depends on that entry of the replicas alone. They may be set by the constructor, from its knobs.
     """
 
     servers: int = 0
@@ -286,7 +306,6 @@ class Sync(ABC):
     exact: bool = True
     serial_alone: bool = True
     survives: bool = False
-    states_cost: bool = True
     entrywise: bool = True
     trial: Trial = Trial()
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
@@ -423,10 +442,10 @@ class Sync(ABC):
         return []
 
     @abstractmethod
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
-        """Stated traffic of one step; only shapes and dtypes are looked at.
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        """Stated traffic of one step, the mean over those of the run; only shapes and dtypes are looked at.
 
-        None where it depends on `world.steps_per_epoch`, which is not known yet.
+        What is sent once training is over (the mean that is left, a last round that is short) is none of it.
         """
 
 

@@ -317,10 +317,12 @@ class _ZeroUpdate(Sync):
         accumulates = strategy.accumulated > 1
         return stated(strategy.stage, strategy.offload, width, strategy.bucket, accumulates, held, parameters, replicas)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         strategy = self._strategy
-        if strategy.stage == 3 or strategy.config is not None:
-            return None
+        if strategy.config is not None:
+            return Cost(varies="strategy.config: what DeepSpeed sends follows from a file of its own")
+        if strategy.stage == 3:
+            return Cost(varies="strategy.stage=3: DeepSpeed fetches parameters when it finds it best")
         width, psi = DTYPES[strategy.precision].itemsize, sum(parameter.numel() for parameter in parameters)
         replicas = world.replicas
         norm = 4  # of the gradient, in fp32

@@ -22,7 +22,7 @@ CHUNK = 10
 
 @dataclass(frozen=True)
 class Planned:
-    """A point. `why`: it is refused, and nothing else is known. Bytes; None: it takes the data to know."""
+    """A point. `why`: it is refused, and nothing else is known. Bytes; None: nobody can say beforehand."""
 
     chosen: Point
     workers: int = 0  # that train
@@ -112,7 +112,7 @@ def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float
     alone = hardware.workers_per_host == 1  # otherwise some of it may stay within the host
     bandwidth = hardware.network.bandwidth if alone else max(hardware.network.bandwidth, hardware.inside.bandwidth)
     sent = [sum(costs.values()) for part in plan.parts for costs in (part.worker, part.server) if costs is not None]
-    return steps // plan.period * plan.period * max(sent, default=0.0) / bandwidth
+    return steps * max(sent, default=0.0) / bandwidth
 
 
 @without_dynamo()

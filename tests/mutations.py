@@ -794,8 +794,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/gossip.py",
-        'worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(vector) / self.period},',
-        'worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(vector)},',
+        'worker={"send": sent * world.often(self.period)},',
+        'worker={"send": sent},',
         "tests/strategies/test_gossip.py -k 'virtual or bytes or cost'",
     ),
     Mutation(
@@ -977,6 +977,37 @@ MUTATIONS = [
         "return {**along, axis: [added(each, norm) for each in along[axis]]}, {}",
         "return along, {}",
         "tests/strategies/test_clip.py -k 'measured_bytes and how0'",
+    ),
+    # -- the bytes of the run as it will be run
+    Mutation(
+        "strategies/base.py",
+        "begins = every if first is None else first",
+        "begins = every",
+        "tests/engine/test_planned_bytes.py -k every_few_steps",
+    ),
+    Mutation(
+        "engine/planning.py",
+        "return (steps, last), (steps - steps // dealt.steps_per_epoch, replicas - last)",
+        "return ()",
+        "tests/engine/test_planned_bytes.py -k 'no_samples and push'",
+    ),
+    Mutation(
+        "strategies/sync/streaming_diloco.py",
+        "world.often(self.period, first_step(p, self.fragments, self.period)),",
+        "world.often(self.period),",
+        "tests/engine/test_planned_bytes.py -k streaming_diloco-sparseloco",
+    ),
+    Mutation(
+        "strategies/sync/local_sgd.py",
+        "world.often(self.period, self.switch_step + self.period)",
+        "world.often(self.period)",
+        "tests/engine/test_planned_bytes.py -k 'usual and post_local_sgd'",
+    ),
+    Mutation(
+        "strategies/exchange/compress/dgc.py",
+        "counts = range(min(messages, self.warmup))",
+        "counts = range(0)",
+        "tests/strategies/test_sparse_rules.py -k mean_of_its_messages",
     ),
     # -- what travels, how sums are made and rows are joined, and how a replica lies over workers
     Mutation(

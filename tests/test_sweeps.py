@@ -85,6 +85,24 @@ def test_each_sync_mode_is_in_the_study_of_all() -> None:
     assert sorted(modes) == sorted(path.stem for path in (ROOT / "conf" / "sync").glob("*.yaml"))
 
 
+@pytest.mark.parametrize("study", ["compression_digits", "compression_cnn", "compression_gpt"])
+def test_each_compressor_is_in_the_study_or_the_page_says_why_it_is_not(study: str) -> None:
+    swept = [define([str(path)]) for path in STUDIES if path.stem.startswith(study)]
+    rules = {str(point["compress"]) for definition in swept for point in definition.points()}
+    page = (ROOT / "docs" / "experiments" / "README.md").read_text()
+    (section,) = [text for text in page.split("\n## ") if f"({study}.csv)" in text]
+    left_out = " ".join(re.findall(r"[^.]*left out[^.]*", section))
+    absent = {path.stem for path in (ROOT / "conf" / "compress").glob("*.yaml")} - rules
+    assert absent == {name for name in re.findall(r"`(\w+)`", left_out)} & absent
+
+
+def test_each_rule_with_error_feedback_is_in_its_study() -> None:
+    swept = [define([str(path)]) for path in STUDIES if path.stem.startswith("error_feedback")]
+    rules = {str(point["compress"]) for definition in swept for point in definition.points()}
+    files = (ROOT / "conf" / "compress").glob("*.yaml")
+    assert rules == {path.stem for path in files if "error_feedback" in yaml.safe_load(path.read_text())}
+
+
 def test_downpour_fetches_when_it_pushes() -> None:
     definition = define([str(ROOT / "sweeps" / "studies" / f"{PAIRED}.yaml")])
     for point in definition.points():

@@ -158,13 +158,14 @@ class Record:
             seconds=max(self._date, *(each.seconds for each in reports)),
             model_sha256=sha256,
             reason=None,
-            predicted=Predicted(self._stated(), {}),
+            predicted=Predicted(self._stated(meter.trained_steps), {}),
         )
 
-    def _stated(self) -> float | None:
-        """Bytes that leave a worker in a step, by the sync mode's own account."""
-        cost = self._sync.cost(list(self._sync.parameters.values()), World(self._layout.replicas, self._per_epoch))
-        return sum(cost.worker.values()) if cost is not None and self._sync.states_cost else None
+    def _stated(self, steps: int) -> float | None:
+        """Bytes that leave a worker in one of so many steps, by the sync mode's own account."""
+        world = World(self._layout.replicas, self._per_epoch, steps=steps or None)
+        cost = self._sync.cost(list(self._sync.parameters.values()), world)
+        return None if cost.varies else sum(cost.worker.values())
 
     def _close(self) -> None:
         if self._mirror is not None:

@@ -153,11 +153,15 @@ def check_differences(compress: Compressor, what: str = "messages", instead: str
 
 
 def of_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> Traffic:
-    """Stated traffic of a worker for one sum of these vectors. Raises `LayoutError`."""
+    """Stated traffic of a worker for one sum of these vectors, the mean over as many as the run has steps.
+
+    Raises `LayoutError`.
+    """
     for vector in vectors:
         compress.check(vector)
     if not isinstance(compress, Summed):
-        return {"send": (world.replicas - 1) * sum(compress.nbytes(vector) for vector in vectors)}
+        sent = sum(compress.mean_nbytes(vector, world.steps) for vector in vectors)
+        return {"send": (world.replicas - 1) * sent}
     return added(*(collective.traffic(size, world) for vector in vectors for size in compress.of_total(vector)))
 
 
@@ -171,7 +175,7 @@ def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequenc
     if world.replicas == 1:
         return [f"{', '.join(named)}: one replica alone sends nothing"] if named else []
     sent, plain = (sum(of_sums(rule, Fabric(), vectors, world).values()) for rule in (compress, Dense()))
-    if sent < plain or isinstance(compress, Dense) or not compress.steady:
+    if sent < plain or isinstance(compress, Dense) or compress.varies(world.steps):
         return []
     why = f"messages go from everyone to everyone, and with {world.replicas} replicas must be shorter"
     if isinstance(compress, Summed):

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import State
+from ..base import State, World
 from ..state import recv_state
 from .buckets import views_of
 from .channel import Channel, held
-from .compress import Compressor, vector_of
+from .compress import Compressor, Vector, vector_of
 from .flat import flatten
 from .joining import Joining
 
@@ -175,12 +175,23 @@ class Pushing:
         return [self.accrued, *self._channel.buffers()]
 
 
-def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor) -> tuple[int, int]:
-    """Bytes of the messages of a push without their headers, and those that slots hold. Raises `LayoutError`."""
+def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor, world: World, every: int = 1) -> tuple[float, int]:
+    """Bytes a step of pushes, one in `every` steps with samples, without their headers, and those that slots hold.
+
+    Raises `LayoutError`.
+    """
     vectors = [vector_of(shard) for shard in shards]
     for vector in vectors:
         compress.check(vector)
-    return sum(compress.nbytes(vector) for vector in vectors), held(compress, vectors)
+    return sum(_pushed(vector, compress, world, every) for vector in vectors), held(compress, vectors)
+
+
+def _pushed(vector: Vector, compress: Compressor, world: World, every: int) -> float:
+    if world.steps is None:
+        return compress.mean_nbytes(vector, None) / every
+    counts = [(steps // every, replicas) for steps, replicas in world.steps_of(with_samples=True)]
+    sent = sum(pushes * compress.mean_nbytes(vector, pushes) * replicas for pushes, replicas in counts)
+    return sent / (world.steps * world.replicas)
 
 
 def _wait(works: Iterable[Work]) -> None:

@@ -47,10 +47,11 @@ from ...comm import Comm, PeerLostError
 from ..base import Batch, Cost, Measures, State, Sync, Trial, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, held
+from ..exchange.channel import Channel
 from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.pushing import stated
 from ..exchange.rank_order import RankOrderedSum
 from ..exchange.serving import Serving
 from ..exchange.start_alike import start_alike
@@ -89,7 +90,7 @@ class BackupWorkers(Sync):
         self.backups, self.compress, self.clip = backups, compress or Dense(), clip
         self.survives = backups > 0
         self.exact = self.compress.lossless and (clip is None or not clip.clips)
-        self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
+        self.entrywise = self.compress.entrywise
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -266,10 +267,14 @@ class BackupWorkers(Sync):
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         self._check(world.replicas)
         check_one_dtype(parameters, "backup_workers")
-        vector, size = vector_of(parameters), payload(parameters)
-        self.compress.check(vector)
+        size = payload(parameters)
+        pushed, kept = stated([parameters], self.compress, world)
+        varies = self.compress.varies(world.steps)
+        if self.backups and (world.busy or not self.compress.steady):
+            varies = varies or "sync.backups: which steps a worker leaves out, as it is late, is known once it is"
         return Cost(
-            worker={"send": self.compress.nbytes(vector) + HEADER},
+            worker={"send": pushed + HEADER},
             server={"send": world.replicas * (size + ANSWER)},
-            buffers=size + held(self.compress, [vector]),
+            buffers=size + kept,
+            varies=varies,
         )

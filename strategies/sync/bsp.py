@@ -121,7 +121,6 @@ class BSP(Sync):
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         check_adds_up(self.compress, self.collective)
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
-        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.exact = self.compress.lossless and self.joining.plain
         if not self.joining.plain:
@@ -287,7 +286,7 @@ class BSP(Sync):
                 "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
                 "aggregate=mean and attack=none"
             )
-        size, replicas = payload(parameters), world.replicas
+        size, replicas, varies = payload(parameters), world.replicas, self.compress.varies(world.steps)
         found = self.collective.traffic(4 * len(parameters), world) if self.find_unused else {}
         if self.shard == "none" or replicas == 1:
             buckets = self._vectors(parameters)
@@ -299,9 +298,12 @@ class BSP(Sync):
                 )
             own = (size + held(self.compress, buckets)) if replicas > 1 else 0
             if self.joining.streaming:
-                return Cost(worker=added(of_sums(self.compress, self.collective, buckets, world), found), buffers=own)
-            traffic = {"send": (replicas - 1) * self.compress.nbytes(buckets[0]), "all_gather": (replicas - 1) * SHARE}
-            return Cost(worker=added(traffic, found), buffers=own + replicas * size if replicas > 1 else 0)
+                summed = of_sums(self.compress, self.collective, buckets, world)
+                return Cost(worker=added(summed, found), buffers=own, varies=varies)
+            sent = self.compress.mean_nbytes(buckets[0], world.steps)
+            traffic = {"send": (replicas - 1) * sent, "all_gather": (replicas - 1) * SHARE}
+            own += replicas * size if replicas > 1 else 0
+            return Cost(worker=added(traffic, found), buffers=own, varies=varies)
         layout = self._layout(parameters, replicas)
         norm = Fabric().traffic(NORM, world) if self.clip is not None and self.clip.measures else {}
         return Cost(worker=added(layout.traffic(), found, norm), buffers=layout.buffers())

@@ -92,7 +92,6 @@ class Downpour(Sync):
         self.steps_on_workers = fetch > 1
         self.compress = compress or Dense()
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
-        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.joining.check_one_at_a_time()
         self.clip = clip
@@ -212,10 +211,12 @@ class Downpour(Sync):
         check_one_dtype(parameters, "asp")
         self.joining.check(world.replicas)
         shards, size = self._shards_of(parameters), payload(parameters)
-        pushed, kept = stated(shards, self.compress)
-        header = HEADER * len(shards)
+        pushed, kept = stated(shards, self.compress, world, self.n_push)
+        pushes = world.often(self.n_push, with_samples=True)
+        fetches = world.often(self.n_fetch, first=1, with_samples=True)
         return Cost(
-            worker={"send": (pushed + header) / self.n_push + header / self.n_fetch},
-            server={"send": world.replicas * size / self.n_fetch / self.servers},
+            worker={"send": pushed + HEADER * len(shards) * (pushes + fetches)},
+            server={"send": world.replicas * size * fetches / self.servers},
             buffers=size + kept,
+            varies=self.compress.varies(world.steps),
         )

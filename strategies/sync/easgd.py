@@ -65,7 +65,7 @@ class EASGD(Sync):
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
-        self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
+        self.entrywise = self.compress.entrywise
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)
@@ -128,4 +128,8 @@ class EASGD(Sync):
         vectors = [vector_of(parameters)]
         traffic = of_sums(self.compress, self.collective, vectors, world)
         kept = held(self.compress, vectors) if world.replicas > 1 else 0
-        return Cost(worker=times(1 / self.period, traffic), buffers=3 * payload(parameters) + kept)
+        return Cost(
+            worker=times(world.often(self.period), traffic),
+            buffers=3 * payload(parameters) + kept,
+            varies=self.compress.varies(world.steps),
+        )

@@ -169,7 +169,7 @@ class AsyncEASGD(Sync):
         check_one_dtype(parameters, "easgd")
         size = payload(parameters)
         return Cost(
-            worker={"send": (size + REQUEST) / self.period},
-            server={"send": world.replicas * size / self.period},
+            worker={"send": (size + REQUEST) * world.often(self.period)},
+            server={"send": world.replicas * size * world.often(self.period)},
             buffers=2 * size,
         )

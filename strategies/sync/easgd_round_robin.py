@@ -128,5 +128,5 @@ class RoundRobinEASGD(Sync):
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "easgd")
         size = payload(parameters)
-        sent = size / (world.replicas * self.period) if world.replicas > 1 else 0
+        sent = size / world.replicas * world.often(self.period) if world.replicas > 1 else 0
         return Cost(worker={"send": sent}, buffers=2 * size)

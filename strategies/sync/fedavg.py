@@ -116,7 +116,6 @@ class FedAvg(Sync):
             )
         self.compress = compress or Dense()
         check_differences(self.compress)
-        self.states_cost = self.compress.steady
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -330,19 +329,24 @@ class FedAvg(Sync):
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost | None:
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "fedavg")
         self.joining.check(world.replicas)
-        if world.steps_per_epoch is None:
-            return None
-        size, length = payload(parameters), self.epochs * world.steps_per_epoch
-        vector = vector_of(parameters)
+        size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
         began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
+        own = size + began + held(self.compress, [vector])
+        if world.steps_per_epoch is None:
+            return Cost(
+                buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
+            )
+        length = self.epochs * world.steps_per_epoch
+        joined, delivered = world.often(length, first=1), world.often(length)
         return Cost(
-            worker={"send": (self.compress.nbytes(vector) + 2 * HEADER) / length},
-            server={"send": world.replicas * size / length},
-            buffers=size + began + held(self.compress, [vector]),
+            worker={"send": HEADER * joined + (self.compress.nbytes(vector) + HEADER) * delivered},
+            server={"send": world.replicas * size * joined},
+            buffers=own,
+            varies=self.compress.varies(None),
         )
 
 

@@ -86,7 +86,7 @@ class Gossip(Sync):
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
         self.compress, self.clip = compress or Dense(), clip
         check_differences(self.compress)
-        self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
+        self.entrywise = self.compress.entrywise
         if not isinstance(self.compress, Dense) and topology not in STAYS:
             raise LayoutError(
                 f"sync.topology={topology}: neighbours change from round to round, and with compress a worker must "
@@ -193,7 +193,9 @@ class Gossip(Sync):
         if not isinstance(self.compress, Dense) and replicas > 1:
             others = len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
             known = (1 + others) * size + self.compress.remembered(vector)
+        sent = out_degree(self.topology, replicas) * self.compress.nbytes(vector)
         return Cost(
-            worker={"send": out_degree(self.topology, replicas) * self.compress.nbytes(vector) / self.period},
+            worker={"send": sent * world.often(self.period)},
             buffers=2 * size + known if replicas > 1 else 0,
+            varies=self.compress.varies(None),
         )

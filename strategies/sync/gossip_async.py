@@ -228,4 +228,4 @@ class AsyncGossip(Sync):
         size = payload(parameters)
         if world.replicas == 1:
             return Cost()
-        return Cost(worker={"send": (size + HEADER) / self.period}, buffers=2 * size)
+        return Cost(worker={"send": (size + HEADER) * world.often(self.period)}, buffers=2 * size)

@@ -34,7 +34,7 @@ for bit, unless there is an outer optimizer.
 
 Cost per step, S bytes of weights, K replicas, a names of averaged state: the collective's for sums of S (1 + a) bytes,
 divided by H; with `compress` the weights' share of it is what exchange/channel.py states. Before the switch it is
-BSP's; as the steps after it are not known beforehand, there is no stated cost with one.
+BSP's, and what is stated is the mean over the steps of the run.
 
 Use `local_sgd` where the network is slow and a small loss of accuracy a step may be made good by more steps;
 `post_local_sgd` where large batches generalise badly and the first steps still need every average; `diloco` where
@@ -101,7 +101,6 @@ class LocalSGD(Sync):
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
         self.serial_alone = outer_lr is None  # the outer optimizer steps on a lone replica, too
-        self.states_cost = switch_step == 0 and self.compress.steady
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -260,7 +259,6 @@ class LocalSGD(Sync):
         return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        """Bytes are those after the switch; how many steps come before it is the run's (`states_cost`)."""
         check_one_dtype(parameters, "local_sgd")
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
@@ -269,6 +267,15 @@ class LocalSGD(Sync):
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
             own += (0 if isinstance(self.compress, Dense) else size) + held(self.compress, vectors)
+        traffic = times(world.often(self.period, self.switch_step + self.period), traffic)
+        varies = self.compress.varies(world.steps)
         if self.switch_step > 0:
-            own += BSP(collective=self.collective).cost(parameters, world).buffers
-        return Cost(worker=times(1 / self.period, traffic), buffers=own)
+            before = BSP(collective=self.collective).cost(parameters, world)
+            own += before.buffers
+            if world.steps is None:
+                varies = (
+                    f"sync.switch_step={self.switch_step}: how many steps follow it is known once the data are dealt"
+                )
+            else:
+                traffic = added(times(min(self.switch_step / world.steps, 1.0), before.worker), traffic)
+        return Cost(worker=traffic, buffers=own, varies=varies)

@@ -157,6 +157,6 @@ class NoLoCo(Sync):
         check_one_dtype(parameters, "noloco")
         size, replicas = payload(parameters), world.replicas
         return Cost(
-            worker={"send": out_degree("matching", replicas) * size / self.period},
+            worker={"send": out_degree("matching", replicas) * size * world.often(self.period)},
             buffers=(4 if replicas > 1 else 2) * size,
         )

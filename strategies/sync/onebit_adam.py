@@ -20,7 +20,7 @@ is left alone, and no m is taken to be larger than `most` sqrt(v): Adam's own st
 Replicas stay bit-identical; what a replica has left out is its own. One replica alone sends nothing, and is Adam.
 
 Cost per step among K replicas, for S bytes of n entries: the collective's for a sum of S in the warm-up, then send
-(K-1) m, m = n / 8 bytes and four for each parameter. As the number of steps is not known beforehand, no cost is stated.
+(K-1) m, m = n / 8 bytes and four for each parameter; what is stated is the mean over the steps of the run.
 Buffers: BSP's buckets, S; m_i and e_i, S each.
 
 Use it with optimizer=adam on slow networks, where the variance settles after a warm-up and a run goes on for long
@@ -41,6 +41,7 @@ from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, held
 from ..exchange.collectives import Collective, Fabric
+from ..exchange.collectives.base import added, times
 from ..exchange.compress import EFSignSGD, vector_of
 from ..exchange.flat import check_one_dtype
 from .bsp import BSP
@@ -51,7 +52,6 @@ class OneBitAdam(Sync):
 
     exact = False
     state_agrees = False
-    states_cost = False
     entrywise = False
     trial = Trial(optimizer={"optimizer": "adam", "optimizer.lr": 0.005})
 
@@ -159,8 +159,16 @@ class OneBitAdam(Sync):
         if world.replicas == 1:
             return Cost()
         size, vector = payload(parameters), vector_of(parameters)
-        traffic = {"send": (world.replicas - 1) * self._rule.nbytes(vector)}
-        return Cost(worker=traffic, buffers=2 * size + held(self._rule, [vector]))
+        own = 2 * size + held(self._rule, [vector])
+        if world.steps is None:
+            return Cost(
+                buffers=own,
+                varies=f"sync.warmup={self.warmup}: how many steps come after it is known once the data are dealt",
+            )
+        warm = min(self.warmup / world.steps, 1.0)
+        adam = BSP(collective=self.collective).cost(parameters, world).worker
+        signs = {"send": (world.replicas - 1) * self._rule.nbytes(vector)}
+        return Cost(worker=added(times(warm, adam), times(1 - warm, signs)), buffers=own)
 
 
 def _decay(x: Tensor, options: dict[str, Any]) -> None:

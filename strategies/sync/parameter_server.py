@@ -49,7 +49,7 @@ from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.channel import check_differences
 from ..exchange.clip import Clip
-from ..exchange.compress import Compressor, Dense
+from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
 from ..exchange.pushing import HEADER, Pushing, Request, stated
@@ -87,7 +87,6 @@ class ParameterServer(Sync):
                     "sync.compress_answers=true: there is no compression; choose compress=bf16, or another"
                 )
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
-        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.joining.check_pieces(servers)
         self.max_parts = None if self.joining.aggregate.coordinatewise else 1
@@ -195,10 +194,14 @@ class ParameterServer(Sync):
         check_one_dtype(parameters, "parameter_server")
         self.joining.check(world.replicas)
         size = payload(parameters)
-        pushed, kept = stated(shards_of(parameters, self.servers), self.compress)
-        answer = pushed if self.compress_answers else size
+        shards = shards_of(parameters, self.servers)
+        pushed, kept = stated(shards, self.compress, world)
+        answer = size
+        if self.compress_answers:  # also to a worker that had no samples
+            answer = sum(self.compress.mean_nbytes(vector_of(shard), world.steps) for shard in shards)
         return Cost(
             worker={"send": pushed + HEADER * self.servers},
             server={"send": world.replicas * answer / self.servers},
             buffers=size + kept,
+            varies=self.compress.varies(world.steps),
         )

@@ -144,6 +144,6 @@ class PushSum(Sync):
         check_one_dtype(parameters, "push_sum")
         size, replicas = payload(parameters), world.replicas
         return Cost(
-            worker={"send": out_degree(self.topology, replicas) * (size + WEIGHT) / self.period},
+            worker={"send": out_degree(self.topology, replicas) * (size + WEIGHT) * world.often(self.period)},
             buffers=2 * size if replicas > 1 else 0,
         )

@@ -120,7 +120,7 @@ class Sparta(Sync):
         check_one_dtype(parameters, "sparta")
         size = self._count(sum(tensor.numel() for tensor in parameters)) * parameters[0].element_size()
         traffic = self.collective.traffic(size, world)
-        return Cost(worker=times(1 / self.period, traffic), buffers=size if world.replicas > 1 else 0)
+        return Cost(worker=times(world.often(self.period), traffic), buffers=size if world.replicas > 1 else 0)
 
 
 def drawn(n: int, k: int, seed: int, round: int) -> Tensor:

@@ -104,7 +104,6 @@ class SSP(Sync):
         self.takes_share, self.servers = rate == "share", servers
         self.compress = compress or Dense()
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
-        self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         if self.bound > 0:
             self.joining.check_one_at_a_time()
@@ -240,9 +239,12 @@ class SSP(Sync):
         check_one_dtype(parameters, "ssp")
         self.joining.check(world.replicas)
         size = payload(parameters)
-        pushed, kept = stated(shards_of(parameters, self.servers), self.compress)
+        pushed, kept = stated(shards_of(parameters, self.servers), self.compress, world)
+        fetches = world.often(1, with_samples=True)  # who has no samples fetches nothing
+        told = 1 if self.bound < inf else fetches  # but says so where others may wait for it
         return Cost(
-            worker={"send": pushed + 2 * HEADER * self.servers},
-            server={"send": world.replicas * size / self.servers},
+            worker={"send": pushed + (fetches + told) * HEADER * self.servers},
+            server={"send": world.replicas * size * fetches / self.servers},
             buffers=size + kept,
+            varies=self.compress.varies(world.steps),
         )

@@ -51,7 +51,7 @@ from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
 from ..exchange.clip import Clip
 from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import times
+from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense, Vector, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.outer import nesterov
@@ -105,7 +105,7 @@ class StreamingDiLoCo(Sync):
         None for none. Raises `LayoutError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.entrywise, self.states_cost = self.compress.entrywise, self.compress.steady
+        self.entrywise = self.compress.entrywise
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
         if fragments > period:
@@ -132,7 +132,7 @@ class StreamingDiLoCo(Sync):
         start_alike(parameters, comm)
         self._common, self._momentum = self._weights.clone(), torch.zeros_like(self._weights)
         self._ways = torch.zeros_like(self._weights)
-        vectors = {str(p): vector_of(params[i] for i in indices) for p, indices in enumerate(cut) if indices}
+        vectors = {str(p): vector for p, vector in self._vectors(params).items()}
         self._channel = Channel(self.compress if comm.size > 1 else Dense(), comm, vectors, self.collective)
         sizes = [vector.n for vector in vectors.values()]
         pieces = [x.split(sizes) for x in (self._weights, self._common, self._momentum, self._ways)]
@@ -250,12 +250,14 @@ class StreamingDiLoCo(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._common, self._momentum, self._ways, *self._channel.buffers()]
 
-    def _vectors(self, parameters: Sequence[Tensor]) -> list[Vector]:
-        return [vector_of(parameters[i] for i in indices) for indices in self._cut(parameters) if indices]
+    def _vectors(self, parameters: Sequence[Tensor]) -> dict[int, Vector]:
+        """Of each fragment that has anything."""
+        cut = enumerate(self._cut(parameters))
+        return {p: vector_of(parameters[i] for i in indices) for p, indices in cut if indices}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         vectors = self._vectors(parameters)
-        notes = notes_on_sums(self.compress, self.collective, vectors, world)
+        notes = notes_on_sums(self.compress, self.collective, [*vectors.values()], world)
         if (empty := self.fragments - len(vectors)) > 0:
             notes.append(f"sync.fragments={self.fragments}: with {len(vectors)} layers {empty} of them are empty")
         return notes
@@ -263,9 +265,19 @@ class StreamingDiLoCo(Sync):
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "streaming_diloco")
         vectors = self._vectors(parameters)
-        traffic = of_sums(self.compress, self.collective, vectors, world)
-        own = held(self.compress, vectors) if world.replicas > 1 else 0
-        return Cost(worker=times(1 / self.period, traffic), buffers=3 * payload(parameters) + own)
+        traffic = [
+            times(
+                world.often(self.period, first_step(p, self.fragments, self.period)),
+                of_sums(self.compress, self.collective, [vector], world),
+            )
+            for p, vector in vectors.items()
+        ]
+        own = held(self.compress, vectors.values()) if world.replicas > 1 else 0
+        return Cost(
+            worker=added(*traffic),
+            buffers=3 * payload(parameters) + own,
+            varies=self.compress.varies(world.steps),
+        )
 
 
 def first_step(p: int, fragments: int, period: int) -> int:

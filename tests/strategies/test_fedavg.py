@@ -537,14 +537,14 @@ def test_stated_cost_is_what_a_trained_step_sends(fabric, federation):
     cost = FedAvg(federation.fraction, federation.epochs).cost(
         parameters, World(len(clients), federation.partition.steps_per_epoch)
     )
-    assert cost is not None
     trained = sum(len(client["trained"]) for client in clients)
     assert cost.worker["send"] * trained == pytest.approx(sum(c["ledger"].get("send", 0) for c in clients))
     assert cost.server["send"] * trained / len(clients) == pytest.approx(server["ledger"]["send"])
 
 
 def test_the_cost_is_not_known_before_the_steps_of_an_epoch_are():
-    assert FedAvg().cost(list(mlp().parameters()), World(2)) is None
+    unknown, known = (FedAvg().cost(list(mlp().parameters()), World(2, length)) for length in (None, 5))
+    assert "sync.epochs" in unknown.varies and not known.varies and unknown.buffers == known.buffers > 0
 
 
 def test_several_dtypes_are_refused():

@@ -327,7 +327,6 @@ def test_stated_cost_is_what_a_step_sends_and_holds(fabric, replicas, knobs, per
     """Bytes = BSP's / H for the weights, and as many for each name of averaged state."""
     knobs, steps = replace(knobs, period=period), 12
     cost = knobs.sync().cost(list(mlp().parameters()), World(replicas))
-    assert cost is not None
     bsp = 2 * (replicas - 1) / replicas * FLOAT * ENTRIES
     assert cost.worker == {"all_reduce": pytest.approx(bsp * (1 + len(knobs.average_state)) / period)}
     assert cost.server == {}
@@ -340,11 +339,17 @@ def test_stated_cost_is_what_a_step_sends_and_holds(fabric, replicas, knobs, per
 def test_before_the_switch_a_step_sends_what_bsp_does(fabric):
     """s steps of BSP and n - s of local SGD send s + (n - s) / H times as much as one step of BSP."""
     sync = LocalSGD(period=4, switch_step=6)
-    buffers = sync.cost(list(mlp().parameters()), World(2, 1)).buffers
-    assert not sync.states_cost and buffers > 0
+    cost = sync.cost(list(mlp().parameters()), World(2, 1, steps=14))
+    assert not cost.varies and cost.worker["all_reduce"] * 14 == pytest.approx(FLOAT * ENTRIES * (6 + 8 // 4))
     for result in fabric(2, live, Life(sync, Case([[2, 2]] * 14, model=mlp))):
         assert result["ledger"] == {"all_reduce": FLOAT * ENTRIES * (6 + 8 // 4)}
-        assert result["buffers"] == buffers
+        assert result["buffers"] == cost.buffers
+
+
+def test_how_much_a_switch_saves_is_said_only_where_the_steps_are_known():
+    unknown, short = (LocalSGD(switch_step=6).cost(list(mlp().parameters()), World(2, steps=n)) for n in (None, 5))
+    assert unknown.varies.startswith("sync.switch_step=6: ") and unknown.buffers == short.buffers > 0
+    assert short.worker == {"all_reduce": FLOAT * ENTRIES}  # BSP's
 
 
 # -- what it refuses

@@ -140,13 +140,20 @@ def test_it_goes_on_where_it_was_saved_bit_for_bit(fabric):
         assert identical(a["weights"], b["weights"])
 
 
-def test_bytes_after_the_warm_up_are_those_that_it_states(fabric):
-    parameters = list(CASE.model().parameters())
-    [stated] = [OneBitAdam(3).cost(parameters, World(2)).worker["send"]]
-    results = fabric(2, live, Life(OneBitAdam(3), CASE))
+def test_bytes_in_the_warm_up_and_after_it_are_those_that_it_states(fabric):
+    parameters, steps = list(CASE.model().parameters()), len(SIZES)
+    stated = OneBitAdam(3).cost(parameters, World(2, steps=steps)).worker
     entries = sum(x.numel() for x in parameters)
-    assert stated == -(-entries // 8) + 8 * len(parameters)  # float64 has scales of eight bytes
-    assert all(result["ledger"]["send"] == stated * (len(SIZES) - 3) for result in results)
+    signs = -(-entries // 8) + 8 * len(parameters)  # float64 has scales of eight bytes
+    for result in fabric(2, live, Life(OneBitAdam(3), CASE)):
+        assert result["ledger"] == {"all_reduce": 3 * 8 * entries, "send": signs * (steps - 3)}
+        assert {kind: sent * steps for kind, sent in stated.items()} == pytest.approx(result["ledger"])
+
+
+def test_bytes_are_not_stated_before_the_steps_are_known():
+    unknown, known = (OneBitAdam(3).cost(list(CASE.model().parameters()), World(2, steps=n)) for n in (None, 2))
+    assert unknown.varies.startswith("sync.warmup=3: ") and unknown.buffers == known.buffers > 0
+    assert known.worker["send"] == 0
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,15 @@ def test_the_share_falls_in_four_stages_of_the_warm_up():
         rule.decode(torch.zeros(lengths[0] + 8, dtype=torch.uint8), flat_vector(x))
 
 
+def test_the_mean_of_its_messages_is_stated_for_any_number_of_them():
+    rule, vector = DGC(0.001, warmup=8), flat_vector(x := drawn(100_000, torch.float32))
+    lengths = [rule.encode(x, slot_of(x, count=t)).nbytes for t in range(12)]
+    for messages in range(1, 13):
+        assert not rule.varies(messages)
+        assert rule.mean_nbytes(vector, messages) * messages == pytest.approx(sum(lengths[:messages]), rel=1e-14)
+    assert rule.varies(None) and rule.mean_nbytes(vector, None) == lengths[-1]
+
+
 @pytest.mark.parametrize("rule", [DGC(), DeMo()], ids=["dgc", "demo"])
 def test_an_optimizer_with_a_momentum_of_its_own_is_refused(rule):
     weights = [nn.Parameter(torch.zeros(2))]

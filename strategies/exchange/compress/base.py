@@ -121,6 +121,14 @@ class Compressor(ABC):
     def nbytes(self, vector: Vector) -> int:
         """Bytes of a message; where messages vary, the most that one can have."""
 
+    def mean_nbytes(self, vector: Vector, messages: int | None) -> float:
+        """Bytes of a message, the mean over the first so many of a run; None: of those that come in the long run."""
+        return self.nbytes(vector)
+
+    def varies(self, messages: int | None) -> str:
+        """Why nobody can say beforehand how many bytes so many messages have; "" where `mean_nbytes` says it."""
+        return ""
+
     def held(self, vector: Vector) -> int:
         """Stated bytes that a slot holds once it is used."""
         return self.remembered(vector) + (0 if self.feedback is None else self.feedback.held(vector.nbytes))

@@ -46,5 +46,11 @@ class Threshold(Compressor):
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         return read_pairs(message, vector)
 
+    def varies(self, messages: int | None) -> str:
+        return (
+            f"compress: only entries that reach compress.tau={self.tau} travel, and how many do depends on what is "
+            "learnt"
+        )
+
     def nbytes(self, vector: Vector) -> int:
         return pair_bytes(vector.n, vector)
