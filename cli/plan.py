@@ -196,6 +196,7 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str])
         *(["\n".join(drawn_mesh(plan))] if is_shown(plan) else []),
         f"predicted: {_sent(plan)} sent for each worker and step{shared}{_before(plan)}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
+        *([told] if (told := _accumulated(plan)) else []),
         *([f"rate: {_rate(plan)}"] if plan.rate else []),
         *(["\n".join(step)] if step else []),
         *(["\n".join(drawn(_schedule_of(plan), timetable))] if timetable is not None else []),
@@ -209,6 +210,12 @@ def _sent(plan: "Plan") -> str:
 
     sent = plan.bytes_per_step()
     return human_bytes(sent) if sent is not None else "bytes that cannot be stated beforehand"
+
+
+def _accumulated(plan: "Plan") -> str:
+    from ..engine.accumulating import in_words
+
+    return in_words(plan.experiment)
 
 
 def _rate(plan: "Plan") -> str:
