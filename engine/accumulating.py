@@ -31,7 +31,7 @@ def of(experiment: Experiment, strategy: Strategy) -> tuple[Choice, Accumulation
     knob = strategy.own_micro_batches
     if not knob:
         return chosen, Accumulation(k)
-    if strategy.accumulated is None:
+    if strategy.accumulated == 0:
         raise ConfigError(
             f"accumulate={k}: strategy={chosen.name} cuts a batch into micro-batches itself, and works on several at "
             f"once; choose strategy.{knob}={k} in its place, or strategy=data_parallel"

@@ -128,6 +128,8 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
     match strategy.name:
         case "single" | "data_parallel" | "torch_ddp" | "tensor" | "torch_tensor":
             pass
+        case "torch_fsdp" if knobs["shard_over"] is None and experiment.accumulate > 1:
+            raise NotPredicted(f"accumulate={experiment.accumulate}: torch_fsdp sums in one pass, cost/ in each")
         case "torch_fsdp" if knobs["shard_over"] is None:
             zero = 3
         case "zero":

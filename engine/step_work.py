@@ -39,6 +39,8 @@ def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
     traced: list[list[Traced]] = [[] for _ in parts.modules]
     with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device):
         for size, count in Counter(sizes).items():
+            for module in parts.modules:
+                module.zero_grad()  # to add to them is counted below
             rehearsed = strategy.rehearse(parts.modules, inputs[:size], targets[:size], loss, device)
             for known, passes in zip(traced, rehearsed, strict=True):
                 known += count * [trace(each.forward) for each in passes]

@@ -126,7 +126,7 @@ class Strategy(ABC):
     own_micro_batches: str = (
         ""  # the knob with which it cuts a batch into micro-batches by itself; "" where it does not
     )
-    accumulated: int | None = None  # of these, where each has its backward pass before the next; None where not
+    accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
     whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
     across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for

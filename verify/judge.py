@@ -68,7 +68,7 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
     """Why a run with these parts need not be serial training; "" where it must."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
     alone = replicas == 1
-    accumulated = max(parts.accumulation.micro_batches, strategy.accumulated or 1)
+    accumulated = max(parts.accumulation.micro_batches, strategy.accumulated)
     pieces = accumulated * len(strategy.micro_sizes(batch_size))
     if reference.draws and not (alone and pieces == 1 and strategy.bitwise):
         return "the model draws random numbers (dropout), and each worker and micro-batch its own"
