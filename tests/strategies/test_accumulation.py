@@ -41,6 +41,8 @@ from paceline.strategies.offload import Offload
 from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
 from paceline.strategies.tensor import TensorParallel
+from paceline.strategies.torch_ddp import TorchDDP
+from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.strategies.zero import Zero
 from paceline.tasks.base import DataSpec
 from paceline.tasks.losses.base import mean_cross_entropy
@@ -187,6 +189,11 @@ WAYS = {
     "offload": Way(Offload, {"prefetch": 0}),
 }
 FAST = "two replicas", "gradients shared out", "vocabulary"
+OF_TORCH = {
+    "ddp": Way(TorchDDP),
+    "ddp with branches": Way(TorchDDP, {"find_unused": True}, case=BRANCHES),
+    "fsdp": Way(TorchFSDP),
+}
 
 
 def trained(way: Way, accumulate: int, fabric: str = "virtual") -> tuple[Case, Plan, list[dict[str, Any]]]:
@@ -205,9 +212,9 @@ def test_it_trains_as_one_worker_on_whole_batches_does(way: str, k: int) -> None
 
 @pytest.mark.dist
 @slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *OF_TORCH])
 def test_so_it_does_on_processes(way: str, fork_server: None) -> None:
-    case, plan, results = trained(WAYS[way], 3, "process")
+    case, plan, results = trained((WAYS | OF_TORCH)[way], 3, "process")
     assert distance(results[plan.strategy.loss_part]["whole"], serial(case)) < ROUNDING
 
 
@@ -334,6 +341,7 @@ RUN = ["tracking=none", "checkpoint.every=0", "data.limit=70", "epochs=2"]
 MLP = [*RUN, "model.hidden=[16,12]", "batch_size=12"]
 GPT = [*RUN, "model=gpt", "data=text", "model.n_layer=2", "model.n_head=2", "model.width=16", "batch_size=6"]
 GPT += ["steps=4", "model.dropout=0"]
+FULL = "steps=2"  # what goes on within a replica is stated of a full batch
 CNN = [*RUN, "model=cnn", "model.hidden=[9,7]", "batch_size=12"]
 
 
@@ -358,9 +366,9 @@ def own_directory(tmp_path, monkeypatch) -> None:
             pytest.param(how, away, marks=slow)
             for how, away in [
                 ([*MLP, "hardware=virtual", "strategy=single"], 1e-6),
-                ([*MLP, "hardware=virtual", "hardware.workers=4", "strategy=tensor"], 1e-6),
+                ([*MLP, "hardware=virtual", "hardware.workers=4", "strategy=tensor", FULL], 1e-6),
                 ([*GPT, "hardware=virtual", "hardware.workers=4", "strategy=tensor"], 1e-5),
-                ([*CNN, "hardware=virtual", "hardware.workers=4", "strategy=domain"], 1e-5),
+                ([*CNN, "hardware=virtual", "hardware.workers=4", "strategy=domain", FULL], 1e-5),
                 ([*MLP, "hardware=virtual", "hardware.workers=2", "strategy=offload"], 1e-6),
                 ([*MLP, "hardware.workers=2"], 1e-6),
                 ([*MLP, "hardware.workers=3", "sync.shard=gradients"], 1e-6),
@@ -370,7 +378,7 @@ def own_directory(tmp_path, monkeypatch) -> None:
                 ([*GPT, "hardware.workers=2", "strategy=torch_fsdp"], 1e-5),
                 ([*GPT, "hardware.workers=3", "strategy=torch_fsdp", "strategy.reshard=false"], 1e-5),
                 ([*MLP, "hardware.workers=4", "strategy=torch_fsdp", "strategy.shard_over=2"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=torch_tensor"], 1e-6),
+                ([*MLP, "hardware.workers=2", "strategy=torch_tensor", FULL], 1e-6),
                 ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=0"], 1e-6),
                 ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=1"], 1e-6),
                 ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=2"], 1e-6),
