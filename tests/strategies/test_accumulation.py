@@ -356,38 +356,7 @@ def own_directory(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.dist
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("how", "away"),
-    [
-        ([*MLP, "hardware=virtual", "hardware.workers=2"], 1e-6),
-        *(
-            pytest.param(how, away, marks=slow)
-            for how, away in [
-                ([*MLP, "hardware=virtual", "strategy=single"], 1e-6),
-                ([*MLP, "hardware=virtual", "hardware.workers=4", "strategy=tensor", FULL], 1e-6),
-                ([*GPT, "hardware=virtual", "hardware.workers=4", "strategy=tensor"], 1e-5),
-                ([*CNN, "hardware=virtual", "hardware.workers=4", "strategy=domain", FULL], 1e-5),
-                ([*MLP, "hardware=virtual", "hardware.workers=2", "strategy=offload"], 1e-6),
-                ([*MLP, "hardware.workers=2"], 1e-6),
-                ([*MLP, "hardware.workers=3", "sync.shard=gradients"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=torch_ddp"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=torch_zero_optimizer"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=torch_fsdp"], 1e-6),
-                ([*GPT, "hardware.workers=2", "strategy=torch_fsdp"], 1e-5),
-                ([*GPT, "hardware.workers=3", "strategy=torch_fsdp", "strategy.reshard=false"], 1e-5),
-                ([*MLP, "hardware.workers=4", "strategy=torch_fsdp", "strategy.shard_over=2"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=torch_tensor", FULL], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=0"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=1"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=2"], 1e-6),
-                ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=3"], 1e-6),
-            ]
-        ),
-    ],
-)
-def test_a_run_equals_one_on_whole_batches_and_sends_and_holds_what_was_planned(how, away, fork_server) -> None:
+def check_run(how: list[str], away: float) -> None:
     """The last batch of an epoch is smaller, and no multiple of the micro-batches."""
     whole, its = outcome(how)
     cut, summary = outcome([*how, "accumulate=3"])
@@ -399,6 +368,40 @@ def test_a_run_equals_one_on_whole_batches_and_sends_and_holds_what_was_planned(
         tolerance = 0.15 if kind.endswith("activations") else 0.05
         assert summary["memory"][kind] == pytest.approx(size, rel=tolerance), kind
     assert summary["effective_batch"] == its["effective_batch"] and summary["steps"] == its["steps"]
+
+
+def test_a_run_equals_one_on_whole_batches_and_sends_and_holds_what_was_planned() -> None:
+    check_run([*MLP, "hardware=virtual", "hardware.workers=2"], 1e-6)
+
+
+@pytest.mark.dist
+@slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("how", "away"),
+    [
+        ([*MLP, "hardware=virtual", "strategy=single"], 1e-6),
+        ([*MLP, "hardware=virtual", "hardware.workers=4", "strategy=tensor", FULL], 1e-6),
+        ([*GPT, "hardware=virtual", "hardware.workers=4", "strategy=tensor"], 1e-5),
+        ([*CNN, "hardware=virtual", "hardware.workers=4", "strategy=domain", FULL], 1e-5),
+        ([*MLP, "hardware=virtual", "hardware.workers=2", "strategy=offload"], 1e-6),
+        ([*MLP, "hardware.workers=2"], 1e-6),
+        ([*MLP, "hardware.workers=3", "sync.shard=gradients"], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=torch_ddp"], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=torch_zero_optimizer"], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=torch_fsdp"], 1e-6),
+        ([*GPT, "hardware.workers=2", "strategy=torch_fsdp"], 1e-5),
+        ([*GPT, "hardware.workers=3", "strategy=torch_fsdp", "strategy.reshard=false"], 1e-5),
+        ([*MLP, "hardware.workers=4", "strategy=torch_fsdp", "strategy.shard_over=2"], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=torch_tensor", FULL], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=0"], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=1"], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=2"], 1e-6),
+        ([*MLP, "hardware.workers=2", "strategy=zero", "strategy.stage=3"], 1e-6),
+    ],
+)
+def test_so_do_runs_of_each_strategy(how: list[str], away: float, fork_server: None) -> None:
+    check_run(how, away)
 
 
 @pytest.mark.dist
