@@ -185,6 +185,8 @@ class Strategy(ABC):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Accumulate the gradient of the batch's mean loss; returns that loss at `loss_part`, None elsewhere.
 
+        With `accumulate` it is called for each micro-batch of a step, and `loss` has its weight in it.
+
         An empty batch leaves every gradient None and returns None.
         """
 
