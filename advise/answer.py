@@ -77,6 +77,8 @@ def closed_form(question: Question) -> Ground:
     """Raises `NotPredicted` where times are not those of a GPT on accelerators that are described."""
     if question.given.get("sync", "bsp") != "bsp" or question.experiment.choice("compress").name != "none":
         raise NotPredicted("sync and compress are typed, and closed forms know sync=bsp with compress=none")
+    if question.experiment.accumulate > 1:
+        raise NotPredicted("accumulate is typed, and closed forms choose micro-batches themselves")
     usual = instead(list(question.overrides), {"strategy": "data_parallel", "sync": "bsp"})
     plan = prepare([*usual, "batch_size=1"], question.config_dir, question.allowed).plan()
     return ground(question, plan)

@@ -138,8 +138,10 @@ def _title(fit: "Fit") -> str:
     assert plan is not None
     experiment = plan.experiment
     parameters = _entries(sum(part.own for part in plan.parts))
+    batch = f"batch_size={experiment.batch_size}"
+    batch += f", accumulate={experiment.accumulate}" if experiment.accumulate > 1 else ""
     return (
-        f"strategies for model={experiment.model.name} ({parameters} parameters), batch_size={experiment.batch_size}, "
+        f"strategies for model={experiment.model.name} ({parameters} parameters), {batch}, "
         f"optimizer={experiment.optimizer.name}, sync={experiment.sync.name}, {_count(plan.layout.workers, 'worker')}; "
         "what the largest worker needs at its peak:"
     )

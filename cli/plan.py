@@ -201,6 +201,7 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str])
         *(["\n".join(drawn_mesh(plan))] if is_shown(plan) else []),
         f"predicted: {_sent(plan)} sent for each worker and step{shared}{_before(plan)}, "
         f"{human_bytes(largest)} held by the largest worker, the process itself aside",
+        *([told] if (told := _accumulated(plan)) else []),
         *([f"rate: {_rate(plan)}"] if plan.rate else []),
         *(["\n".join(step)] if step else []),
         *(["\n".join(drawn(_schedule_of(plan), timetable))] if timetable is not None else []),
@@ -214,6 +215,12 @@ def _sent(plan: "Plan") -> str:
 
     sent = plan.bytes_per_step()
     return human_bytes(sent) if sent is not None else f"bytes that cannot be stated beforehand ({plan.varies})"
+
+
+def _accumulated(plan: "Plan") -> str:
+    from ..engine.accumulating import in_words
+
+    return in_words(plan.experiment)
 
 
 def _rate(plan: "Plan") -> str:

@@ -40,6 +40,7 @@ class Work:
     moved: Kernels = ()  # copies of gradients into what is sent, and out of it
     every: int = 1  # steps from one time that these are moved to the next
     hooked: int = 0  # parameters whose gradients are handed on as backward makes them
+    accumulated: int = 1  # micro-batches, one after another: what is sent goes beside the last one's backward pass
 
     @property
     def flops(self) -> float:
@@ -114,7 +115,7 @@ def seconds(
     if between or work.hooked:
         idle = placed.workers * placed.threads < calibration.cores
         sent = exchanged(between, calibration)
-        if idle:  # buckets travel during the backward pass, which is two thirds of all
-            sent = max(sent - 2 / 3 * parts["compute"], 0.1 * sent)
+        if idle:  # buckets travel during the last backward pass, which is two thirds of its micro-batch's
+            sent = max(sent - 2 / 3 * parts["compute"] / work.accumulated, 0.1 * sent)
         parts["communication"] = sent + turns * handed_on(work, rates)
     return parts

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
+from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
 from ..strategies.exchange.compress import Compressor
 from ..strategies.schedules import Schedule
@@ -18,7 +19,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import calling, given, rates
+from . import accumulating, calling, given, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -50,6 +51,7 @@ class Parts:
     compute: ComputeModel | None  # where it is modelled
     strategy: Strategy
     sync: Sync
+    accumulation: Accumulation  # of a step; each worker has its own
     of_groups: given.Given  # what they were given
     make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process, with what they are given
     layout: Layout
@@ -102,6 +104,9 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
 
     of_groups = given.make(experiment, allowed)
     strategy, sync = pair_of(of_groups, experiment.strategy)
+    taken, accumulation = accumulating.of(experiment, strategy)
+    if taken != experiment.strategy:
+        strategy, sync = pair_of(of_groups, taken)
     given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
     callbacks = calling.make(experiment, allowed, task.metric.name)
     calling.check_fit(callbacks, experiment, strategy, sync)
@@ -134,10 +139,10 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
-    inputs, targets = batch_of(data.spec, experiment.batch_size)
+    inputs, targets = batch_of(data.spec, accumulation.sizes(experiment.batch_size)[0])
     with model_takes(experiment, inputs, allowed), Repeats():
         knobs = strategy.settled(model, inputs, targets, checked_loss(experiment, model, data.spec, task))
-    settled = experiment.strategy.model_copy(update={"knobs": experiment.strategy.knobs | knobs})
+    settled = taken.model_copy(update={"knobs": taken.knobs | knobs})
     if knobs:
         strategy, sync = pair_of(of_groups, settled)
     modules = strategy.split(model)
@@ -180,6 +185,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         launcher.compute(experiment.hardware),
         strategy,
         sync,
+        accumulation,
         of_groups,
         make_pair,
         layout,

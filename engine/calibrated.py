@@ -91,7 +91,8 @@ def parts_of_step(
         work = replace(work, hooked=talk.hooked, moved=talk.moved, every=talk.every)
         inside: list[Exchange] = []
         if isinstance(strategy, TensorParallel | DomainParallel):
-            inside = exchanges(strategy.exchanges(parts.modules, inputs)[number], strategy.parts)
+            for size in parts.accumulation.sizes(experiment.batch_size):
+                inside += exchanges(strategy.exchanges(parts.modules, inputs[:size])[number], strategy.parts)
         found = seconds(work, placed, calibration, inside, talk.exchanges)
         flops += work.flops * replicas
         if talk.served is not None:

@@ -71,6 +71,8 @@ def _knobs(overrides: Sequence[str], allowed: Sequence[str]) -> Iterator[tuple[s
     experiment = prepare(overrides, None, allowed).experiment
     knobs, batch = experiment.strategy.knobs, experiment.batch_size
     yield (f"batch_size={2 * batch}",)
+    if experiment.accumulate > 1:
+        yield (f"accumulate={experiment.accumulate // 2}",)
     if (count := knobs.get("micro_batches")) is not None and isinstance(count, int):
         yield from ((f"strategy.micro_batches={more}",) for more in (2 * count, 4 * count, max(count // 2, 1)))
     if knobs.get("recompute"):

@@ -103,4 +103,5 @@ class Evaluations:
     def _at_once(self) -> int:
         """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""
         worker = self._worker
-        return min(512, worker.experiment.batch_size) if worker.parts.data.spec.target_shape else 512
+        most = worker.parts.accumulation.sizes(worker.experiment.batch_size)[0]
+        return min(512, most) if worker.parts.data.spec.target_shape else 512

@@ -304,7 +304,7 @@ def _largest_batch(experiment: Experiment, judge: Judge) -> int:
     """
 
     def verdict(size: int) -> Verdict:
-        return judge(_with(experiment, batch_size=size))
+        return judge(_with(experiment, batch_size=max(size, experiment.accumulate)))  # fewer cannot be cut
 
     size, guess = 64, 128
     for _ in range(8):

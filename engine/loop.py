@@ -12,6 +12,7 @@ from ..batches import tensors_of
 from ..comm import Comm
 from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
+from ..strategies.accumulation import Accumulation
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from . import memory
@@ -43,6 +44,7 @@ class Job:
     stop: StopAgreement
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
+    accumulation: Accumulation = field(default_factory=Accumulation)  # with which the strategy was prepared
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
@@ -62,7 +64,7 @@ def train(job: Job) -> int:
             batch = take(job, step)
             job.sync.begin(batch)
             with job.compute.step(step), _in(step, job.comm.board):
-                loss = job.strategy.forward_backward(batch)
+                loss = job.accumulation.forward_backward(job.strategy, batch)
             job.sync.update()
             if not job.sync.took_step:
                 job.meter.discount()

@@ -1,7 +1,7 @@
 """What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..tasks.base import DataSpec
 from ..tasks.partition import Shuffled, ShuffledPartition
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
-from . import calling, given, memory
+from . import accumulating, calling, given, memory
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -199,6 +199,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         parts.sync.period,
         [
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
+            *accumulating.notes_on(experiment, parts.model),
             *(given.named(text, experiment) for text in surprises),
             *calling.notes_on(parts.callbacks, parts.launcher.modelled),
         ],
@@ -279,15 +280,15 @@ def share_of_cores(layout: Layout) -> int:
 def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], device: torch.device) -> list[PartPlan]:
     modules = parts.modules
     parts.model.train()
-    size = experiment.batch_size
-    inputs, targets = batch_of(parts.data.spec, size)
+    inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
+    sizes = parts.accumulation.sizes(experiment.batch_size)
     repeats = Repeats()
     with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), repeats:
-        activations = _activations(experiment, parts, inputs, targets, device)
+        activations = _activations(experiment, parts, inputs[: sizes[0]], targets[: sizes[0]], device)
     with repeats:
-        along = parts.strategy.cost_along(modules, inputs)
+        along = _summed_over(sizes, lambda size: parts.strategy.cost_along(modules, inputs[:size]))
     along, over_axes = _with_norm(parts, along)
-    parts.sync.backward_passes = len(parts.strategy.micro_sizes(size))
+    parts.sync.backward_passes = len(sizes) * len(parts.strategy.micro_sizes(sizes[0]))
     plans: list[PartPlan] = []
     receivers = parts.strategy.sends_to(modules)
     owned = entries(modules, parts.strategy.mesh)
@@ -325,6 +326,17 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
             )
         )
     return plans
+
+
+def _summed_over(sizes: list[int], cost: Callable[[int], Mapping[str, list[Traffic]]]) -> Mapping[str, list[Traffic]]:
+    """What is sent by axis and part, of all micro-batches that are taken one after another."""
+    found = {size: cost(size) for size in dict.fromkeys(sizes)}
+    if len(sizes) == 1:
+        return found[sizes[0]]
+    return {
+        axis: [added(*(found[size][axis][i] for size in sizes)) for i in range(len(each))]
+        for axis, each in found[sizes[0]].items()
+    }
 
 
 def _with_norm(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mapping[str, list[Traffic]], Traffic]:

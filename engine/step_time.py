@@ -119,15 +119,23 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
     if experiment.choice("compress").name != "none":
         raise NotPredicted(f"what compress={experiment.choice('compress').name} takes on an accelerator is not known")
     knobs, axes = strategy.knobs, workers.mesh.axes
-    zero, micro_batches, dtype, offload = SHARED[sync.knobs.get("shard", "none")], 1, "float32", "none"
+    zero, micro_batches, dtype, offload = (
+        SHARED[sync.knobs.get("shard", "none")],
+        experiment.accumulate,
+        "float32",
+        "none",
+    )
     match strategy.name:
         case "single" | "data_parallel" | "torch_ddp" | "tensor" | "torch_tensor":
             pass
+        case "torch_fsdp" if knobs["shard_over"] is None and experiment.accumulate > 1:
+            raise NotPredicted(f"accumulate={experiment.accumulate}: torch_fsdp sums in one pass, cost/ in each")
         case "torch_fsdp" if knobs["shard_over"] is None:
             zero = 3
         case "zero":
             zero = knobs["stage"] if knobs["stage"] is not None else 3 if knobs["offload"] == "all" else 2
-            micro_batches, dtype, offload = knobs["micro_batches"], DTYPES[knobs["precision"]], knobs["offload"]
+            micro_batches = max(knobs["micro_batches"], experiment.accumulate)
+            dtype, offload = DTYPES[knobs["precision"]], knobs["offload"]
         case "pipeline" | "hybrid" | "torch_pipelining" if knobs["schedule"] in CLOSED_FORM:
             micro_batches = 1 if knobs["schedule"] == "naive" else knobs["micro_batches"]
         case "pipeline" | "hybrid" | "torch_pipelining":

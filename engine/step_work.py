@@ -1,5 +1,6 @@
 """What one worker does in a step, of each part of a configuration: traced once, on the meta device."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,22 +35,29 @@ def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
     device, strategy = torch.device("cpu"), parts.strategy
     parts.model.train()
     loss = checked_loss(experiment, parts.modules[strategy.loss_part], parts.data.spec, parts.task)
-    found: list[Work] = []
+    sizes = parts.accumulation.sizes(experiment.batch_size)
+    traced: list[list[Traced]] = [[] for _ in parts.modules]
     with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device):
-        for module, passes in zip(
-            parts.modules, strategy.rehearse(parts.modules, inputs, targets, loss, device), strict=True
-        ):
-            found.append(_work(module, [trace(each.forward) for each in passes]))
+        for size, count in Counter(sizes).items():
+            for module in parts.modules:
+                module.zero_grad()  # to add to them is counted below
+            rehearsed = strategy.rehearse(parts.modules, inputs[:size], targets[:size], loss, device)
+            for known, passes in zip(traced, rehearsed, strict=True):
+                known += count * [trace(each.forward) for each in passes]
+    found = [_work(module, passes, len(sizes)) for module, passes in zip(parts.modules, traced, strict=True)]
     tensors = (*tensors_of(inputs), *tensors_of(targets))
     taken = tuple(Kernel("index", (float(max(each.numel(), experiment.batch_size)),)) for each in tensors)
     return [replace(work, taken=taken) for work in found]
 
 
-def _work(module: nn.Module, passes: Sequence[Traced]) -> Work:
+def _work(module: nn.Module, passes: Sequence[Traced], accumulated: int) -> Work:
+    """`accumulated`: micro-batches, whose gradients are added to those of the first."""
+    added = [Kernel("add_", (float(each.numel()),)) for each in trained(module)] * (accumulated - 1)
     return Work(
         forward=tuple(kernel for each in passes for kernel in each.forward),
-        backward=tuple(kernel for each in passes for kernel in each.backward),
+        backward=(*(kernel for each in passes for kernel in each.backward), *added),
         modules=len(passes) * sum(1 for _ in module.modules()),
+        accumulated=accumulated,
     )
 
 

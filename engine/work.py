@@ -121,6 +121,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         ),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
+        accumulation=worker.accumulation,
         each_step=partial(_each_step, worker) if worker.calling.watches else None,
     )
     return job, left_out

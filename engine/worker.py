@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..comm import Comm, PeerLostError
 from ..conf.groups import SHOWN
 from ..strategies import Strategy, Sync
+from ..strategies.accumulation import Accumulation
 from ..strategies.base import load_state
 from ..strategies.exchange.clip import Counted
 from ..strategies.placements import owned
@@ -55,6 +56,7 @@ class Worker:
     manifest: Manifest | None  # of the checkpoint that it goes on from
     resident: int  # bytes that its process held before anything of the run was there
     calling: Calling  # the callbacks
+    accumulation: Accumulation
 
     @property
     def experiment(self) -> Experiment:
@@ -133,13 +135,14 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     judged = parts.make_model() if comm.rank == parts.layout.chief else None
     chief, together = parts.layout.chief, parts.sync.synchronous
     calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
+    accumulation = Accumulation(parts.accumulation.micro_batches)
     if of_replica is not None:
         model = model if parts.strategy.moves_model else model.to(device)
         parts.strategy.prepare(
             model,
-            calling.seeing(parts.task.function(parts.data.spec)),
+            accumulation.weighing(calling.seeing(parts.task.function(parts.data.spec))),
             of_replica,
-            _before_backward(compute, parts.sync),
+            accumulation.telling(_before_backward(compute, parts.sync)),
         )
         module = parts.strategy.module
         compute.attach(module)
@@ -149,7 +152,21 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     manifest = _begin(assignment, parts, role, module, of_part, of_replica)
     if manifest is not None and manifest.callbacks is not None:
         calling.load(manifest.callbacks)
-    return Worker(assignment, parts, comm, workers, device, role, module, judged, compute, manifest, resident, calling)
+    return Worker(
+        assignment,
+        parts,
+        comm,
+        workers,
+        device,
+        role,
+        module,
+        judged,
+        compute,
+        manifest,
+        resident,
+        calling,
+        accumulation,
+    )
 
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:

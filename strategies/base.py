@@ -35,6 +35,8 @@ class Batch:
     targets: Samples  # [size, ...]; with their weights where they have some, for the loss to make of them what it must
     total: int  # samples of this step over all replicas
     step: int = 0  # of the run, from 0
+    of: int | None = None  # samples of the batch of which this is a micro-batch (accumulation.py); None: it is the batch
+    last: bool = True  # no other micro-batch follows in this step
 
     @property
     def size(self) -> int:
@@ -43,7 +45,7 @@ class Batch:
     @property
     def share(self) -> float:
         """n_j / sum_j n_j: the weight of this replica's mean gradient in the mean over all samples."""
-        return self.size / self.total
+        return (self.size if self.of is None else self.of) / self.total
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,11 @@ class Strategy(ABC):
     trial: Trial = Trial()
     hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
     across_replicas: str = ""  # what of it talks to other replicas in every step, as it is typed; "" where nothing does
+    passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
+    own_micro_batches: str = (
+        ""  # the knob with which it cuts a batch into micro-batches by itself; "" where it does not
+    )
+    accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
     whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
     across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for
@@ -197,6 +204,8 @@ class Strategy(ABC):
     @abstractmethod
     def forward_backward(self, batch: Batch) -> Tensor | None:
         """Accumulate the gradient of the batch's mean loss; returns that loss at `loss_part`, None elsewhere.
+
+        With `accumulate` it is called for each micro-batch of a step, and `loss` has its weight in it.
 
         An empty batch leaves every gradient None and returns None.
         """
@@ -311,7 +320,7 @@ class Sync(ABC):
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
-    backward_passes: int = 1  # of a step; the engine sets it before `memory`
+    backward_passes: int = 1  # of a step; the engine sets it before `memory` and `cost`
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`

@@ -66,6 +66,7 @@ class DeepSpeedPipeline(Strategy):
 
     one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
     whole_targets = "hands targets to its own library, which takes one tensor of them"
+    own_micro_batches = "micro_batches"
     needs_processes = True
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 

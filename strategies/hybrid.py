@@ -65,6 +65,7 @@ class Hybrid(Strategy):
     """A replica is `stages` x `tensor` workers."""
 
     one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
+    own_micro_batches = "micro_batches"
 
     def __init__(
         self,

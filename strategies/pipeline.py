@@ -72,6 +72,7 @@ class Pipeline(Strategy):
     """A replica is `stages` workers in a row."""
 
     one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
+    own_micro_batches = "micro_batches"
 
     def __init__(
         self,

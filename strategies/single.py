@@ -32,10 +32,11 @@ class Single(Strategy):
         return LocalUpdate(self.clip)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        self.module, self._loss = model, loss
+        self.module, self._loss, self._before_backward = model, loss, before_backward
 
     def forward_backward(self, batch: Batch) -> Tensor:
         loss = self._loss(call(self.module, batch.inputs), batch.targets)
+        self._before_backward([loss], True)
         loss.backward()
         return loss.detach()
 

@@ -1,7 +1,8 @@
 """torch's own DistributedDataParallel: the reference that a user would pick instead of data_parallel with sync=bsp.
 
 Its gradients travel by torch's communication hook, so that the ledger sees them; torch waits for them inside backward.
-Uneven batches are weighted through the loss, as DDP averages over replicas: loss_j * K n_j / sum_i n_i.
+Uneven batches are weighted through the loss, as DDP averages over replicas: loss_j * K n_j / sum_i n_i. Of several
+micro-batches (accumulation.py) all but the last are in `no_sync`.
 
 torch puts its buckets into another order after the first step of a process. Among three workers or more, sums are then
 made in another order, too, and a resumed run may differ in the last bits; with `find_unused` it keeps the first order.
@@ -21,7 +22,7 @@ torch.nn.parallel.DistributedDataParallel.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Annotated
 
 import torch
@@ -78,13 +79,19 @@ class TorchDDP(Strategy):
         self.comm: ProcessComm | None = None  # of the replicas
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        if batch.size == 0:  # DDP needs a backward pass on every replica
-            self._backward(call(self.wrapped, batch.inputs).sum() * 0)
-            return None
-        loss = self._loss(call(self.wrapped, batch.inputs), batch.targets)
-        weight = batch.share * self.replicas
-        self._backward(loss if weight == 1 else loss * weight)
-        return loss.detach()
+        with self._sending(batch.last):
+            if batch.size == 0:  # DDP needs a backward pass on every replica
+                self._backward(call(self.wrapped, batch.inputs).sum() * 0)
+                return None
+            loss = self._loss(call(self.wrapped, batch.inputs), batch.targets)
+            weight = batch.share * self.replicas
+            self._backward(loss if weight == 1 else loss * weight)
+            return loss.detach()
+
+    def _sending(self, gradients: bool) -> AbstractContextManager[None]:
+        if gradients or not isinstance(self.wrapped, DistributedDataParallel):
+            return nullcontext()
+        return self.wrapped.no_sync()
 
     def _backward(self, loss: Tensor) -> None:
         try:

@@ -11,9 +11,13 @@ the groups.
 
 Uneven batches are weighted through the loss, as FSDP averages over replicas: loss_j * K n_j / sum_i n_i.
 
+Of several micro-batches (accumulation.py) each gathers the weights anew. Gradients are kept whole, and summed over
+replicas in the last backward pass: once a step.
+
 Cost per step and worker, of S bytes of parameters in blocks and R in none (rows padded to a multiple of N, which is K
 without `shard_over`): all_gather (N-1)/N (2 S + R), without `reshard` (N-1)/N (S + R); of gradients reduce_scatter
-(N-1)/N (S + R), which gloo does by an all-reduce and so sends twice, and all_reduce 2 (K/N-1)/(K/N) (S + R)/N.
+(N-1)/N (S + R), which gloo does by an all-reduce and so sends twice, and all_reduce 2 (K/N-1)/(K/N) (S + R)/N. With
+micro-batches the all_gather is for each of them.
 
 Use it where torch's own sharding is wanted, or beside strategy=zero strategy.stage=3: weights are gathered block by
 block, ahead of their use.
@@ -28,7 +32,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -53,6 +57,7 @@ class TorchFSDP(Strategy):
     trial = Trial(slow=True)
     needs_processes = True
     moves_model = True
+    passes_together = True
 
     def __init__(
         self, reshard: bool = True, shard_over: Annotated[int, Ge(2)] | None = None, clip: Clip | None = None
@@ -107,6 +112,8 @@ class TorchFSDP(Strategy):
         self.replicas = 1
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
+        if isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(batch.last)
         outputs = call(self.module, batch.inputs)
         if batch.size == 0:  # every replica takes part in every exchange
             (outputs.sum() * 0).backward()
@@ -213,7 +220,8 @@ class _FSDPUpdate(Sync):
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         strategy = self._strategy
-        return stated(strategy.root, strategy.blocks, strategy.reshard, held, strategy.shards(replicas))
+        accumulates = self.backward_passes > 1
+        return stated(strategy.root, strategy.blocks, strategy.reshard, accumulates, held, strategy.shards(replicas))
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         strategy, shards = self._strategy, self._strategy.shards(world.replicas)
@@ -222,7 +230,7 @@ class _FSDPUpdate(Sync):
         reduced = padded([parameter for parameter in every if parameter.requires_grad], shards)
         others = (shards - 1) / shards
         twice = 2 if strategy.sends_twice else 1
-        traffic = {"all_gather": others * gathered, "reduce_scatter": twice * others * reduced}
+        traffic = {"all_gather": self.backward_passes * others * gathered, "reduce_scatter": twice * others * reduced}
         if shards < world.replicas:
             traffic |= Fabric().traffic(reduced // shards, World(world.replicas // shards))
         if strategy.clip is not None and strategy.clip.measures:

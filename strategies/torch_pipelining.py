@@ -57,6 +57,7 @@ class TorchPipelining(Strategy):
 
     one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
     whole_targets = "hands targets to its own library, which takes one tensor of them"
+    own_micro_batches = "micro_batches"
     needs_processes = True
     max_replicas = 1
     trial = Trial(slow=True)

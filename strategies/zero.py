@@ -66,6 +66,7 @@ class Zero(Strategy):
     trial = Trial(rounding=1e-6, slow=True)  # it steps in float32 whatever the weights are
     needs_processes = True
     moves_model = True
+    own_micro_batches = "micro_batches"
 
     def __init__(
         self,

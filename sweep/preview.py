@@ -131,7 +131,7 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
         return None
     spec = parts.data.spec
     parts.compute.keep(0, parts.modules[0])
-    inputs, _ = batch_of(spec, experiment.batch_size)
-    cost = parts.compute.of(0, inputs)
+    compute, (inputs, _) = parts.compute, batch_of(spec, experiment.batch_size)
+    costs = [compute.of(0, inputs[:size]) for size in parts.accumulation.sizes(experiment.batch_size)]
     places = plan.steps_per_epoch * plan.layout.replicas * experiment.batch_size  # for samples, in an epoch
-    return (cost.forward + cost.backward) * min(1.0, (spec.train_size or places) / places)
+    return sum(cost.forward + cost.backward for cost in costs) * min(1.0, (spec.train_size or places) / places)

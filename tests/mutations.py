@@ -907,6 +907,42 @@ MUTATIONS = [
         "tests/strategies/test_large_batches.py -k 'tensors_are_cut_up and bf16' -m slow",
     ),
     Mutation(
+        "strategies/accumulation.py",
+        "self.weight, self._last = micro.size / max(batch.size, 1), micro.last",
+        "self.weight, self._last = 1 / self.micro_batches, micro.last",
+        "tests/strategies/test_accumulation.py -k 'whole_batches_does and replicas'",
+    ),
+    Mutation(
+        "strategies/accumulation.py",
+        "before_backward(roots, last and self._last)",
+        "before_backward(roots, last)",
+        "tests/strategies/test_accumulation.py -k 'told_to_be_the_last'",
+    ),
+    Mutation(
+        "strategies/accumulation.py",
+        "count = len(sizes) if all_of_them else",
+        "count =",
+        "tests/strategies/test_accumulation.py -k 'evenly_as_can_be'",
+    ),
+    Mutation(
+        "strategies/base.py",
+        "(self.size if self.of is None else self.of) / self.total",
+        "self.size / self.total",
+        "tests/strategies/test_accumulation.py -k 'evenly_as_can_be'",
+    ),
+    Mutation(
+        "strategies/tensor_parallel/vocabulary.py",
+        "return weigh(cross_entropy(",
+        "return (cross_entropy(",
+        "tests/strategies/test_accumulation.py -k 'vocabulary'",
+    ),
+    Mutation(
+        "engine/planning.py",
+        "inputs[: sizes[0]], targets[: sizes[0]], device)",
+        "inputs, targets, device)",
+        "tests/strategies/test_accumulation.py -k 'activations_of_one'",
+    ),
+    Mutation(
         "strategies/schedules/base.py",
         'group["lr"] = rate * factor',
         'group["lr"] = rate',

@@ -10,7 +10,7 @@ TERMS = {
     "replica": "one full copy of the model in training: one worker, or several that it is cut over (client in FedAvg)",
     "stage": "the piece of a replica that one worker of strategy=pipeline holds: some of the model's layers",
     "shard": "the piece of the model's tensors, or of their gradients or optimizer state, that one replica keeps",
-    "batch": "batch_size samples, what one replica takes in one step; a pipeline cuts it into micro-batches",
+    "batch": "batch_size samples, what one replica takes in one step; pipelines and accumulate cut it in micro-batches",
     "step": "one batch of each replica and what follows from it: gradients, messages, an update",
     "staleness": "how many updates of others reached the weights between a replica's fetch and its push",
     "straggler": "a worker that is slower than the others",

@@ -68,7 +68,8 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
     """Why a run with these parts need not be serial training; "" where it must."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
     alone = replicas == 1
-    pieces = len(strategy.micro_sizes(batch_size))
+    accumulated = max(parts.accumulation.micro_batches, strategy.accumulated)
+    pieces = accumulated * len(strategy.micro_sizes(batch_size))
     if reference.draws and not (alone and pieces == 1 and strategy.bitwise):
         return "the model draws random numbers (dropout), and each worker and micro-batch its own"
     if reference.together and (pieces > 1 or not (alone or strategy.across_replicas)):

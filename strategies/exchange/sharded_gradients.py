@@ -21,8 +21,8 @@ Deviations from the paper: chunks are of each bucket, not of all weights togethe
 owners and the optimizer steps on one piece of each tensor that a chunk touches: several parameter groups, several
 dtypes and parameters without a gradient need no care, and padding has no state. Weights are in one precision: the
 optimizer steps on the weights themselves, there is no second, wider copy. Where a step has several backward passes
-(a pipeline's micro-batches), gradients gather in full until the last one: to reduce-scatter each pass would send them
-as many times.
+(micro-batches, of a pipeline or accumulated), gradients gather in full until the last one: to reduce-scatter each pass
+would send them as many times.
 
 Cost per step and worker, S bytes of gradient, padded to S' so that K divides each bucket, M state the optimizer would
 have, P the largest gradient of one parameter (all of S with several backward passes), B the largest bucket:

@@ -37,7 +37,7 @@ _KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file ->
     "zero_optimization.stage": ("strategy.stage", None),
     "zero_optimization.offload_optimizer.device": ("strategy.offload", "none"),
     "zero_optimization.offload_param.device": ("strategy.offload", "none"),
-    "gradient_accumulation_steps": ("strategy.micro_batches", None),
+    "gradient_accumulation_steps": ("strategy.micro_batches, or accumulate", None),
     "gradient_clipping": ("clip.max", None),
     "bf16.enabled": ("strategy.precision", False),
     "fp16.enabled": ("strategy.precision", False),

@@ -21,14 +21,17 @@ def padded(parameters: Group, replicas: int) -> int:
     )
 
 
-def stated(root: Group, blocks: Sequence[Group], reshard: bool, held: Memory, replicas: int) -> Memory:
+def stated(
+    root: Group, blocks: Sequence[Group], reshard: bool, accumulates: bool, held: Memory, replicas: int
+) -> Memory:
     """Of K replicas, 1/K of parameters, gradients and optimizer state, and for a while whole
 
     - parameters, of the block at work and of what is in no block, with what the gathering of one block more (of the
       block itself in the forward pass, of the one before it in the backward pass) leaves behind: buffers;
     - gradients, of the block at work and, in a buffer, of the block after it, which are being summed.
 
-    Without `reshard`, blocks stay whole from their forward pass to their backward pass.
+    Without `reshard`, blocks stay whole from their forward pass to their backward pass. Where a step has several
+    micro-batches (`accumulates`), all gradients are whole until the last of them is summed.
     """
     if replicas == 1:
         return held
@@ -46,6 +49,8 @@ def stated(root: Group, blocks: Sequence[Group], reshard: bool, held: Memory, re
         behind = summed[i + 1] if i + 1 < len(blocks) else 0
         buffers += [at_work + whole[i], at_work + ahead + behind]
         gradients.append(sum(summed[i + 1 :]) // replicas + payload(block))
+    if accumulates:
+        gradients.append(payload(root_trained) + sum(map(payload, trained)))
     every = [*root, *(parameter for block in blocks for parameter in block)]
     share = padded(every, replicas) // replicas
     return {

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..accumulation import weigher
 from ..base import Loss, is_mean_cross_entropy
 from ..errors import LayoutError
 from ..placements import Split
@@ -102,8 +103,10 @@ def loss_over(part: nn.Module, loss: Loss) -> Loss:
             "task=cross_entropy; choose strategy.vocabulary=false, and leave the head out of strategy.plan"
         )
 
+    weigh = weigher(loss)
+
     def of_pieces(outputs: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(outputs.flatten(0, -2), targets.flatten(), head.first, head.group)
+        return weigh(cross_entropy(outputs.flatten(0, -2), targets.flatten(), head.first, head.group))
 
     return of_pieces
 

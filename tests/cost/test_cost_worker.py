@@ -41,6 +41,12 @@ def test_an_exchange_is_hidden_behind_backward_only_where_cores_are_idle() -> No
     assert idle == pytest.approx(0.1 * 2.002)  # the last bucket
 
 
+def test_beside_accumulated_micro_batches_only_the_last_backward_pass_hides_an_exchange() -> None:
+    sums = [Exchange("all_reduce", 2, 1e6, 2.0)]
+    four = replace(WORK, accumulated=4)  # three seconds for all of them
+    assert seconds(four, Placed(2, 0, 1), FOUR, between=sums)["communication"] == pytest.approx(2.002 - 2 / 4)
+
+
 def test_gradients_are_handed_on_and_copied_as_often_as_they_travel() -> None:
     hooked = seconds(replace(WORK, hooked=10), Placed(1, 0, 1), FOUR)["communication"]
     assert hooked == pytest.approx(10 * 1e-4)

@@ -41,6 +41,14 @@ def test_a_step_of_one_worker_is_its_operators(lab: Path) -> None:
         step.of_tokens(1e9)
 
 
+def test_each_micro_batch_has_its_operators_and_all_of_them_one_step(lab: Path) -> None:
+    whole, cut = predicted(lab, "strategy=single"), predicted(lab, "strategy=single", "accumulate=3")
+    added = 2 * 4 * MILLI  # of two micro-batches' gradients, of four parameters
+    assert cut.parts["compute"] == pytest.approx(3 * whole.parts["compute"] + added)
+    assert {**cut.parts, "compute": 0.0} == {**whole.parts, "compute": 0.0}
+    assert cut.flops == pytest.approx(whole.flops) and cut.samples == whole.samples
+
+
 @pytest.mark.parametrize(
     ("overrides", "exchanges", "moved"),
     [

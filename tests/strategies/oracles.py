@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from paceline.comm import Comm
 from paceline.strategies import Batch, Strategy, Sync
+from paceline.strategies.accumulation import Accumulation
 from paceline.strategies.exchange.clip import Counted
 from paceline.strategies.placements import owned
 from paceline.strategies.state import from_bytes
@@ -198,6 +199,7 @@ class Plan:
     # Of each part, or of each worker, to go on from; bytes, as tensors would be shared by the workers
     state: list[bytes] | None = None
     start: int = 0  # the first step
+    accumulate: int = 1
 
 
 def workers_of(plan: Plan) -> int:
@@ -212,6 +214,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
     replicas = len(case.sizes[0])
     slot, part = divmod(comm.rank, strategy.parts)
     serves = slot >= replicas
+    accumulation = Accumulation(plan.accumulate)
     with comm.ledger.aside():
         of_replica = comm.split(None if serves else slot)
         of_part = comm.split(part)
@@ -221,7 +224,8 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
             module = strategy.split(model)[part]
         else:
             strategy.across = across
-            strategy.prepare(model, case.loss, of_replica, sync.before_backward)
+            loss, before_backward = accumulation.weighing(case.loss), accumulation.telling(sync.before_backward)
+            strategy.prepare(model, loss, of_replica, before_backward)
             module = strategy.module
         state = None
         if plan.state is not None:
@@ -248,7 +252,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         batch = replica_batch(case, step, slot)
         sync.begin(batch)
         launches.begin()
-        loss = strategy.forward_backward(batch)
+        loss = accumulation.forward_backward(strategy, batch)
         launches.backward_is_done()
         sync.update()
         losses.append(None if loss is None else float(loss))
