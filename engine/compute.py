@@ -28,11 +28,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..batches import Fields, Samples, call, of_each, tensors_of
 from ..comm import Comm
+from ..strategies.precision.base import cast_to
+from ..strategies.precision.foreseen import Foreseen
 from ..tracking.files import read_json
 from .memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
 
 Shape = tuple[int, ...]
+HERE = torch.device("cpu")  # what is cast to which dtype changes no number of flops
 _RECENT = 50  # steps whose compute time says how long a slowed worker's takes
 
 
@@ -64,7 +67,7 @@ class ComputeModel:
         key = (part, *((tuple(x.shape), x.dtype, x.requires_grad) for x in tensors_of(inputs)), chunk)
         if key not in self._costs:
             # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
-            with unaccounted():
+            with unaccounted(), torch.autocast("cpu", enabled=False):
                 self._costs[key] = self._look(self._parts[part], inputs, *chunk)
         return self._costs[key]
 
@@ -102,7 +105,7 @@ def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> flo
         return 0.0
     x = inputs.detach().to("meta").requires_grad_()
     outputs = without_data(module)(x, *chunk)
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, Foreseen(HERE):
         torch.autograd.grad(outputs.sum(), x, allow_unused=True)
     return float(counter.get_total_flops())
 
@@ -131,7 +134,7 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
             owned[first] = max(counts.get(f"{root}.{name}".rstrip("."), 0) - below, 0)
     backward = 0.0
     if outputs.requires_grad:
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False) as counter, Foreseen(HERE):
             outputs.sum().backward()
         backward = float(counter.get_total_flops())
     if not sum(owned.values()):
@@ -158,6 +161,7 @@ def measured_seconds(module: nn.Module, inputs: Samples, *chunk: int) -> float:
     looks = " ".join(f"{tuple(x.shape)} {x.dtype} {x.requires_grad}" for x in tensors_of(inputs))
     told = f"{module!r} {shapes} {looks} {torch.__version__}"
     told += f" {chunk}" if any(chunk) else ""
+    told += "".join(f" {dtype}" for dtype in cast_to(module))
     key = sha256(f"{told} {platform.node()} {platform.machine()}".encode()).hexdigest()[:24]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compute.json"
     known = _read(cache)

@@ -67,6 +67,10 @@ class DeepSpeedPipeline(Strategy):
     one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
     whole_targets = "hands targets to its own library, which takes one tensor of them"
     needs_processes = True
+    one_precision = (
+        "DeepSpeed's pipeline engine is set up for float32 here; choose strategy=pipeline strategy.schedule=1f1b, or "
+        "precision=fp32"
+    )
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 
     def __init__(

@@ -104,6 +104,7 @@ class Offload(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module = self._layers = _layers_of(model)
         self._twin = without_data(self._layers, "meta")  # now: others will hang hooks on the module
+        self.precision.attach(self._twin, next(model.parameters()).device)
         self._loss, self._before_backward = loss, before_backward
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
@@ -259,6 +260,10 @@ class DelayedUpdate(Sync):
     """
 
     exact = serial_alone = False  # gradients are of the weights before
+    one_scale = (
+        "strategy.delayed_update=true has a step under way while the next one may be left out; choose precision=bf16, "
+        "or strategy.delayed_update=false"
+    )
 
     def __init__(self) -> None:
         self._bsp = BSP()

@@ -219,7 +219,7 @@ class Pipeline(Strategy):
         """
         self._comm, self._all, self.module = comm, parts, parts[comm.rank]
         assert isinstance(self.module, Chunks)
-        self._looks = [*parts[: comm.rank], without_data(self.module), *parts[comm.rank + 1 :]]
+        self._looks = [*parts[: comm.rank], without_data(self.module), *parts[comm.rank + 1 :]]  # before any hooks
         self._ties = Ties(tied(parts), self.module, comm)
         self._held = Held(
             module=self.module,
@@ -398,7 +398,8 @@ class Pipeline(Strategy):
         """Room for what `stage` puts out for inputs of the shape of `x`."""
         key = stage, tuple(x.shape)
         if key not in self._shapes:
-            self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
+            with self.precision.casting(torch.device("meta")), self.precision.foreseen(x.device):
+                self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
         return torch.empty_like(self._shapes[key], device=x.device, memory_format=torch.contiguous_format)
 
     def activations(self, parts: Sequence[nn.Module], x: Tensor, stages: int) -> list[Tensor]:

@@ -175,13 +175,17 @@ class TorchPipelining(Strategy):
             self.schedule,
             self.module,
             {stage: chunk for chunk, stage in enumerate(self._ours.stages_of(self._comm.rank))},
-            self._flowing(self._looks, lone(batch.inputs)[: sizes[0]].to("meta")),
+            self._foreseen(lone(batch.inputs)[: sizes[0]]),
             len(sizes),
             self._loss,
             self._comm,
             lone(batch.inputs),
             lone(batch.targets),
         )
+
+    def _foreseen(self, inputs: Tensor) -> list[Tensor]:
+        with self.precision.casting(torch.device("meta")), self.precision.foreseen(inputs.device):
+            return self._flowing(self._looks, inputs.to("meta"))
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
         """What enters each stage, and what leaves the last one, for meta inputs: shapes and dtypes only."""
