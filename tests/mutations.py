@@ -902,7 +902,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/zero.py",
-        'elif self.precision != "fp32":',
+        "elif self._narrow:",
         "elif False:",
         "tests/strategies/test_large_batches.py -k 'tensors_are_cut_up and bf16' -m slow",
     ),

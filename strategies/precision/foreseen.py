@@ -51,11 +51,24 @@ class Foreseen(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is Tensor.backward:  # what is computed again for it is cast, too
+            with self:
+                return _backward(*args, **kwargs)
         dtype = torch.get_autocast_dtype("cpu") if func in NARROW else torch.float32 if func in self._wide else None
         if dtype is not None and torch.is_autocast_enabled("cpu"):
             args = tuple(_cast(each, dtype) for each in args)
             kwargs = {name: _cast(each, dtype) for name, each in kwargs.items()}
         return func(*args, **kwargs)
+
+
+def _backward(
+    tensor: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -43,7 +43,7 @@ def one_of_each(rows: list[Predicted]) -> list[Predicted]:
     kinds: dict[object, list[Predicted]] = {}
     for row in rows:
         settings = dict(row.candidate.settings)
-        which = row.candidate.family, row.candidate.shard, row.candidate.schedule, settings.get("strategy.precision")
+        which = row.candidate.family, row.candidate.shard, row.candidate.schedule, settings.get("precision")
         kinds.setdefault(which, []).append(row)
     return [its[len(its) // 2] for its in kinds.values()]
 
