@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...compat import checkpointing
+
+HALVES = torch.bfloat16, torch.float16
 NARROW: frozenset[Callable[..., Any]] = frozenset(
     (
         *(F.linear, F.bilinear, F.scaled_dot_product_attention, F.multi_head_attention_forward),
@@ -51,8 +54,8 @@ class Foreseen(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.backward:  # what is computed again for it is cast, too
-            with self:
+        if func is Tensor.backward and args[0].is_meta:
+            with self:  # what is computed again for it is cast, too
                 return _backward(*args, **kwargs)
         dtype = torch.get_autocast_dtype("cpu") if func in NARROW else torch.float32 if func in self._wide else None
         if dtype is not None and torch.is_autocast_enabled("cpu"):
@@ -62,13 +65,14 @@ class Foreseen(TorchFunctionMode):
 
 
 def _backward(
-    tensor: Tensor,
+    root: Tensor,
     gradient: Tensor | None = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+    """With the signature of `Tensor.backward`. A graph on the meta device is let go of afterwards in any case."""
+    checkpointing.backward(root, gradient, inputs or ())
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
@@ -76,6 +80,3 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
         return type(value)(_cast(each, dtype) for each in value)
     narrow = isinstance(value, Tensor) and value.is_meta and value.dtype in (torch.float32, *HALVES)
     return value.to(dtype) if narrow else value
-
-
-HALVES = torch.bfloat16, torch.float16

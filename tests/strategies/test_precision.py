@@ -1,14 +1,17 @@
 """precision=bf16 and fp16: torch's own autocast and GradScaler on one worker, and one worker's training on several."""
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from fabrics import FABRICS
 from torch import Tensor, nn
 
+from paceline.comm import Comm
 from paceline.engine import prepare, run
 from paceline.engine.build import assemble
 from paceline.engine.compose import compose
@@ -17,6 +20,7 @@ from paceline.engine.loop import seed_for
 from paceline.strategies.errors import LayoutError, NotFiniteError
 from paceline.strategies.precision import BFloat16, Float16, Float32, LossScale
 from paceline.strategies.precision.foreseen import Foreseen
+from paceline.strategies.precision.scaling import scaled_backward
 
 slow = pytest.mark.slow
 HERE = ["data.limit=96", "batch_size=8", "steps=6", "tracking=none", "checkpoint.every=0"]
@@ -219,22 +223,26 @@ def test_a_step_that_overflows_is_left_out_by_all_and_halves_the_scale(tmp_path:
     assert steps[-1]["skipped_steps"] == len(scales)
 
 
-def test_where_one_replica_overflows_no_replica_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker 1 alone, in its third step."""
-    plain = LossScale.overflowed
-    calls = {0: 0, 1: 0}
+def test_where_one_replica_overflows_no_replica_steps() -> None:
+    """Worker 1 alone has an infinite gradient, in its third step."""
+    for scales, weight in FABRICS["virtual"](2, three_steps):
+        assert scales == [8.0, 8.0, 4.0]
+        assert float(weight) == 1.0 - 2, "of three steps two were made"
 
-    def overflowed(self: LossScale, rank: int) -> bool:
-        calls[rank] += 1
-        if rank == 1 and calls[rank] == 3:
-            self._flag.fill_(1.0)
-        return plain(self, rank)
 
-    monkeypatch.setattr(LossScale, "overflowed", overflowed)
-    result = run([*VIRTUAL, *MLP, *FP16, "hardware.workers=2"], quiet=True, root=tmp_path)
-    assert result is not None
-    assert [step["loss_scale"] for step in steps_of(result.path)] == [1024, 1024, 512, 512, 512, 512]
-    assert calls == {0: 6, 1: 6}
+def three_steps(comm: Comm) -> tuple[list[float], Tensor]:
+    scale, weight = LossScale(8.0, 100), nn.Parameter(torch.ones(1))
+    scale.among = comm
+    scale.watch([weight], hooks=True)
+    optimizer, scales = torch.optim.SGD([weight], lr=1.0), []
+    for step in range(3):
+        optimizer.zero_grad()
+        value = math.inf if (comm.rank, step) == (1, 2) else 1.0
+        scaled_backward(weight.sum() * value, scale).backward()
+        if not scale.overflowed(comm.rank):
+            optimizer.step()
+        scales.append(scale.value)
+    return scales, weight.detach()
 
 
 # -- the scale

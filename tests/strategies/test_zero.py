@@ -147,9 +147,7 @@ def test_bytes_on_the_wire_and_memory_are_the_stated_ones(fork_server, tmp_path,
         pytest.param(["strategy.stage=3", "strategy.micro_batches=2", "precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=2", "precision=bf16", "strategy.recompute=true"], marks=slow),
         pytest.param(["strategy.stage=2", "precision=bf16", "model.vocabulary=2048"], marks=slow),
-        pytest.param(
-            ["strategy.stage=3", "precision=bf16", "strategy.offload=all"], marks=[slow, needs_compiler]
-        ),
+        pytest.param(["strategy.stage=3", "precision=bf16", "strategy.offload=all"], marks=[slow, needs_compiler]),
     ],
 )
 def test_a_gpts_memory_is_the_stated_one(fork_server, tmp_path, how):
