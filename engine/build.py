@@ -162,6 +162,9 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
+    compute = launcher.compute(experiment.hardware)
+    if compute is not None:
+        compute.precision = precision
     load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
 
     @cache
@@ -182,7 +185,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         schedule,
         stragglers,
         launcher,
-        launcher.compute(experiment.hardware),
+        compute,
         strategy,
         sync,
         of_groups,

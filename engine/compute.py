@@ -28,14 +28,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..batches import Fields, Samples, call, of_each, tensors_of
 from ..comm import Comm
-from ..strategies.precision.base import cast_to
-from ..strategies.precision.foreseen import Foreseen
+from ..strategies.precision import Float32, Precision
 from ..tracking.files import read_json
 from .memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
 
 Shape = tuple[int, ...]
-HERE = torch.device("cpu")  # what is cast to which dtype changes no number of flops
 _RECENT = 50  # steps whose compute time says how long a slowed worker's takes
 
 
@@ -54,6 +52,7 @@ class ComputeModel:
 
     def __init__(self, flops: float, overhead: float, measured: bool) -> None:
         self._flops, self._overhead, self.is_measured = flops, overhead, measured
+        self.precision: Precision = Float32()  # that parts were told to compute in; the engine sets it
         self._parts: dict[int, nn.Module] = {}
         self._costs: dict[tuple[Any, ...], PassCost] = {}  # by part, what inputs look like, and chunk
 
@@ -72,10 +71,11 @@ class ComputeModel:
         return self._costs[key]
 
     def _look(self, module: nn.Module, inputs: Samples, *chunk: int) -> PassCost:
-        forward, backward, shares = count_flops(module, inputs, *chunk)
-        to_input = count_flops_to_input(module, inputs, *chunk)
+        with self.precision.foreseen(torch.device("cpu")):
+            forward, backward, shares = count_flops(module, inputs, *chunk)
+            to_input = count_flops_to_input(module, inputs, *chunk)
         if self.is_measured:
-            seconds = measured_seconds(module, inputs, *chunk)
+            seconds = measured_seconds(module, inputs, *chunk, precision=self.precision)
             whole = max(forward + backward, 1.0)
             first = seconds * (forward / whole if forward else 1 / 3)
             back = seconds - first
@@ -105,7 +105,7 @@ def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> flo
         return 0.0
     x = inputs.detach().to("meta").requires_grad_()
     outputs = without_data(module)(x, *chunk)
-    with FlopCounterMode(display=False) as counter, Foreseen(HERE):
+    with FlopCounterMode(display=False) as counter:
         outputs.sum().backward(inputs=[x])
     return float(counter.get_total_flops())
 
@@ -134,7 +134,7 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
             owned[first] = max(counts.get(f"{root}.{name}".rstrip("."), 0) - below, 0)
     backward = 0.0
     if outputs.requires_grad:
-        with FlopCounterMode(display=False) as counter, Foreseen(HERE):
+        with FlopCounterMode(display=False) as counter:
             outputs.sum().backward()
         backward = float(counter.get_total_flops())
     if not sum(owned.values()):
@@ -154,14 +154,19 @@ def without_data(module: nn.Module) -> nn.Module:
     return part
 
 
-def measured_seconds(module: nn.Module, inputs: Samples, *chunk: int) -> float:
+def measured_seconds(
+    module: nn.Module,
+    inputs: Samples,
+    *chunk: int,
+    precision: Precision = Float32(),
+) -> float:
     """A forward and a backward pass on this machine, the median of several; kept in the user's cache, so that a run
     repeats on the same machine."""
     shapes = [tuple(parameter.shape) for parameter in module.parameters()]
     looks = " ".join(f"{tuple(x.shape)} {x.dtype} {x.requires_grad}" for x in tensors_of(inputs))
     told = f"{module!r} {shapes} {looks} {torch.__version__}"
     told += f" {chunk}" if any(chunk) else ""
-    told += "".join(f" {dtype}" for dtype in cast_to(module))
+    told += f" {precision.dtype}" if precision.dtype else ""
     key = sha256(f"{told} {platform.node()} {platform.machine()}".encode()).hexdigest()[:24]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compute.json"
     known = _read(cache)

@@ -22,11 +22,11 @@ def check(experiment: Experiment, strategy: Strategy, sync: Sync) -> None:
         raise ConfigError(f"{chosen}: strategy={experiment.strategy.name}: {strategy.one_precision}")
     if precision.scale() is None or strategy.rounds_weights:
         return
-    for which, why in ((experiment.strategy.name, strategy.one_scale), (experiment.sync.name, sync.one_scale)):
-        if why:
-            kind = "strategy" if why is strategy.one_scale or strategy.own_sync() is not None else "sync"
-            name = experiment.strategy.name if kind == "strategy" else which
-            raise ConfigError(f"{chosen}: {kind}={name}: {why}")
+    of_strategy = strategy.one_scale or (sync.one_scale if strategy.own_sync() is not None else "")
+    if of_strategy:
+        raise ConfigError(f"{chosen}: strategy={experiment.strategy.name}: {of_strategy}")
+    if sync.one_scale:
+        raise ConfigError(f"{chosen}: sync={experiment.sync.name}: {sync.one_scale}")
 
 
 def flag(parts: "Parts") -> tuple[Traffic, bool]:

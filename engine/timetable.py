@@ -69,6 +69,7 @@ def make_timetable(
     modelled = launcher.modelled and model is not None and not model.is_measured and network is not None
     if not modelled or model is None:
         model = ComputeModel(1.0, 0.0, False)
+        model.precision = parts.precision
     parts.model.train()
     for i, module in enumerate(parts.modules):
         model.keep(i, module)

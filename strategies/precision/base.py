@@ -73,7 +73,6 @@ class _Around:
     def __init__(self, precision: Precision, device: torch.device) -> None:
         self._precision, self._device = precision, device
         self._open: list[list[AbstractContextManager[Any]]] = []
-        self.dtype = precision.dtype
 
     def enter(self, module: nn.Module, inputs: object) -> None:
         device = next(module.parameters()).device
@@ -103,13 +102,6 @@ class _Cast:
 
     def instead(self, loss: "Loss") -> "_Cast":
         return _Cast(loss, self._precision, self._scale)
-
-
-def cast_to(module: nn.Module) -> list[torch.dtype]:
-    """What passes of it are cast to, by `Precision.attach`."""
-    hooks = module._forward_pre_hooks.values()  # pyright: ignore[reportPrivateUsage]
-    owners = (getattr(hook, "__self__", None) for hook in hooks)
-    return [each.dtype for each in owners if isinstance(each, _Around) and each.dtype is not None]
 
 
 def like(loss: "Loss", other: "Loss") -> "Loss":

@@ -17,6 +17,7 @@ from paceline.engine.build import assemble
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.loop import seed_for
+from paceline.strategies.base import state_of
 from paceline.strategies.errors import LayoutError, NotFiniteError
 from paceline.strategies.precision import BFloat16, Float16, Float32, LossScale
 from paceline.strategies.precision.foreseen import Foreseen
@@ -70,7 +71,7 @@ def serial(*overrides: str, replicas: int = 1) -> tuple[Weights, list[float]]:
             scaler.step(optimizer)
             scaler.update()
             scales.append(scaler.get_scale())
-    return {name: each.detach() for name, each in model.named_parameters()}, scales
+    return parts.adapt.merged(state_of(model)), scales
 
 
 def same(one: Weights, other: Weights) -> bool:
@@ -92,6 +93,7 @@ ON_ONE = {
     "images in fp16": [*OVERFLOWS, *CNN],
     "a GPT": [*BF16, *GPT],
     "a GPT in fp16": [*OVERFLOWS, *GPT],
+    "LoRA": [*OVERFLOWS, *GPT, "adapt=lora"],
     "Adam": [*OVERFLOWS, *MLP, "optimizer=adam"],
     "AdamW": [*OVERFLOWS, *MLP, "optimizer=adamw"],
 }
@@ -203,7 +205,10 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("mode", [pytest.param(mode, marks=[] if mode in ("bsp", "asp") else slow) for mode in MODES])
+FAST = "bsp", "bsp that compresses", "parameter_server", "asp", "local_sgd", "backup_workers"
+
+
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=[] if mode in FAST else slow) for mode in MODES])
 def test_a_step_that_overflows_is_left_out_by_all_and_halves_the_scale(tmp_path: Path, mode: str) -> None:
     """All steps overflow: the weights are those that it began with, though weight decay would change them."""
     moves = ["optimizer.weight_decay=0.1"]
@@ -403,3 +408,93 @@ def test_weights_that_are_not_float32_are_refused() -> None:
     ):
         BFloat16().check([nn.Linear(2, 2).double()])
     Float32().check([nn.Linear(2, 2).double()])
+
+
+# -- real processes
+
+PROCESSES = [*HERE, *MLP, "hardware.threads=1", "hardware.device=cpu"]
+
+
+@pytest.mark.dist
+@slow
+@pytest.mark.parametrize("chosen", CHOSEN)
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["strategy=data_parallel"],
+        ["strategy=torch_ddp"],
+        ["strategy=torch_zero_optimizer", "optimizer=adam"],
+        ["strategy=torch_fsdp"],
+        ["strategy=torch_pipelining"],
+        ["strategy=pipeline", "strategy.schedule=1f1b"],
+    ],
+    ids=lambda how: how[0].partition("=")[2],
+)
+def test_processes_and_torchs_engines_train_as_one_worker_does(
+    fork_server: None, tmp_path: Path, how: list[str], chosen: str
+) -> None:
+    result = run([*PROCESSES, *how, *CHOSEN[chosen], "hardware.workers=2"], quiet=True, root=tmp_path)
+    assert result is not None
+    summary, replicas = result.summary, 1 if "pipelin" in how[0] else 2
+    more = [text for text in how if text.startswith("optimizer")]
+    theirs, scales = serial(*MLP, *more, *CHOSEN[chosen], replicas=replicas)
+    if chosen == "overflows":
+        assert steps_of(result.path)[0]["loss_scale"] == scales[0] == 2.0**25
+    else:
+        assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"], rel=1e-14)
+        exact, _ = serial(*MLP, *more, replicas=replicas)
+        begun, _ = serial(*MLP, "optimizer.lr=1e-30", replicas=replicas)
+        rounding = max(apart(theirs, exact), 2**-8 * apart(exact, begun))
+        assert apart(weights_of(result.path), theirs) < 4 * rounding
+    held, stated = summary["memory"]["activations"], summary["predicted"]["memory"]["activations"]
+    assert held == pytest.approx(stated, rel=0.15)
+
+
+@pytest.mark.dist
+@slow
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["strategy=single"],
+        ["hardware.workers=2"],
+        ["hardware.workers=2", "sync.shard=gradients"],
+        ["hardware.workers=2", "sync=local_sgd"],
+        ["hardware.workers=2", "sync=parameter_server"],
+        ["hardware.workers=2", "compress=topk"],
+        ["hardware.workers=2", "strategy=pipeline"],
+        ["hardware.workers=2", "strategy=torch_fsdp"],
+    ],
+    ids=" ".join,
+)
+def test_a_resumed_run_has_the_scale_and_the_weights_of_the_uninterrupted_one(
+    fork_server: None, tmp_path: Path, how: list[str]
+) -> None:
+    few = [text for text in PROCESSES if not text.startswith("checkpoint")]
+    more = ["precision=fp16", f"precision.scale={2.0**22}", "precision.grow_every=3"]
+    whole = run(
+        [*few, *how, *more, "checkpoint.every_steps=2", "checkpoint.keep=9"], quiet=True, root=tmp_path, name="run"
+    )
+    assert whole is not None
+    straight, scales = weights_of(whole.path), [step["loss_scale"] for step in steps_of(whole.path)]
+    assert len(set(scales)) > 1
+    oldest = sorted(path.name for path in (whole.path / "checkpoints").iterdir())[0]
+    again = run([], quiet=True, root=tmp_path, resume=f"run@{oldest}")
+    assert again is not None
+    assert same(weights_of(again.path), straight)
+    assert [step["loss_scale"] for step in steps_of(again.path)][-4:] == scales[-4:]
+
+
+@pytest.mark.dist
+@slow
+def test_deepspeed_is_given_the_precision(fork_server: None, tmp_path: Path) -> None:
+    from paceline.strategies.zero import Zero
+
+    assert Zero(precision=BFloat16()).settings["bf16"] == {"enabled": True}
+    scaled = Zero(precision=Float16(1024.0, 7)).settings["fp16"]
+    assert (scaled["initial_scale_power"], scaled["loss_scale_window"]) == (10, 7)
+    result = run([*PROCESSES, "strategy=zero", *BF16, "hardware.workers=2"], quiet=True, root=tmp_path)
+    assert result is not None
+    wire, stated = result.summary["wire"]["bytes_per_step"], result.summary["predicted"]["bytes_per_step"]
+    assert wire == pytest.approx(stated, rel=1e-14)
+    theirs, _ = serial(*MLP, replicas=2)
+    assert apart(weights_of(result.path), theirs) < 0.02
