@@ -86,5 +86,6 @@ def make_timetable(
         return link.latency + nbytes / link.bandwidth
 
     inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
-    found = parts.strategy.simulate(parts.modules, inputs, time, message)
+    with parts.precision.foreseen(launcher.device(experiment, layout)):
+        found = parts.strategy.simulate(parts.modules, inputs, time, message)
     return None if found is None else Timetable(found, modelled)

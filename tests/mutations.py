@@ -907,6 +907,36 @@ MUTATIONS = [
         "tests/strategies/test_large_batches.py -k 'tensors_are_cut_up and bf16' -m slow",
     ),
     Mutation(
+        "strategies/precision/scaling.py",
+        "        found = gradient * (1 / self.value)\n",
+        "        found = gradient\n",
+        "tests/strategies/test_precision.py -k scale_doubles",
+    ),
+    Mutation(
+        "strategies/precision/scaling.py",
+        'self.among.all_reduce(self._flag, "max").wait()',
+        "pass",
+        "tests/strategies/test_precision.py -k one_replica_overflows",
+    ),
+    Mutation(
+        "strategies/sync/bsp.py",
+        "self._waits = self.scaled and not isinstance(self.compress, Dense)",
+        "self._waits = False",
+        "tests/strategies/test_precision.py -k never_given_an_overflow",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "        job.sync.skip()\n",
+        "        job.sync.update()\n",
+        "tests/strategies/test_precision.py -k 'left_out_by_all and bsp and not compresses'",
+    ),
+    Mutation(
+        "strategies/precision/base.py",
+        "        if module.training:\n",
+        "        if True:\n",
+        "tests/strategies/test_precision.py -k evaluation_is_of_the_weights",
+    ),
+    Mutation(
         "strategies/schedules/base.py",
         'group["lr"] = rate * factor',
         'group["lr"] = rate',
