@@ -6,6 +6,9 @@ Numbers of less than 2^-24 are zero in float16, and above 65504 infinite: gradie
 
 Equation: g = (1/S) dL'/dw, L' = S L; a step with a gradient that is not finite is left out, and S halved.
 
+Cost: as with precision=bf16; among w workers that leave a step out together, all_reduce 2 (w-1)/w 4 bytes, after
+backward.
+
 Use it where the hardware has units for float16 and none for bfloat16 (V100, T4), or where the three more bits of
 fraction are wanted. Else precision=bf16 has no scale to look after.
 """
