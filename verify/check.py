@@ -217,6 +217,8 @@ def verify(
     if serial.weights is not None and Path(serial.weights).is_dir():
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
     todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
+    if serial.choice("precision").name != "fp32":  # all are in that one
+        todo = [way for way in todo if not any(text.startswith("precision=") for text in way.overrides)]
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as root:
         verifier = _Verifier(
             [*overrides], directory, [*allow_modules], steps, workers, tolerance, Path(root), serial.batch_size

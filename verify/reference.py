@@ -131,7 +131,10 @@ def _train(
             optimizer.step()
         else:
             scaler.step(optimizer)
+            before = scaler.get_scale()
             scaler.update()
+            if scaler.get_scale() < before:  # nothing was stepped with
+                optimizer.zero_grad()
         found.losses.append(loss.item())
         found.gradients.append({name: _gradient(p) for name, p in model.named_parameters() if p.requires_grad})
         found.weights.append({name: tensor.detach().cpu().clone() for name, tensor in state_of(model).items()})

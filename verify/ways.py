@@ -55,7 +55,7 @@ def _is_asked_for(way: tuple[str, ...], only: list[str]) -> bool:
 
 def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequence[Choice]) -> None:
     """Raises `ConfigError`."""
-    groups = [group.name for group in _given()]
+    groups = [*(group.name for group in _given()), "precision"]
     names = [*(choice.name for choice in (*strategies, *modes)), *groups]
     names += [name for group in groups for name in _choices(group)]
     for word in only:

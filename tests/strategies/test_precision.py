@@ -23,6 +23,7 @@ from paceline.strategies.errors import LayoutError, NotFiniteError
 from paceline.strategies.precision import BFloat16, Float16, Float32, LossScale
 from paceline.strategies.precision.foreseen import Foreseen
 from paceline.strategies.precision.scaling import scaled_backward
+from paceline.verify.check import verify
 
 slow = pytest.mark.slow
 HERE = ["data.limit=96", "batch_size=8", "steps=6", "tracking=none", "checkpoint.every=0"]
@@ -173,6 +174,17 @@ def test_several_workers_train_as_one_does_at_the_stated_bytes(tmp_path: Path, w
         rounding = max(apart(theirs, exact), 2**-8 * apart(exact, begun))
         assert apart(weights_of(result.path), theirs) < 4 * rounding
     assert summary["memory"]["activations"] == summary["predicted"]["memory"]["activations"]
+
+
+@slow
+@pytest.mark.parametrize("chosen", CHOSEN)
+def test_verify_holds_it_to_torchs_autocast_and_scaler(chosen: str) -> None:
+    few = [text for text in VIRTUAL if text.partition("=")[0] not in ("steps", "tracking", "checkpoint.every")]
+    tried = ["sync=bsp_naive", "sync.shard=gradients", "pipeline", "strategy.degree=2"]
+    workers = 1 if chosen == "overflows" else 2  # at its limit halves of a batch may overflow where the whole does not
+    found = verify([*few, *MLP, *CHOSEN[chosen]], only=tried, workers=workers)
+    assert found.passed, [row for row in found.rows if row.word == "fail"]
+    assert found.reference is not None
 
 
 # -- an overflow
