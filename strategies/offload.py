@@ -104,7 +104,6 @@ class Offload(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module = self._layers = _layers_of(model)
         self._twin = without_data(self._layers, "meta")  # now: others will hang hooks on the module
-        self.precision.attach(self._twin, next(model.parameters()).device)
         self._loss, self._before_backward = loss, before_backward
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
@@ -112,6 +111,8 @@ class Offload(Strategy):
             return None
         inputs, targets, device = lone(batch.inputs), batch.targets, batch.inputs.device
         shape = tuple(inputs.shape), inputs.dtype, *(tuple(each.shape) for each in tensors_of(targets))
+        if not self._demands:
+            self.precision.attach(self._twin, device)
         if shape not in self._demands:
             self._demands[shape] = self._demand(self._twin, inputs, targets, self._loss, device)
         with copier_for(device) as copier:

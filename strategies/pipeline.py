@@ -66,6 +66,7 @@ from .pipelining.ties import Ties, tied, traffic
 from .pipelining.updates import Updates
 from .pipelining.without_flush import READS, Reads, period, reads_of, stream
 from .placements import gather
+from .precision.base import META
 
 
 class Pipeline(Strategy):
@@ -398,7 +399,7 @@ class Pipeline(Strategy):
         """Room for what `stage` puts out for inputs of the shape of `x`."""
         key = stage, tuple(x.shape)
         if key not in self._shapes:
-            with self.precision.casting(torch.device("meta")), self.precision.foreseen(x.device):
+            with self.precision.casting(META), self.precision.foreseen(x.device):
                 self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
         return torch.empty_like(self._shapes[key], device=x.device, memory_format=torch.contiguous_format)
 

@@ -50,6 +50,7 @@ from .external.torch_schedules import TorchSchedule
 from .pipeline import Pipeline
 from .pipelining import one_size
 from .pipelining.chunks import Chunks, without_data
+from .precision.base import META
 
 
 class TorchPipelining(Strategy):
@@ -184,7 +185,7 @@ class TorchPipelining(Strategy):
         )
 
     def _foreseen(self, inputs: Tensor) -> list[Tensor]:
-        with self.precision.casting(torch.device("meta")), self.precision.foreseen(inputs.device):
+        with self.precision.casting(META), self.precision.foreseen(inputs.device):
             return self._flowing(self._looks, inputs.to("meta"))
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:

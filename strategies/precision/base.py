@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ..base import Loss
 
 
+META = torch.device("meta")
+
+
 class Precision:
     """`name`: as it is chosen. `dtype`: what passes round to; None: to nothing."""
 
@@ -75,7 +78,8 @@ class _Around:
         self._open: list[list[AbstractContextManager[Any]]] = []
 
     def enter(self, module: nn.Module, inputs: object) -> None:
-        device = next(module.parameters()).device
+        # where passes are, which is not where weights are that are fetched from the host
+        device = META if next(module.parameters()).is_meta else self._device
         contexts: list[AbstractContextManager[Any]] = []
         if module.training:
             contexts.append(self._precision.casting(device))
@@ -123,5 +127,8 @@ def widened(x: Tensor) -> Tensor:
 
 
 def _whose(device: torch.device) -> str:
-    """Whose autocast counts: torch has none of the meta device, where that of the CPU stands in for it."""
-    return "cpu" if device.type == "meta" else device.type
+    """Whose autocast counts: that of the CPU stands in for that of the meta device, of which torch has none, and for
+    that of GPUs that are planned for from elsewhere.
+    """
+    is_here = device.type != "meta" and (device.type != "cuda" or torch.cuda.is_available())
+    return device.type if is_here else "cpu"
