@@ -66,9 +66,9 @@ class LossScale:
         """
         for parameter in self._later:
             if parameter.grad is not None:
-                own = getattr(parameter.grad, "to_local", lambda parameter=parameter: parameter.grad)()
-                own.mul_(1 / self.value)
-                self._look(own)
+                to_local = getattr(parameter.grad, "to_local", None)  # a DTensor's own rows
+                own: Tensor = parameter.grad if to_local is None else to_local()
+                self._look(own.mul_(1 / self.value))
         if self.among is not None:
             with self.among.timeline.named("overflow"):
                 self.among.all_reduce(self._flag, "max").wait()
