@@ -1004,8 +1004,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/planning.py",
-        "return {**along, axis: [added(each, norm) for each in along[axis]]}, {}",
-        "return along, {}",
+        "return {**along, axis: [added(each, own) for each in along[axis]]}, over_axes",
+        "return along, over_axes",
         "tests/strategies/test_clip.py -k 'measured_bytes and how0'",
     ),
     # -- what travels, how sums are made and rows are joined, and how a replica lies over workers
