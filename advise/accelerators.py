@@ -23,6 +23,7 @@ from .question import Question
 from .sent import sent
 from .space import ways
 
+NARROW = "what it holds in half precision has no closed form here; paceline plan precision=bf16 says it of one layout"
 COMPUTED_IN = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -97,8 +98,11 @@ def search(ground: Ground) -> Searched:
             if isinstance(way, Pruned):
                 if ground.question.allows({"strategy": way.family}):
                     found.pruned[way.family, way.why] += 1
-            elif ground.question.allows(dict(way.settings)):
-                _add(found, ground, way, cluster, limits)
+            elif ground.question.allows(settings := dict(way.settings)):
+                if ground.question.narrow and "precision" not in settings:
+                    found.pruned[way.family, NARROW] += 1
+                else:
+                    _add(found, ground, way, cluster, limits)
     found.seconds = time.perf_counter() - began
     return found
 

@@ -128,7 +128,11 @@ def _not_timed(question: Question, known: Ground) -> list[str]:
         return []
     half = any(name != "float32" for name in known.machine.flops)
     return [
-        *(["strategy=zero alone computes in half precision; all others compute in float32"] if half else []),
+        *(
+            ["half precision is tried with strategy=zero alone; with others precision=bf16 is yours to try"]
+            if half
+            else []
+        ),
         "not timed, as no closed form gives it: strategy=offload, deepspeed_pipeline, torch_zero_optimizer, schedules "
         "without a flush or with split backward passes; and what must be raced: the other sync modes, compressors",
     ]

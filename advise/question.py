@@ -33,6 +33,11 @@ class Question:
         """What was typed, by key."""
         return {key_of(text): text.partition("=")[2] for text in self.overrides}
 
+    @property
+    def narrow(self) -> bool:
+        """Whether passes are to compute in less than float32."""
+        return self.experiment.choice("precision").name != "fp32"
+
     def fixes(self, *groups: str) -> bool:
         return any(key in self.given for key in groups)
 

@@ -67,7 +67,7 @@ def _zero(place: Place) -> Iterator[Candidate | Pruned]:
                         knobs = {
                             "strategy.stage": stage,
                             "strategy.offload": offload,
-                            "strategy.precision": precision,
+                            "precision": precision,
                             "strategy.micro_batches": micro_batches,
                             **chosen,
                         }

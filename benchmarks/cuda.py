@@ -19,7 +19,7 @@ from paceline.engine import prepare
 
 STEPS, BATCH, CONTEXT = 6, 8, 1024
 PATIENCE = 1800  # seconds for a run
-BF16 = ("strategy=zero", "strategy.precision=bf16", "optimizer=adam")
+BF16 = ("strategy=zero", "precision=bf16", "optimizer=adam")
 WITHOUT, WITH = (*BF16, "strategy.stage=0"), (*BF16, "strategy.stage=3", "strategy.offload=all")
 LADDER = [(4, 512), (8, 768), (12, 1024), (16, 1536), (24, 2048), (32, 2560), (32, 3072), (32, 4096), (40, 5120),
           (48, 6144), (64, 6144), (64, 8192)]  # layers, width  # fmt: skip

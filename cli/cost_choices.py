@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from ..engine.experiment import Experiment, Machine
 
 MODEL, HARDWARE = ("model", "data", "experiment"), ("hardware",)
-ASKED = (*MODEL, *HARDWARE, "strategy", "task")  # what the answer depends on, or what they need beside them
+ASKED = (
+    *MODEL,
+    *HARDWARE,
+    "strategy",
+    "precision",
+    "task",
+)  # what the answer depends on, or what they need beside them
 
 
 @dataclass(frozen=True)
@@ -71,16 +77,16 @@ class Chosen:
         )
 
     def rate(self, precision: str | None) -> Quantity:
-        """What a device sustains, in the precision asked for, else the strategy's. Raises `ConfigError`."""
+        """What a device sustains, in the precision asked for, else the configuration's. Raises `ConfigError`."""
         machine = self.machine
         assert machine is not None
-        knob = str(self.experiment.strategy.knobs.get("precision", "fp32"))
-        dtype = precision or TRAINED_IN.get(knob, knob)
+        chosen = self.experiment.choice("precision").name
+        dtype = precision or TRAINED_IN.get(chosen, chosen)
         flops: dict[str, float] = {**machine.flops}
         if dtype not in flops:
             known = f"known are {', '.join(flops)} (--precision)" if flops else "none is known; --flops X gives one"
             raise ConfigError(f"hardware.machine.flops.{dtype}: the hardware has no rate in {dtype}; {known}")
-        whose = "" if precision else f"{dtype}, as strategy={self.experiment.strategy.name} trains (--precision); "
+        whose = "" if precision else f"{dtype}, as precision={chosen} trains (--precision); "
         return Quantity(
             "X",
             "flops",

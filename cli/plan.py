@@ -65,7 +65,7 @@ def plan(
     paceline plan strategy=pipeline hardware.workers=4       who holds which layers
     paceline plan strategy=pipeline strategy.schedule=1f1b --svg 1f1b.svg
     paceline plan sync=asp --format json | jq .bytes_per_step
-    paceline plan hardware=a100_8 model=gpt_1b data=text strategy=zero strategy.precision=bf16 --tokens 20e9
+    paceline plan hardware=a100_8 model=gpt_1b data=text strategy=zero precision=bf16 --tokens 20e9
     paceline plan --fit hardware=h200 model=gpt_1b data=text
     paceline plan --config runs/NAME/config.yaml hardware.workers=8   a run, on more workers
 

@@ -1,6 +1,6 @@
 """What torch.utils.checkpoint saves and computes again, and a backward pass that leaves our modes in force."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -53,6 +53,10 @@ def _note_what_is_met() -> None:
     set_hooks(First, second)
 
 
-def backward(root: Tensor) -> None:
-    """In which a TorchFunctionMode holds for what is computed again; torch's own entry points suspend it."""
-    _engine_run_backward((root,), (torch.empty_like(root),), False, False, (), True, True)
+def backward(root: Tensor, gradient: Tensor | None = None, inputs: Sequence[Tensor] = ()) -> None:
+    """In which a TorchFunctionMode holds for what is computed again; torch's own entry points suspend it.
+
+    `gradient`: None where its numbers do not count. `inputs`: whose gradients are wanted; () for those of all leaves.
+    """
+    first = torch.empty_like(root) if gradient is None else gradient
+    _engine_run_backward((root,), (first,), False, False, tuple(inputs), True, True)

@@ -93,6 +93,13 @@ GROUPS = (
         example="CONTRIBUTING.md says how a schedule is added",
     ),
     Group(
+        "precision",
+        "in which numbers passes compute, while weights stay float32",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.precision.base.Precision",
+        usual="fp32",
+    ),
+    Group(
         "stragglers",
         "the delays that were added to workers",
         modules=("paceline.engine",),

@@ -27,6 +27,7 @@ class Layout:
     sequence: bool = False  # norms and dropout cut by tokens (Korthikanti et al. 2022)
     overlap: bool = False  # sums of gradients, and gathers of ZeRO 3, go on while layers compute
     dtype: str = "float16"
+    kept: str | None = None  # of weights and gradients, where it is another than that of the passes (autocast)
     split_inputs: bool = False  # what full recomputation keeps is cut over `tensor` ("ZeRO", section 6)
     inputs_on_host: bool = False  # and goes to the host's memory
 
@@ -56,7 +57,17 @@ class Layout:
     @property
     def entry(self) -> int:
         """Bytes of an activation, a weight and a gradient: those of half precision, but in float32."""
-        return 4 if self.dtype in ("float32", "tf32") else 2
+        return _bytes_of(self.dtype)
+
+    @property
+    def held(self) -> int:
+        """Bytes of a weight and of a gradient, as they are kept and sent."""
+        return self.entry if self.kept is None else _bytes_of(self.kept)
+
+    @property
+    def casts(self) -> bool:
+        """Whether each pass rounds the weights, and each gradient is widened again."""
+        return self.held > self.entry
 
     @property
     def samples(self) -> float:
@@ -67,3 +78,7 @@ class Layout:
     def replicas(self) -> int:
         """Devices that hold the same weights."""
         return self.data * self.context
+
+
+def _bytes_of(dtype: str) -> int:
+    return 4 if dtype in ("float32", "tf32") else 2

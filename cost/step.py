@@ -25,6 +25,7 @@ FUSED_KERNELS = 6  # that attention in one kernel saves, forward; twice of it ba
 FUSED_BACKWARD = (
     2.5  # times the forward's flops: the scores once more, and four products (Dao et al. 2022, algorithm 4)
 )
+CAST_BYTES = 12  # of an entry and micro-batch under autocast: read and rounded forward, its gradient widened backward
 ADAM_BYTES = 32  # that mixed-precision Adam reads and writes for an entry: gradient twice, weight, master, both moments
 NEVER_HIDDEN = 0.05  # of the gradients' sum: its last bucket
 
@@ -81,8 +82,9 @@ def step_time(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficienc
     entries = (of.layers * of.layer_entries() / layout.stages + of.vocabulary * of.width) / layout.tensor
     handed_on = _handed_on(of, layout, cluster, fits)
     micro_batches = layout.micro_batches
+    casts = streamed(cluster.device, fits, CAST_BYTES * entries) if layout.casts else 0.0
     return StepTime(
-        compute=micro_batches * each.compute,
+        compute=micro_batches * (each.compute + casts),
         tensor=micro_batches * each.tensor,
         bubble=(layout.stages - 1) / layout.chunks * (stage.total + handed_on)
         + micro_batches * handed_on * layout.chunks,
@@ -166,8 +168,8 @@ def _waiting_for_shards(
     """
     links, size, stride = cluster.links, layout.replicas, layout.tensor
     if layout.zero < 3:
-        return links.all_gather(layout.entry * entries, size, stride) if layout.zero else 0.0
-    moved = 3 * links.all_gather(layout.entry * of.layer_entries() / layout.tensor, size, stride)
+        return links.all_gather(layout.held * entries, size, stride) if layout.zero else 0.0
+    moved = 3 * links.all_gather(layout.held * of.layer_entries() / layout.tensor, size, stride)
     longer = beside(moved, layer.total, fits) - layer.total if layout.overlap else moved
     return layout.micro_batches * ceil(of.layers / layout.stages) * longer
 
@@ -188,11 +190,11 @@ def _sum_of_gradients(
     ends = 0.0
     if layout.stages > 1 and of.tied:  # the embedding's gradient, of the first and of the last stage
         ends = links.all_reduce(
-            layout.entry * of.vocabulary * of.width / layout.tensor, 2, layout.tensor * layout.replicas
+            layout.held * of.vocabulary * of.width / layout.tensor, 2, layout.tensor * layout.replicas
         )
     if layout.zero >= 3:
         return ends
-    nbytes = layout.entry * entries
+    nbytes = layout.held * entries
     summed = links.all_gather(nbytes, size, stride) if layout.zero else links.all_reduce(nbytes, size, stride)
     if layout.overlap:
         return ends + max(beside(summed, backward, fits) - backward, NEVER_HIDDEN * summed)
@@ -208,7 +210,7 @@ def _offload(layout: Layout, cluster: Cluster, entries: float) -> float:
     if layout.offload == "none":
         return 0.0
     passes = 2 * layout.micro_batches if layout.offload == "all" else 0  # weights, for forward and backward
-    moved = layout.entry * (2 + passes) * _own(layout, entries) / cluster.host_link
+    moved = layout.held * (2 + passes) * _own(layout, entries) / cluster.host_link
     return moved + ADAM_BYTES * _own(layout, entries) * cluster.links.per_host / cluster.host_bandwidth
 
 

@@ -14,12 +14,13 @@ from ..strategies import Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
 from ..strategies.exchange.compress import Compressor
+from ..strategies.precision import Float32, Precision
 from ..strategies.schedules import Schedule
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import accumulating, calling, given, rates
+from . import accumulating, calling, given, precisions, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -56,10 +57,11 @@ class Parts:
     make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process, with what they are given
     layout: Layout
     model: nn.Module  # the whole, on the meta device
-    modules: list[nn.Module]  # what the strategy cuts it into
+    modules: list[nn.Module]  # what the strategy cuts it into; in training they compute in `precision`
     make_model: Callable[[], nn.Module]  # adapted
     adapt: Adapt
     make_optimizer: MakeOptimizer
+    precision: Precision  # of passes; float32 where the strategy rounds weights itself
     allowed: tuple[str, ...]  # the user's own modules
     callbacks: calling.Callbacks  # by name, for the chief
 
@@ -84,6 +86,9 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
 
     def named_pair_of(of_groups: given.Given, chosen: Choice) -> tuple[Strategy, Sync]:
         strategy = build("strategy", chosen, Strategy, allowed, of_groups)
+        precision = of_groups["precision"]
+        assert isinstance(precision, Precision)
+        strategy.precision = precision
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         own = strategy.own_sync()
@@ -146,6 +151,13 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     if knobs:
         strategy, sync = pair_of(of_groups, settled)
     modules = strategy.split(model)
+    precisions.check(experiment, strategy, sync)
+    precision = Float32() if strategy.rounds_weights else strategy.precision
+    with given.naming(experiment):
+        precision.check(modules)
+    device = launcher.device(experiment, layout)
+    for part in modules:
+        precision.attach(part, device)
     with given.naming(experiment):
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)  # what parts share is known now
     for part in modules:
@@ -162,6 +174,9 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     with given.naming(experiment):
         sync.check_model(trained)
         compress.check_model(trained)
+    compute = launcher.compute(experiment.hardware)
+    if compute is not None:
+        compute.precision = precision
     load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
 
     @cache
@@ -182,7 +197,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         schedule,
         stragglers,
         launcher,
-        launcher.compute(experiment.hardware),
+        compute,
         strategy,
         sync,
         accumulation,
@@ -194,6 +209,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         make_model,
         adapt,
         make_optimizer,
+        precision,
         allowed,
         callbacks,
     )

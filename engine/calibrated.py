@@ -33,6 +33,8 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
     hardware = experiment.hardware
     assert hardware.calibration is not None
     calibration = read(hardware.calibration)
+    if (precision := experiment.choice("precision").name) != "fp32":
+        raise NotPredicted(f"precision={precision}: a calibration measures float32 alone")
     parts = assemble(experiment, allowed, workers.world_size)
     placed = Placed(
         parts.layout.workers,

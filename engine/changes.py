@@ -79,8 +79,8 @@ def _knobs(overrides: Sequence[str], allowed: Sequence[str]) -> Iterator[tuple[s
         yield ("strategy.recompute=false",)
     if experiment.model.knobs.get("recompute"):
         yield ("model.recompute=false",)
-    if knobs.get("precision") == "fp32":
-        yield ("strategy.precision=bf16",)
+    if experiment.choice("precision").name == "fp32":
+        yield ("precision=bf16",)
     if knobs.get("offload") not in (None, "none"):
         yield ("strategy.offload=none",)
     if isinstance(stage := knobs.get("stage"), int):

@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..batches import Fields, Samples, call, of_each, tensors_of
 from ..comm import Comm
+from ..strategies.precision import Float32, Precision
 from ..tracking.files import read_json
 from .memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
@@ -51,6 +52,7 @@ class ComputeModel:
 
     def __init__(self, flops: float, overhead: float, measured: bool) -> None:
         self._flops, self._overhead, self.is_measured = flops, overhead, measured
+        self.precision: Precision = Float32()  # that parts were told to compute in; the engine sets it
         self._parts: dict[int, nn.Module] = {}
         self._costs: dict[tuple[Any, ...], PassCost] = {}  # by part, what inputs look like, and chunk
 
@@ -64,15 +66,16 @@ class ComputeModel:
         key = (part, *((tuple(x.shape), x.dtype, x.requires_grad) for x in tensors_of(inputs)), chunk)
         if key not in self._costs:
             # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
-            with unaccounted():
+            with unaccounted(), torch.autocast("cpu", enabled=False):
                 self._costs[key] = self._look(self._parts[part], inputs, *chunk)
         return self._costs[key]
 
     def _look(self, module: nn.Module, inputs: Samples, *chunk: int) -> PassCost:
-        forward, backward, shares = count_flops(module, inputs, *chunk)
-        to_input = count_flops_to_input(module, inputs, *chunk)
+        with self.precision.foreseen(torch.device("cpu")):
+            forward, backward, shares = count_flops(module, inputs, *chunk)
+            to_input = count_flops_to_input(module, inputs, *chunk)
         if self.is_measured:
-            seconds = measured_seconds(module, inputs, *chunk)
+            seconds = measured_seconds(module, inputs, *chunk, precision=self.precision)
             whole = max(forward + backward, 1.0)
             first = seconds * (forward / whole if forward else 1 / 3)
             back = seconds - first
@@ -103,7 +106,7 @@ def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> flo
     x = inputs.detach().to("meta").requires_grad_()
     outputs = without_data(module)(x, *chunk)
     with FlopCounterMode(display=False) as counter:
-        torch.autograd.grad(outputs.sum(), x, allow_unused=True)
+        outputs.sum().backward(inputs=[x])
     return float(counter.get_total_flops())
 
 
@@ -151,13 +154,19 @@ def without_data(module: nn.Module) -> nn.Module:
     return part
 
 
-def measured_seconds(module: nn.Module, inputs: Samples, *chunk: int) -> float:
+def measured_seconds(
+    module: nn.Module,
+    inputs: Samples,
+    *chunk: int,
+    precision: Precision = Float32(),
+) -> float:
     """A forward and a backward pass on this machine, the median of several; kept in the user's cache, so that a run
     repeats on the same machine."""
     shapes = [tuple(parameter.shape) for parameter in module.parameters()]
     looks = " ".join(f"{tuple(x.shape)} {x.dtype} {x.requires_grad}" for x in tensors_of(inputs))
     told = f"{module!r} {shapes} {looks} {torch.__version__}"
     told += f" {chunk}" if any(chunk) else ""
+    told += f" {precision.dtype}" if precision.dtype else ""
     key = sha256(f"{told} {platform.node()} {platform.machine()}".encode()).hexdigest()[:24]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compute.json"
     known = _read(cache)

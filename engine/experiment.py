@@ -15,7 +15,7 @@ from ..cost.calibration import read
 from ..cost.devices import DEVICES
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
-from .moved import renewed, renewed_strategy, with_clip
+from .moved import renewed, renewed_strategy, with_clip, with_precision
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
@@ -310,7 +310,7 @@ def completed(plain: dict[str, Any]) -> dict[str, Any]:
 
     With the usual choices of groups that did not exist then, and by the names that classes have now.
     """
-    plain = with_clip(plain)
+    plain = with_precision(with_clip(plain))
     now = {"sync": renewed, "strategy": renewed_strategy}
     plain = plain | {group: renew(plain[group]) for group, renew in now.items() if group in plain}
     missing = [group for group in GROUPS if group.usual and group.name not in plain]

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from ..conf import groups
 from ..conf.groups import Group
 from ..strategies import LayoutError, Strategy, Sync
+from ..strategies.precision import Precision
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
 from .launchers import launcher_of
@@ -25,10 +26,12 @@ def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
     launcher = launcher_of(experiment)
     network = launcher.network(experiment.hardware)
     engines = {"seed": experiment.seed, "network": network, "in_memory": launcher.modelled}
-    return {
+    made: Given = {
         group.name: build(group.name, experiment.choice(group.name), base_of(group.name), allowed, engines)
         for group in _groups()
     }
+    # the engine has a use for it with any strategy; one whose library has its own way to it is given it, too
+    return {**made, "precision": build("precision", experiment.choice("precision"), Precision, allowed, engines)}
 
 
 def usual() -> Given:

@@ -11,6 +11,7 @@ _CONF = Path(str(files("paceline.conf")))
 _GONE = {  # keys that no choice has any more -> what there is in their place
     "sync.mode": "sync=parameter_server is the synchronous server, sync=asp and sync=ssp are the asynchronous ones",
     "sync.clip": "sync=onebit_adam has sync.most, and clip=norm clips gradients",
+    "strategy.precision": "precision=bf16 goes with every strategy that can compute so",
     "strategy.clip": "clip=norm clip.max=1 goes with every strategy that clips",
 }
 _MOST = 3  # choices that are named of those that have a key

@@ -13,6 +13,7 @@ from ..comm import Comm
 from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
 from ..strategies.accumulation import Accumulation
+from ..strategies.precision import LossScale
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from . import memory
@@ -45,6 +46,7 @@ class Job:
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     accumulation: Accumulation = field(default_factory=Accumulation)  # with which the strategy was prepared
+    scale: LossScale | None = None  # of precision=fp16
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
@@ -65,7 +67,7 @@ def train(job: Job) -> int:
             job.sync.begin(batch)
             with job.compute.step(step), _in(step, job.comm.board):
                 loss = job.accumulation.forward_backward(job.strategy, batch)
-            job.sync.update()
+            _update(job)
             if not job.sync.took_step:
                 job.meter.discount()
             if job.each_step is not None and loss is not None:
@@ -81,6 +83,19 @@ def train(job: Job) -> int:
         if job.stopped is not None:
             return done
     return job.steps
+
+
+def _update(job: Job) -> None:
+    """Or leave the step out, where its gradients are scaled and overflowed."""
+    if job.scale is None:
+        job.sync.update()
+        return
+    job.sync.took_step = True
+    if job.scale.overflowed(job.comm.rank):
+        job.sync.skip()
+        job.sync.took_step = False
+    else:
+        job.sync.update()
 
 
 @contextmanager

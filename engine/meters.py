@@ -253,8 +253,8 @@ def _staleness(reports: list[Report]) -> Staleness | None:
     histogram: Counter[int] = Counter()
     for report in reports:
         histogram.update({int(k): v for k, v in report.sync.get("staleness", {}).items()})
-    if not histogram:
+    count = histogram.total()
+    if count == 0:  # nobody pushed, or all steps were left out
         return None
-    count = sum(histogram.values())
     mean = sum(staleness * times for staleness, times in histogram.items()) / count
     return Staleness(mean, max(histogram), {str(k): histogram[k] for k in sorted(histogram)})

@@ -34,6 +34,25 @@ def with_clip(plain: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+_PRECISIONS = {  # by name, the class and knobs that ZeRO's knob stands for
+    "fp32": ("Float32", {}),
+    "bf16": ("BFloat16", {}),
+    "fp16": ("Float16", {"scale": 65536.0, "grow_every": 1000}),  # DeepSpeed's own were those
+}
+
+
+def with_precision(plain: dict[str, Any]) -> dict[str, Any]:
+    """A stored experiment in which ZeRO's knob `precision` is the choice that it was before others had it."""
+    match plain:
+        case {"strategy": {"target": "paceline.strategies.zero.Zero", "knobs": {"precision": str(name), **knobs}}} if (
+            name in _PRECISIONS
+        ):
+            cls, of_it = _PRECISIONS[name]
+            chosen = {"name": name, "target": f"paceline.strategies.precision.{cls}", "knobs": dict(of_it)}
+            return plain | {"strategy": plain["strategy"] | {"knobs": knobs}, "precision": chosen}
+    return plain
+
+
 def renewed(sync: Any) -> Any:
     """A stored choice of a sync mode, {name, target, knobs}, as the same choice is stored now."""
     match sync:

@@ -22,7 +22,7 @@ from ..tasks.base import DataSpec
 from ..tasks.partition import Shuffled, ShuffledPartition
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
-from . import accumulating, calling, given, memory
+from . import accumulating, calling, given, memory, precisions
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -283,11 +283,12 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
     inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
     sizes = parts.accumulation.sizes(experiment.batch_size)
     repeats = Repeats()
-    with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), repeats:
+    foreseen = parts.precision.foreseen
+    with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), foreseen(device), repeats:
         activations = _activations(experiment, parts, inputs[: sizes[0]], targets[: sizes[0]], device)
-    with repeats:
+    with foreseen(device), repeats:
         along = _summed_over(sizes, lambda size: parts.strategy.cost_along(modules, inputs[:size]))
-    along, over_axes = _with_norm(parts, along)
+    along, over_axes = _with_sums(parts, along)
     parts.sync.backward_passes = len(sizes) * len(parts.strategy.micro_sizes(sizes[0]))
     plans: list[PartPlan] = []
     receivers = parts.strategy.sends_to(modules)
@@ -339,18 +340,20 @@ def _summed_over(sizes: list[int], cost: Callable[[int], Mapping[str, list[Traff
     }
 
 
-def _with_norm(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mapping[str, list[Traffic]], Traffic]:
-    """What a strategy sends by axis, with the sum of a gradient's norm over a replica's workers; and that sum, where it
-    is over several axes at once.
+def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mapping[str, list[Traffic]], Traffic]:
+    """What a strategy sends by axis, with the sums of a few bytes over a replica's workers, of a gradient's norm and of
+    whether it overflowed; and those sums that are over several axes at once.
     """
     clip, axes = parts.sync.clip, [*parts.strategy.axes]
-    if clip is None or not clip.measures or parts.layout.parts == 1:
-        return along, {}
-    norm = Fabric().traffic(NORM, World(parts.layout.parts))
-    if len(axes) > 1:
-        return along, norm
+    overflow, within = precisions.flag(parts)
+    sums = [overflow] if within else []
+    if clip is not None and clip.measures and parts.layout.parts > 1:
+        sums.append(Fabric().traffic(NORM, World(parts.layout.parts)))
+    own, over_axes = added(*sums), {} if within else overflow
+    if len(axes) != 1 or not own:
+        return along, added(own, over_axes)
     [axis] = axes
-    return {**along, axis: [added(each, norm) for each in along[axis]]}, {}
+    return {**along, axis: [added(each, own) for each in along[axis]]}, over_axes
 
 
 def _activations(
@@ -361,6 +364,7 @@ def _activations(
     In backward there is more only where something is computed again: how much, each pass is asked by itself.
     """
     loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
+    loss = parts.precision.loss(loss)
     peaks: list[int] = []
     for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
         before = 0

@@ -119,12 +119,10 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
     if experiment.choice("compress").name != "none":
         raise NotPredicted(f"what compress={experiment.choice('compress').name} takes on an accelerator is not known")
     knobs, axes = strategy.knobs, workers.mesh.axes
-    zero, micro_batches, dtype, offload = (
-        SHARED[sync.knobs.get("shard", "none")],
-        experiment.accumulate,
-        "float32",
-        "none",
-    )
+    dtype = DTYPES.get(experiment.choice("precision").name)
+    if dtype is None:
+        raise NotPredicted(f"what precision={experiment.choice('precision').name} takes on an accelerator is not known")
+    zero, micro_batches, offload = SHARED[sync.knobs.get("shard", "none")], experiment.accumulate, "none"
     match strategy.name:
         case "single" | "data_parallel" | "torch_ddp" | "tensor" | "torch_tensor":
             pass
@@ -134,8 +132,7 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
             zero = 3
         case "zero":
             zero = knobs["stage"] if knobs["stage"] is not None else 3 if knobs["offload"] == "all" else 2
-            micro_batches = max(knobs["micro_batches"], experiment.accumulate)
-            dtype, offload = DTYPES[knobs["precision"]], knobs["offload"]
+            micro_batches, offload = max(knobs["micro_batches"], experiment.accumulate), knobs["offload"]
         case "pipeline" | "hybrid" | "torch_pipelining" if knobs["schedule"] in CLOSED_FORM:
             micro_batches = 1 if knobs["schedule"] == "naive" else knobs["micro_batches"]
         case "pipeline" | "hybrid" | "torch_pipelining":
@@ -160,6 +157,7 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
             sequence=bool(knobs.get("sequence")),
             overlap=True,
             dtype=dtype,
+            kept=dtype if strategy.name == "zero" else "float32",
         )
     except CostError as error:
         raise NotPredicted(str(error)) from error

@@ -69,6 +69,7 @@ def make_timetable(
     modelled = launcher.modelled and model is not None and not model.is_measured and network is not None
     if not modelled or model is None:
         model = ComputeModel(1.0, 0.0, False)
+        model.precision = parts.precision
     parts.model.train()
     for i, module in enumerate(parts.modules):
         model.keep(i, module)
@@ -85,5 +86,6 @@ def make_timetable(
         return link.latency + nbytes / link.bandwidth
 
     inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
-    found = parts.strategy.simulate(parts.modules, inputs, time, message)
+    with parts.precision.foreseen(launcher.device(experiment, layout)):
+        found = parts.strategy.simulate(parts.modules, inputs, time, message)
     return None if found is None else Timetable(found, modelled)

@@ -122,6 +122,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
         accumulation=worker.accumulation,
+        scale=worker.scale,
         each_step=partial(_each_step, worker) if worker.calling.watches else None,
     )
     return job, left_out
@@ -201,6 +202,8 @@ def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     took, of_step = job.meter.last, worker.calling.of_step
     if worker.sync.clip is not None and worker.sync.clip.norm is not None:
         of_step = {**of_step, "unclipped_norm": worker.sync.clip.norm}
+    if worker.scale is not None:
+        of_step = {**of_step, "loss_scale": worker.scale.value, "skipped_steps": worker.scale.skipped}
     worker.directory.add(
         Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
     )

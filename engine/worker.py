@@ -16,6 +16,7 @@ from ..strategies.accumulation import Accumulation
 from ..strategies.base import load_state
 from ..strategies.exchange.clip import Counted
 from ..strategies.placements import owned
+from ..strategies.precision import Float32, LossScale
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
 from .assignment import Assignment
@@ -57,6 +58,7 @@ class Worker:
     resident: int  # bytes that its process held before anything of the run was there
     calling: Calling  # the callbacks
     accumulation: Accumulation
+    scale: LossScale | None  # of its replica's loss
 
     @property
     def experiment(self) -> Experiment:
@@ -136,20 +138,27 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     chief, together = parts.layout.chief, parts.sync.synchronous
     calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
     accumulation = Accumulation(parts.accumulation.micro_batches)
+    precision = Float32() if parts.strategy.rounds_weights else parts.strategy.precision
+    scale = precision.scale() if trains else None
+    parts.sync.scaled = scale is not None
     if of_replica is not None:
         model = model if parts.strategy.moves_model else model.to(device)
         parts.strategy.prepare(
             model,
-            accumulation.weighing(calling.seeing(parts.task.function(parts.data.spec))),
+            precision.loss(accumulation.weighing(calling.seeing(parts.task.function(parts.data.spec))), scale),
             of_replica,
             accumulation.telling(_before_backward(compute, parts.sync)),
         )
         module = parts.strategy.module
+        precision.attach(module, device)
         compute.attach(module)
     else:
         module = parts.strategy.split(model)[role.part].to(device)
     module.train()
-    manifest = _begin(assignment, parts, role, module, of_part, of_replica)
+    if scale is not None and of_replica is not None:
+        among = workers if parts.sync.steps_together else of_replica
+        scale.among = among if among is not None and among.size > 1 else None
+    manifest = _begin(assignment, parts, role, module, of_part, of_replica, scale)
     if manifest is not None and manifest.callbacks is not None:
         calling.load(manifest.callbacks)
     return Worker(
@@ -166,6 +175,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         resident,
         calling,
         accumulation,
+        scale,
     )
 
 
@@ -178,7 +188,13 @@ def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Call
 
 
 def _begin(
-    assignment: Assignment, parts: Parts, role: Role, module: nn.Module, of_part: Comm, of_replica: Comm | None
+    assignment: Assignment,
+    parts: Parts,
+    role: Role,
+    module: nn.Module,
+    of_part: Comm,
+    of_replica: Comm | None,
+    scale: LossScale | None,
 ) -> Manifest | None:
     """Hand the part to the sync mode, with all that a checkpoint kept of it; returns the checkpoint's manifest."""
     sync = parts.sync
@@ -195,6 +211,10 @@ def _begin(
         sync.counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
     sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch)
     sync.prepare(trained, optimizer, of_part)
+    if scale is not None:
+        scale.watch(sync.parameters.values(), sync.hooked)
+        if state is not None:
+            scale.load_state_dict(state["scale"])
     if state is not None:
         if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
             load_state(module, state["parameters"])  # `prepare` may have made all replicas alike

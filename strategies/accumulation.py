@@ -88,4 +88,4 @@ class _Weighed:
 
 def weigher(loss: Loss) -> Callable[[Tensor], Tensor]:
     """What `loss` multiplies a mean by, for who computes the mean in another way."""
-    return loss.weigh if isinstance(loss, _Weighed) else lambda mean: mean
+    return getattr(loss, "weigh", None) or (lambda mean: mean)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ..batches import Samples, call
 from ..comm import Comm
 from .mesh import Mesh
+from .precision import Float32, Precision
 from .schedules import Rate, scaled
 from .schedules.base import CONSTANT
 
@@ -35,7 +36,9 @@ class Batch:
     targets: Samples  # [size, ...]; with their weights where they have some, for the loss to make of them what it must
     total: int  # samples of this step over all replicas
     step: int = 0  # of the run, from 0
-    of: int | None = None  # samples of the batch of which this is a micro-batch (accumulation.py); None: it is the batch
+    of: int | None = (
+        None  # samples of the batch of which this is a micro-batch (accumulation.py); None: it is the batch
+    )
     last: bool = True  # no other micro-batch follows in this step
 
     @property
@@ -136,7 +139,10 @@ class Strategy(ABC):
     max_replicas: int | None = None
     needs_processes: bool = False  # it talks to torch.distributed by itself
     fills: int = 1  # steps until a worker holds as many activations as it ever does
-    precision: str = "fp32"  # in which it computes; weights that optimizers step on are kept in the model's own
+    precision: Precision = Float32()  # in which its passes compute; the engine sets it before `prepare`
+    rounds_weights: bool = False  # it has a way of its own to compute in another precision, whose weights are rounded
+    one_precision: str = ""  # why it computes in float32 alone, and what to choose for others; "" where it need not
+    one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), likewise
     moves_model: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
@@ -325,6 +331,10 @@ class Sync(ABC):
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
     one_rate: str = ""  # why its rate can follow no schedule, and what to choose for that; "" where it can
+    steps_together: bool = False  # replicas step with one gradient: if it overflows on one of them, none does
+    one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), and what to choose; "" where they can
+    scaled: bool = False  # they are, and `skip` may be called; the engine sets it before `prepare`
+    hooked: bool = True  # hooks of the parameters see the gradients of a backward pass
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
@@ -380,6 +390,19 @@ class Sync(ABC):
     @abstractmethod
     def update(self) -> None:
         """After forward_backward: leave the parameters updated."""
+
+    def skip(self) -> None:
+        """In place of `update`, where a gradient overflowed (precision/scaling.py): no weight changes by this step's.
+
+        On all replicas where they step together. Replicas that step by themselves keep to their rounds.
+        """
+        self.drop_gradients()
+        self.update()
+
+    def drop_gradients(self) -> None:
+        """Optimizers leave alone what has none."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def serve(self) -> None:
         """A server worker's whole life."""

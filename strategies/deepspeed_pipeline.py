@@ -68,6 +68,10 @@ class DeepSpeedPipeline(Strategy):
     whole_targets = "hands targets to its own library, which takes one tensor of them"
     own_micro_batches = "micro_batches"
     needs_processes = True
+    one_precision = (
+        "DeepSpeed's pipeline engine is set up for float32 here; choose strategy=pipeline strategy.schedule=1f1b, or "
+        "precision=fp32"
+    )
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 
     def __init__(

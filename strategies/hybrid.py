@@ -173,6 +173,7 @@ class Hybrid(Strategy):
         part = self._pieces(stages[here["stage"]], kinds, group)[here["tensor"]]
         group.join(part, along["tensor"])
         lane = [part if each == rank else self._parts[each] for each in mesh.along(rank, "stage")]
+        self._pipeline.precision = self.precision
         self._pipeline.take(lane, loss_over(part, loss), along["stage"], before_backward)
         self.module = part
 

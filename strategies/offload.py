@@ -111,6 +111,8 @@ class Offload(Strategy):
             return None
         inputs, targets, device = lone(batch.inputs), batch.targets, batch.inputs.device
         shape = tuple(inputs.shape), inputs.dtype, *(tuple(each.shape) for each in tensors_of(targets))
+        if not self._demands:
+            self.precision.attach(self._twin, device)
         if shape not in self._demands:
             self._demands[shape] = self._demand(self._twin, inputs, targets, self._loss, device)
         with copier_for(device) as copier:
@@ -259,6 +261,10 @@ class DelayedUpdate(Sync):
     """
 
     exact = serial_alone = False  # gradients are of the weights before
+    one_scale = (
+        "strategy.delayed_update=true has a step under way while the next one may be left out; choose precision=bf16, "
+        "or strategy.delayed_update=false"
+    )
 
     def __init__(self) -> None:
         self._bsp = BSP()

@@ -66,6 +66,7 @@ from .pipelining.ties import Ties, tied, traffic
 from .pipelining.updates import Updates
 from .pipelining.without_flush import READS, Reads, period, reads_of, stream
 from .placements import gather
+from .precision.base import META
 
 
 class Pipeline(Strategy):
@@ -220,7 +221,7 @@ class Pipeline(Strategy):
         """
         self._comm, self._all, self.module = comm, parts, parts[comm.rank]
         assert isinstance(self.module, Chunks)
-        self._looks = [*parts[: comm.rank], without_data(self.module), *parts[comm.rank + 1 :]]
+        self._looks = [*parts[: comm.rank], without_data(self.module), *parts[comm.rank + 1 :]]  # before any hooks
         self._ties = Ties(tied(parts), self.module, comm)
         self._held = Held(
             module=self.module,
@@ -399,7 +400,8 @@ class Pipeline(Strategy):
         """Room for what `stage` puts out for inputs of the shape of `x`."""
         key = stage, tuple(x.shape)
         if key not in self._shapes:
-            self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
+            with self.precision.casting(META), self.precision.foreseen(x.device):
+                self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
         return torch.empty_like(self._shapes[key], device=x.device, memory_format=torch.contiguous_format)
 
     def activations(self, parts: Sequence[nn.Module], x: Tensor, stages: int) -> list[Tensor]:

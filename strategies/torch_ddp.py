@@ -103,6 +103,8 @@ class TorchDDP(Strategy):
 
 
 class _DDPUpdate(Sync):
+    steps_together = True
+
     def __init__(self, strategy: TorchDDP) -> None:
         self._strategy, self.clip = strategy, strategy.clip
         self._seen: dict[int, Tensor] = {}  # DDP's buckets, by index

@@ -147,6 +147,8 @@ def grouped(model: nn.Module) -> tuple[Group, list[Group]]:
 
 
 class _FSDPUpdate(Sync):
+    steps_together = True
+
     def __init__(self, strategy: TorchFSDP) -> None:
         self._strategy, self.clip = strategy, strategy.clip
 
@@ -173,6 +175,7 @@ class _FSDPUpdate(Sync):
         for group in optimizer.param_groups:
             group["params"] = [cut_up[names[parameter]] for parameter in group["params"]]
         strategy.replicas = comm.size
+        self.hooked = False  # FSDP scatters gradients of whole parameters, and leaves rows of their sum
         super().prepare({name: cut_up[name] for name in parameters}, optimizer, comm)
 
     def update(self) -> None:

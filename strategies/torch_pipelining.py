@@ -50,6 +50,7 @@ from .external.torch_schedules import TorchSchedule
 from .pipeline import Pipeline
 from .pipelining import one_size
 from .pipelining.chunks import Chunks, without_data
+from .precision.base import META
 
 
 class TorchPipelining(Strategy):
@@ -176,13 +177,17 @@ class TorchPipelining(Strategy):
             self.schedule,
             self.module,
             {stage: chunk for chunk, stage in enumerate(self._ours.stages_of(self._comm.rank))},
-            self._flowing(self._looks, lone(batch.inputs)[: sizes[0]].to("meta")),
+            self._foreseen(lone(batch.inputs)[: sizes[0]]),
             len(sizes),
             self._loss,
             self._comm,
             lone(batch.inputs),
             lone(batch.targets),
         )
+
+    def _foreseen(self, inputs: Tensor) -> list[Tensor]:
+        with self.precision.casting(META), self.precision.foreseen(inputs.device):
+            return self._flowing(self._looks, inputs.to("meta"))
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
         """What enters each stage, and what leaves the last one, for meta inputs: shapes and dtypes only."""

@@ -58,6 +58,10 @@ class TorchTensor(Strategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_elementwise(optimizer, "strategy=torch_tensor", "strategy=data_parallel")
 
+    one_precision = (
+        "its messages are stated for layers of torch's in float32; choose strategy=tensor, or precision=fp32"
+    )
+
     def split(self, model: nn.Module) -> list[nn.Module]:
         kinds = kinds_of(model, self.parts)
         if not kinds:

@@ -28,6 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from math import log2
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -53,8 +54,8 @@ from .external.deepspeed_memory import Account, stated
 from .external.deepspeed_ops import build_ops, end_with_parent
 from .external.deepspeed_settings import Noting, merged, read
 from .external.deepspeed_start import import_for, quiet_import
+from .precision import Float16, Float32, Precision
 
-Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 BUCKET = 500_000_000  # entries; DeepSpeed's default
@@ -67,21 +68,23 @@ class Zero(Strategy):
     needs_processes = True
     moves_model = True
     own_micro_batches = "micro_batches"
+    rounds_weights = True
 
     def __init__(
         self,
         stage: Literal[0, 1, 2, 3] | None = None,
         offload: Literal["none", "optimizer", "all"] = "none",
-        precision: Precision = "fp32",
         micro_batches: Annotated[int, Ge(1)] = 1,
         recompute: bool = False,
         config: str | dict[str, Any] | None = None,
         clip: Clip | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """`stage`: None is 3 with offload=all, else 2. `micro_batches`: a batch is cut into so many, with gradients
         accumulated. `recompute`: keep the inputs of layers only and compute the rest again for backward. `config`: a
         DeepSpeed JSON file, or what one holds; what it says beside the above is passed on. `clip`: of the mean
-        gradient, which DeepSpeed does; None for none. Raises `LayoutError`.
+        gradient, which DeepSpeed does; None for none. `precision`: that DeepSpeed trains in, by its own rules; None for
+        float32. Raises `LayoutError`.
         """
         if stage is None:
             stage = 3 if offload == "all" else 2
@@ -99,7 +102,9 @@ class Zero(Strategy):
                 "clip: DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
                 "strategy=data_parallel"
             )
-        self.stage, self.offload, self.precision = stage, offload, precision
+        self.stage, self.offload, self.precision = stage, offload, precision or Float32()
+        if self.precision.name not in DTYPES:
+            raise LayoutError(f"precision: DeepSpeed has {', '.join(DTYPES)}; choose one of these")
         self.accumulated, self.recompute, self.config = micro_batches, recompute, config
         self.longest = clip.max if isinstance(clip, ByNorm) else None  # that a gradient may be
         theirs = read(config) if isinstance(config, str) else config or {}
@@ -128,9 +133,16 @@ class Zero(Strategy):
             "zero_force_ds_cpu_optimizer": False,
             "steps_per_print": 2**31,
         }
-        if self.precision != "fp32":
-            own[self.precision] = {"enabled": True}
+        if self._narrow:
+            own[self.precision.name] = {"enabled": True}
+        if isinstance(self.precision, Float16):
+            power, window = int(log2(self.precision.first)), self.precision.grow_every
+            own["fp16"] |= {"initial_scale_power": power, "loss_scale_window": window, "hysteresis": 1}
         return own
+
+    @property
+    def _narrow(self) -> bool:
+        return self.precision.dtype is not None
 
     def own_sync(self) -> Sync:
         return _ZeroUpdate(self)
@@ -142,8 +154,8 @@ class Zero(Strategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if self.stage > 0:
             check_elementwise(optimizer, f"strategy.stage={self.stage}", "strategy=data_parallel")
-        elif self.precision != "fp32":  # DeepSpeed's masters are one flat tensor
-            check_elementwise(optimizer, f"strategy.precision={self.precision}", "strategy.precision=fp32")
+        elif self._narrow:  # DeepSpeed's masters are one flat tensor
+            check_elementwise(optimizer, f"precision={self.precision.name}", "precision=fp32")
         if len(optimizer.param_groups) > 1:
             raise LayoutError(
                 f"strategy=zero: what it saves is of one group of parameters, and {type(optimizer).__name__} has "
@@ -151,13 +163,15 @@ class Zero(Strategy):
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        return [model.to(DTYPES[self.precision])]
+        return [model.to(DTYPES[self.precision.name])]
 
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        if self.precision == "fp16" and device.type == "cpu":
-            raise LayoutError("strategy.precision=fp16: DeepSpeed has it on GPUs only; choose bf16 or fp32 on a CPU")
+        if self.precision.name == "fp16" and device.type == "cpu":
+            raise LayoutError(
+                "precision=fp16: DeepSpeed has it on GPUs only; choose precision=bf16, or strategy=data_parallel"
+            )
         if self.accumulated > len(inputs):
             raise LayoutError(
                 f"strategy.micro_batches={self.accumulated}: a replica's batch has batch_size={len(inputs)} samples, "
@@ -172,7 +186,7 @@ class Zero(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
-        self.account = Account(model, self.stage, self.offload, self.precision == "fp32")
+        self.account = Account(model, self.stage, self.offload, not self._narrow)
         self.replicas = 1
 
     def micro_sizes(self, batch_size: int) -> list[int]:
@@ -180,8 +194,8 @@ class Zero(Strategy):
 
     def forward(self, part: nn.Module, inputs: Samples) -> Tensor:
         """What the module makes of a micro-batch."""
-        if self.precision != "fp32":
-            dtype = DTYPES[self.precision]
+        if self._narrow:
+            dtype = DTYPES[self.precision.name]
             inputs = of_each(inputs, lambda x: x.to(dtype) if x.is_floating_point() else x)
         return (_recomputed(part, inputs) if self.recompute else call(part, inputs)).float()  # the loss is of fp32
 
@@ -304,7 +318,7 @@ class _ZeroUpdate(Sync):
 
     def _place(self, parameter: nn.Parameter) -> Place:
         strategy = self._strategy
-        fp32 = strategy.precision == "fp32"
+        fp32 = strategy.precision.dtype is None
         return place_of(parameter, self._engine.optimizer, self.optimizer, strategy.stage, fp32, self.comm.rank)
 
     # -- measures
@@ -314,7 +328,7 @@ class _ZeroUpdate(Sync):
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         strategy = self._strategy
-        width = DTYPES[strategy.precision].itemsize
+        width = DTYPES[strategy.precision.name].itemsize
         accumulates = strategy.accumulated > 1
         return stated(strategy.stage, strategy.offload, width, strategy.bucket, accumulates, held, parameters, replicas)
 
@@ -324,14 +338,14 @@ class _ZeroUpdate(Sync):
             return Cost(varies="strategy.config: what DeepSpeed sends follows from a file of its own")
         if strategy.stage == 3:
             return Cost(varies="strategy.stage=3: DeepSpeed fetches parameters when it finds it best")
-        width, psi = DTYPES[strategy.precision].itemsize, sum(parameter.numel() for parameter in parameters)
+        width, psi = DTYPES[strategy.precision.name].itemsize, sum(parameter.numel() for parameter in parameters)
         replicas = world.replicas
         norm = 4  # of the gradient, in fp32
         if strategy.stage == 0:
-            clips = strategy.longest is not None and strategy.precision == "fp32"
+            clips = strategy.longest is not None and strategy.precision.dtype is None
             return Cost(worker=Fabric().traffic(width * psi + (norm if clips else 0), world))
         passes = strategy.accumulated if strategy.stage == 2 else 1
-        overflow = 0 if strategy.precision == "fp32" else 1
+        overflow = 0 if strategy.precision.dtype is None else 1
         piece = -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters to 2 K entries
         return Cost(
             worker={

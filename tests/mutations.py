@@ -902,7 +902,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/zero.py",
-        'elif self.precision != "fp32":',
+        "elif self._narrow:",
         "elif False:",
         "tests/strategies/test_large_batches.py -k 'tensors_are_cut_up and bf16' -m slow",
     ),
@@ -941,6 +941,34 @@ MUTATIONS = [
         "inputs[: sizes[0]], targets[: sizes[0]], device)",
         "inputs, targets, device)",
         "tests/strategies/test_accumulation.py -k 'activations_of_one'",
+        "strategies/precision/scaling.py",
+        "        found = gradient * (1 / self.value)\n",
+        "        found = gradient\n",
+        "tests/strategies/test_precision.py -k scale_doubles",
+    ),
+    Mutation(
+        "strategies/precision/scaling.py",
+        'self.among.all_reduce(self._flag, "max").wait()',
+        "pass",
+        "tests/strategies/test_precision.py -k one_replica_overflows",
+    ),
+    Mutation(
+        "strategies/sync/bsp.py",
+        "self._waits = self.scaled and not isinstance(self.compress, Dense)",
+        "self._waits = False",
+        "tests/strategies/test_precision.py -k never_given_an_overflow",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "        job.sync.skip()\n",
+        "        job.sync.update()\n",
+        "tests/strategies/test_precision.py -k 'left_out_by_all and bsp and not compresses'",
+    ),
+    Mutation(
+        "strategies/precision/base.py",
+        "        if module.training:\n",
+        "        if True:\n",
+        "tests/strategies/test_precision.py -k evaluation_is_of_the_weights",
     ),
     Mutation(
         "strategies/schedules/base.py",
@@ -1010,8 +1038,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/planning.py",
-        "return {**along, axis: [added(each, norm) for each in along[axis]]}, {}",
-        "return along, {}",
+        "return {**along, axis: [added(each, own) for each in along[axis]]}, over_axes",
+        "return along, over_axes",
         "tests/strategies/test_clip.py -k 'measured_bytes and how0'",
     ),
     # -- the bytes of the run as it will be run

@@ -30,6 +30,7 @@ PAGES = (
     "docs/wrap.md",
     "docs/running.md",
     "docs/advise.md",
+    "docs/precision.md",
     "docs/schedules.md",
     "docs/smaller_models.md",
     "docs/memory.md",

@@ -128,9 +128,10 @@ class _Verifier:
         partition, replicas = parts.deal(), range(parts.layout.replicas)
         taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
         precision = parts.strategy.precision
+        rounds = parts.strategy.rounds_weights
         rate = rate_of(experiment, parts, partition.steps_per_epoch)
         factors = tuple(rate.factor(step) for step in range(self.steps))
-        key = precision, factors, tuple(tuple(step.tolist()) for step in taken)
+        key = precision.name, rounds, factors, tuple(tuple(step.tolist()) for step in taken)
         if key not in self.references:
             device = parts.launcher.device(experiment, parts.layout)
             split, _ = parts.load()
@@ -148,6 +149,7 @@ class _Verifier:
                 ),
                 self.tolerance,
                 precision,
+                rounds,
             )
         return self.references[key]
 
@@ -215,6 +217,8 @@ def verify(
     if serial.weights is not None and Path(serial.weights).is_dir():
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
     todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
+    if serial.choice("precision").name != "fp32":  # all are in that one
+        todo = [way for way in todo if not any(text.startswith("precision=") for text in way.overrides)]
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as root:
         verifier = _Verifier(
             [*overrides], directory, [*allow_modules], steps, workers, tolerance, Path(root), serial.batch_size

@@ -29,9 +29,9 @@ from ..batches import Samples, call
 from ..engine.build import Parts
 from ..engine.errors import ConfigError
 from ..strategies.base import state_of
+from ..strategies.precision import Float16, Precision
 
 MARGIN = 8.0
-NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by what strategies call them
 DRAWN = 2**63 - 1  # no seed of the engine's
 
 Named = dict[str, Tensor]
@@ -75,12 +75,15 @@ class Setting:
     factors: Sequence[float]  # of the optimizer's rate, by step
 
 
-def refer(setting: Setting, stated: float | None, precision: str = "fp32") -> Reference:
-    """`stated`: a tolerance relative to the largest entry, in place of what is derived. `precision`: a strategy's.
+def refer(
+    setting: Setting, stated: float | None, precision: Precision | None = None, rounds_weights: bool = False
+) -> Reference:
+    """`stated`: a tolerance relative to the largest entry, in place of what is derived. `precision`: of passes; None
+    for float32. `rounds_weights`: they are on weights that are rounded for it, and not under autocast.
 
     Raises `ConfigError`.
     """
-    narrow = NARROW.get(precision)
+    narrow = None if precision is None or precision.dtype is None else _Narrow(precision, rounds_weights)
     serial = _train(setting, torch.nn.Module.train, narrow=narrow)
     draws = _draws(setting)
     if stated is not None:
@@ -104,24 +107,34 @@ def _train(
     setting: Setting,
     mode: Callable[[nn.Module], Any],
     dtype: torch.dtype | None = None,
-    narrow: torch.dtype | None = None,
+    narrow: "_Narrow | None" = None,
 ) -> Serial:
-    """In `dtype`, or else the model's own. `narrow`: that forward and backward passes compute in."""
+    """In `dtype`, or else the model's own. `narrow`: what forward and backward passes compute in."""
     model = setting.make_model()
     model = mode(model if dtype is None else model.to(dtype))
     optimizer = setting.parts.make_optimizer(model.parameters())
     rates = [group.get("lr") for group in optimizer.param_groups]
     found = Serial([], [], [])
+    scaler = None if narrow is None else narrow.scaler(next(model.parameters()).device)
     for step, batch in enumerate(setting.batches):
         setting.seed_step(step)
         optimizer.zero_grad()
-        loss = _loss(setting, model, batch, dtype) if narrow is None else _narrow_loss(setting, model, batch, narrow)
-        loss.backward()
+        loss = _loss(setting, model, batch, dtype) if narrow is None else narrow.loss(setting, model, batch)
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        if scaler is not None:
+            scaler.unscale_(optimizer)
         setting.clip(model)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if rate is not None:
                 group["lr"] = rate * setting.factors[step]
-        optimizer.step()
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            before = scaler.get_scale()
+            scaler.update()
+            if scaler.get_scale() < before:  # nothing was stepped with
+                optimizer.zero_grad()
         found.losses.append(loss.item())
         found.gradients.append({name: _gradient(p) for name, p in model.named_parameters() if p.requires_grad})
         found.weights.append({name: tensor.detach().cpu().clone() for name, tensor in state_of(model).items()})
@@ -135,6 +148,27 @@ def _gradient(parameter: Tensor) -> Tensor:
 def _loss(setting: Setting, model: nn.Module, batch: tuple[Samples, Samples], dtype: torch.dtype | None) -> Tensor:
     inputs, targets = (_as(samples, dtype) for samples in batch)
     return _of_task(setting)(call(model, inputs), targets)
+
+
+@dataclass(frozen=True)
+class _Narrow:
+    precision: Precision
+    rounds_weights: bool
+
+    def loss(self, setting: Setting, model: nn.Module, batch: tuple[Samples, Samples]) -> Tensor:
+        dtype = self.precision.dtype
+        assert dtype is not None
+        if self.rounds_weights:
+            return _narrow_loss(setting, model, batch, dtype)
+        with torch.autocast(next(model.parameters()).device.type, dtype):
+            return _loss(setting, model, batch, None)
+
+    def scaler(self, device: torch.device) -> torch.amp.GradScaler | None:
+        """torch's own."""
+        if self.rounds_weights or not isinstance(self.precision, Float16):
+            return None
+        first, every = self.precision.first, self.precision.grow_every
+        return torch.amp.GradScaler(device.type, init_scale=first, growth_interval=every)
 
 
 def _narrow_loss(setting: Setting, model: nn.Module, batch: tuple[Samples, Samples], narrow: torch.dtype) -> Tensor:

@@ -55,7 +55,7 @@ def _is_asked_for(way: tuple[str, ...], only: list[str]) -> bool:
 
 def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequence[Choice]) -> None:
     """Raises `ConfigError`."""
-    groups = [group.name for group in _given()]
+    groups = [*(group.name for group in _given()), "precision"]
     names = [*(choice.name for choice in (*strategies, *modes)), *groups]
     names += [name for group in groups for name in _choices(group)]
     for word in only:
@@ -81,6 +81,9 @@ def _all(
         for change in _changes("sync", mode, allowed, every) if every or _is_serial(mode, allowed) else [{}]:
             if change or mode.name != SERIAL_SYNC:
                 yield both + _typed("sync", change)
+    for strategy in strategies:
+        if strategy.name == PLAIN or _rounds_weights(strategy, allowed):
+            yield f"strategy={strategy.name}", f"sync={SERIAL_SYNC}", "precision=bf16"
     [usual] = [mode for mode in modes if mode.name == SERIAL_SYNC]
     for group in _given():
         if given.has_use_for("sync", usual, group, allowed):
@@ -135,6 +138,13 @@ def _changes(kind: str, choice: Choice, allowed: tuple[str, ...], every: bool) -
         yield from variants(cls, choice.knobs, every)
     except (ConfigError, LayoutError):  # composing the choice says why
         yield {}
+
+
+def _rounds_weights(strategy: Choice, allowed: tuple[str, ...]) -> bool:
+    try:
+        return load_class("strategy", strategy.target, Strategy, allowed).rounds_weights
+    except (ConfigError, AttributeError):  # what is no class says nothing of itself
+        return False
 
 
 @cache

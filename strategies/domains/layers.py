@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..precision.base import narrowed
 from .group import ROWS, Gathered, Group, Returned, Summed, assembled, fetch, fetched, like
 from .rows import Deal, Halo, Range, Transposed, Window
 
@@ -29,16 +30,19 @@ class SlabConv(nn.Module):
         self.padding = (0, side(layer, 1).padding)  # padding rows are rows like others here
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Convolved.apply(x, self.weight, self.bias, self)
+        return _Convolved.apply(narrowed(x), self.weight, self.bias, self)
 
     def convolve(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        weight, bias = (None if each is None else each.to(x.dtype) for each in (self.weight, self.bias))
+        assert weight is not None
+        return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def gradients(self, dy: Tensor, x: Tensor, wanted: Sequence[bool]) -> list[Tensor | None]:
         """Of the input, the weight and the bias, where they are wanted."""
         biases = None if self.bias is None else [len(self.bias)]
         arguments = self.stride, self.padding, self.dilation, False, (0, 0), self.groups
-        return list(aten.convolution_backward(dy, x, self.weight.detach(), biases, *arguments, wanted))
+        weight = self.weight.detach().to(dy.dtype)
+        return list(aten.convolution_backward(dy, x, weight, biases, *arguments, wanted))
 
 
 class _Convolved(torch.autograd.Function):
@@ -78,6 +82,7 @@ class _Convolved(torch.autograd.Function):
             returned = Returned(dx, layer.halo, layer.group)
         _, dw, db = layer.gradients(dy, rows, (False, *ctx.needs_input_grad[1:3]))
         dx = None if returned is None else returned.wait()
+        dw, db = (None if each is None else each.to(layer.weight.dtype) for each in (dw, db))
         partial = [each for each in (dw, db) if each is not None]
         if partial:
             total = layer.group.sum(torch.cat([each.flatten() for each in partial]), "gradients of weights")

@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..precision.base import widened
 from .group import ROWS, Group
 from .replicas import Across, BatchNorm
 from .rows import Deal
@@ -58,14 +59,15 @@ class SlabBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training and self.running_mean is not None:
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        slab = x if self.group.degree > 1 else x.reshape(len(x), x.shape[1], 1, -1)  # [n, c, rows, width]
+        wide = widened(x)  # sums of many
+        slab = wide if self.group.degree > 1 else wide.reshape(len(x), x.shape[1], 1, -1)  # [n, c, rows, width]
         mean, var = statistics(slab.detach(), None, self.deal, self.group)
         samples: int | Tensor = len(x)
         if (across := self.others()) is not None:
             mean, var, samples = across.gather(mean, var, len(x))
         if self.training and self.running_mean is not None:
             self._keep(mean.flatten(), var.flatten(), samples * (slab.shape[3] * self.deal[-1]))
-        return _Normalised.apply(slab, self.weight, self.bias, mean, var, self, samples).view(x.shape)
+        return _Normalised.apply(slab, self.weight, self.bias, mean, var, self, samples).view(x.shape).to(x.dtype)
 
     def others(self) -> Across | None:
         """With whom statistics are joined, where there is any other replica."""
@@ -88,8 +90,9 @@ class SlabGroupNorm(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        mean, var = statistics(x.detach(), self.num_groups, self.deal, self.group)
-        return _Normalised.apply(x, self.weight, self.bias, mean, var, self, len(x))
+        wide = widened(x)
+        mean, var = statistics(wide.detach(), self.num_groups, self.deal, self.group)
+        return _Normalised.apply(wide, self.weight, self.bias, mean, var, self, len(x)).to(x.dtype)
 
 
 def over_replicas(layers: Mapping[str, BatchNorm], across: Across) -> dict[str, nn.Module]:

@@ -14,7 +14,7 @@ _ELSEWHERE = {
     "scheduler": "there are no schedules of DeepSpeed's here",
     "train_batch_size": "batch_size=... says how many samples a replica takes in a step",
     "train_micro_batch_size_per_gpu": "batch_size=... says how many samples a replica takes in a step",
-    "data_types": "what is trained in is chosen by strategy.precision=...",
+    "data_types": "what is trained in is chosen by precision=...",
 }
 _FIGURES = "where figures go is chosen by tracking=..."
 _PLUS = "what ZeRO++ sends and holds is not accounted for here"
@@ -33,15 +33,18 @@ _NOT_HERE = {  # fine when switched off
     "zero_optimization.zero_quantized_gradients": _PLUS,
 }
 _COUNTS = "reduce_bucket_size", "allgather_bucket_size"
+ANY = object()  # it is looked at where our settings have it
 _KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file -> (whose it is, when that is not there)
     "zero_optimization.stage": ("strategy.stage", None),
     "zero_optimization.offload_optimizer.device": ("strategy.offload", "none"),
     "zero_optimization.offload_param.device": ("strategy.offload", "none"),
     "gradient_accumulation_steps": ("strategy.micro_batches, or accumulate", None),
     "gradient_clipping": ("clip.max", None),
-    "bf16.enabled": ("strategy.precision", False),
-    "fp16.enabled": ("strategy.precision", False),
-    "torch_autocast.enabled": ("strategy.precision", False),
+    "fp16.initial_scale_power": ("precision.scale", ANY),
+    "fp16.loss_scale_window": ("precision.grow_every", ANY),
+    "bf16.enabled": ("precision", False),
+    "fp16.enabled": ("precision", False),
+    "torch_autocast.enabled": ("precision", False),
 }
 
 
@@ -118,7 +121,7 @@ def _joined(own: dict[str, Any], theirs: dict[str, Any], at: str) -> dict[str, A
             raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a number of entries")
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
             joined[key] = _joined(own.get(key, {}), value, f"{where}.")
-        elif where in _KNOBS and own.get(key, _KNOBS[where][1]) != value:
+        elif where in _KNOBS and own.get(key, _KNOBS[where][1]) not in (value, ANY):
             knob, otherwise = _KNOBS[where]
             ours = json.dumps(own.get(key, otherwise))
             raise LayoutError(

@@ -12,6 +12,7 @@ from ...batches import Samples
 from ...comm import Comm, Work
 from ...comm.timeline import Pass
 from ..base import BeforeBackward, Loss
+from ..errors import LayoutError
 from .actions import Action
 from .chunks import Chunks
 from .split_backward import backward_to_input
@@ -160,6 +161,11 @@ class Step:
         stage, way, j = action.stage, action.kind[-1], action.micro_batch
         to = stage + 1 if way == "F" else stage - 1
         tensor = self._made.pop((way, (to, j)))
+        if way == "F" and tensor.dtype != (foreseen := self.held.like(stage, self._micro_batches[j].inputs).dtype):
+            raise LayoutError(
+                f"precision: stage {stage} puts out {tensor.dtype}, and the next one awaits {foreseen}, as passes on "
+                "the meta device have it; choose precision=fp32, or strategy=data_parallel"
+            )
         with self.held.comm.timeline.named("activations" if way == "F" else "gradients"):
             self._sending.append(self.held.comm.isend(tensor.contiguous(), self.held.holders[to]))
 

@@ -27,6 +27,10 @@ class Updates(Sync):
     """BSP, once for each batch, at a time of the schedule's."""
 
     exact = serial_alone = False  # gradients are of older weights
+    one_scale = (
+        "a schedule without a flush steps while other batches are under way, whose gradients have the scale of before; "
+        "choose precision=bf16, or a schedule with a flush such as strategy.schedule=1f1b"
+    )
 
     def __init__(self) -> None:
         self._bsp = BSP()

@@ -140,6 +140,10 @@ class BackupWorkers(Sync):
             self._tell(Message.SKIP)
         self._pull()
 
+    def skip(self) -> None:
+        self._tell(Message.SKIP)
+        self._pull()
+
     def _pull(self) -> None:
         self.comm.recv(self._answer, self._server)
         answer = int(self._answer)

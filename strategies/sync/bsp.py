@@ -66,6 +66,8 @@ SHARE = 8  # bytes: a float64
 class NaiveBSP(Sync):
     """One blocking all-reduce for each parameter after backward."""
 
+    steps_together = True
+
     def __init__(self, collective: Collective | None = None, clip: Clip | None = None) -> None:
         """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none."""
         self.collective, self.clip = collective or Fabric(), clip
@@ -90,12 +92,17 @@ class NaiveBSP(Sync):
         self.clip_gradients()
         self.optimizer.step()
 
+    def skip(self) -> None:
+        self.drop_gradients()
+
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         return Cost(worker=added(*(self.collective.traffic(payload([each]), world) for each in parameters)))
 
 
 class BSP(Sync):
     """Algorithm 1: buckets are all-reduced in order while backward goes on."""
+
+    steps_together = True
 
     def __init__(
         self,
@@ -166,6 +173,8 @@ class BSP(Sync):
         self._shards: ShardedGradients | None = None
         self._reducer: Reducer[Any] | None = None
         self._rows: Tensor | None = None  # [replicas, entries], where they must all be there
+        # what is compressed is never sent in vain: error feedback would keep of an overflow what it left out
+        self._waits = self.scaled and not isinstance(self.compress, Dense)
         if comm.size == 1:
             return
         if self.shard == "none":
@@ -191,7 +200,7 @@ class BSP(Sync):
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
         if self._reducer is not None:
-            self._reducer.before_backward(roots, last)
+            self._reducer.before_backward(roots, last and not self._waits)
 
     def _all_reduce(self, bucket: Bucket) -> None:
         with self.comm.timeline.named("gradients"):
@@ -234,6 +243,17 @@ class BSP(Sync):
         self.optimizer.step()
         if self._shards is not None:
             self._shards.all_gather()
+
+    def skip(self) -> None:
+        """What is under way is sent to its end, as on replicas that have not begun to, and dropped."""
+        if self._reducer is not None and not self._waits:
+            self._reducer.finish()
+            for work in self._works:
+                work.wait()
+            self._works.clear()
+            if self._shards is not None:
+                self._shards.land({})
+        self.drop_gradients()
 
     def clip_gradients(self) -> None:
         if self._shards is None or self.clip is None:

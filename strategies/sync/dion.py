@@ -60,6 +60,7 @@ class Dion(Sync):
     exact = False  # serial training has the run's optimizer
     serial_alone = False
     state_agrees = False
+    steps_together = True
     entrywise = False
 
     def __init__(
@@ -126,6 +127,9 @@ class Dion(Sync):
             x.mul_(1 - self.lr * self._decay[k])
             x.addmm_(p[k], q.T, alpha=-self.lr * (x.shape[0] / x.shape[1]) ** 0.5)
         self._step_others()
+
+    def skip(self) -> None:
+        self.drop_gradients()
 
     def _step_others(self) -> None:
         for x in self._others:

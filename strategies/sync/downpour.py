@@ -150,6 +150,9 @@ class Downpour(Sync):
         if t % self.n_push == 0:
             self._worker.push()
 
+    def skip(self) -> None:
+        """It was no step: what was accrued before is pushed with the next ones."""
+
     def drain(self) -> None:
         if self._worker.owes:
             self._worker.push()

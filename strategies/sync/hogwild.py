@@ -110,6 +110,9 @@ class Hogwild(Sync):
                 self._write()
                 self._updates[self.comm.rank] += 1
 
+    def skip(self) -> None:
+        self._held.close()
+
     def _version(self) -> int:
         """The number of all workers' updates."""
         return sum(self._updates.tolist())

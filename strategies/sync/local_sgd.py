@@ -101,6 +101,7 @@ class LocalSGD(Sync):
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
         self.serial_alone = outer_lr is None  # the outer optimizer steps on a lone replica, too
+        self.steps_together = switch_step > 0  # to begin with
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -109,7 +110,7 @@ class LocalSGD(Sync):
         start_alike(parameters, comm)
         self._before_switch = BSP(collective=self.collective, clip=self.clip) if self.switch_step > 0 else None
         if self._before_switch is not None:
-            self._before_switch.counted = self.counted
+            self._before_switch.counted, self._before_switch.scaled = self.counted, self.scaled
             self._before_switch.prepare(parameters, optimizer, comm)
         self._channel = Channel(self.compress, comm, {"way": vector_of(self._params)}, self.collective)
         whole = isinstance(self.compress, Dense) or comm.size == 1
@@ -138,6 +139,13 @@ class LocalSGD(Sync):
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
         if (bsp := self._bsp()) is not None:
             bsp.before_backward(roots, last)
+
+    def skip(self) -> None:
+        """Before the switch all leave the step out; after it a replica does, and keeps to the round."""
+        if (bsp := self._bsp()) is not None:
+            bsp.skip()
+        else:
+            super().skip()
 
     def update(self) -> None:
         if (bsp := self._bsp()) is not None:

@@ -52,6 +52,7 @@ class OneBitAdam(Sync):
 
     exact = False
     state_agrees = False
+    steps_together = True
     entrywise = False
     trial = Trial(optimizer={"optimizer": "adam", "optimizer.lr": 0.005})
 
@@ -79,6 +80,7 @@ class OneBitAdam(Sync):
         self._params = list(parameters.values())
         check_one_dtype(self._params, "onebit_adam")
         self._bsp = BSP(collective=self.collective)
+        self._bsp.scaled = self.scaled
         self._bsp.prepare(parameters, optimizer, comm)
         self._channel = Channel(self._rule, comm, {"momentum": vector_of(self._params)})
         self._sent = self._params[0].new_empty(sum(x.numel() for x in self._params) if comm.size > 1 else 0)  # m_i
@@ -105,6 +107,12 @@ class OneBitAdam(Sync):
         else:
             self._step()
         self._t += 1
+
+    def skip(self) -> None:
+        """It counts no step, so that v is of as many gradients as the warm-up has."""
+        if self._is_adam:
+            self._bsp.skip()
+        self.drop_gradients()
 
     @torch.no_grad()
     def _step(self) -> None:

@@ -63,6 +63,7 @@ class ParameterServer(Sync):
     """Workers and, for each part of the model, one or several servers."""
 
     steps_on_workers = False
+    steps_together = True
 
     def __init__(
         self,
@@ -134,6 +135,10 @@ class ParameterServer(Sync):
             self._worker.push()
         else:
             self._worker.skip()
+        self._worker.pull()
+
+    def skip(self) -> None:
+        self._worker.skip()
         self._worker.pull()
 
     def finish(self) -> None:

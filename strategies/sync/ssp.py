@@ -148,6 +148,11 @@ class SSP(Sync):
         elif self.bound < inf:
             self._worker.skip()
 
+    def skip(self) -> None:
+        """Its clock moves, as with a batch without samples."""
+        if self.bound < inf:
+            self._worker.skip()
+
     def finish(self) -> None:
         self._worker.finish()
 

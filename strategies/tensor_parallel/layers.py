@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..placements import Split
+from ..precision.base import narrowed
 from .group import Group
 
 
@@ -51,13 +52,18 @@ class RowLinear(nn.Module):
         if not self.sequence:
             self.group.draws.leave(x.device)
         first = self.piece == 0
-        z: Tensor = _Row.apply(x, self.weight, self.bias, first, self.group, self.sequence)
+        z: Tensor = _Row.apply(narrowed(x), self.weight, self.bias, first, self.group, self.sequence)
         return z
 
 
 def column(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sequence: bool) -> Tensor:
-    y: Tensor = _Column.apply(x, weight, bias, group, sequence)
+    y: Tensor = _Column.apply(narrowed(x), weight, bias, group, sequence)
     return y
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """In the dtype of `x`. Of weights the layers keep no rounded copy for backward, as autograd would."""
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 class _Column(torch.autograd.Function):
@@ -66,7 +72,7 @@ class _Column(torch.autograd.Function):
         ctx.save_for_backward(x if weight.requires_grad else None, weight)
         ctx.group, ctx.sequence = group, sequence
         # Y_i = X A_i
-        return F.linear(group.gather(x, "activations") if sequence else x, weight, bias)
+        return _linear(group.gather(x, "activations") if sequence else x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -74,7 +80,7 @@ class _Column(torch.autograd.Function):
         wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
         rows, dx, sum_ = dy.reshape(-1, dy.shape[-1]), None, None
         if wants_x:  # dX = sum_i dY_i A_i'
-            dx = (rows @ weight).view(*dy.shape[:-1], -1)
+            dx = (rows @ weight.to(dy.dtype)).view(*dy.shape[:-1], -1)
             if ctx.sequence:
                 dx = group.scatter_sum(dx, "gradients of inputs")
             else:
@@ -82,8 +88,8 @@ class _Column(torch.autograd.Function):
         dw = None
         if wants_weight:
             whole = group.gather(x, "activations") if ctx.sequence else x
-            dw = rows.T @ whole.reshape(-1, whole.shape[-1])
-        db = rows.sum(0) if wants_bias else None
+            dw = (rows.T @ whole.reshape(-1, whole.shape[-1])).to(weight.dtype)
+        db = rows.sum(0).to(weight.dtype) if wants_bias else None
         if sum_ is not None:
             sum_.wait()
         return dx, dw, db, None, None
@@ -97,7 +103,7 @@ class _Row(torch.autograd.Function):
         ctx.save_for_backward(x if weight.requires_grad else None, weight)
         ctx.group, ctx.sequence = group, sequence
         # Z = sum_i Y_i B_i
-        z = F.linear(x, weight, bias if first else None)
+        z = _linear(x, weight, bias if first else None)
         return group.scatter_sum(z, "activations") if sequence else group.sum(z, "activations")
 
     @staticmethod
@@ -107,7 +113,7 @@ class _Row(torch.autograd.Function):
         if ctx.sequence:
             dz = ctx.group.gather(dz, "gradients of outputs")
         rows = dz.reshape(-1, dz.shape[-1])
-        dx = (rows @ weight).view(*dz.shape[:-1], -1) if wants_x else None
-        dw = rows.T @ x.reshape(-1, x.shape[-1]) if wants_weight else None
-        db = rows.sum(0) if wants_bias else None
+        dx = (rows @ weight.to(dz.dtype)).view(*dz.shape[:-1], -1) if wants_x else None
+        dw = (rows.T @ x.reshape(-1, x.shape[-1])).to(weight.dtype) if wants_weight else None
+        db = rows.sum(0).to(weight.dtype) if wants_bias else None
         return dx, dw, db, None, None, None

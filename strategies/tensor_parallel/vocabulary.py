@@ -23,6 +23,7 @@ from ..accumulation import weigher
 from ..base import Loss, is_mean_cross_entropy
 from ..errors import LayoutError
 from ..placements import Split
+from ..precision.base import like, widened
 from .find import vocabulary_of
 from .group import Group
 from .layers import column
@@ -108,12 +109,12 @@ def loss_over(part: nn.Module, loss: Loss) -> Loss:
     def of_pieces(outputs: Tensor, targets: Tensor) -> Tensor:
         return weigh(cross_entropy(outputs.flatten(0, -2), targets.flatten(), head.first, head.group))
 
-    return of_pieces
+    return like(loss, of_pieces)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, first: int, group: Group) -> Tensor:
     """[n, |V_i|] on each worker, of the classes from `first` on, and [n] -> [], the same on all."""
-    loss: Tensor = _CrossEntropy.apply(logits, targets, first, group)
+    loss: Tensor = _CrossEntropy.apply(widened(logits), targets, first, group)
     return loss
 
 

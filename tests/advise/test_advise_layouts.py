@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.advise import answer as answers
-from paceline.advise.accelerators import Ground, Searched, search
+from paceline.advise.accelerators import NARROW, Ground, Searched, search
 from paceline.advise.answer import closed_form
 from paceline.advise.candidate import Candidate, Predicted
 from paceline.advise.commands import command, overrides_of
@@ -43,9 +43,17 @@ def one_of_each(rows: list[Predicted]) -> list[Predicted]:
     kinds: dict[object, list[Predicted]] = {}
     for row in rows:
         settings = dict(row.candidate.settings)
-        which = row.candidate.family, row.candidate.shard, row.candidate.schedule, settings.get("strategy.precision")
+        which = row.candidate.family, row.candidate.shard, row.candidate.schedule, settings.get("precision")
         kinds.setdefault(which, []).append(row)
     return [its[len(its) // 2] for its in kinds.values()]
+
+
+def test_where_half_precision_is_asked_for_what_is_not_predicted_in_it_is_left_out(ground: Ground) -> None:
+    found = search(replace(ground, question=ask([*EIGHT, "precision=bf16", "hardware.workers=8"])))
+    assert {(row.candidate.family, dict(row.candidate.settings)["precision"]) for row in found.fit} == {
+        ("zero", "bf16")
+    }
+    assert found.pruned["data_parallel", NARROW] > 0
 
 
 def test_settings_are_all_different_and_take_as_many_samples(searched: Searched, ground: Ground) -> None:

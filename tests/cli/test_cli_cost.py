@@ -115,12 +115,11 @@ def test_what_the_configuration_overrides_is_given(answer) -> None:
     assert (inputs["F"]["value"], inputs["F"]["source"]) == (8, "model.recompute=true")
 
 
-def test_the_rate_is_that_of_the_strategys_precision_unless_another_is_asked_for(answer) -> None:
+def test_the_rate_is_that_of_the_chosen_precision_unless_another_is_asked_for(answer) -> None:
     _, inputs = answer("days", *BILLION, "hardware=a100_8")
     assert inputs["X"]["value"] == 1.5e13
-    assert inputs["X"]["source"].startswith("float32, as strategy=data_parallel trains (--precision); hardware=a100_8")
-    zero = ("strategy=zero", "strategy.precision=bf16")
-    assert answer("days", *BILLION, "hardware=a100_8", *zero)[1]["X"]["value"] == 1.4e14
+    assert inputs["X"]["source"].startswith("float32, as precision=fp32 trains (--precision); hardware=a100_8")
+    assert answer("days", *BILLION, "hardware=a100_8", "precision=bf16")[1]["X"]["value"] == 1.4e14
 
 
 def test_a_laptop_has_one_cpu_and_no_price(paceline) -> None:

@@ -182,7 +182,7 @@ def test_fit_tells_the_same_in_every_format(paceline, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_fit_says_how_many_machines_it_takes_and_what_is_not_known_of_them(paceline) -> None:
-    bf16 = ("strategy=zero", "strategy.precision=bf16", "hardware.workers=3", "model=mlp")
+    bf16 = ("strategy=zero", "precision=bf16", "hardware.workers=3", "model=mlp")
     machine = paceline("plan", "--fit", "hardware=t4", *bf16).out.split("\n\n")[0]
     assert "3 workers take 3 such machines, 1.58 US dollars an hour together" in machine
     assert "no rate in bfloat16 is known of it" in machine

@@ -60,7 +60,7 @@ def test_a_bad_configuration_names_key_value_and_rule(
         (["--workers=4"], "it is hardware.workers=4"),
         (["--batch-size", "8"], "it is batch_size=8"),
         (["--sync", "asp"], "sync=asp chooses it"),
-        (["--precision"], "strategy=zero has strategy.precision"),
+        (["--precision"], "precision=... chooses it"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

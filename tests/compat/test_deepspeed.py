@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from paceline.compat.deepspeed import held_by, is_cut_up, optimizer_state, place_of
 from paceline.strategies.base import Batch
+from paceline.strategies.precision import BFloat16
 from paceline.strategies.zero import Zero
 
 pytestmark = [pytest.mark.dist, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -16,7 +17,7 @@ ENTRIES = 7 * 4 + 4 + 4 * 2 + 2
 
 def one_step(comm: Any, stage: Any, precision: Any) -> dict[str, Any]:
     """Before a step, whether each piece is where it is said to be; after it, how much there is of each kind."""
-    strategy = Zero(stage=stage, precision=precision)
+    strategy = Zero(stage=stage, precision=BFloat16() if precision == "bf16" else None)
     torch.manual_seed(0)
     (model,) = strategy.split(nn.Sequential(nn.Linear(7, 4), nn.Linear(4, 2)))
     weights = {name: parameter.detach().float().clone() for name, parameter in model.named_parameters()}

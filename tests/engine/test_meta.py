@@ -38,7 +38,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         ["model=sparse_logistic_regression", "data=sparse", "strategy=single"],
         [*BLOCKS, "strategy=single", "model.dropout=0.1"],
         [*BLOCKS, "strategy=single", "model.recompute=true", "model.tied=true"],
-        [*BLOCKS, "strategy=zero", "strategy.precision=bf16", "strategy.recompute=true"],
+        [*BLOCKS, "strategy=zero", "precision=bf16", "strategy.recompute=true"],
         [*BLOCKS, "strategy=pipeline", "strategy.stages=3", "hardware.workers=3", "batch_size=7"],
         [*BLOCKS, "strategy=pipeline", "hardware=h200", "hardware.workers=2"],
         [*BLOCKS, "strategy=offload"],

@@ -76,6 +76,23 @@ def test_one_bit_adams_clip_is_its_most_and_zeros_clip_is_the_choice_of_that_nam
         assert overrides_of(then) == now
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_zeros_precision_is_the_choice_of_that_name(precision):
+    """Which DeepSpeed scaled anew after 1,000 steps."""
+    more = ["precision.grow_every=1000"] if precision == "fp16" else []
+    now = ["strategy=zero", *([] if precision == "fp32" else [f"precision={precision}"]), *more]
+    plain = compose(now).model_dump()
+    old = plain["strategy"] | {"knobs": plain["strategy"]["knobs"] | {"precision": precision}}
+    then = {group: choice for group, choice in plain.items() if group != "precision"} | {"strategy": old}
+    assert from_plain(then) == compose(now)
+    assert sorted(overrides_of(then)) == sorted(now)
+
+
+def test_runs_from_before_there_were_precisions_are_read():
+    plain = compose([]).model_dump()
+    assert from_plain({group: choice for group, choice in plain.items() if group != "precision"}) == compose([])
+
+
 def test_a_users_own_choice_of_a_class_that_was_moved_keeps_its_name():
     assert from_plain(stored("mine", SERVER, ASP)).sync.name == "mine"
 

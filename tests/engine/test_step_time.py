@@ -39,7 +39,7 @@ def predicted(*overrides: str) -> PredictedStep:
         ("sync.shard=optimizer", {"zero": 1}),
         ("strategy=torch_fsdp", {"zero": 3}),
         ("strategy=zero", {"zero": 2}),
-        ("strategy=zero strategy.stage=3 strategy.precision=bf16", {"zero": 3, "dtype": "bfloat16"}),
+        ("strategy=zero strategy.stage=3 precision=bf16", {"zero": 3, "dtype": "bfloat16"}),
         ("strategy=zero strategy.offload=all", {"zero": 3, "offload": "all"}),
         ("strategy=zero strategy.micro_batches=4", {"zero": 2, "micro_batch": 16}),
         ("strategy=zero accumulate=4", {"zero": 2, "micro_batch": 16}),

@@ -33,9 +33,9 @@ def trained(fork_server, tmp_path_factory):
         ["sync=asp"],
         pytest.param(["strategy=zero", "strategy.stage=3"], marks=pytest.mark.slow),
         pytest.param(["strategy=torch_fsdp"], marks=pytest.mark.slow),
-        pytest.param(["strategy=zero", "strategy.stage=2", "strategy.precision=bf16"], marks=pytest.mark.slow),
-        pytest.param(["strategy=zero", "strategy.stage=3", "strategy.precision=bf16"], marks=pytest.mark.slow),
-        pytest.param(["strategy=zero", "strategy.stage=0", "strategy.precision=bf16"], marks=pytest.mark.slow),
+        pytest.param(["strategy=zero", "strategy.stage=2", "precision=bf16"], marks=pytest.mark.slow),
+        pytest.param(["strategy=zero", "strategy.stage=3", "precision=bf16"], marks=pytest.mark.slow),
+        pytest.param(["strategy=zero", "strategy.stage=0", "precision=bf16"], marks=pytest.mark.slow),
         ["hardware=virtual"],
     ],
 )

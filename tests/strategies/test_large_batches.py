@@ -297,7 +297,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(fork_server, tmp_path, name)
         ("optimizer=lars", "strategy=torch_fsdp"),
         pytest.param(("optimizer=lars", "strategy=zero", "strategy.stage=1"), marks=slow),
         pytest.param(("optimizer=lamb", "strategy=zero", "strategy.stage=3"), marks=slow),
-        pytest.param(("optimizer=lars", "strategy=zero", "strategy.stage=0", "strategy.precision=bf16"), marks=slow),
+        pytest.param(("optimizer=lars", "strategy=zero", "strategy.stage=0", "precision=bf16"), marks=slow),
         pytest.param(("optimizer=lamb", "strategy=torch_tensor"), marks=slow),
     ],
     ids=" ".join,

@@ -66,7 +66,7 @@ def test_fifty_steps_equal_plain_data_parallel(plain, tmp_path, how):
 @slow
 def test_bf16_stays_near_fp32(plain, tmp_path):
     """bf16 has 8 bits of mantissa: after 50 steps a loss within 2 %, and weights within 50 times the rate."""
-    weights, summary = trained(tmp_path, "strategy=zero", "strategy.precision=bf16", *FIFTY)
+    weights, summary = trained(tmp_path, "strategy=zero", "precision=bf16", *FIFTY)
     reference, its = plain(*FIFTY)
     assert summary["loss"] == pytest.approx(its["loss"], rel=0.02)
     assert distance(weights, reference) < 0.05
@@ -93,10 +93,10 @@ def test_uneven_and_empty_batches_weigh_by_their_samples(plain, tmp_path):
     "how",
     [
         pytest.param(["strategy.stage=3"], marks=slow),
-        pytest.param(["strategy.stage=1", "strategy.precision=bf16"], marks=slow),
-        pytest.param(["strategy.stage=3", "strategy.precision=bf16"], marks=slow),
+        pytest.param(["strategy.stage=1", "precision=bf16"], marks=slow),
+        pytest.param(["strategy.stage=3", "precision=bf16"], marks=slow),
         pytest.param(["strategy.stage=0"], marks=slow),
-        pytest.param(["strategy.stage=0", "strategy.precision=bf16"], marks=slow),
+        pytest.param(["strategy.stage=0", "precision=bf16"], marks=slow),
     ],
 )
 def test_resumed_is_uninterrupted_bit_for_bit(fork_server, tmp_path, how):
@@ -123,9 +123,9 @@ def test_resumed_with_offload_is_uninterrupted_within_rounding(fork_server, tmp_
     "how",
     [
         pytest.param(["strategy.stage=0", "clip=norm", "clip.max=0.5"], marks=slow),
-        pytest.param(["strategy.stage=2", "strategy.precision=bf16", "strategy.micro_batches=2"], marks=slow),
+        pytest.param(["strategy.stage=2", "precision=bf16", "strategy.micro_batches=2"], marks=slow),
         pytest.param(["strategy.stage=1", "clip=norm", "clip.max=0.5", "strategy.micro_batches=2"], marks=slow),
-        pytest.param(["strategy.stage=0", "strategy.precision=bf16", "clip=norm", "clip.max=0.5"], marks=slow),
+        pytest.param(["strategy.stage=0", "precision=bf16", "clip=norm", "clip.max=0.5"], marks=slow),
         pytest.param(["strategy.stage=2", "hardware.workers=3"], marks=slow),
         pytest.param(["strategy.stage=1", "strategy.offload=optimizer"], marks=[slow, needs_compiler]),
     ],
@@ -144,12 +144,10 @@ def test_bytes_on_the_wire_and_memory_are_the_stated_ones(fork_server, tmp_path,
     "how",
     [
         pytest.param(["strategy.stage=3", "strategy.micro_batches=3", "hardware.workers=3"], marks=slow),
-        pytest.param(["strategy.stage=3", "strategy.micro_batches=2", "strategy.precision=bf16"], marks=slow),
-        pytest.param(["strategy.stage=2", "strategy.precision=bf16", "strategy.recompute=true"], marks=slow),
-        pytest.param(["strategy.stage=2", "strategy.precision=bf16", "model.vocabulary=2048"], marks=slow),
-        pytest.param(
-            ["strategy.stage=3", "strategy.precision=bf16", "strategy.offload=all"], marks=[slow, needs_compiler]
-        ),
+        pytest.param(["strategy.stage=3", "strategy.micro_batches=2", "precision=bf16"], marks=slow),
+        pytest.param(["strategy.stage=2", "precision=bf16", "strategy.recompute=true"], marks=slow),
+        pytest.param(["strategy.stage=2", "precision=bf16", "model.vocabulary=2048"], marks=slow),
+        pytest.param(["strategy.stage=3", "precision=bf16", "strategy.offload=all"], marks=[slow, needs_compiler]),
     ],
 )
 def test_a_gpts_memory_is_the_stated_one(fork_server, tmp_path, how):
@@ -168,7 +166,7 @@ def predicted(*overrides, workers=4):
 @pytest.mark.parametrize("width, precision", [(4, "fp32"), (2, "bf16")])
 def test_bytes_of_model_states_follow_the_table(width, precision):
     psi, k = (64 + 1) * 16 + (16 + 1) * 12 + (12 + 1) * 10, 4
-    held = [predicted(f"strategy.stage={stage}", f"strategy.precision={precision}", workers=k) for stage in range(4)]
+    held = [predicted(f"strategy.stage={stage}", f"precision={precision}", workers=k) for stage in range(4)]
     for stage, parameters in enumerate((psi, psi, psi, psi / k)):
         assert held[stage]["parameters"] == pytest.approx(width * parameters, rel=0.02)  # what is cut up is padded
     assert held[0]["optimizer"] == pytest.approx((8 if precision == "fp32" else 12) * psi, rel=0.02)
@@ -204,7 +202,7 @@ def test_offload_moves_its_kinds_to_the_host():
             ["strategy.config={gradient_cliping:1}"],
             "gradient_cliping: DeepSpeed knows no such key; did you mean gradient_",
         ),
-        (["strategy.precision=fp16", "hardware.device=cpu"], "strategy.precision=fp16: .*bf16"),
+        (["precision=fp16", "hardware.device=cpu"], "precision=fp16: .*bf16"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(overrides, key):
@@ -245,7 +243,7 @@ def test_a_run_keeps_what_its_file_of_settings_held(tmp_path):
     [
         ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3 there and 2 by strategy.stage"),
         ({"gradient_clipping": 1.0}, "gradient_clipping is 1.0 there and 0.0 by clip.max"),
-        ({"bf16": {"enabled": True}}, "bf16.enabled is true there and false by strategy.precision"),
+        ({"bf16": {"enabled": True}}, "bf16.enabled is true there and false by precision"),
         ({"zero_optimization": True}, "zero_optimization=true: must be a JSON object"),
         ({"zero_optimization": None}, "zero_optimization=null: must be a JSON object"),
         ({"zero_optimization": {"reduce_bucket_size": "big"}}, 'reduce_bucket_size="big": must be a number'),
@@ -255,14 +253,14 @@ def test_a_run_keeps_what_its_file_of_settings_held(tmp_path):
         ({"zero_optimization": {"offload_param": {"device": "cpu"}}}, '"cpu" there and "none" by strategy.offload'),
         ({"gradient_accumulation_steps": 4}, "4 there and 1 by strategy.micro_batches"),
         ({"train_batch_size": 64}, "batch_size="),
-        ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled is true there and false by strategy.precision"),
+        ({"torch_autocast": {"enabled": True}}, "torch_autocast.enabled is true there and false by precision"),
         ({"zero_optimization": {"allgather_bucket_size": 0}}, "allgather_bucket_size=0: must be a number"),
         ({"zero_optimization": {"zero_quantized_gradients": True}}, "ZeRO++"),
         ({"zero_optimization": {"zero_hpz_partition_size": 3}}, "ZeRO++"),
         ({"gradient_predivide_factor": 2.0}, "gradient_predivide_factor=2.0: gradients are averaged"),
         ({"tensor_parallel": {"autotp_size": 2}}, "not layers"),
         ({"tensorboard": {"enabled": True}}, "tracking="),
-        ({"data_types": {"grad_accum_dtype": "fp16"}}, "strategy.precision"),
+        ({"data_types": {"grad_accum_dtype": "fp16"}}, "precision"),
         ({"zero_force_ds_cpu_optimizer": True}, "CPU Adam"),
         ({"optimizer": {"type": "Adam"}}, "optimizer="),
         ([], "must be a JSON object"),

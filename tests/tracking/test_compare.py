@@ -85,6 +85,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "stragglers": "none",
         "task": "cross_entropy",
         "clip": "none",
+        "precision": "fp32",
         "compress": "none",
         "collective": "fabric",
         "aggregate": "mean",
