@@ -12,12 +12,13 @@ from torch.optim import Optimizer
 
 from ..strategies import Strategy, Sync
 from ..strategies.adapt import Adapt
+from ..strategies.averages import Average
 from ..strategies.schedules import Schedule
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import calling, given, rates
+from . import averaging, calling, given, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -56,6 +57,7 @@ class Parts:
     modules: list[nn.Module]  # what the strategy cuts it into
     make_model: Callable[[], nn.Module]  # adapted
     adapt: Adapt
+    average: Average
     make_optimizer: MakeOptimizer
     allowed: tuple[str, ...]  # the user's own modules
     callbacks: calling.Callbacks  # by name, for the chief
@@ -66,6 +68,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     data = build("data", experiment.data, Data, allowed, {})
     task = build("task", experiment.task, Task, allowed, {})
     adapt = build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
+    average = build("average", experiment.choice("average"), Average, allowed, {})
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
@@ -133,6 +136,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
+    averaging.check(experiment, average, strategy, sync, model)
     inputs, targets = batch_of(data.spec, experiment.batch_size)
     with model_takes(experiment, inputs, allowed), Repeats():
         knobs = strategy.settled(model, inputs, targets, checked_loss(experiment, model, data.spec, task))
@@ -180,6 +184,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         modules,
         make_model,
         adapt,
+        average,
         make_optimizer,
         allowed,
         callbacks,

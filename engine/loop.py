@@ -15,6 +15,7 @@ from ..strategies import Batch, Strategy, Sync
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from . import memory
+from .averaging import Averaging
 from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
 from .feed import Feed
@@ -44,6 +45,7 @@ class Job:
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
+    average: Averaging | None = None  # of weights over steps, where this worker keeps one
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
 
@@ -61,9 +63,13 @@ def train(job: Job) -> int:
         with job.meter.step(job.partition.size(step, job.replica)), account, at_rate:
             batch = take(job, step)
             job.sync.begin(batch)
+            if job.average is not None:
+                job.average.begins(step)
             with job.compute.step(step), _in(step, job.comm.board):
                 loss = job.strategy.forward_backward(batch)
             job.sync.update()
+            if job.average is not None:
+                job.average.ends(step + 1)
             if not job.sync.took_step:
                 job.meter.discount()
             if job.each_step is not None and loss is not None:

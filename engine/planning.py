@@ -21,7 +21,7 @@ from ..strategies.placements import entries, placements_of
 from ..tasks.base import DataSpec
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
-from . import calling, given, memory
+from . import averaging, calling, given, memory
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -266,6 +266,7 @@ def _part_plans(
             "buffers": cost.buffers + payload(list(module.buffers())),
         }
         held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
+        held = {**held, **averaging.stated(parts.average, module, trained)}
         plans.append(
             PartPlan(
                 runs=(runs := parts.strategy.layers(module)),

@@ -73,6 +73,8 @@ def work(
         # others may still be in a round that this one left early
         spread = evaluations.spread() if status == "completed" else None
         parts.sync.finish()
+        if worker.average is not None:
+            worker.average.finish(done)
         evaluations.judge_snapshots(job)
         if status == "completed":
             evaluations.at_end(done, job, spread)
@@ -122,6 +124,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
         each_step=partial(_each_step, worker) if worker.calling.watches else None,
+        average=worker.average,
     )
     return job, left_out
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +118,7 @@ class Strategy(ABC):
     trial: Trial = Trial()
     hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
     across_replicas: str = ""  # what of it talks to other replicas in every step, as it is typed; "" where nothing does
+    unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
     whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
     across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for
@@ -262,6 +263,11 @@ class Measures(TypedDict, total=False):
     buckets: int  # bsp's, that gradients are summed in
 
 
+# What an average of weights over steps (averages/) is kept of: what `Sync.consensus` gives, which replica 0 must know
+# without a message; or each replica's own weights, of which the consensus is the plain mean over replicas.
+Averages = Literal["consensus", "own"]
+
+
 class Sync(ABC):
     """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
@@ -296,6 +302,8 @@ class Sync(ABC):
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
     one_rate: str = ""  # why its rate can follow no schedule, and what to choose for that; "" where it can
+    averages: Averages | None = None  # see `Averages`; None: the consensus, where weights agree or it is asynchronous
+    unaveraged: str = ""  # why no average of its weights is kept; "" where `averages` says how
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm

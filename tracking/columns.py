@@ -14,7 +14,7 @@ SWEPT = 2
 ONE_WORKER = "one worker"  # of a replica
 TRAINED = ("model", "data", "task")  # runs that differ in one of them are not compared
 METRICS = ("accuracy", "r2")  # what tasks report beside the loss: a run has one of them
-DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+DEVICE_KINDS = ("parameters", "gradients", "optimizer", "average", "activations", "buffers")
 MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host
 
 

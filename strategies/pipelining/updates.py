@@ -27,6 +27,7 @@ class Updates(Sync):
     """BSP, once for each batch, at a time of the schedule's."""
 
     exact = serial_alone = False  # gradients are of older weights
+    unaveraged = "has stages of different steps after each step"
 
     def __init__(self) -> None:
         self._bsp = BSP()

@@ -68,6 +68,7 @@ class LocalSGD(Sync):
     """Replicas step together and differ between rounds."""
 
     weights_agree = False
+    averages = "own"
 
     def __init__(
         self,
@@ -101,6 +102,8 @@ class LocalSGD(Sync):
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
         self.serial_alone = outer_lr is None  # the outer optimizer steps on a lone replica, too
+        if outer_lr is not None:
+            self.unaveraged = "knows what is evaluated only where an outer step is made"
         self.states_cost = switch_step == 0 and self.compress.steady
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
