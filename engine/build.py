@@ -131,6 +131,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     check_parts_take(experiment, strategy, data.spec)
     check_inputs()
     layout = lay_out(experiment, strategy, sync, world_size)
+    calling.check_norms(callbacks, experiment, strategy, sync, layout.replicas)
     check_samples(experiment, data.spec.train_size, layout)
     partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):

@@ -20,6 +20,7 @@ from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
 from .feed import Feed
 from .fits import weighted
+from .gradient_norms import GradientNorms
 from .meters import Meter
 from .stop import StopAgreement
 
@@ -45,6 +46,7 @@ class Job:
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
+    norms: GradientNorms | None = None  # where a callback sees them
     average: Averaging | None = None  # of weights over steps, where this worker keeps one
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
@@ -67,7 +69,11 @@ def train(job: Job) -> int:
                 job.average.begins(step)
             with job.compute.step(step), _in(step, job.comm.board):
                 loss = job.strategy.forward_backward(batch)
+            if job.norms is not None:
+                job.norms.after_backward(step)
             job.sync.update()
+            if job.norms is not None:
+                job.norms.after_update(step)
             if job.average is not None:
                 job.average.ends(step + 1)
             if not job.sync.took_step:

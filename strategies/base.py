@@ -304,6 +304,8 @@ class Sync(ABC):
     one_rate: str = ""  # why its rate can follow no schedule, and what to choose for that; "" where it can
     averages: Averages | None = None  # see `Averages`; None: the consensus, where weights agree or it is asynchronous
     unaveraged: str = ""  # why no average of its weights is kept; "" where `averages` says how
+    shows_mean: bool = False  # before `update` gradients are a replica's own, at `clip_gradients` the mean of all
+    before_step: Callable[[], None] | None = None  # called with that mean, before it is clipped; the engine sets it
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
@@ -346,6 +348,8 @@ class Sync(ABC):
 
         Called once a step, on all workers of a replica. Raises `LayoutError`, or `NotFiniteError`.
         """
+        if self.before_step is not None:
+            self.before_step()
         if self.clip is not None and self.clip.clips:
             gradients = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
             self.clip.apply(gradients, self.comm.board.rank, self.counted)

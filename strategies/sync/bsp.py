@@ -66,6 +66,8 @@ SHARE = 8  # bytes: a float64
 class NaiveBSP(Sync):
     """One blocking all-reduce for each parameter after backward."""
 
+    shows_mean = True
+
     def __init__(self, collective: Collective | None = None, clip: Clip | None = None) -> None:
         """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none."""
         self.collective, self.clip = collective or Fabric(), clip
@@ -124,6 +126,7 @@ class BSP(Sync):
         self.states_cost = self.compress.steady
         self.joining = Joining(aggregate, attack)
         self.exact = self.compress.lossless and self.joining.plain
+        self.shows_mean = shard == "none" and isinstance(self.compress, Dense) and self.joining.plain
         if not self.joining.plain:
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
         if not self.joining.aggregate.coordinatewise:

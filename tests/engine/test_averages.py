@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 
 from paceline.engine import prepare, run
 from paceline.engine.averaging import Averaging
+from paceline.engine.build import assemble
 from paceline.engine.checkpoint import read_parameters
 from paceline.engine.errors import ConfigError
 from paceline.strategies import LayoutError, Sync
@@ -25,6 +26,7 @@ from paceline.tasks.losses.cross_entropy import CrossEntropy
 from paceline.tasks.models.resnet import ResNet
 from paceline.tasks.running_statistics import renew
 from paceline.tracking.run_directory import RunDirectory
+from paceline.verify.carry import carry_out
 from paceline.verify.check import verify
 
 slow = pytest.mark.slow
@@ -63,7 +65,7 @@ def both(average: Average, theirs: Callable[[nn.Module], AveragedModel], steps: 
 
 def warmed_up(average: Tensor, weights: Tensor, count: Tensor) -> Tensor:
     decay = min(0.9, (1 + int(count)) / (10 + int(count)))
-    return average.lerp(weights, 1 - decay)
+    return average.lerp(weights, 1 - decay) if average.is_floating_point() else weights
 
 
 AGAINST = {
@@ -124,6 +126,7 @@ def verified(*overrides: str, only: list[str], **how: object) -> set[str]:
     return {row.word for row in found.rows}
 
 
+@slow
 def test_replicas_that_agree_are_evaluated_by_the_average_of_serial_training() -> None:
     assert "pass" in verified(
         "average=ema", "average.decay=0.8", "model.hidden=[8]", only=["sync=bsp_naive"], workers=2
@@ -171,22 +174,25 @@ def seen_by(averages: dict[int, Averaging], monkeypatch: pytest.MonkeyPatch) -> 
     return taken
 
 
+def averaged(root: Path, *overrides: str) -> dict[str, Tensor]:
+    """What a virtual run in this process would evaluate at its end."""
+    prepared = prepare([*VIRTUAL, *overrides], root=root)
+    found = carry_out(prepared, prepared.plan(), assemble(prepared.experiment, ()), root, "averaged").averaged
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("sync", ["local_sgd", *(pytest.param(each, marks=slow) for each in ("gossip", "sparta"))])
 def test_where_the_mean_of_replicas_is_evaluated_it_is_the_mean_of_their_averages(
     averages, monkeypatch, tmp_path, sync: str
 ) -> None:
     taken = seen_by(averages, monkeypatch)
-    result = run(
-        [*VIRTUAL, "average=swa", "average.start=2", "average.unit=steps", f"sync={sync}"], root=tmp_path, quiet=True
-    )
-    made = load_file(result.path / "model.safetensors")
+    made = averaged(tmp_path, "average=swa", "average.start=2", "average.unit=steps", f"sync={sync}")
     assert len(averages) == 2 and [len(each) for each in taken.values()] == [9, 9]
     for name, tensor in made.items():  # the average over steps of the mean over replicas, which nobody ever had
-        means = torch.stack(
-            [(one[name].double() + other[name].double()) / 2 for one, other in zip(*taken.values(), strict=True)]
-        )
+        both = zip(*taken.values(), strict=True)
+        means = torch.stack([(one[name].double() + other[name].double()) / 2 for one, other in both])
         torch.testing.assert_close(tensor.double(), means[1:].mean(dim=0), rtol=1e-5, atol=1e-7)
-    assert result.summary["wire"]["bytes_per_step"] == result.summary["predicted"]["bytes_per_step"]
 
 
 @pytest.mark.parametrize("sync", ["easgd", *(pytest.param(each, marks=slow) for each in ("asp", "bsp", "hogwild"))])
@@ -194,15 +200,13 @@ def test_elsewhere_the_first_replica_averages_what_the_mode_would_evaluate(
     averages, monkeypatch, tmp_path, sync: str
 ) -> None:
     taken = seen_by(averages, monkeypatch)
-    result = run([*VIRTUAL, "average=ema", "average.decay=0.5", f"sync={sync}"], root=tmp_path, quiet=True)
-    made = load_file(result.path / "model.safetensors")
+    made = averaged(tmp_path, "average=ema", "average.decay=0.5", f"sync={sync}")
     assert len(averages) == 1 and len(taken[0]) == 9
     for name, tensor in made.items():
         expected = taken[0][0][name].double()
         for weights_then in taken[0][1:]:
             expected = 0.5 * expected + 0.5 * weights_then[name].double()
         torch.testing.assert_close(tensor.double(), expected, rtol=1e-5, atol=1e-7)
-    assert result.summary["memory"]["average"] == result.summary["predicted"]["memory"]["average"] == 4 * (65 * 8 + 90)
 
 
 def test_before_anything_counts_what_is_trained_is_evaluated_and_training_never_sees_the_average(tmp_path) -> None:
@@ -213,6 +217,8 @@ def test_before_anything_counts_what_is_trained_is_evaluated_and_training_never_
         [r["loss"] for r in RunDirectory(each.path).records() if r["kind"] == "evaluation"] for each in (plain, late)
     ]
     assert losses[0] == losses[1]
+    assert plain.summary["wire"] == late.summary["wire"], "nothing more is sent"
+    assert late.summary["memory"]["average"] == late.summary["predicted"]["memory"]["average"] == 4 * (65 * 8 + 90)
     assert scores[0][:2] == scores[1][:2] and scores[0][2] != scores[1][2], "one set of weights is its own average"
 
 
@@ -241,6 +247,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(train, chosen: list[str], av
     assert weights(train(resume="run@step-00000002").path) == straight
 
 
+@slow
 def test_with_batch_norm_swa_is_judged_with_statistics_of_its_own(tmp_path: Path) -> None:
     how = ["tracking=none", "hardware=virtual", "hardware.workers=2", "data.limit=96", "batch_size=16", "steps=4"]
     how += ["model=resnet", "model.depth=8", "model.width=4", "average=swa", "average.start=1", "average.unit=steps"]
