@@ -103,8 +103,8 @@ def notes_on(callbacks: Callbacks, modelled: bool) -> list[str]:
     found = [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
     if seeing := ", ".join(f"callbacks.{name}" for name in sees_norms(callbacks)):
         found.append(
-            f"{seeing}: replicas tell each other the norms of their gradients, 8 bytes by all_reduce in a step, which "
-            "are counted with what is measured, not with what training sends"
+            f"{seeing}: replicas tell each other how long their gradients are, by an all_reduce of 8 bytes whose time "
+            "is the step's, and whose bytes are left out, as an evaluation's are"
         )
     return found
 
