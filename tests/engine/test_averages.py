@@ -226,29 +226,23 @@ def test_before_anything_counts_what_is_trained_is_evaluated_and_training_never_
     assert scores[0][:2] == scores[1][:2] and scores[0][2] != scores[1][2], "one set of weights is its own average"
 
 
+RESNET = ["model=resnet", "model.depth=8", "model.width=4"]
+
+
 @slow
 @pytest.mark.dist
-@pytest.mark.parametrize(
-    "chosen", [[], ["sync=local_sgd"], ["strategy=pipeline"], ["sync.shard=gradients"], ["model=resnet"]]
-)
-@pytest.mark.parametrize("average", ["ema", "swa"])
-def test_a_resumed_run_equals_the_uninterrupted_one(train, chosen: list[str], average: str) -> None:
-    resnet = ["~model.hidden", "model.depth=8", "model.width=4"] if "model=resnet" in chosen else []
-    knobs = ["average.start=1", "average.unit=steps"] if average == "swa" else []
-    more = (
-        *chosen,
-        *resnet,
-        "hardware.workers=2",
-        f"average={average}",
-        *knobs,
-        "checkpoint.every_steps=2",
-        "checkpoint.keep=9",
-    )
-    before = train(*more, name="run")
+@pytest.mark.parametrize("chosen", [[], ["sync=local_sgd"], ["strategy=pipeline"], ["sync.shard=gradients"], RESNET])
+@pytest.mark.parametrize("average", [["average=ema"], ["average=swa", "average.start=1", "average.unit=steps"]])
+def test_a_resumed_run_equals_the_uninterrupted_one(
+    fork_server, tmp_path, average: list[str], chosen: list[str]
+) -> None:
+    how = [text for text in SMALL if chosen is not RESNET or not text.startswith("model")]
+    how += ["hardware.workers=2", "steps=6", "checkpoint.every_steps=2", "checkpoint.keep=9", *average, *chosen]
+    before = run(how, name="run", root=tmp_path, quiet=True)
     straight, trained = weights(before.path), read_parameters(before.path / "checkpoints" / "step-00000006")
     made = load_file(before.path / "model.safetensors")
     assert any(not torch.equal(made[name], tensor) for name, tensor in trained.items()), "checkpoints have both"
-    assert weights(train(resume="run@step-00000002").path) == straight
+    assert weights(run(resume="run@step-00000002", root=tmp_path, quiet=True).path) == straight
 
 
 @slow
