@@ -18,8 +18,8 @@ Deviation from that: running statistics of batch norm are averaged as weights ar
 use_buffers=True; integers (how many batches were seen) are those of training. With buffers=false all of them are
 training's, torch's default.
 
-Cost: nothing is sent. Memory: the weights once more on the workers of the first replica, and the running statistics. It
-reads and writes each of them once a step.
+Cost: nothing is sent. Memory: the weights once more on the workers of the first replica, or of all where replicas
+differ, and the running statistics. It reads and writes each of them once a step.
 
 Use it where the loss of single batches is noisy and the rate does not fall to zero.
 """

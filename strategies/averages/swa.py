@@ -15,8 +15,8 @@ business of `schedule`.
 
 Deviation: where nothing counts yet, what is trained is evaluated.
 
-Cost: nothing is sent. Memory: the weights once more on the workers of the first replica. With batch norm, each
-evaluation takes a forward pass over the training split more.
+Cost: nothing is sent. Memory: the weights once more on the workers of the first replica, or of all where replicas
+differ. With batch norm, each evaluation takes a forward pass over the training split more.
 
 Use it where training has come near its end with a rate that has not become small: points around an optimum have a mean
 that is nearer to its middle than any of them.

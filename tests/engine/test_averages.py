@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn, update_bn
 
 from paceline.engine import prepare, run
-from paceline.engine.averaging import Averaging
+from paceline.engine.averaging import Averaging, check
 from paceline.engine.build import assemble
 from paceline.engine.checkpoint import read_parameters
 from paceline.engine.errors import ConfigError
 from paceline.strategies import LayoutError, Sync
 from paceline.strategies.averages import EMA, SWA, Average, Trained
 from paceline.strategies.base import load_state, state_of
+from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import LocalUpdate
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.evaluation import evaluate
@@ -289,3 +290,28 @@ def test_what_cannot_be_averaged_is_refused_by_name(how: list[str], says: str) -
     with pytest.raises((ConfigError, LayoutError)) as refused:
         prepare(how).plan()
     assert says in str(refused.value) and refused.value.exit_code == 2
+
+
+class Wandering(LocalUpdate):
+    """A mode of a user's, whose replicas differ, and which says nothing of averages."""
+
+    weights_agree = False
+
+
+def test_a_mode_whose_replicas_differ_must_say_whose_weights_an_average_is_of() -> None:
+    chosen, strategy, model = prepare(["average=ema", "hardware.workers=2"]).experiment, DataParallel(), normed()
+    with pytest.raises(ConfigError, match="sync=bsp does not say whose weights an average is of"):
+        check(chosen, EMA(), strategy, Wandering(), model)
+    with pytest.raises(
+        ConfigError, match=r"average=ema: 0 keep running statistics, which are made anew for torch's own"
+    ):
+        check(chosen, SWA(), strategy, LocalUpdate(), nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True)))
+    for sync in (LocalUpdate(), type("Mode", (Wandering,), {"averages": "own"})()):
+        check(chosen, EMA(), strategy, sync, model)
+    check(chosen, Trained(), strategy, Wandering(), model)
+    with pytest.raises(ConfigError, match="made anew by a pass over the training data, which no"):
+        verify(
+            ["average=swa", "average.start=1", "average.unit=steps", *RESNET, "hardware=virtual"],
+            only=["tensor", "sync=bsp_naive"],
+            workers=1,
+        )
