@@ -6,12 +6,12 @@ from torch import nn
 from ..batches import call
 from .base import Readable
 
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
-def batch_norms(model: nn.Module) -> list[nn.Module]:
+def batch_norms(model: nn.Module) -> list[BatchNorm]:
     """torch's own that keep running statistics."""
-    return [each for each in model.modules() if isinstance(each, NORMS) and each.track_running_stats]
+    return [each for each in model.modules() if isinstance(each, BatchNorm) and each.track_running_stats]
 
 
 def other_keepers(model: nn.Module) -> list[str]:
@@ -34,7 +34,7 @@ def renew(model: nn.Module, split: Readable, batch_size: int, device: torch.devi
     training, momenta = model.training, [each.momentum for each in norms]
     model.train()
     for each in norms:
-        each.reset_running_stats()  # type: ignore[operator]
+        each.reset_running_stats()
         each.momentum = None  # the mean of all batches
     try:
         number = -(-len(split) // batch_size)

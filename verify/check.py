@@ -196,7 +196,7 @@ def _averaging(experiment: Experiment, parts: Parts) -> Callable[[nn.Module], Av
             )
         case EMA(decay=most):
 
-            def warmed_up(average: Tensor, weights: Tensor, count: Tensor) -> Tensor:
+            def warmed_up(average: Tensor, weights: Tensor, count: Tensor | int) -> Tensor:
                 decay = min(most, (1 + int(count)) / (10 + int(count)))
                 return decay * average + (1 - decay) * weights
 

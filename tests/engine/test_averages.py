@@ -64,7 +64,7 @@ def both(average: Average, theirs: Callable[[nn.Module], AveragedModel], steps: 
     return state_of(model) | ours.evaluated(), state_of(torchs.module)
 
 
-def warmed_up(average: Tensor, weights: Tensor, count: Tensor) -> Tensor:
+def warmed_up(average: Tensor, weights: Tensor, count: Tensor | int) -> Tensor:
     decay = min(0.9, (1 + int(count)) / (10 + int(count)))
     return average.lerp(weights, 1 - decay) if average.is_floating_point() else weights
 
