@@ -309,6 +309,10 @@ def test_a_mode_whose_replicas_differ_must_say_whose_weights_an_average_is_of() 
     for sync in (LocalUpdate(), type("Mode", (Wandering,), {"averages": "own"})()):
         check(chosen, EMA(), strategy, sync, model)
     check(chosen, Trained(), strategy, Wandering(), model)
+
+
+@slow
+def test_statistics_that_are_made_anew_are_not_verified() -> None:
     with pytest.raises(ConfigError, match="made anew by a pass over the training data, which no"):
         verify(
             ["average=swa", "average.start=1", "average.unit=steps", *RESNET, "hardware=virtual"],
