@@ -100,6 +100,13 @@ GROUPS = (
         usual="fp32",
     ),
     Group(
+        "average",
+        "which weights are evaluated and saved: those that are trained, or an average of them over steps",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.averages.base.Average",
+        usual="none",
+    ),
+    Group(
         "stragglers",
         "the delays that were added to workers",
         modules=("paceline.engine",),

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ..strategies import Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
+from ..strategies.averages import Average
 from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Float32, Precision
 from ..strategies.schedules import Schedule
@@ -20,7 +21,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import accumulating, calling, given, precisions, rates
+from . import accumulating, averaging, calling, given, precisions, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -60,6 +61,7 @@ class Parts:
     modules: list[nn.Module]  # what the strategy cuts it into; in training they compute in `precision`
     make_model: Callable[[], nn.Module]  # adapted
     adapt: Adapt
+    average: Average
     make_optimizer: MakeOptimizer
     precision: Precision  # of passes; float32 where the strategy rounds weights itself
     allowed: tuple[str, ...]  # the user's own modules
@@ -71,6 +73,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     data = build("data", experiment.data, Data, allowed, {})
     task = build("task", experiment.task, Task, allowed, {})
     adapt = build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
+    average = build("average", experiment.choice("average"), Average, allowed, {})
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
@@ -139,11 +142,13 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     check_parts_take(experiment, strategy, data.spec)
     check_inputs()
     layout = lay_out(experiment, strategy, sync, world_size)
+    calling.check_norms(callbacks, experiment, strategy, sync, layout.replicas)
     check_samples(experiment, data.spec.train_size, layout)
     partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
+    averaging.check(experiment, average, strategy, sync, model)
     inputs, targets = batch_of(data.spec, accumulation.sizes(experiment.batch_size)[0])
     with model_takes(experiment, inputs, allowed), Repeats():
         knobs = strategy.settled(model, inputs, targets, checked_loss(experiment, model, data.spec, task))
@@ -208,6 +213,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         modules,
         make_model,
         adapt,
+        average,
         make_optimizer,
         precision,
         allowed,

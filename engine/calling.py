@@ -13,8 +13,9 @@ from torch import Tensor
 from ..comm.board import Board
 from ..strategies import Strategy, Sync
 from ..strategies.base import Loss
+from ..strategies.data_parallel import DataParallel
 from .callbacks.at_target import AtTarget
-from .callbacks.base import Callback, EvaluationView, Metrics, StepView, watches_steps
+from .callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
 from .errors import ConfigError
 from .experiment import Experiment
 from .targets import build
@@ -67,12 +68,45 @@ def check_fit(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, 
             )
 
 
+def sees_norms(callbacks: Callbacks) -> list[str]:
+    """Those that see norms, by name."""
+    return [name for name, callback in callbacks.items() if "norms" in callback.sees]
+
+
+def check_norms(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, sync: Sync, replicas: int) -> None:
+    """Refuse where there are no gradients at two batch sizes. Raises `ConfigError`."""
+    for name in sees_norms(callbacks):
+        asks = f"callbacks.{name}: compares the gradient of one replica's batch with that of all"
+        if not isinstance(strategy, DataParallel):
+            raise ConfigError(
+                f"{asks}, and strategy={experiment.strategy.name} does not show both whole on a worker; choose "
+                "strategy=data_parallel with sync=bsp"
+            )
+        if not sync.shows_mean:
+            raise ConfigError(
+                f"{asks}, and sync={experiment.sync.name} as it is chosen does not show both: it cuts, compresses or "
+                "joins gradients in another way, or steps without their mean; choose sync=bsp with sync.shard=none, "
+                "compress=none, aggregate=mean and attack=none"
+            )
+        if replicas < 2:
+            raise ConfigError(
+                f"{asks}, and hardware.workers={replicas} makes them the same; choose hardware.workers=2 or more, with "
+                "a smaller batch_size for the same batch of all"
+            )
+
+
 def notes_on(callbacks: Callbacks, modelled: bool) -> list[str]:
     watching = ", ".join(f"callbacks.{name}" for name, callback in callbacks.items() if watches_steps(callback))
     if not watching:
         return []
     cost = "takes no time on the modelled clock" if modelled else "is part of the step's time, for which others wait"
-    return [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
+    found = [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
+    if seeing := ", ".join(f"callbacks.{name}" for name in sees_norms(callbacks)):
+        found.append(
+            f"{seeing}: replicas tell each other how long their gradients are, by an all_reduce of 8 bytes whose time "
+            "is the step's, and whose bytes are left out, as an evaluation's are"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -119,10 +153,17 @@ class Calling:
 
         return seen
 
-    def each_step(self, step: int, epoch: float, loss: float, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+    def each_step(
+        self,
+        step: int,
+        epoch: float,
+        loss: float,
+        parameters: Mapping[str, torch.nn.Parameter],
+        norms: Norms | None = None,
+    ) -> None:
         """`step`: steps made, with this one."""
         outputs, targets = zip(*self._outputs, strict=True) if self._outputs else ((), ())
-        view = StepView(step, epoch, loss, parameters, outputs, targets)
+        view = StepView(step, epoch, loss, parameters, outputs, targets, norms)
         self.of_step = {}
         for name, callback in self._watching.items():
             self._check_seen(name, callback, view)

@@ -17,10 +17,12 @@ from ..strategies.precision import LossScale
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from . import memory
+from .averaging import Averaging
 from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
 from .feed import Feed
 from .fits import weighted
+from .gradient_norms import GradientNorms
 from .meters import Meter
 from .stop import StopAgreement
 
@@ -48,6 +50,8 @@ class Job:
     accumulation: Accumulation = field(default_factory=Accumulation)  # with which the strategy was prepared
     scale: LossScale | None = None  # of precision=fp16
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
+    norms: GradientNorms | None = None  # where a callback sees them
+    average: Averaging | None = None  # of weights over steps, where this worker keeps one
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
 
@@ -65,9 +69,17 @@ def train(job: Job) -> int:
         with job.meter.step(job.partition.size(step, job.replica)), account, at_rate:
             batch = take(job, step)
             job.sync.begin(batch)
+            if job.average is not None:
+                job.average.begins(step)
             with job.compute.step(step), _in(step, job.comm.board):
                 loss = job.accumulation.forward_backward(job.strategy, batch)
+            if job.norms is not None:
+                job.norms.after_backward(step)
             _update(job)
+            if job.norms is not None and job.sync.took_step:
+                job.norms.after_update(step)
+            if job.average is not None:
+                job.average.ends(step + 1)
             if not job.sync.took_step:
                 job.meter.discount()
             if job.each_step is not None and loss is not None:

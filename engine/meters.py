@@ -229,7 +229,8 @@ def _divided(step: float, splits: list[StepSplit]) -> StepTime:
 
 
 def _peaks(workers: list[Report]) -> dict[str, int]:
-    return {kind: max(report.memory[kind] for report in workers) for kind in workers[0].memory}
+    kinds = dict.fromkeys(kind for report in workers for kind in report.memory)  # not all have an average
+    return {kind: max(report.memory.get(kind, 0) for report in workers) for kind in kinds}
 
 
 def _wire(reports: list[Report], workers: list[Report]) -> Wire:

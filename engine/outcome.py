@@ -1,16 +1,17 @@
 """What came of a run: each worker's report, and the summary that the chief makes of all."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..strategies import Sync
 from ..strategies.base import Memory, payload
 from ..tracking.records import End, Status, Summary
 from . import memory
+from .averaging import KIND
 from .evaluations import Evaluations
 from .loop import Job
 from .measured_schedule import beside
@@ -65,7 +66,8 @@ def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
 
 def _memory(worker: Worker, activations: int) -> dict[str, int]:
     resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
-    return held_by(worker.sync, worker.module, activations, worker.device, resident, worker.strategy.measured)
+    average = [] if worker.average is None else worker.average.tensors
+    return held_by(worker.sync, worker.module, activations, worker.device, resident, worker.strategy.measured, average)
 
 
 def held_by(
@@ -75,6 +77,7 @@ def held_by(
     device: torch.device,
     resident: int | None,
     of_strategy: Callable[[Memory], Memory] = lambda held: held,
+    average: Sequence[Tensor] = (),
 ) -> dict[str, int]:
     """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own."""
     held = {
@@ -85,6 +88,8 @@ def held_by(
         "buffers": memory.held([*sync.buffers(), *module.buffers()]),
     }
     kinds = dict(of_strategy(sync.measured(held)))
+    if average:
+        kinds[KIND] = memory.held(average)
     if resident is not None:
         kinds["other"] = memory.other(kinds, device, resident)
     return {**kinds, "process_peak": memory.process_peak()}

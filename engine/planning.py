@@ -22,7 +22,7 @@ from ..tasks.base import DataSpec
 from ..tasks.partition import Shuffled, ShuffledPartition
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
-from . import accumulating, calling, given, memory, precisions
+from . import accumulating, averaging, calling, given, memory, precisions
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -308,6 +308,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
             "buffers": cost.buffers + payload(list(module.buffers())),
         }
         held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
+        held = {**held, **averaging.stated(parts.average, module, trained)}
         plans.append(
             PartPlan(
                 runs=(runs := parts.strategy.layers(module)),

@@ -43,6 +43,8 @@ class Saving:
         whole = {"parameters": worker.strategy.part_state(parameters), "sync": state}
         if worker.scale is not None:
             whole["scale"] = worker.scale.state_dict()
+        if worker.average is not None:
+            whole["average"] = worker.average.state_dict()
         if dims := dims_of([worker.module]):
             whole["split"] = dims
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)

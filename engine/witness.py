@@ -2,7 +2,7 @@
 
 In `run/witness`: `0003-002.json` is what worker 2 says of step 3 (its replica's loss, and digests of its weights), and
 `0003.safetensors`, by the chief, the whole model's weights and gradients, named as serial training names them.
-`end.safetensors` has what training made. Steps count from 1.
+`end.safetensors` has what training made, and the average of weights where one was kept. Steps count from 1.
 """
 
 import hashlib
@@ -21,20 +21,24 @@ from .loop import Job, train
 from .worker import Worker
 
 FOLDER = "witness"
-WEIGHT, GRADIENT = "weight/", "gradient/"  # prefixes of names in the files
+WEIGHT, GRADIENT, AVERAGE = "weight/", "gradient/", "average/"  # prefixes of names in the files
 
 
 def watched(worker: Worker, job: Job) -> None:
     """Train, and write down what there is after each step. All workers call."""
     folder = folder_of(worker.assignment.run)
-    train(replace(job, after_step=partial(_after_step, worker, folder)))
+    done = train(replace(job, after_step=partial(_after_step, worker, folder)))
     worker.strategy.drain()
     with worker.comm.ledger.aside():
         worker.sync.drain()
         worker.sync.finish()
-        made = worker.consensus()
+        if worker.average is not None:
+            worker.average.finish(done)
+        made, averaged = worker.trained(), worker.consensus() if worker.parts.average.kept else None
         if worker.is_chief and made is not None:
-            _write(folder / "end.safetensors", {WEIGHT + name: tensor for name, tensor in made.items()})
+            kept = {WEIGHT + name: tensor for name, tensor in made.items()}
+            kept |= {AVERAGE + name: tensor for name, tensor in (averaged or {}).items()}
+            _write(folder / "end.safetensors", kept)
     leave_together(worker)
 
 
@@ -114,6 +118,7 @@ class Witnessed:
     gradients: list[dict[str, Tensor] | None]
     disagree: tuple[int, str] | None  # the first step, and the first tensor in it, of which workers hold other values
     made: dict[str, Tensor] | None  # by the whole training
+    averaged: dict[str, Tensor] | None = None  # of its weights, where an average was kept
 
 
 def read(run: Path, steps: int) -> Witnessed:
@@ -131,7 +136,8 @@ def read(run: Path, steps: int) -> Witnessed:
         gradients.append(_named(kept, GRADIENT))
         if disagree is None and (name := _first_other(said)) is not None:
             disagree = step, name
-    return Witnessed(losses, weights, gradients, disagree, _named(_read(folder / "end.safetensors"), WEIGHT))
+    end = _read(folder / "end.safetensors")
+    return Witnessed(losses, weights, gradients, disagree, _named(end, WEIGHT), _named(end, AVERAGE))
 
 
 def _loss(said: list[dict[str, Any]]) -> float | None:

@@ -12,12 +12,13 @@ from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
 from .assignment import Assignment
 from .build import Parts
-from .calling import Verdict
+from .calling import Verdict, sees_norms
 from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
 from .feed import Batches, Feed
 from .gauges import gauges_of
+from .gradient_norms import GradientNorms
 from .loop import Job, train
 from .meters import Meter
 from .notes import untimed
@@ -73,6 +74,8 @@ def work(
         # others may still be in a round that this one left early
         spread = evaluations.spread() if status == "completed" else None
         parts.sync.finish()
+        if worker.average is not None:
+            worker.average.finish(done)
         evaluations.judge_snapshots(job)
         if status == "completed":
             evaluations.at_end(done, job, spread)
@@ -96,7 +99,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
     assert steps is not None
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
-    together = worker.sync.synchronous
+    together, sees = worker.sync.synchronous, sees_norms(worker.parts.callbacks)
     pauses = not together or worker.parts.launcher.modelled  # modelled ones take as long as training goes on in them
     job = Job(
         strategy=worker.strategy,
@@ -124,6 +127,8 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         accumulation=worker.accumulation,
         scale=worker.scale,
         each_step=partial(_each_step, worker) if worker.calling.watches else None,
+        norms=GradientNorms(worker.sync, partition, worker.parts.callbacks) if sees else None,
+        average=worker.average,
     )
     return job, left_out
 
@@ -191,7 +196,8 @@ def _after_step(
 
 def _each_step(worker: Worker, job: Job, done: int, loss: Tensor) -> None:
     epoch = done / job.partition.steps_per_epoch
-    worker.calling.each_step(done, epoch, loss.item(), worker.sync.parameters)
+    norms = None if job.norms is None else job.norms.last
+    worker.calling.each_step(done, epoch, loss.item(), worker.sync.parameters, norms)
 
 
 def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:

@@ -13,13 +13,15 @@ from ..comm import Comm, PeerLostError
 from ..conf.groups import SHOWN
 from ..strategies import Strategy, Sync
 from ..strategies.accumulation import Accumulation
-from ..strategies.base import load_state
+from ..strategies.base import State, load_state, state_of
 from ..strategies.exchange.clip import Counted
 from ..strategies.placements import owned
 from ..strategies.precision import Float32, LossScale
+from ..tasks.running_statistics import batch_norms, renew
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, weights
 from .assignment import Assignment
+from .averaging import Averaging, keeps
 from .build import Parts
 from .calling import Calling
 from .checkpoint import Manifest
@@ -59,6 +61,7 @@ class Worker:
     calling: Calling  # the callbacks
     accumulation: Accumulation
     scale: LossScale | None  # of its replica's loss
+    average: Averaging | None  # of weights over steps, where it keeps one
 
     @property
     def experiment(self) -> Experiment:
@@ -95,12 +98,33 @@ class Worker:
 
     def consensus(self) -> dict[str, Tensor] | None:
         """The whole model's weights to evaluate, on the chief; everyone else helps and gets None."""
+        average = self.average
+        state = self._whole(self.sync.consensus if average is None else average.evaluated)
+        if state is None or average is None or not (average.average.renews and average.count):
+            return state
+        return self._renewed(state)
+
+    def trained(self) -> dict[str, Tensor] | None:
+        """As `consensus`, whatever is evaluated: the weights that training goes on with."""
+        return self._whole(self.sync.consensus)
+
+    def _whole(self, of_part: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor] | None:
         if not (self.sync.synchronous or self.role.replica == 0):
             return None
-        parameters = self.sync.consensus()
-        if self.role.replica != 0:
-            return None
-        return self.strategy.full_state(parameters)
+        parameters = of_part()
+        return self.strategy.full_state(parameters) if self.role.replica == 0 else None
+
+    def _renewed(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """With running statistics of batch norms that are those of these weights; on the chief."""
+        assert self.judged is not None, "the chief judges"
+        if not batch_norms(self.judged):
+            return state
+        self.judged.to(self.device)
+        load_state(self.judged, state)
+        renew(self.judged, self.parts.load()[0], self.experiment.batch_size, self.device)
+        found = {name: tensor.detach().clone() for name, tensor in state_of(self.judged).items()}
+        self.judged.to("cpu")  # its place on the device is training's
+        return found
 
     def read_of_living(self, key: str, ranks: Iterable[int]) -> list[Any]:
         """What each of `ranks` posted, without those who died; where a death is the end of the run, it is one here."""
@@ -158,10 +182,15 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     if scale is not None and of_replica is not None:
         among = workers if parts.sync.steps_together else of_replica
         scale.among = among if among is not None and among.size > 1 else None
-    manifest = _begin(assignment, parts, role, module, of_part, of_replica, scale)
+    manifest, state = _begin(assignment, parts, role, module, of_part, of_replica, scale)
+    average = None
+    if trains and keeps(parts.average, parts.sync, role.replica):
+        average = Averaging(parts.average, parts.sync, module, parts.sync.steps_per_epoch)
+        if state is not None:
+            average.load_state_dict(state["average"])
     if manifest is not None and manifest.callbacks is not None:
         calling.load(manifest.callbacks)
-    return Worker(
+    told = (
         assignment,
         parts,
         comm,
@@ -176,7 +205,9 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         calling,
         accumulation,
         scale,
+        average,
     )
+    return Worker(*told)
 
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:
@@ -195,8 +226,8 @@ def _begin(
     of_part: Comm,
     of_replica: Comm | None,
     scale: LossScale | None,
-) -> Manifest | None:
-    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns the checkpoint's manifest."""
+) -> tuple[Manifest | None, State | None]:
+    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns its manifest, and what it kept."""
     sync = parts.sync
     manifest = state = None
     if assignment.resume is not None:
@@ -219,4 +250,4 @@ def _begin(
         if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
             load_state(module, state["parameters"])  # `prepare` may have made all replicas alike
         sync.load_state_dict(state["sync"])
-    return manifest
+    return manifest, state

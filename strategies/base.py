@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +153,7 @@ class Strategy(ABC):
         ""  # the knob with which it cuts a batch into micro-batches by itself; "" where it does not
     )
     accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
+    unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
     whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
     across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for
@@ -299,6 +300,11 @@ class Measures(TypedDict, total=False):
     buckets: int  # bsp's, that gradients are summed in
 
 
+# What an average of weights over steps (averages/) is kept of: what `Sync.consensus` gives, which replica 0 must know
+# without a message; or each replica's own weights, of which the consensus is the plain mean over replicas.
+Averages = Literal["consensus", "own"]
+
+
 class Sync(ABC):
     """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
@@ -335,6 +341,10 @@ class Sync(ABC):
     one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), and what to choose; "" where they can
     scaled: bool = False  # they are, and `skip` may be called; the engine sets it before `prepare`
     hooked: bool = True  # hooks of the parameters see the gradients of a backward pass
+    averages: Averages | None = None  # see `Averages`; None: the consensus, where weights agree or it is asynchronous
+    unaveraged: str = ""  # why no average of its weights is kept; "" where `averages` says how
+    shows_mean: bool = False  # before `update` gradients are a replica's own, at `clip_gradients` the mean of all
+    before_step: Callable[[], None] | None = None  # called with that mean, before it is clipped; the engine sets it
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
@@ -383,6 +393,8 @@ class Sync(ABC):
 
         Called once a step, on all workers of a replica. Raises `LayoutError`, or `NotFiniteError`.
         """
+        if self.before_step is not None:
+            self.before_step()
         if self.clip is not None and self.clip.clips:
             gradients = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
             self.clip.apply(gradients, self.comm.board.rank, self.counted)

@@ -184,6 +184,8 @@ class DeepSpeedPipeline(Strategy):
 class _Update(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
+    unaveraged = "leaves its weights to DeepSpeed, which would have to gather them after each step"
+
     def __init__(self, strategy: DeepSpeedPipeline) -> None:
         self._strategy = strategy
 

@@ -71,6 +71,7 @@ class Offload(Strategy):
 
     one_input = "fetches a model layer by layer, of which each is given the one tensor that the layer before it made"
     moves_model = True
+    unaveraged = "keeps weights on the host, and its pool has no room for an average of them"
 
     def __init__(
         self,
@@ -265,6 +266,7 @@ class DelayedUpdate(Sync):
         "strategy.delayed_update=true has a step under way while the next one may be left out; choose precision=bf16, "
         "or strategy.delayed_update=false"
     )
+    unaveraged = "steps while the next gradients are computed"
 
     def __init__(self) -> None:
         self._bsp = BSP()

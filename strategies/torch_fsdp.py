@@ -148,6 +148,7 @@ def grouped(model: nn.Module) -> tuple[Group, list[Group]]:
 
 class _FSDPUpdate(Sync):
     steps_together = True
+    unaveraged = "cuts its weights up over the workers, which would have to gather them after each step"
 
     def __init__(self, strategy: TorchFSDP) -> None:
         self._strategy, self.clip = strategy, strategy.clip

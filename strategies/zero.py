@@ -221,6 +221,8 @@ class Zero(Strategy):
 class _ZeroUpdate(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
+    unaveraged = "leaves its weights to DeepSpeed, which would have to gather them after each step"
+
     def __init__(self, strategy: Zero) -> None:
         self._strategy = strategy
 

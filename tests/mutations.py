@@ -48,6 +48,55 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- averages of weights, and the noise of gradients
+    Mutation(
+        "strategies/averages/ema.py", "return 1 - decay", "return decay", "tests/engine/test_averages.py -k bit_for_bit"
+    ),
+    Mutation(
+        "strategies/averages/swa.py", "return 1 / n", "return 0.5", "tests/engine/test_averages.py -k bit_for_bit"
+    ),
+    Mutation(
+        "engine/averaging.py",
+        'own if self._sync.averages == "own" else self._sync.consensus()',
+        "own",
+        "tests/engine/test_averages.py -k first_replica_averages",
+    ),
+    Mutation(
+        "engine/averaging.py",
+        'if self._sync.averages != "own" or self._sync.comm.size == 1:',
+        "if True:",
+        "tests/engine/test_averages.py -k mean_of_their_averages",
+    ),
+    Mutation(
+        "engine/averaging.py",
+        "if not self._sync.synchronous and step > 0:",
+        "if False:",
+        "tests/engine/test_averages.py -k first_replica_averages",
+    ),
+    Mutation(
+        "engine/averaging.py",
+        "if self.count == 0:",
+        "if False:",
+        "tests/engine/test_averages.py -k before_anything_counts",
+    ),
+    Mutation(
+        "engine/callbacks/noise_scale.py",
+        "square = (batch * big - b * small) / (batch - b)",
+        "square = big",
+        "tests/engine/test_noise_scale.py -k without_bias",
+    ),
+    Mutation(
+        "engine/gradient_norms.py",
+        "with comm.ledger.aside(), ",
+        "with ",
+        "tests/engine/test_noise_scale.py -k sends_nothing_more",
+    ),
+    Mutation(
+        "strategies/base.py",
+        "if self.before_step is not None:",
+        "if self.before_step is not None and self.clip is None:",
+        "tests/engine/test_noise_scale.py -k before_clipping",
+    ),
     # -- data that are read when they are wanted
     Mutation(
         "tasks/items.py",

@@ -25,6 +25,7 @@ PAGES = (
     "README.md",
     YOUR_OWN,
     OWN_DATA,
+    "docs/averages.md",
     "docs/verify.md",
     "docs/callbacks.md",
     "docs/wrap.md",

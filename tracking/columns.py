@@ -14,7 +14,7 @@ SWEPT = 2
 ONE_WORKER = "one worker"  # of a replica
 TRAINED = ("model", "data", "task")  # runs that differ in one of them are not compared
 METRICS = ("accuracy", "r2")  # what tasks report beside the loss: a run has one of them
-DEVICE_KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+DEVICE_KINDS = ("parameters", "gradients", "optimizer", "average", "activations", "buffers")
 MEMORY_KINDS = (*DEVICE_KINDS, *(f"host_{kind}" for kind in DEVICE_KINDS), "other")  # of a worker; host_: on its host
 
 
@@ -138,6 +138,7 @@ COLUMNS = (
     Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
     Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),
+    Column("noise_scale", "critical batch", _fixed(0), short="critical_batch"),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
     Column("r2", "R^2", _fixed(4), True, rank=3),

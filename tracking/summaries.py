@@ -50,6 +50,7 @@ FIELDS: dict[str, Field] = {
     "staleness_max": Field("max", "staleness"),
     "dropped_gradients": Field("dropped"),
     "consensus_distance": Field("consensus_distance"),
+    "noise_scale": Field("noise_scale", "metrics"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "r2": Field("r2"),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from ..batches import Samples
 from ..engine import given
@@ -28,9 +29,11 @@ from ..engine.session import Prepared, prepare
 from ..engine.targets import build
 from ..engine.weights import put_into
 from ..strategies import LayoutError, Strategy
+from ..strategies.averages import EMA, SWA, Trained
 from ..strategies.errors import MissingToolError
 from ..strategies.exchange.clip import ByNorm, ByValue, Clip, Unclipped
 from ..tasks.base import Readable
+from ..tasks.running_statistics import batch_norms
 from .carry import carry_out
 from .judge import Row, judge, not_judged
 from .reference import Reference, Setting, refer
@@ -146,6 +149,8 @@ class _Verifier:
                     lambda step: seed_for(experiment.seed, step, 0, device),
                     _clipping(experiment, parts.allowed),
                     factors,
+                    _averaging(experiment, parts),
+                    lambda done: parts.average.counts(done, partition.steps_per_epoch),
                 ),
                 self.tolerance,
                 precision,
@@ -174,6 +179,35 @@ def _clipping(experiment: Experiment, allowed: tuple[str, ...]) -> Callable[[nn.
         case _:
             pass
     raise ConfigError(f"clip={chosen.name}: torch has no such rule to verify it with; choose clip=none, norm or value")
+
+
+def _averaging(experiment: Experiment, parts: Parts) -> Callable[[nn.Module], AveragedModel] | None:
+    """torch's own. Raises `ConfigError` for a rule of the user's, and for what is made anew for an evaluation."""
+    chosen, average = f"average={experiment.choice('average').name}", parts.average
+    if average.renews and batch_norms(parts.model):
+        raise ConfigError(
+            f"{chosen}: evaluates running statistics that are made anew by a pass over the training data, which no "
+            "step of serial training has; choose average=ema, average=none, or a model with other norms"
+        )
+    match average:
+        case Trained():
+            return None
+        case EMA(decay=decay, warmup=False):
+            return lambda model: AveragedModel(
+                model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=average.buffers
+            )
+        case EMA(decay=most):
+
+            def warmed_up(average: Tensor, weights: Tensor, count: Tensor | int) -> Tensor:
+                decay = min(most, (1 + int(count)) / (10 + int(count)))
+                return decay * average + (1 - decay) * weights
+
+            return lambda model: AveragedModel(model, avg_fn=warmed_up, use_buffers=average.buffers)
+        case SWA():
+            return lambda model: AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())
+        case _:
+            pass
+    raise ConfigError(f"{chosen}: torch has no such average to verify it with; choose average=none, ema or swa")
 
 
 def _begin(experiment: Experiment, parts: Parts) -> nn.Module:

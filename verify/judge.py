@@ -18,7 +18,7 @@ class Difference:
     """From serial training: `largest` is relative to the largest entry of the same tensor, or to the loss."""
 
     step: int
-    what: Literal["loss", "gradient", "weight"]
+    what: Literal["loss", "gradient", "weight", "average"]
     name: str  # of the tensor; "" for the loss
     largest: float
     share: float  # of what is allowed; more than 1 is too much
@@ -123,10 +123,16 @@ def _differences(seen: Witnessed, reference: Reference) -> Iterator[Difference]:
         if weights is None and i + 1 == last:
             weights = seen.made
         yield from _of(i + 1, "weight", weights, serial.weights[i], allowed.weights[i])
+    if serial.averaged is not None:
+        yield from _of(last, "average", seen.averaged or {}, serial.averaged, allowed.averaged)
 
 
 def _of(
-    step: int, what: Literal["gradient", "weight"], seen: Named | None, wanted: Named, allowed: dict[str, float]
+    step: int,
+    what: Literal["gradient", "weight", "average"],
+    seen: Named | None,
+    wanted: Named,
+    allowed: dict[str, float],
 ) -> Iterator[Difference]:
     if seen is None:
         return

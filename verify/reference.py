@@ -18,12 +18,13 @@ model's own dtype, and its e is that of this training.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from ..batches import Samples, call
 from ..engine.build import Parts
@@ -44,6 +45,7 @@ class Serial:
     losses: list[float]
     gradients: list[Named]  # zeros where there is none
     weights: list[Named]  # with buffers
+    averaged: Named | None = None  # the last average of them, where one is kept
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Allowed:
     losses: list[float]
     gradients: list[dict[str, float]]
     weights: list[dict[str, float]]
+    averaged: dict[str, float] = field(default_factory=dict[str, float])  # of the last average
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class Setting:
     seed_step: Callable[[int], None]
     clip: Callable[[nn.Module], object]  # of the gradients that a model's parameters have
     factors: Sequence[float]  # of the optimizer's rate, by step
+    averaging: Callable[[nn.Module], AveragedModel] | None = None  # torch's own, where weights are averaged
+    counts: Callable[[int], bool] = lambda _: True  # whether the weights after so many steps are in it
 
 
 def refer(
@@ -114,6 +119,7 @@ def _train(
     model = mode(model if dtype is None else model.to(dtype))
     optimizer = setting.parts.make_optimizer(model.parameters())
     rates = [group.get("lr") for group in optimizer.param_groups]
+    averaged = setting.averaging(model) if setting.averaging is not None else None
     found = Serial([], [], [])
     scaler = None if narrow is None else narrow.scaler(next(model.parameters()).device)
     for step, batch in enumerate(setting.batches):
@@ -135,10 +141,16 @@ def _train(
             scaler.update()
             if scaler.get_scale() < before:  # nothing was stepped with
                 optimizer.zero_grad()
+        if averaged is not None and setting.counts(step + 1):
+            averaged.update_parameters(model)
         found.losses.append(loss.item())
         found.gradients.append({name: _gradient(p) for name, p in model.named_parameters() if p.requires_grad})
         found.weights.append({name: tensor.detach().cpu().clone() for name, tensor in state_of(model).items()})
-    return found
+    if averaged is None:
+        return found
+    own, last = state_of(averaged.module if averaged.n_averaged else model), found.weights[-1]
+    floats = {name: tensor.detach().cpu().clone() for name, tensor in own.items() if tensor.is_floating_point()}
+    return replace(found, averaged={**last, **floats})  # whole numbers (batches seen) are those of training
 
 
 def _gradient(parameter: Tensor) -> Tensor:
@@ -248,6 +260,7 @@ def _derived(ours: Serial, exact: Serial) -> Allowed:
         losses,
         [_of_step(*both) for both in zip(ours.gradients, exact.gradients, strict=True)],
         [_of_step(*both) for both in zip(ours.weights, exact.weights, strict=True)],
+        _of_step(ours.averaged or {}, exact.averaged or {}) if ours.averaged else {},
     )
 
 
@@ -264,7 +277,8 @@ def _stated(serial: Serial, tolerance: float) -> Allowed:
         return {name: tolerance * largest(tensor) for name, tensor in tensors.items()}
 
     losses = [tolerance * abs(loss) for loss in serial.losses]
-    return Allowed(losses, [of(step) for step in serial.gradients], [of(step) for step in serial.weights])
+    each = [of(step) for step in serial.gradients], [of(step) for step in serial.weights]
+    return Allowed(losses, *each, of(serial.averaged or {}))
 
 
 def _dtype(serial: Serial) -> torch.dtype:

@@ -1,8 +1,9 @@
 """What looks at a run as it trains: records numbers, ends it early, keeps the best of its weights. One file each."""
 
-from .base import Callback, EvaluationView, StepView
+from .base import Callback, EvaluationView, Norms, StepView
 from .best import Best
 from .early_stop import EarlyStop
 from .gradient_norm import GradientNorm
+from .noise_scale import NoiseScale
 
-__all__ = ["Best", "Callback", "EarlyStop", "EvaluationView", "GradientNorm", "StepView"]
+__all__ = ["Best", "Callback", "EarlyStop", "EvaluationView", "GradientNorm", "NoiseScale", "Norms", "StepView"]

@@ -17,7 +17,17 @@ from ...tasks.base import Readable
 
 Number = float | int | Tensor  # [] of any dtype
 Metrics = Mapping[str, Number]
-Sees = Literal["outputs", "gradients"]
+Sees = Literal["outputs", "gradients", "norms"]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Squares of how long gradients are at two batch sizes, before they are clipped."""
+
+    small: float  # the mean over replicas of |g_j|^2, of their own gradients
+    batch_small: float  # samples of one of these: the harmonic mean, where batches are uneven
+    big: float  # |g|^2 of the mean over the samples of all
+    batch_big: int
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,8 @@ class StepView:
     `loss`: of replica 0's batch. `outputs`, `targets`: of each of its micro-batches, for one that `sees` outputs.
     `parameters`: those that this worker trains, by name (of a replica over several workers its own part), after the
     update. `gradients`: theirs, for one that `sees` gradients: as the sync mode leaves them, which with bsp is the mean
-    over replicas and with modes whose replicas step on their own is replica 0's own.
+    over replicas and with modes whose replicas step on their own is replica 0's own. `norms`: for one that `sees`
+    norms, in each step that its `every` divides; None elsewhere, and where fewer than two replicas had samples.
     """
 
     step: int  # steps made, with this one
@@ -36,6 +47,7 @@ class StepView:
     parameters: Mapping[str, nn.Parameter]
     outputs: Sequence[Tensor] = ()
     targets: Sequence[Tensor] = ()
+    norms: Norms | None = None
 
     @property
     def gradients(self) -> dict[str, Tensor]:
@@ -72,6 +84,7 @@ class Callback(ABC):
     sees: frozenset[Sees] = frozenset()
     stops: bool = False
     keeps: bool = False
+    every: int = 1  # of one that sees norms: the steps from one that they are measured in to the next
 
     def __new__(cls, *args: Any, **knobs: Any) -> Self:
         made = super().__new__(cls)

@@ -31,6 +31,7 @@ class Updates(Sync):
         "a schedule without a flush steps while other batches are under way, whose gradients have the scale of before; "
         "choose precision=bf16, or a schedule with a flush such as strategy.schedule=1f1b"
     )
+    unaveraged = "has stages of different steps after each step"
 
     def __init__(self) -> None:
         self._bsp = BSP()

@@ -67,6 +67,7 @@ class NaiveBSP(Sync):
     """One blocking all-reduce for each parameter after backward."""
 
     steps_together = True
+    shows_mean = True
 
     def __init__(self, collective: Collective | None = None, clip: Clip | None = None) -> None:
         """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none."""
@@ -130,6 +131,7 @@ class BSP(Sync):
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.joining = Joining(aggregate, attack)
         self.exact = self.compress.lossless and self.joining.plain
+        self.shows_mean = shard == "none" and isinstance(self.compress, Dense) and self.joining.plain
         if not self.joining.plain:
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
         if not self.joining.aggregate.coordinatewise:

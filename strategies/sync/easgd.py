@@ -47,6 +47,7 @@ class EASGD(Sync):
     """Synchronous: all replicas exchange with the centre together; each has a copy of it."""
 
     weights_agree = False
+    averages = "consensus"  # the centre, of which all have a copy
     serial_alone = False  # the centre pulls a lone replica, too
 
     def __init__(

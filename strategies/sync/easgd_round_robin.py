@@ -39,6 +39,7 @@ class RoundRobinEASGD(Sync):
 
     trial = Trial(of_64={"optimizer.lr": 0.01})  # who meets the centre once in 64 steps goes far
     weights_agree = False
+    unaveraged = "has its centre where it was last, and would have to send it around after each step"
     serial_alone = False  # the centre pulls a lone replica, too
 
     def __init__(

@@ -88,6 +88,7 @@ class FedAvg(Sync):
     servers = 1
     synchronous = False
     weights_agree = False
+    unaveraged = "has its weights on the server, which would have to be asked for them after each step"
     survives = True
 
     def __init__(

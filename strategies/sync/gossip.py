@@ -66,6 +66,7 @@ class Gossip(Sync):
     """Replicas step together and differ."""
 
     weights_agree = False
+    averages = "own"
     survives = True
 
     def __init__(

@@ -71,6 +71,7 @@ class AsyncGossip(Sync):
 
     synchronous = False
     weights_agree = False
+    unaveraged = "joins the weights of all when training is over, and no average of them is known before"
     survives = True
 
     def __init__(

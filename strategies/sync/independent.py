@@ -40,6 +40,7 @@ class Independent(Sync):
     trial = Trial(of_64={"optimizer.lr": 0.01})  # the mean of models that went far apart is a poor one
     synchronous = False
     weights_agree = False
+    unaveraged = "joins the weights of all when training is over, and no average of them is known before"
     survives = True
 
     def __init__(self, clip: Clip | None = None) -> None:

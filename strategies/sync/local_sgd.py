@@ -68,6 +68,7 @@ class LocalSGD(Sync):
     """Replicas step together and differ between rounds."""
 
     weights_agree = False
+    averages = "own"
 
     def __init__(
         self,
@@ -102,6 +103,8 @@ class LocalSGD(Sync):
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
         self.serial_alone = outer_lr is None  # the outer optimizer steps on a lone replica, too
         self.steps_together = switch_step > 0  # to begin with
+        if outer_lr is not None:
+            self.unaveraged = "knows what is evaluated only where an outer step is made"
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

@@ -56,6 +56,7 @@ class NoLoCo(Sync):
     """Replicas step together and differ."""
 
     weights_agree = False
+    averages = "own"
     serial_alone = False  # the outer optimizer steps on a lone worker, too
     survives = True
 

@@ -54,6 +54,7 @@ class PushSum(Sync):
     """Replicas step together and differ."""
 
     weights_agree = False
+    unaveraged = "trains weights whose mean over workers is not what is evaluated"
     survives = True
 
     def __init__(

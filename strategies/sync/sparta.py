@@ -46,6 +46,7 @@ class Sparta(Sync):
     """Replicas step together and differ."""
 
     weights_agree = False
+    averages = "own"
     entrywise = False  # which entries are drawn depends on all that a worker holds
 
     def __init__(

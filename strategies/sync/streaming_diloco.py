@@ -85,6 +85,7 @@ class StreamingDiLoCo(Sync):
     """Replicas step together and differ."""
 
     weights_agree = False
+    unaveraged = "knows what is evaluated only where an outer step is made"
     serial_alone = False  # the outer optimizer steps on a lone replica, too
 
     def __init__(

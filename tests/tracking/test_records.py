@@ -60,6 +60,7 @@ SUMMARY = Summary(
     model_sha256=None,
     reason="was asked to stop",
     predicted=Predicted(3.0, {"parameters": 4}, 7.0),
+    metrics={"noise_scale": 90.0},
 )
 
 

@@ -14,14 +14,15 @@ KINDS = {  # and their colours, those of figures/palette.py
     "parameters": 0,
     "gradients": 1,
     "optimizer": 2,
+    "average": 4,
     "activations": 3,
     "buffers": 5,
 }
 MOMENTS = {
-    "between steps": ("parameters", "optimizer", "buffers"),
-    "end of forward": ("parameters", "optimizer", "activations", "buffers"),
-    "in backward, at most": ("parameters", "gradients", "optimizer", "activations", "buffers"),
-    "optimizer's step": ("parameters", "gradients", "optimizer", "buffers"),
+    "between steps": ("parameters", "optimizer", "average", "buffers"),
+    "end of forward": ("parameters", "optimizer", "average", "activations", "buffers"),
+    "in backward, at most": ("parameters", "gradients", "optimizer", "average", "activations", "buffers"),
+    "optimizer's step": ("parameters", "gradients", "optimizer", "average", "buffers"),
 }
 WIDTH, ROW, DEEP, LEFT, TOP = 720, 50, 18, 160, 62  # pixels
 MIB = 2**20

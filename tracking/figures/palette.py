@@ -14,7 +14,15 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross", "
 
 # Of a step, and of memory by kind; host_ kinds have their device kind's colour, hatched.
 STEP_COLOURS = {"compute": 0, "communication": 1, "waiting": 7}
-MEMORY_COLOURS = {"parameters": 0, "gradients": 1, "optimizer": 2, "activations": 3, "buffers": 5, "other": 7}
+MEMORY_COLOURS = {
+    "parameters": 0,
+    "gradients": 1,
+    "optimizer": 2,
+    "activations": 3,
+    "average": 4,
+    "buffers": 5,
+    "other": 7,
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,29 @@
+"""What an average of weights over steps is: which steps count in it, and how much the newest weights weigh.
+
+With w_1 the first weights that count, and w_n the n-th,
+
+    a_1 = w_1,     a_n = a_{n-1} + weight(n) (w_n - a_{n-1})   for n > 1.
+
+It is kept beside the weights that are trained, which never see it; engine/averaging.py keeps, evaluates and saves it.
+"""
+
+from abc import ABC, abstractmethod
+
+
+class Average(ABC):
+    """Frozen: whoever keeps an average counts what is in it, so that a resumed run goes on exactly."""
+
+    kept: bool = True  # False: what is trained is evaluated, and there is nothing to keep
+    buffers: bool = False  # running statistics (buffers of floating point) are averaged like weights
+    renews: bool = False  # running statistics are made anew for the averaged weights, by a pass over the training split
+
+    @abstractmethod
+    def counts(self, done: int, steps_per_epoch: int) -> bool:
+        """Whether the weights after `done` steps, 1 or more, are in it."""
+
+    @abstractmethod
+    def weight(self, n: int) -> float:
+        """Of the n-th weights that count, n > 1."""
+
+    def check(self, steps: int, steps_per_epoch: int) -> None:
+        """Raises `LayoutError` where a run of so many steps would have nothing to average."""
