@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from ..conf import groups
 from ..conf.groups import Group
 from ..strategies import LayoutError, Strategy, Sync
+from ..strategies.exchange.compress import Compressor
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
 from .launchers import launcher_of
@@ -43,6 +44,13 @@ def taken(*classes: type) -> list[str]:
     """The groups that one of the classes has a use for."""
     parameters = {name for cls in classes for name in inspect.signature(cls).parameters}
     return [group.name for group in _groups() if group.name in parameters]
+
+
+def of_kept(of_groups: Given) -> bool:
+    """Whether what travels is what pruning has kept alone."""
+    compress = of_groups["compress"]
+    assert isinstance(compress, Compressor)
+    return compress.of_kept
 
 
 def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -> None:

@@ -1,6 +1,7 @@
 """The training loop of one worker."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from ..batches import tensors_of
 from ..comm import Comm
 from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
+from ..strategies.adapt import While
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from . import memory
@@ -44,6 +46,9 @@ class Job:
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
+    meanwhile: While | None = None  # what is done to the model as it trains
+    before_step: Callable[["Job", int], None] | None = None  # (step), where it has something to do there
+    training: int = sys.maxsize  # steps after which a schedule of the rate begins anew
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
 
@@ -54,16 +59,20 @@ def train(job: Job) -> int:
     while (step := job.sync.next_step(done)) < job.steps:
         if job.stop.before(step, job.meter.last):
             return done
+        if job.before_step is not None:
+            job.before_step(job, step)
         seed_step(job, step)
         accounts = job.activations == 0 or job.meter.trained_steps < job.strategy.fills
         account = memory.activations(found) if accounts else nullcontext()
-        at_rate = job.sync.at_rate(job.sync.rate.factor(step))
+        at_rate = job.sync.at_rate(job.sync.rate.factor(step % job.training))
         with job.meter.step(job.partition.size(step, job.replica)), account, at_rate:
             batch = take(job, step)
             job.sync.begin(batch)
             with job.compute.step(step), _in(step, job.comm.board):
                 loss = job.strategy.forward_backward(batch)
             job.sync.update()
+            if job.meanwhile is not None:
+                job.meanwhile.after_update()
             if not job.sync.took_step:
                 job.meter.discount()
             if job.each_step is not None and loss is not None:

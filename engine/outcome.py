@@ -1,11 +1,11 @@
 """What came of a run: each worker's report, and the summary that the chief makes of all."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..strategies import Sync
 from ..strategies.base import Memory, payload
@@ -65,7 +65,8 @@ def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
 
 def _memory(worker: Worker, activations: int) -> dict[str, int]:
     resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
-    return held_by(worker.sync, worker.module, activations, worker.device, resident, worker.strategy.measured)
+    beside = [] if worker.meanwhile is None else worker.meanwhile.tensors()
+    return held_by(worker.sync, worker.module, activations, worker.device, resident, worker.strategy.measured, beside)
 
 
 def held_by(
@@ -75,14 +76,17 @@ def held_by(
     device: torch.device,
     resident: int | None,
     of_strategy: Callable[[Memory], Memory] = lambda held: held,
+    beside: Sequence[Tensor] = (),
 ) -> dict[str, int]:
-    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own."""
+    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own.
+    `beside`: what is held for the model beside it.
+    """
     held = {
         "parameters": memory.held(module.parameters()),
         "gradients": payload(list(sync.parameters.values())),
         "optimizer": memory.held(memory.optimizer_state(sync.optimizer)),
         "activations": activations,
-        "buffers": memory.held([*sync.buffers(), *module.buffers()]),
+        "buffers": memory.held([*sync.buffers(), *module.buffers(), *beside]),
     }
     kinds = dict(of_strategy(sync.measured(held)))
     if resident is not None:
@@ -126,6 +130,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics=worker.calling.last,
+            beside={} if worker.meanwhile is None else worker.meanwhile.numbers(),
         ).plain()
     )
     worker.directory.add(End(trained.status, reason))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from ..strategies.placements import entries, placements_of
 from ..tasks.base import DataSpec
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
-from . import calling, given, memory
+from . import calling, given, kept, memory
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -150,7 +150,10 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     steps_per_epoch = None
     if spec.train_size is not None:
         steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
-    steps = experiment.steps_in_all(steps_per_epoch)
+    training = experiment.steps_in_all(steps_per_epoch)
+    steps = None if training is None else training * parts.adapt.trainings
+    if training is not None:
+        parts.adapt.check_steps(training)
     device = launcher_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     own = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
@@ -181,6 +184,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         [
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *(given.named(text, experiment) for text in surprises),
+            *parts.adapt.notes(training),
+            *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
             *calling.notes_on(parts.callbacks, parts.launcher.modelled),
         ],
         spec,
@@ -254,8 +259,11 @@ def _part_plans(
         traffic = added(*(each[i] for each in along.values()), over_axes)
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        stated = parts.sync.cost(trained, _world(experiment, parts.layout, steps_per_epoch, i))
+        world = _world(experiment, parts.layout, steps_per_epoch, i)
+        stated = parts.sync.cost(trained, world)
         cost, is_stated = stated or Cost(), stated is not None and parts.sync.states_cost
+        if (while_pruned := kept.by_training(parts, module, world)) is not None:
+            cost, is_stated = replace(cost, worker=kept.mean(while_pruned)), True
         state = _optimizer_state(parameters, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
         held = {
@@ -263,7 +271,7 @@ def _part_plans(
             "gradients": payload(trained),
             "optimizer": state if parts.sync.steps_on_workers else 0,
             "activations": saved,
-            "buffers": cost.buffers + payload(list(module.buffers())),
+            "buffers": cost.buffers + payload(list(module.buffers())) + parts.adapt.holds(module),
         }
         held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
         plans.append(

@@ -41,6 +41,8 @@ class Saving:
         if role.replica != 0 and not each:
             return
         whole = {"parameters": worker.strategy.part_state(parameters), "sync": state}
+        if worker.meanwhile is not None:
+            whole["adapt"] = worker.meanwhile.state_dict()
         if dims := dims_of([worker.module]):
             whole["split"] = dims
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..comm import Comm, PeerLostError
 from ..conf.groups import SHOWN
 from ..strategies import Strategy, Sync
-from ..strategies.base import load_state
+from ..strategies.adapt import Held, While
+from ..strategies.base import load_state, state_of
 from ..strategies.exchange.clip import Counted
 from ..strategies.placements import owned
 from ..tracking.run_directory import RunDirectory
@@ -55,6 +56,7 @@ class Worker:
     manifest: Manifest | None  # of the checkpoint that it goes on from
     resident: int  # bytes that its process held before anything of the run was there
     calling: Calling  # the callbacks
+    meanwhile: While | None  # what is done to the model as it trains
 
     @property
     def experiment(self) -> Experiment:
@@ -146,10 +148,24 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     else:
         module = parts.strategy.split(model)[role.part].to(device)
     module.train()
-    manifest = _begin(assignment, parts, role, module, of_part, of_replica)
+    manifest, meanwhile = _begin(assignment, parts, role, module, of_part, of_replica)
     if manifest is not None and manifest.callbacks is not None:
         calling.load(manifest.callbacks)
-    return Worker(assignment, parts, comm, workers, device, role, module, judged, compute, manifest, resident, calling)
+    return Worker(
+        assignment,
+        parts,
+        comm,
+        workers,
+        device,
+        role,
+        module,
+        judged,
+        compute,
+        manifest,
+        resident,
+        calling,
+        meanwhile,
+    )
 
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:
@@ -162,8 +178,10 @@ def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Call
 
 def _begin(
     assignment: Assignment, parts: Parts, role: Role, module: nn.Module, of_part: Comm, of_replica: Comm | None
-) -> Manifest | None:
-    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns the checkpoint's manifest."""
+) -> tuple[Manifest | None, While | None]:
+    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns the checkpoint's manifest, and
+    what is done meanwhile.
+    """
     sync = parts.sync
     manifest = state = None
     if assignment.resume is not None:
@@ -174,12 +192,30 @@ def _begin(
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     sync.steps_per_epoch = parts.deal().steps_per_epoch
-    if sync.clip is not None and sync.clip.measures and of_replica is not None and of_replica.size > 1:
-        sync.counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
+    counted = None
+    if of_replica is not None and of_replica.size > 1:
+        counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
+    if sync.clip is not None and sync.clip.measures:
+        sync.counted = counted
     sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch)
     sync.prepare(trained, optimizer, of_part)
+    meanwhile = _meanwhile(assignment.experiment, parts, module, counted) if role.kind == "worker" else None
     if state is not None:
         if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
             load_state(module, state["parameters"])  # `prepare` may have made all replicas alike
         sync.load_state_dict(state["sync"])
-    return manifest
+        if meanwhile is not None:
+            meanwhile.load_state_dict(state["adapt"])
+    return manifest, meanwhile
+
+
+def _meanwhile(experiment: Experiment, parts: Parts, module: nn.Module, counted: Counted | None) -> While | None:
+    steps = experiment.steps_in_all(parts.sync.steps_per_epoch)
+    assert steps is not None
+
+    def redraw(number: int) -> dict[str, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(((experiment.seed + 1) * 1_000_003 + number) % 2**63)
+            return state_of(parts.make_model())
+
+    return parts.adapt.begin(Held(module, parts.sync, steps, redraw, counted))

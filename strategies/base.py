@@ -295,6 +295,7 @@ class Sync(ABC):
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
+    may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
     one_rate: str = ""  # why its rate can follow no schedule, and what to choose for that; "" where it can
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
@@ -345,6 +346,12 @@ class Sync(ABC):
     @abstractmethod
     def update(self) -> None:
         """After forward_backward: leave the parameters updated."""
+
+    def prune(self, gone: Mapping[str, Tensor]) -> None:
+        """Of parameters by name, True where weights, and their gradients, are 0 from now on, alike on all replicas.
+
+        Called between steps, and after `load_state_dict`, where it `may_begin_anew`.
+        """
 
     def serve(self) -> None:
         """A server worker's whole life."""
