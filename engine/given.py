@@ -34,10 +34,7 @@ def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
 
 def usual() -> Given:
     """As where nothing else is chosen."""
-    return {
-        group.name: build(group.name, shipped(group.name, str(group.usual)), base_of(group.name), (), {"seed": 0})
-        for group in _groups()
-    }
+    return {group.name: _built(group.name, str(group.usual)) for group in _groups()}
 
 
 def taken(*classes: type) -> list[str]:
@@ -51,6 +48,16 @@ def of_kept(of_groups: Given) -> bool:
     compress = of_groups["compress"]
     assert isinstance(compress, Compressor)
     return compress.of_kept
+
+
+def of_kept_alone() -> set[str]:
+    """Of our own choices of compress, those that send what pruning has kept alone."""
+    names = [file.stem for file in (CONF / "compress").glob("*.yaml")]
+    return {name for name in names if of_kept({"compress": _built("compress", name)})}
+
+
+def _built(group: str, name: str) -> object:
+    return build(group, shipped(group, name), base_of(group), (), {"seed": 0})
 
 
 def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -> None:
@@ -125,7 +132,7 @@ def with_others(
     """The group's own choices that it takes, but the usual one, and what it is with each. It has a use for them."""
     for other in _others(group):
         with suppress(ConfigError, LayoutError):
-            made = build(group.name, shipped(group.name, other), base_of(group.name), (), {"seed": 0})
+            made = _built(group.name, other)
             yield other, build(kind, choice, _BASES[kind], allowed, {**usual(), group.name: made})
 
 

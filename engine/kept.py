@@ -22,7 +22,7 @@ def by_training(parts: Parts, module: nn.Module, world: World) -> list[Traffic] 
     if not given.of_kept(parts.of_groups):
         return None
     trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    counts = parts.adapt.kept(trained, whole=len(parts.modules) == 1)
+    counts = parts.adapt.kept(trained)
     if counts is None:
         return None
     found: list[Traffic] = []

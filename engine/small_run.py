@@ -28,6 +28,7 @@ FURTHER = (  # what a choice may need beside, of which the first that it takes i
     ("hardware.workers_per_host=4",),
     ("hardware.workers_per_host=16",),
     ("hardware.workers=1",),
+    ("adapt=pruned", "adapt.rounds=1"),
 )
 OF_PACES = "stragglers=lognormal"  # without which nobody would be late: for sync
 LEAST_STEPS, MOST_STEPS = 16, 130

@@ -914,8 +914,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/loop.py",
-        "job.sync.at_rate(job.sync.rate.factor(step))",
-        "job.sync.at_rate(job.sync.rate.factor(step + 1))",
+        "job.sync.rate.factor(step % job.training))\n",
+        "job.sync.rate.factor((step + 1) % job.training))\n",
         "tests/engine/test_rates.py -k schedules_rates",
     ),
     Mutation(
@@ -1179,8 +1179,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/work.py",
-        "    with job.meter.drain():\n        worker.strategy.drain()\n",
-        "",
+        "        worker.strategy.drain()\n    with worker.comm.ledger.aside():\n        verdict",
+        "        pass\n    with worker.comm.ledger.aside():\n        verdict",
         "tests/strategies/test_tensor.py -k drains",
     ),
     Mutation(

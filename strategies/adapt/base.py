@@ -117,9 +117,9 @@ class Adapt(ABC):
         """Stated bytes of what `While.tensors` has at most, for this part."""
         return 0
 
-    def kept(self, parameters: Mapping[str, Tensor], whole: bool) -> list[list[int]] | None:
+    def kept(self, parameters: Mapping[str, Tensor]) -> list[list[int]] | None:
         """By training, the entries of each of a part's parameters that are not always 0; None where only the run will
-        tell. `whole`: these are all of the model's; then their sum is right, where single ones may not be known.
+        tell. Their sum is right, where which parameter has how many of them may not be known.
         """
         return [[each.numel() for each in parameters.values()]] * self.trainings
 

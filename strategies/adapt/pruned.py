@@ -108,8 +108,8 @@ class Pruned(Adapt):
             if strategy.own_sync() is not None:
                 raise LayoutError(
                     f"adapt=pruned: changes weights between steps, and strategy={chosen} {strategy.owns_update}, of "
-                    "which it would have to change its copies; choose strategy=data_parallel, single, pipeline, domain "
-                    "or torch_ddp"
+                    "which it would have to change its copies; choose strategy=data_parallel, single, domain, "
+                    "torch_ddp, or pipeline with strategy.schedule=1f1b"
                 )
             why = "keeps more of training than weights and an optimizer's state, which would have to be pruned, too"
             if not (sync.synchronous and sync.weights_agree):
@@ -139,10 +139,10 @@ class Pruned(Adapt):
             found.append(found[-1] - round(self.share * found[-1]))
         return found
 
-    def kept(self, parameters: Mapping[str, Tensor], whole: bool) -> list[list[int]] | None:
+    def kept(self, parameters: Mapping[str, Tensor]) -> list[list[int]] | None:
         own = {name: each for name, each in parameters.items() if name in self.sizes}
-        if self.scope == "global" and not whole:
-            return None
+        if self.scope == "global" and len(own) < len(self.sizes):
+            return None  # the threshold is that of all parts
         if self.scope == "layer":
             counts = {name: self.ones(each.numel()) for name, each in own.items()}
         else:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 Sum = Callable[[Tensor], Tensor]
 
 
@@ -27,15 +27,16 @@ def smallest(magnitudes: Sequence[Tensor], k: int, counted: Sequence[bool], tota
     keys = [_keys(each) for each in magnitudes]  # in the same order as what they are of
     own = [each for each, counts in zip(keys, counted, strict=True) if counts and len(each)]
     ordered = torch.cat(own).sort().values if own else torch.empty(0, dtype=torch.int64, device=device)
+    bits = 8 * max((each.element_size() for each in keys), default=8) - 1  # without the sign
 
     def at_most(key: int) -> float:
-        found = torch.searchsorted(ordered, torch.tensor([key], device=device), right=True)
+        found = torch.searchsorted(ordered, torch.tensor([key], dtype=ordered.dtype, device=device), right=True)
         return total(found.double()).item()
 
     if k <= 0:
         return [torch.zeros(len(each), dtype=torch.bool, device=device) for each in keys]
     # the least key t of which at least k are at most t
-    low, high = 0, 2 ** (8 * max((each.element_size() for each in magnitudes), default=4) - 1) - 1
+    low, high = 0, 2**bits - 1
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if at_most(middle) >= k else (middle + 1, high)
@@ -54,5 +55,5 @@ def smallest(magnitudes: Sequence[Tensor], k: int, counted: Sequence[bool], tota
 
 
 def _keys(magnitudes: Tensor) -> Tensor:
-    """[n] of int64, in the order of the floats: those that are not negative have the order of their bits."""
-    return magnitudes.contiguous().view(_INTEGERS[magnitudes.element_size()]).long()
+    """[n] of whole numbers, in the order of the floats: those that are not negative have the order of their bits."""
+    return magnitudes.contiguous().view(_INTEGERS[magnitudes.element_size()])

@@ -146,7 +146,7 @@ def check_adds_up(compress: Compressor, collective: Collective) -> None:
     if not isinstance(compress, Summed) and not isinstance(collective, Fabric):
         raise LayoutError(
             "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
-            "choose collective=fabric, or a compress whose messages can: bf16, fp16, none, powersgd, randomk"
+            "choose collective=fabric, or a compress whose messages can: bf16, fp16, masked, none, powersgd, randomk"
         )
 
 

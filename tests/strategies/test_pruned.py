@@ -309,6 +309,17 @@ def test_however_the_model_is_laid_out_the_same_weights_go(how: tuple[str, ...],
     assert summary["memory"][kind] == summary["predicted"]["memory"][kind]
 
 
+@pytest.mark.slow
+def test_workers_that_hold_all_weights_in_common_prune_alike() -> None:
+    own = (*(each for each in VIRTUAL if not each.startswith("model")), "model=cnn", "batch_size=8")
+    serial, _ = trained(*own, "strategy=single", "hardware.workers=1")
+    found, summary = trained(*own, "strategy=domain", "hardware.workers=4", "batch_size=4", "compress=masked")
+    for name, tensor in serial.items():
+        assert torch.equal(tensor == 0, found[name] == 0), name
+        torch.testing.assert_close(tensor, found[name], rtol=1e-3, atol=1e-5, msg=name)
+    assert summary["wire"]["bytes_per_step"] == pytest.approx(summary["predicted"]["bytes_per_step"])
+
+
 @pytest.mark.dist
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ SUMMARY = Summary(
     model_sha256=None,
     reason="was asked to stop",
     predicted=Predicted(3.0, {"parameters": 4}, 7.0),
+    beside={"weights_kept": 9},
 )
 
 
