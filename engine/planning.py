@@ -69,6 +69,7 @@ class Plan:
     threads: int
     steps_per_epoch: int | None  # None: only known once the data are there
     steps: int | None
+    trainings: int  # that they are made in, each as long as the others
     parts: list[PartPlan]
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
@@ -175,6 +176,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
+        parts.adapt.trainings,
         plans,
         parts.strategy,
         shapes,

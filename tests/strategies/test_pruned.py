@@ -349,6 +349,8 @@ def test_a_run_goes_on_in_the_middle_of_a_round_bit_for_bit(fork_server: None, r
     Path("runs/whole/summary.json").unlink()
     result = run([], resume="whole", quiet=True)
     assert result is not None and result.summary["resumed_at"] == 7
+    with pytest.raises(ValueError, match=r"steps=6: is what each of 3 trainings takes, .* with steps=5; go on with"):
+        run(["steps=6"], resume="whole", quiet=True)
     assert identical(whole, safetensors.torch.load_file(result.path / "model.safetensors"))
 
 
