@@ -40,9 +40,10 @@ import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
-from ..base import Strategy, Sync, load_state, payload, state_of
+from ..base import State, Strategy, Sync, load_state, payload, state_of
 from ..errors import LayoutError
 from ..placements import placements_of
+from ..state import recv_state, to_messages
 from .base import Adapt, Held, While
 from .patterns import matches, shown
 from .smallest import alone, smallest
@@ -188,6 +189,19 @@ def _in_order(own: Mapping[str, Tensor], ones: Sequence[int]) -> dict[str, list[
     return counts
 
 
+def _state_of_all(sync: Sync) -> State:
+    """What each replica may load: where their state agrees, replica 0 alone need have it (`sync.shard`)."""
+    state, comm = copy.deepcopy(sync.state_dict()), sync.comm
+    if comm.size == 1 or not sync.state_agrees:
+        return state
+    if comm.rank != 0:
+        return recv_state(0, comm)
+    for other in range(1, comm.size):
+        for message in to_messages(state):
+            comm.send(message, other)
+    return state
+
+
 class Pruning(While):
     """One worker's. `gone`: by the name of a weight, True where m is 0; before the first round there is nothing."""
 
@@ -196,7 +210,7 @@ class Pruning(While):
         self._weights = {name: each for name, each in held.sync.parameters.items() if name in pruned.sizes}
         self.gone: dict[str, Tensor] = {}
         self._rewind: dict[str, Tensor] = {}  # theta_k, with buffers; nothing before step k
-        self._fresh = copy.deepcopy(held.sync.state_dict())
+        self._fresh = _state_of_all(held.sync)
         self._rounds = 0
         pruned.check_steps(held.steps)
         for name, weight in self._weights.items():

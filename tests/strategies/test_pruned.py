@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -109,7 +110,9 @@ Made = tuple[nn.Module, LocalUpdate, Pruning]
 
 def pruning_of(pruned: Pruned, optimizer: MakeOptimizer, steps: int = STEPS) -> Made:
     module, sync = pruned.apply(model_of()), LocalUpdate()
-    sync.prepare(dict(module.named_parameters()), optimizer(module.parameters()), cast(Comm, None))
+    sync.prepare(
+        dict(module.named_parameters()), optimizer(module.parameters()), cast(Comm, SimpleNamespace(size=1, rank=0))
+    )
     pruning = pruned.begin(Held(module, sync, steps, lambda number: state_of(model_of(100 + number)), None))
     assert isinstance(pruning, Pruning)
     return module, sync, pruning
