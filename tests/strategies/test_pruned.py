@@ -19,7 +19,6 @@ from torch.nn.utils import prune
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from whole_runs import trained
 
-from paceline.comm import Comm
 from paceline.engine import prepare, run
 from paceline.strategies import LayoutError
 from paceline.strategies.adapt import Held, Pruned
@@ -111,7 +110,7 @@ Made = tuple[nn.Module, LocalUpdate, Pruning]
 def pruning_of(pruned: Pruned, optimizer: MakeOptimizer, steps: int = STEPS) -> Made:
     module, sync = pruned.apply(model_of()), LocalUpdate()
     sync.prepare(
-        dict(module.named_parameters()), optimizer(module.parameters()), cast(Comm, SimpleNamespace(size=1, rank=0))
+        dict(module.named_parameters()), optimizer(module.parameters()), cast(Any, SimpleNamespace(size=1, rank=0))
     )
     pruning = pruned.begin(Held(module, sync, steps, lambda number: state_of(model_of(100 + number)), None))
     assert isinstance(pruning, Pruning)
