@@ -49,7 +49,7 @@ GROUPS = (
     ),
     Group(
         "adapt",
-        "what is done to the model before it trains",
+        "what is done to the model before it trains, or while it does",
         modules=("paceline.strategies",),
         base="paceline.strategies.adapt.base.Adapt",
         usual="none",

@@ -165,6 +165,19 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         precision.attach(part, device)
     with given.naming(experiment):
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)  # what parts share is known now
+        adapt.check(strategy, sync, modules, (experiment.strategy.name, experiment.sync.name))
+    if adapt.trainings > 1 and experiment.stop_at_target:
+        raise ConfigError(
+            f"stop_at_target=true: would end a run of adapt={experiment.choice('adapt').name} in its first training, "
+            "before there is anything to look at; choose stop_at_target=false, or adapt=none"
+        )
+    if given.of_kept(of_groups) and not adapt.prunes:
+        name = experiment.choice("adapt").name
+        raise ConfigError(
+            f"compress={experiment.choice('compress').name}: leaves out what adapt=pruned has taken out, and adapt="
+            f"{name} {'with adapt.rounds=0 ' if name == 'pruned' else ''}takes out nothing; choose adapt=pruned "
+            "with rounds, or compress=none"
+        )
     for part in modules:
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")

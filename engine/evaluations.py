@@ -98,6 +98,8 @@ class Evaluations:
             self.time_to_accuracy = snapshot.seconds
         self.last = Score(metric, result.score, result.loss, spread)
         self.last_date = snapshot.seconds
+        if worker.meanwhile is not None:
+            own = {**own, **worker.meanwhile.numbers()}
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
     def _at_once(self) -> int:

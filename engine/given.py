@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from ..conf import groups
 from ..conf.groups import Group
 from ..strategies import LayoutError, Strategy, Sync
+from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Precision
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
@@ -36,16 +37,30 @@ def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
 
 def usual() -> Given:
     """As where nothing else is chosen."""
-    return {
-        group.name: build(group.name, shipped(group.name, str(group.usual)), base_of(group.name), (), {"seed": 0})
-        for group in _groups()
-    }
+    return {group.name: _built(group.name, str(group.usual)) for group in _groups()}
 
 
 def taken(*classes: type) -> list[str]:
     """The groups that one of the classes has a use for."""
     parameters = {name for cls in classes for name in inspect.signature(cls).parameters}
     return [group.name for group in _groups() if group.name in parameters]
+
+
+def of_kept(of_groups: Given) -> bool:
+    """Whether what travels is what pruning has kept alone."""
+    compress = of_groups["compress"]
+    assert isinstance(compress, Compressor)
+    return compress.of_kept
+
+
+def of_kept_alone() -> set[str]:
+    """Of our own choices of compress, those that send what pruning has kept alone."""
+    names = [file.stem for file in (CONF / "compress").glob("*.yaml")]
+    return {name for name in names if of_kept({"compress": _built("compress", name)})}
+
+
+def _built(group: str, name: str) -> object:
+    return build(group, shipped(group, name), base_of(group), (), {"seed": 0})
 
 
 def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -> None:
@@ -120,7 +135,7 @@ def with_others(
     """The group's own choices that it takes, but the usual one, and what it is with each. It has a use for them."""
     for other in _others(group):
         with suppress(ConfigError, LayoutError):
-            made = build(group.name, shipped(group.name, other), base_of(group.name), (), {"seed": 0})
+            made = _built(group.name, other)
             yield other, build(kind, choice, _BASES[kind], allowed, {**usual(), group.name: made})
 
 

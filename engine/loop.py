@@ -1,6 +1,7 @@
 """The training loop of one worker."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from ..comm import Comm
 from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
 from ..strategies.accumulation import Accumulation
+from ..strategies.adapt import While
 from ..strategies.precision import LossScale
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
@@ -52,6 +54,9 @@ class Job:
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
     norms: GradientNorms | None = None  # where a callback sees them
     average: Averaging | None = None  # of weights over steps, where this worker keeps one
+    meanwhile: While | None = None  # what is done to the model as it trains
+    before_step: Callable[["Job", int], None] | None = None  # (step), where it has something to do there
+    training: int = sys.maxsize  # steps after which a schedule of the rate begins anew
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
 
@@ -62,10 +67,12 @@ def train(job: Job) -> int:
     while (step := job.sync.next_step(done)) < job.steps:
         if job.stop.before(step, job.meter.last):
             return done
+        if job.before_step is not None:
+            job.before_step(job, step)
         seed_step(job, step)
         accounts = job.activations == 0 or job.meter.trained_steps < job.strategy.fills
         account = memory.activations(found) if accounts else nullcontext()
-        at_rate = job.sync.at_rate(job.sync.rate.factor(step))
+        at_rate = job.sync.at_rate(job.sync.rate.factor(step % job.training))
         with job.meter.step(job.partition.size(step, job.replica)), account, at_rate:
             batch = take(job, step)
             job.sync.begin(batch)
@@ -76,6 +83,8 @@ def train(job: Job) -> int:
             if job.norms is not None:
                 job.norms.after_backward(step)
             _update(job)
+            if job.meanwhile is not None:
+                job.meanwhile.after_update()
             if job.norms is not None and job.sync.took_step:
                 job.norms.after_update(step)
             if job.average is not None:

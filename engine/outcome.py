@@ -67,7 +67,9 @@ def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
 def _memory(worker: Worker, activations: int) -> dict[str, int]:
     resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
     average = [] if worker.average is None else worker.average.tensors
-    return held_by(worker.sync, worker.module, activations, worker.device, resident, worker.strategy.measured, average)
+    beside = [] if worker.meanwhile is None else worker.meanwhile.tensors()
+    of_strategy = worker.strategy.measured
+    return held_by(worker.sync, worker.module, activations, worker.device, resident, of_strategy, average, beside)
 
 
 def held_by(
@@ -78,14 +80,17 @@ def held_by(
     resident: int | None,
     of_strategy: Callable[[Memory], Memory] = lambda held: held,
     average: Sequence[Tensor] = (),
+    beside: Sequence[Tensor] = (),
 ) -> dict[str, int]:
-    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own."""
+    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own.
+    `beside`: what is held for the model beside it.
+    """
     held = {
         "parameters": memory.held(module.parameters()),
         "gradients": payload(list(sync.parameters.values())),
         "optimizer": memory.held(memory.optimizer_state(sync.optimizer)),
         "activations": activations,
-        "buffers": memory.held([*sync.buffers(), *module.buffers()]),
+        "buffers": memory.held([*sync.buffers(), *module.buffers(), *beside]),
     }
     kinds = dict(of_strategy(sync.measured(held)))
     if average:
@@ -131,6 +136,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics=worker.calling.last,
+            beside={} if worker.meanwhile is None else worker.meanwhile.numbers(),
         ).plain()
     )
     worker.directory.add(End(trained.status, reason))

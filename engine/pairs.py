@@ -74,6 +74,7 @@ def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[
         asked = kind, named[kind, choice], BY_NAME[group], allowed
         return list(given.with_others(*asked)) if given.has_use_for(*asked) else []
 
+    whole_only = given.of_kept_alone()  # what goes where weights may be pruned
     named = {(kind, choice.name): choice for kind, its in (("strategy", strategies), ("sync", modes)) for choice in its}
     for chosen in strategies:
         strategy = build("strategy", chosen, Strategy, allowed, usual)
@@ -88,6 +89,8 @@ def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[
             for group in usual:
                 of_mode = others("sync", mode.name, group) if strategy.own_sync() is None else []
                 found = [*others("strategy", chosen.name, group), *of_mode]
+                if not sync.may_begin_anew or strategy.axes.get("tensor", 1) > 1:
+                    found = [(name, made) for name, made in found if group != "compress" or name not in whole_only]
                 names = [name for name, made in found if _goes(chosen.name, mode.name, strategy, made)]
                 if names:
                     takes[group] = list(dict.fromkeys(names))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from ..tasks.base import DataSpec
 from ..tasks.partition import Shuffled, ShuffledPartition
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
-from . import accumulating, averaging, calling, given, memory, precisions
+from . import accumulating, averaging, calling, given, kept, memory, precisions
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -71,6 +71,7 @@ class Plan:
     threads: int
     steps_per_epoch: int | None  # None: only known once the data are there
     steps: int | None
+    trainings: int  # that they are made in, each as long as the others
     parts: list[PartPlan]
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
@@ -162,7 +163,10 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     steps_per_epoch = None
     if spec.train_size is not None:
         steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
-    steps = experiment.steps_in_all(steps_per_epoch)
+    training = experiment.steps_in_all(steps_per_epoch)
+    steps = None if training is None else training * parts.adapt.trainings
+    if training is not None:
+        parts.adapt.check_steps(training)
     worlds = _worlds(experiment, parts, steps_per_epoch, steps)
     device = launcher_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
@@ -191,6 +195,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment.hardware.threads or share_of_cores(layout),
         steps_per_epoch,
         steps,
+        parts.adapt.trainings,
         plans,
         parts.strategy,
         shapes,
@@ -201,6 +206,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *accumulating.notes_on(experiment, parts.model),
             *(given.named(text, experiment) for text in surprises),
+            *parts.adapt.notes(training),
+            *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
             *calling.notes_on(parts.callbacks, parts.launcher.modelled),
         ],
         spec,
@@ -298,6 +305,8 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         cost = parts.sync.cost(trained, worlds[i])
+        if (while_pruned := kept.by_training(parts, module, worlds[i])) is not None:
+            cost = replace(cost, worker=kept.mean(while_pruned), varies="")
         state = _optimizer_state(parameters, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
         held = {
@@ -305,7 +314,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
             "gradients": payload(trained),
             "optimizer": state if parts.sync.steps_on_workers else 0,
             "activations": saved,
-            "buffers": cost.buffers + payload(list(module.buffers())),
+            "buffers": cost.buffers + payload(list(module.buffers())) + parts.adapt.holds(module),
         }
         held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
         held = {**held, **averaging.stated(parts.average, module, trained)}

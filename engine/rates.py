@@ -24,7 +24,9 @@ class Point:
 
 
 def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int) -> Rate:
-    """Raises `LayoutError` where the run is too short for its schedule, or for an average of its weights."""
+    """Over one training. Raises `LayoutError` where the run is too short for its schedule, or for an average of its
+    weights.
+    """
     steps = experiment.steps_in_all(steps_per_epoch)
     assert steps is not None
     joined = parts.sync.synchronous and parts.sync.weights_agree  # all replicas make one update together

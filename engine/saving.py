@@ -45,6 +45,8 @@ class Saving:
             whole["scale"] = worker.scale.state_dict()
         if worker.average is not None:
             whole["average"] = worker.average.state_dict()
+        if worker.meanwhile is not None:
+            whole["adapt"] = worker.meanwhile.state_dict()
         if dims := dims_of([worker.module]):
             whole["split"] = dims
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)

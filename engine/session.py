@@ -299,6 +299,13 @@ def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan", data: "Data")
         made = summary.get("steps") if summary.get("status") == "completed" else None
     done, experiment = manifest.step, plan.experiment
     given = f"epochs={experiment.epochs}" if experiment.steps is None else f"steps={experiment.steps}"
+    before = prepared.stored.experiment
+    if plan.trainings > 1 and (before.steps, before.epochs) != (experiment.steps, experiment.epochs):
+        was = f"epochs={before.epochs}" if before.steps is None else f"steps={before.steps}"
+        raise ConfigError(
+            f"{given}: is what each of {plan.trainings} trainings takes, of which the run has made some with {was}; go "
+            f"on with {was}"
+        )
     more = "" if experiment.steps is None else ", or steps=null for as many as `epochs` says"
     newest = (
         checkpoint == steps_of(prepared.directory.checkpoints)[-1]

@@ -29,6 +29,7 @@ FURTHER = (  # what a choice may need beside, of which the first that it takes i
     ("hardware.workers_per_host=16",),
     ("hardware.workers=1",),
     ("average.unit=steps",),
+    ("adapt=pruned", "adapt.rounds=1"),
 )
 OF_PACES = "stragglers=lognormal"  # without which nobody would be late: for sync
 LEAST_STEPS, MOST_STEPS = 16, 130

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..comm import Comm
+from ..strategies.adapt import While
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
@@ -95,8 +96,9 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
     """What the loop works with, and how many of its first steps are not timed."""
     experiment, layout, replica = worker.experiment, worker.layout, worker.role.replica
     partition, manifest, comm = worker.parts.deal(), worker.manifest, worker.comm
-    steps = experiment.steps_in_all(partition.steps_per_epoch)
-    assert steps is not None
+    training = experiment.steps_in_all(partition.steps_per_epoch)
+    assert training is not None
+    steps = training * worker.parts.adapt.trainings
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
     together, sees = worker.sync.synchronous, sees_norms(worker.parts.callbacks)
@@ -129,6 +131,9 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         each_step=partial(_each_step, worker) if worker.calling.watches else None,
         norms=GradientNorms(worker.sync, partition, worker.parts.callbacks) if sees else None,
         average=worker.average,
+        meanwhile=worker.meanwhile,
+        before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
+        training=training,
     )
     return job, left_out
 
@@ -158,6 +163,15 @@ def _announce(worker: Worker, job: Job) -> None:
             choices=worker.choices(),
         )
     )
+
+
+def _before_step(worker: Worker, meanwhile: While, job: Job, step: int) -> None:
+    if not meanwhile.acts_before(step):
+        return
+    with job.meter.drain():
+        worker.strategy.drain()
+    with worker.comm.ledger.aside():
+        meanwhile.before_step(step)
 
 
 def _after_step(
@@ -210,6 +224,8 @@ def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
         of_step = {**of_step, "unclipped_norm": worker.sync.clip.norm}
     if worker.scale is not None:
         of_step = {**of_step, "loss_scale": worker.scale.value, "skipped_steps": worker.scale.skipped}
+    if worker.meanwhile is not None:
+        of_step = {**of_step, **worker.meanwhile.numbers()}
     worker.directory.add(
         Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
     )

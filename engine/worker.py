@@ -13,6 +13,7 @@ from ..comm import Comm, PeerLostError
 from ..conf.groups import SHOWN
 from ..strategies import Strategy, Sync
 from ..strategies.accumulation import Accumulation
+from ..strategies.adapt import Held, While
 from ..strategies.base import State, load_state, state_of
 from ..strategies.exchange.clip import Counted
 from ..strategies.placements import owned
@@ -62,6 +63,7 @@ class Worker:
     accumulation: Accumulation
     scale: LossScale | None  # of its replica's loss
     average: Averaging | None  # of weights over steps, where it keeps one
+    meanwhile: While | None  # what is done to the model as it trains
 
     @property
     def experiment(self) -> Experiment:
@@ -182,7 +184,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     if scale is not None and of_replica is not None:
         among = workers if parts.sync.steps_together else of_replica
         scale.among = among if among is not None and among.size > 1 else None
-    manifest, state = _begin(assignment, parts, role, module, of_part, of_replica, scale)
+    manifest, state, meanwhile = _begin(assignment, parts, role, module, of_part, of_replica, scale)
     average = None
     if trains and keeps(parts.average, parts.sync, role.replica):
         average = Averaging(parts.average, parts.sync, module, parts.sync.steps_per_epoch)
@@ -206,6 +208,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         accumulation,
         scale,
         average,
+        meanwhile,
     )
     return Worker(*told)
 
@@ -226,8 +229,10 @@ def _begin(
     of_part: Comm,
     of_replica: Comm | None,
     scale: LossScale | None,
-) -> tuple[Manifest | None, State | None]:
-    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns its manifest, and what it kept."""
+) -> tuple[Manifest | None, State | None, While | None]:
+    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns its manifest, what it kept, and
+    what is done meanwhile.
+    """
     sync = parts.sync
     manifest = state = None
     if assignment.resume is not None:
@@ -238,16 +243,34 @@ def _begin(
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     sync.steps_per_epoch = parts.deal().steps_per_epoch
-    if sync.clip is not None and sync.clip.measures and of_replica is not None and of_replica.size > 1:
-        sync.counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
+    counted = None
+    if of_replica is not None and of_replica.size > 1:
+        counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
+    if sync.clip is not None and sync.clip.measures:
+        sync.counted = counted
     sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch)
     sync.prepare(trained, optimizer, of_part)
     if scale is not None:
         scale.watch(sync.parameters.values(), sync.hooked)
         if state is not None:
             scale.load_state_dict(state["scale"])
+    meanwhile = _meanwhile(assignment.experiment, parts, module, counted) if role.kind == "worker" else None
     if state is not None:
         if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
             load_state(module, state["parameters"])  # `prepare` may have made all replicas alike
         sync.load_state_dict(state["sync"])
-    return manifest, state
+        if meanwhile is not None:
+            meanwhile.load_state_dict(state["adapt"])
+    return manifest, state, meanwhile
+
+
+def _meanwhile(experiment: Experiment, parts: Parts, module: nn.Module, counted: Counted | None) -> While | None:
+    steps = experiment.steps_in_all(parts.sync.steps_per_epoch)
+    assert steps is not None
+
+    def redraw(number: int) -> dict[str, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(((experiment.seed + 1) * 1_000_003 + number) % 2**63)
+            return state_of(parts.make_model())
+
+    return parts.adapt.begin(Held(module, parts.sync, steps, redraw, counted))

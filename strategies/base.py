@@ -336,6 +336,7 @@ class Sync(ABC):
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
+    may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
     one_rate: str = ""  # why its rate can follow no schedule, and what to choose for that; "" where it can
     steps_together: bool = False  # replicas step with one gradient: if it overflows on one of them, none does
     one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), and what to choose; "" where they can
@@ -415,6 +416,12 @@ class Sync(ABC):
         """Optimizers leave alone what has none."""
         for parameter in self.parameters.values():
             parameter.grad = None
+
+    def prune(self, gone: Mapping[str, Tensor]) -> None:
+        """Of parameters by name, True where weights, and their gradients, are 0 from now on, alike on all replicas.
+
+        Called between steps, and after `load_state_dict`, where it `may_begin_anew`.
+        """
 
     def serve(self) -> None:
         """A server worker's whole life."""

@@ -44,6 +44,8 @@ class Single(Strategy):
 class LocalUpdate(Sync):
     """The worker steps alone."""
 
+    may_begin_anew = True
+
     def __init__(self, clip: Clip | None = None) -> None:
         self.clip = clip
 

@@ -107,6 +107,7 @@ class _DDPUpdate(Sync):
 
     def __init__(self, strategy: TorchDDP) -> None:
         self._strategy, self.clip = strategy, strategy.clip
+        self.may_begin_anew = not strategy.zero_optimizer
         self._seen: dict[int, Tensor] = {}  # DDP's buckets, by index
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:

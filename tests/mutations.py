@@ -1027,8 +1027,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/loop.py",
-        "job.sync.at_rate(job.sync.rate.factor(step))",
-        "job.sync.at_rate(job.sync.rate.factor(step + 1))",
+        "job.sync.rate.factor(step % job.training))\n",
+        "job.sync.rate.factor((step + 1) % job.training))\n",
         "tests/engine/test_rates.py -k schedules_rates",
     ),
     Mutation(
@@ -1054,6 +1054,42 @@ MUTATIONS = [
         "model.requires_grad_(False)",
         "model.requires_grad_(True)",
         "tests/strategies/test_lora.py -k bytes_of_its_factors",
+    ),
+    Mutation(
+        "strategies/adapt/pruned.py",
+        "return gradient if gone is None else gradient.masked_fill(gone, 0)",
+        "return gradient",
+        "tests/strategies/test_pruned.py -k zeros_stay",
+    ),
+    Mutation(
+        "strategies/adapt/pruned.py",
+        "self._weights[name].masked_fill_(gone, 0)",
+        "self._weights[name].masked_fill(gone, 0)",
+        "tests/strategies/test_pruned.py -k 'zeros_stay and muon'",
+    ),
+    Mutation(
+        "strategies/adapt/pruned.py",
+        "held.sync.load_state_dict(copy.deepcopy(self._fresh))",
+        "copy.deepcopy(self._fresh)",
+        "tests/strategies/test_pruned.py -k 'plain_loop and adam'",
+    ),
+    Mutation(
+        "strategies/adapt/smallest.py",
+        "ties = [float(each.sum()) if counts else 0.0 for",
+        "ties = [float(each.sum()) for",
+        "tests/strategies/test_pruned.py -k several_workers",
+    ),
+    Mutation(
+        "strategies/exchange/compress/masked.py",
+        "x.zero_().index_add_(0, kept, values)",
+        "x.index_add_(0, kept, values)",
+        "tests/strategies/test_pruned.py -k only_what_is_kept",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "job.sync.rate.factor(step % job.training)",
+        "job.sync.rate.factor(step)",
+        "tests/strategies/test_pruned.py -k schedule_begins -m slow",
     ),
     Mutation(
         "engine/callbacks/at_target.py",
@@ -1371,8 +1407,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/work.py",
-        "    with job.meter.drain():\n        worker.strategy.drain()\n",
-        "",
+        "        worker.strategy.drain()\n    with worker.comm.ledger.aside():\n        verdict",
+        "        pass\n    with worker.comm.ledger.aside():\n        verdict",
         "tests/strategies/test_tensor.py -k drains",
     ),
     Mutation(

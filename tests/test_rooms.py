@@ -167,6 +167,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("collective", "hierarchical"): ["hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=2"],
     ("compress", "demo"): ["optimizer.momentum=0"],
     ("compress", "dgc"): ["optimizer.momentum=0"],
+    ("compress", "masked"): ["adapt=pruned"],
     ("data", "diabetes"): ["model=linear", "task=squared"],
     ("data", "disks"): ["model=unet", "data.side=16"],
     ("model", "unet"): ["data=disks", "data.side=16"],

@@ -139,6 +139,7 @@ COLUMNS = (
     Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("noise_scale", "critical batch", _fixed(0), short="critical_batch"),
+    Column("weights_kept", "kept", _fixed(0), short="kept"),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
     Column("r2", "R^2", _fixed(4), True, rank=3),

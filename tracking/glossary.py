@@ -74,6 +74,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "the gradient noise scale at the last step that it was measured in (callbacks=noise_scale): about the batch at "
         "which training takes twice the steps, and twice the samples, that it takes at least",
     ),
+    "weights_kept": ("", "weights that adapt=pruned has not taken out, of those that it may, at the end"),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
     "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),

@@ -200,6 +200,7 @@ class Summary:
     reason: str | None  # of runs that ended before their last step
     predicted: Predicted
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
+    beside: Mapping[str, float] = field(default_factory=dict[str, float])  # what `adapt` tells of the model, by name
 
     def plain(self) -> dict[str, Any]:
         """As summary.json has it."""
@@ -211,7 +212,7 @@ class Summary:
         }
         if self.predicted.step_ms is not None:
             told["predicted_step_ms"] = self.predicted.step_ms
-        told = _spread(_spread(_spread(told, "choices"), "measured"), "score")
+        told = _spread(_spread(_spread(_spread(told, "choices"), "measured"), "score"), "beside")
         told = told if self.metrics else _without(told, "metrics")
         return told if self.reason is not None else _without(told, "reason")
 

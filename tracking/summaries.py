@@ -51,6 +51,7 @@ FIELDS: dict[str, Field] = {
     "dropped_gradients": Field("dropped"),
     "consensus_distance": Field("consensus_distance"),
     "noise_scale": Field("noise_scale", "metrics"),
+    "weights_kept": Field("weights_kept"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "r2": Field("r2"),
@@ -148,7 +149,7 @@ def _told_by(record: Record) -> Summary:
         case "step":
             return {"loss": record.get("loss")}
         case "evaluation":
-            return {key: record.get(key) for key in (*METRICS, "loss", "consensus_distance")}
+            return {key: record.get(key) for key in (*METRICS, "loss", "consensus_distance", "weights_kept")}
         case "end":
             return {"status": record.get("status"), "reason": record.get("reason")}
         case "resume":

@@ -29,6 +29,7 @@ from ..engine.session import Prepared, prepare
 from ..engine.targets import build
 from ..engine.weights import put_into
 from ..strategies import LayoutError, Strategy
+from ..strategies.adapt import Adapt
 from ..strategies.averages import EMA, SWA, Trained
 from ..strategies.errors import MissingToolError
 from ..strategies.exchange.clip import ByNorm, ByValue, Clip, Unclipped
@@ -250,6 +251,12 @@ def verify(
     serial = compose([*overrides, f"strategy={PLAIN}", f"sync={SERIAL_SYNC}"], directory)
     if serial.weights is not None and Path(serial.weights).is_dir():
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
+    adapt = serial.choice("adapt")
+    if build("adapt", adapt, Adapt, tuple(allow_modules), {}).trainings > 1:
+        raise ConfigError(
+            f"adapt={adapt.name}: trains several times, and changes weights in between, where verify compares one "
+            "training; choose adapt=none"
+        )
     todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
     if serial.choice("precision").name != "fp32":  # all are in that one
         todo = [way for way in todo if not any(text.startswith("precision=") for text in way.overrides)]

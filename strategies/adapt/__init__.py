@@ -1,7 +1,8 @@
-"""What is done to a model before it trains: one file a way. See base.py."""
+"""What is done to a model before it trains, or while it does: one file a way. See base.py."""
 
-from .base import Adapt, Apart
+from .base import Adapt, Apart, Held, While
 from .lora import LoRA
 from .none import AsItIs
+from .pruned import Pruned
 
-__all__ = ["Adapt", "Apart", "AsItIs", "LoRA"]
+__all__ = ["Adapt", "Apart", "AsItIs", "Held", "LoRA", "Pruned", "While"]

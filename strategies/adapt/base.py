@@ -1,4 +1,4 @@
-"""What is done to a model before it trains, whatever the strategy and the sync mode.
+"""What is done to a model before it trains, or while it does, whatever the strategy and the sync mode.
 
 They see the model that `apply` returned: what in it wants no gradient does not travel, and has neither a gradient nor
 an optimizer's state. All workers begin with the same weights, as all draw them from the run's seed or read them from
@@ -6,11 +6,15 @@ the same file, so that a frozen weight need not be sent either.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from ..base import Strategy, Sync
+    from ..exchange.clip import Counted
 
 State = Mapping[str, Tensor]  # a whole model's, by name
 
@@ -23,7 +27,60 @@ class Apart:
     config: dict[str, Any]  # of adapter_config.json
 
 
+@dataclass(frozen=True)
+class Held:
+    """What one worker has of a model that begins to train. Its sync mode is prepared."""
+
+    module: nn.Module  # its part; tensors are named as in the whole model
+    sync: "Sync"
+    steps: int  # of one training
+    redraw: Callable[[int], State]  # the whole model's, as it would begin with another seed
+    counted: "Counted | None"  # where a replica is several workers
+
+
+class While(ABC):
+    """What is done while a model trains, on one worker; all workers do it at the same steps."""
+
+    @abstractmethod
+    def acts_before(self, step: int) -> bool:
+        """Whether `before_step` has anything to do before this step, which is counted from 0."""
+
+    @abstractmethod
+    def before_step(self, step: int) -> None:
+        """Between two steps, nothing being under way: weights and the sync mode's state may be changed.
+
+        Called on all workers. What they send is not counted as training's.
+        """
+
+    @abstractmethod
+    def after_update(self) -> None:
+        """The sync mode has updated the weights; the step is not over yet."""
+
+    @abstractmethod
+    def numbers(self) -> dict[str, float]:
+        """What is recorded beside each step and evaluation, and in the summary, by name."""
+
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """What it holds, for the memory account."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What is saved beside the part's weights."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The weights and the sync mode's state are back by then. Raises `LayoutError`."""
+
+
 class Adapt(ABC):
+    """`trainings`: how often a run trains, one training after the other, each for as many steps as the run's `steps` or
+    `epochs` say; a schedule of the rate begins anew with each. `prunes`: entries become 0 and stay so.
+    """
+
+    trainings: int = 1
+    prunes: bool = False
+
     @abstractmethod
     def apply(self, model: nn.Module) -> nn.Module:
         """The model to train: `model` with its tensors under their names, some frozen, and others beside them.
@@ -43,3 +100,29 @@ class Adapt(ABC):
     def apart(self, state: State) -> Apart | None:
         """What of such a state is saved by itself; None: nothing is."""
         return None
+
+    def check(self, strategy: "Strategy", sync: "Sync", parts: Sequence[nn.Module], names: tuple[str, str]) -> None:
+        """Refuse what it does not go with. `names`: of strategy and sync mode, as chosen. Raises `LayoutError`."""
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse a training of so many steps. Raises `LayoutError`."""
+
+    def begin(self, held: Held) -> While | None:
+        """On each worker that trains, once, before the first step and before a saved state is loaded. Raises
+        `LayoutError`.
+        """
+        return None
+
+    def holds(self, part: nn.Module) -> int:
+        """Stated bytes of what `While.tensors` has at most, for this part."""
+        return 0
+
+    def kept(self, parameters: Mapping[str, Tensor]) -> list[list[int]] | None:
+        """By training, the entries of each of a part's parameters that are not always 0; None where only the run will
+        tell. Their sum is right, where which parameter has how many of them may not be known.
+        """
+        return [[each.numel() for each in parameters.values()]] * self.trainings
+
+    def notes(self, steps: int | None) -> list[str]:
+        """What it does in a run of trainings of so many steps (None: the data must say), a sentence each."""
+        return []

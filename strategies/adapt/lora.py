@@ -25,7 +25,6 @@ take too long to send. From random weights (without `weights`) it learns little:
 import re
 from collections import Counter
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Annotated
 
 import torch
@@ -35,6 +34,7 @@ from torch import Tensor, nn
 
 from ..errors import LayoutError
 from .base import Adapt, Apart, State
+from .patterns import matches, shown
 
 A, B = "lora_A", "lora_B"  # as peft calls them
 IN_PEFT = "base_model.model."  # before each name
@@ -102,12 +102,12 @@ class LoRA(Adapt):
         if not linear:
             raise LayoutError("adapt=lora: adapts linear layers (torch.nn.Linear), and the model has none; adapt=none")
         for pattern in self.modules:
-            if not any(_matches(name, pattern) for name in linear):
+            if not any(matches(name, pattern) for name in linear):
                 raise LayoutError(
                     f"adapt.modules={list(self.modules)}: no linear layer is called {pattern}; there are "
-                    f"{', '.join(_shown(linear))}"
+                    f"{', '.join(shown(linear))}"
                 )
-        found = {layer: name for name, layer in linear.items() if any(_matches(name, each) for each in self.modules)}
+        found = {layer: name for name, layer in linear.items() if any(matches(name, each) for each in self.modules)}
         for layer, name in found.items():
             most = min(layer.weight.shape)
             if self.rank > most:
@@ -124,7 +124,7 @@ class LoRA(Adapt):
         moving = [name for name, layer in every.items() if getattr(layer, "running_mean", None) is not None]
         if moving:
             raise LayoutError(
-                f"adapt=lora: {', '.join(_shown(moving))} would keep running statistics of what it trains on, and all "
+                f"adapt=lora: {', '.join(shown(moving))} would keep running statistics of what it trains on, and all "
                 "but the factors is to stay as it is; choose a model with other norms (model.norm=group), or adapt=none"
             )
         if own := [name for name, _ in model.named_parameters() if _ends_in(name, A) or _ends_in(name, B)]:
@@ -178,10 +178,6 @@ class LoRA(Adapt):
         return Apart(tensors, config)
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
-
-
 def _ends_in(name: str, own: str) -> bool:
     return name.rpartition(".")[2] == own
 
@@ -196,8 +192,3 @@ def _in_peft(state: State, layers: list[str]) -> list[str] | str:
     others = {name.removesuffix(".weight") for name in state if name.endswith(".weight")} - {*layers}
     exact = not any(other.endswith(f".{layer}") for other in others for layer in layers)
     return layers if exact else "|".join(map(re.escape, layers))
-
-
-def _shown(names: Sequence[str] | dict[str, nn.Linear], most: int = 12) -> list[str]:
-    every = list(names)
-    return every if len(every) <= most else [*every[: most - 2], "...", every[-1]]

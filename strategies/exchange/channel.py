@@ -22,6 +22,7 @@ from .collectives import Collective, Fabric
 from .collectives.base import added
 from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
 from .compress.feedback import ErrorFeedback
+from .compress.masked import KEPT, places_of
 from .flat import as_bytes
 
 
@@ -115,6 +116,12 @@ class Channel:
         """[n], a sum of what was decoded -> what is made of it; see `Compressor.finish`."""
         return self.compress.finish(total, self._slots[key].vector)
 
+    def keep(self, kept: Mapping[str, Tensor]) -> None:
+        """Of the vectors of these keys, [n] of bool: all other entries are 0 on all workers from now on."""
+        if self.compress.of_kept:
+            for key, each in kept.items():
+                self._slots[key].memory[KEPT] = places_of(each)
+
     # -- state and cost
 
     def state_dict(self) -> State:
@@ -139,7 +146,7 @@ def check_adds_up(compress: Compressor, collective: Collective) -> None:
     if not isinstance(compress, Summed) and not isinstance(collective, Fabric):
         raise LayoutError(
             "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
-            "choose collective=fabric, or a compress whose messages can: bf16, fp16, none, powersgd, randomk"
+            "choose collective=fabric, or a compress whose messages can: bf16, fp16, masked, none, powersgd, randomk"
         )
 
 

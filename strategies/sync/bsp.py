@@ -34,7 +34,7 @@ the time of a backward pass. `bsp_naive` shows what buckets and overlap are wort
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -68,6 +68,7 @@ class NaiveBSP(Sync):
 
     steps_together = True
     shows_mean = True
+    may_begin_anew = True
 
     def __init__(self, collective: Collective | None = None, clip: Clip | None = None) -> None:
         """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none."""
@@ -104,6 +105,7 @@ class BSP(Sync):
     """Algorithm 1: buckets are all-reduced in order while backward goes on."""
 
     steps_together = True
+    may_begin_anew = True
 
     def __init__(
         self,
@@ -141,6 +143,12 @@ class BSP(Sync):
             raise LayoutError(
                 f"collective, {by}: each worker gets the gradients of all to join them; they are not "
                 "added up on their way; choose collective=fabric, or aggregate=mean and attack=none"
+            )
+        if self.compress.of_kept and not self.joining.streaming:
+            by = "attack" if self.joining.aggregate.streaming else "aggregate"
+            raise LayoutError(
+                f"compress, {by}: each worker gets the gradients of all, whole, to join them; choose compress=none, or "
+                "aggregate=mean and attack=none"
             )
         if shard != "none" and not self.joining.plain:
             raise LayoutError(
@@ -264,6 +272,18 @@ class BSP(Sync):
         names = list(self.parameters)
         pieces = {names[i]: gradient for i, gradient in self._shards.gradients().items()}
         self.clip.apply(pieces, self.comm.board.rank, self.counted, Shared(self.comm))
+
+    def prune(self, gone: Mapping[str, Tensor]) -> None:
+        if not self.compress.of_kept or self.comm.size == 1:
+            return
+        pruned = {id(self.parameters[name]): each for name, each in gone.items()}
+        kept: dict[str, Tensor] = {}
+        for bucket in self._buckets:
+            own = [self._params[i] for i in bucket.parameters]
+            kept[key_of(bucket.parameters)] = ~torch.cat(
+                [pruned.get(id(each), torch.zeros_like(each, dtype=torch.bool)).flatten() for each in own]
+            )
+        self._channel.keep(kept)
 
     def gradients(self) -> dict[str, Tensor] | None:
         return super().gradients() if self.shard == "none" else None  # else in shares

@@ -6,6 +6,7 @@ from .cast import BFloat16, Float16
 from .demo import DeMo
 from .dgc import DGC
 from .ef_signsgd import EFSignSGD
+from .masked import Masked
 from .none import Dense
 from .onebit import OneBit
 from .powersgd import PowerSGD
@@ -27,6 +28,7 @@ __all__ = [
     "Dense",
     "EFSignSGD",
     "Float16",
+    "Masked",
     "OneBit",
     "PowerSGD",
     "RandomK",

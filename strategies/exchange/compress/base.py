@@ -75,17 +75,18 @@ class Slot:
 class Compressor(ABC):
     """`lossless`: what is decoded is what was encoded. `sparse`: most entries of what is decoded are 0. `entrywise`:
     what is decoded for an entry depends on that entry alone, whatever vector it is part of. `of_gradients`: it makes no
-    sense for differences of weights. `steady`: messages of a vector always have `nbytes` bytes. `feedback`: what is
-    done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that are a worker's own.
-    `encode_passes`, `decode_passes`: how often the vector is read or written, for the time that it takes on a modelled
-    worker; the message comes once on top. Where it says "as long as these took", it is the time on one core, of
-    25 MiB, over that of one pass at 10 GB a second.
+    sense for differences of weights. `of_kept`: it sends what pruning has kept alone (`Channel.keep`). `steady`:
+    messages of a vector always have `nbytes` bytes. `feedback`: what is done about what messages leave out; None for
+    nothing. `keeps`: slots have tensors in them that are a worker's own. `encode_passes`, `decode_passes`: how often
+    the vector is read or written, for the time that it takes on a modelled worker; the message comes once on top. Where
+    it says "as long as these took", it is the time on one core, of 25 MiB, over that of one pass at 10 GB a second.
     """
 
     lossless: bool = False
     sparse: bool = False
     entrywise: bool = True
     of_gradients: bool = False
+    of_kept: bool = False
     steady: bool = True
     feedback: Feedback | None = None
     encode_passes: float = 1.0
