@@ -943,6 +943,36 @@ MUTATIONS = [
         "tests/strategies/test_lora.py -k bytes_of_its_factors",
     ),
     Mutation(
+        "strategies/adapt/quantized.py",
+        "q = whole / levels * most",
+        "q = whole * (most / levels)",
+        "tests/strategies/test_quantized.py -k 'quantized_again and int8'",
+    ),
+    Mutation(
+        "strategies/adapt/quantized.py",
+        "size > 0.7 * _mean(",
+        "size > 0.75 * _mean(",
+        "tests/strategies/test_quantized.py -k by_hand",
+    ),
+    Mutation(
+        "strategies/adapt/quantized.py",
+        "dq = dq.where(within, 0.0)",
+        "dq = dq.where(~within, 0.0)",
+        "tests/strategies/test_quantized.py -k clipped",
+    ),
+    Mutation(
+        "strategies/adapt/quantized.py",
+        "quantized(w, self.kind) if name in self._names else w",
+        "w",
+        "tests/strategies/test_quantized.py -k 'plain_loops and int4'",
+    ),
+    Mutation(
+        "engine/build.py",
+        'if adapt == "none":',
+        "if True:",
+        "tests/strategies/test_quantized.py -k wrong_knobs",
+    ),
+    Mutation(
         "engine/callbacks/at_target.py",
         "if self.score < self.target:",
         "if self.score <= self.target:",

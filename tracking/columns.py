@@ -138,6 +138,7 @@ COLUMNS = (
     Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
     Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),
+    Column("model_bytes", "model size", human_bytes, short="size"),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
     Column("r2", "R^2", _fixed(4), True, rank=3),

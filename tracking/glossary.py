@@ -69,6 +69,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
+    "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
     "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),

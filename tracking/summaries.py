@@ -50,6 +50,7 @@ FIELDS: dict[str, Field] = {
     "staleness_max": Field("max", "staleness"),
     "dropped_gradients": Field("dropped"),
     "consensus_distance": Field("consensus_distance"),
+    "model_bytes": Field("model_bytes"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "r2": Field("r2"),

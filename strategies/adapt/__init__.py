@@ -3,5 +3,6 @@
 from .base import Adapt, Apart
 from .lora import LoRA
 from .none import AsItIs
+from .quantized import Quantized
 
-__all__ = ["Adapt", "Apart", "AsItIs", "LoRA"]
+__all__ = ["Adapt", "Apart", "AsItIs", "LoRA", "Quantized"]

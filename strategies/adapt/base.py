@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..base import payload
+
 State = Mapping[str, Tensor]  # a whole model's, by name
 
 
@@ -39,6 +41,10 @@ class Adapt(ABC):
     def merged(self, state: State) -> dict[str, Tensor]:
         """Of a state of the model from `apply` the state of the model as it was before, that computes the same."""
         return dict(state)
+
+    def nbytes(self, state: State) -> int:
+        """Bytes of what such a state comes to where it is put to use, maybe packed. It may be on the meta device."""
+        return payload([*self.merged(state).values()])
 
     def apart(self, state: State) -> Apart | None:
         """What of such a state is saved by itself; None: nothing is."""

@@ -122,6 +122,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "dropped_gradients": 0,
         "lost_workers": 0,
         "consensus_distance": None,
+        "model_bytes": None,
         "loss": 0.08,
         "accuracy": 0.975,
         "r2": None,
