@@ -138,6 +138,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
+    calling.check_model(callbacks, model)
     inputs, targets = batch_of(data.spec, experiment.batch_size)
     with model_takes(experiment, inputs, allowed), Repeats():
         loss = checked_loss(experiment, model, data.spec, task)

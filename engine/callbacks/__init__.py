@@ -2,7 +2,8 @@
 
 from .base import Callback, EvaluationView, StepView
 from .best import Best
+from .dynamic_int8 import DynamicInt8
 from .early_stop import EarlyStop
 from .gradient_norm import GradientNorm
 
-__all__ = ["Best", "Callback", "EarlyStop", "EvaluationView", "GradientNorm", "StepView"]
+__all__ = ["Best", "Callback", "DynamicInt8", "EarlyStop", "EvaluationView", "GradientNorm", "StepView"]
