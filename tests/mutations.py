@@ -946,7 +946,7 @@ MUTATIONS = [
         "strategies/adapt/quantized.py",
         "q = whole / levels * most",
         "q = whole * (most / levels)",
-        "tests/strategies/test_quantized.py -k 'quantized_again and int8'",
+        "tests/strategies/test_quantized.py -k 'quantized_again and int4'",
     ),
     Mutation(
         "strategies/adapt/quantized.py",

@@ -31,7 +31,7 @@ below 8 bits. Batches, steps and rates are those of full weights.
 
 from collections import Counter
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -211,6 +211,3 @@ class Quantized(Adapt):
 
 def _packed(w: Tensor, bits: int) -> int:
     return (prod(w.shape) * bits + 7) // 8 + SCALE * len(w)
-
-
-assert {*get_args(Kind)} == {"float", *BITS}

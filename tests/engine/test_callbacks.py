@@ -453,5 +453,8 @@ def test_sizes_count_a_tied_weight_where_it_stays_float() -> None:
 def test_int8_is_refused_where_there_is_nothing_that_torch_quantizes(model: torch.nn.Module, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^callbacks.d: .*{says}"):
         calling.check_model({"d": DynamicInt8()}, model)
+
+
+def test_int8_of_a_model_whose_layers_were_all_swapped_ends_with_status_2() -> None:
     with pytest.raises(ConfigError, match=r"^callbacks.dynamic_int8: .*the model has none"):
         engine.prepare({**VIRTUAL, "callbacks": "dynamic_int8", "adapt": "lora"}).plan()

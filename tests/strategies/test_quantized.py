@@ -109,7 +109,7 @@ def by_hand(model: nn.Sequential, kind: Kind, x: Tensor) -> tuple[Tensor, Tensor
     return last(F.linear(y.flatten(1), q2, hidden.bias).relu()), q1, q2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ("float", *KINDS))
 def test_some_steps_are_a_plain_loops_whose_gradients_go_straight_through(kind: Kind) -> None:
     ours, theirs, adapt = small(), small(), Quantized(kind)
     model = adapt.apply(ours)
@@ -188,10 +188,8 @@ def test_wrong_knobs_and_strategies_that_cut_layers_end_with_status_2() -> None:
         (["adapt.kind=int7"], "adapt.kind='int7': must be 'float', 'int8', "),
         (["adapt.kind=int4", "adapt.clip=true"], "adapt.clip=true: is for adapt.kind=binary"),
         (["model.hidden=[16]"], "has two, of which the first and the last stay float; adapt.ends=true"),
-        (["strategy=tensor"], "strategy=tensor: MLP has no two linear layers"),
-        (["strategy=tensor"], "adapt=quantized"),
-        (["strategy=domain", "model=cnn"], "conv2 (QuantizedConv2d) calls conv2d"),
-        (["strategy=domain", "model=cnn"], "adapt=quantized"),
+        (["strategy=tensor"], "choose strategy=data_parallel (adapt=quantized has swapped layers of the model"),
+        (["strategy=domain", "model=cnn"], "strategy=data_parallel takes any module (adapt=quantized has swapped"),
     ]:
         model = [each for each in SMALL if "model=cnn" not in overrides or not each.startswith("model.")]
         with pytest.raises(Exception, match=r"adapt|strategy") as caught:
@@ -223,6 +221,7 @@ def test_a_run_leaves_quantized_weights_and_says_what_they_take(here: Path, sync
         assert told["memory"]["activations"] == told["predicted"]["memory"]["activations"]
 
 
+@pytest.mark.slow
 def test_float_is_the_model_as_it_is_bit_for_bit(here: Path) -> None:
     plain, _ = trained(*VIRTUAL, name="plain")
     same, told = trained(*VIRTUAL, "adapt=quantized", "adapt.kind=float", name="same")
@@ -256,6 +255,25 @@ def test_every_strategy_trains_as_one_worker(here: Path, fork_server: None, way:
     batch = f"batch_size={32 if way in TOGETHER else 16}"
     alone, _ = trained(*SMALL, *of, "strategy=single", "hardware.workers=1", batch, name="alone")
     assert distance(weights, alone) < 1e-6
+
+
+@pytest.mark.slow
+def test_tensor_parallelism_cuts_what_stays_float_and_trains_as_one_worker(here: Path) -> None:
+    gpt = (
+        "model=gpt",
+        "model.n_layer=2",
+        "model.n_head=2",
+        "model.width=16",
+        "data=text",
+        "data.context=16",
+        "steps=3",
+    )
+    of = (*(each for each in VIRTUAL if not each.startswith("model.")), *gpt, "adapt=quantized", "adapt.kind=int4")
+    weights, told = trained(*of, "strategy=tensor", "hardware.workers=2", name="cut")
+    assert told["wire"]["bytes_per_step"] == told["predicted"]["bytes_per_step"] > 0
+    alone, _ = trained(*of, "strategy=single", "hardware.workers=1", name="alone")
+    assert distance(weights, alone) < 1e-6
+    assert torch.equal(quantized(weights["block2.mlp.expand.weight"], "int4"), weights["block2.mlp.expand.weight"])
 
 
 @pytest.mark.dist
