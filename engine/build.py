@@ -5,12 +5,13 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..strategies import Strategy, Sync
+from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
@@ -35,6 +36,7 @@ from .pairs import check_pair
 from .stragglers import Stragglers
 from .targets import build, load_maker
 
+T = TypeVar("T")
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 
@@ -119,9 +121,12 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     callbacks = calling.make(experiment, allowed, task.metric.name)
     calling.check_fit(callbacks, experiment, strategy, sync)
 
-    def make_model() -> nn.Module:
+    def plain_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
-        return adapt.apply(build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec}))
+        return build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
+
+    def make_model() -> nn.Module:
+        return adapt.apply(plain_model())
 
     def check_inputs() -> None:
         """Before our own models look for the one input that they know."""
@@ -149,13 +154,15 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
     averaging.check(experiment, average, strategy, sync, model)
+    calling.check_model(callbacks, model)
     inputs, targets = batch_of(data.spec, accumulation.sizes(experiment.batch_size)[0])
     with model_takes(experiment, inputs, allowed), Repeats():
-        knobs = strategy.settled(model, inputs, targets, checked_loss(experiment, model, data.spec, task))
+        loss = checked_loss(experiment, model, data.spec, task)
+        knobs = _laid_out(experiment, lambda each: strategy.settled(each, inputs, targets, loss), model, plain_model)
     settled = taken.model_copy(update={"knobs": taken.knobs | knobs})
     if knobs:
         strategy, sync = pair_of(of_groups, settled)
-    modules = strategy.split(model)
+    modules = _laid_out(experiment, strategy.split, model, plain_model)
     precisions.check(experiment, strategy, sync)
     precision = Float32() if strategy.rounds_weights else strategy.precision
     with given.naming(experiment):
@@ -232,3 +239,25 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         allowed,
         callbacks,
     )
+
+
+def _laid_out(
+    experiment: Experiment, lay_out: Callable[[nn.Module], T], model: nn.Module, plain_model: Callable[[], nn.Module]
+) -> T:
+    """`lay_out(model)`. Raises `LayoutError`, which says so where it is for what `adapt` has done to the model."""
+    try:
+        return lay_out(model)
+    except LayoutError as error:
+        adapt = experiment.choice("adapt").name
+        if adapt == "none":
+            raise
+        with torch.device("meta"):
+            plain = plain_model()
+        try:
+            lay_out(plain)
+        except LayoutError:
+            raise error from None
+        raise LayoutError(
+            f"{error} (adapt={adapt} has swapped layers of the model, and these stay whole: choose adapt=none, or a "
+            "strategy that cuts no layers, such as data_parallel, pipeline or zero)"
+        ) from None

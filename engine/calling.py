@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..comm.board import Board
 from ..strategies import Strategy, Sync
@@ -93,6 +93,15 @@ def check_norms(callbacks: Callbacks, experiment: Experiment, strategy: Strategy
                 f"{asks}, and hardware.workers={replicas} makes them the same; choose hardware.workers=2 or more, with "
                 "a smaller batch_size for the same batch of all"
             )
+
+
+def check_model(callbacks: Callbacks, model: nn.Module) -> None:
+    """`model`: the whole, on the meta device. Raises `ConfigError`."""
+    for name, callback in callbacks.items():
+        try:
+            callback.check_model(model)
+        except ValueError as error:
+            raise ConfigError(f"{key_of(name, callback)}: {error}") from None
 
 
 def notes_on(callbacks: Callbacks, modelled: bool) -> list[str]:
@@ -192,7 +201,7 @@ class Calling:
         found: dict[str, float] = {}
         values = dict(view.values)
         for name, callback in self._own.items():
-            seen = EvaluationView(view.step, view.epoch, view.seconds, values, view.model, view.test, view.device)
+            seen = replace(view, values=values)
             with torch.no_grad():
                 told = callback.each_evaluation(seen)
             new = _numbers(name, told, found)

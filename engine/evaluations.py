@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..strategies.base import load_state
 from ..tasks.base import Readable
@@ -86,21 +87,35 @@ class Evaluations:
         assert judged is not None, "the chief judges"
         judged.to(worker.device)
         load_state(judged, snapshot.state)
-        result = evaluate(worker.parts.task, judged, self._test, self._at_once(), worker.device)
+        values = self._values(judged, worker.device)
         metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
-        values = {metric: result.score, "loss": result.loss}
-        view = EvaluationView(snapshot.done, epoch, snapshot.seconds, values, judged.eval(), self._test, worker.device)
+        view = EvaluationView(
+            snapshot.done,
+            epoch,
+            snapshot.seconds,
+            values,
+            judged.eval(),
+            self._test,
+            worker.device,
+            self._values,
+        )
         own = worker.calling.each_evaluation(view)
         judged.train().to("cpu")  # its place on the device is training's
         if worker.calling.found_best:
             checkpoint.export(worker.directory.path / FILE, worker.parts.adapt.merged(snapshot.state))
-        if self.time_to_accuracy is None and result.score >= worker.experiment.target_accuracy:
+        if self.time_to_accuracy is None and values[metric] >= worker.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
-        self.last = Score(metric, result.score, result.loss, spread)
+        self.last = Score(metric, values[metric], values["loss"], spread)
         self.last_date = snapshot.seconds
         if worker.meanwhile is not None:
             own = {**own, **worker.meanwhile.numbers()}
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
+
+    def _values(self, model: nn.Module, device: torch.device) -> dict[str, float]:
+        """The task's metric by its name, and the loss."""
+        task = self._worker.parts.task
+        result = evaluate(task, model, self._test, self._at_once(), device)
+        return {task.metric.name: result.score, "loss": result.loss}
 
     def _at_once(self) -> int:
         """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""

@@ -133,6 +133,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             time_to_accuracy=evaluations.time_to_accuracy,
             seconds=max(evaluations.last_date, *(each.seconds for each in reports)),
             model_sha256=trained.saving.exported,
+            model_bytes=trained.saving.model_bytes,
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics=worker.calling.last,

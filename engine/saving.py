@@ -20,6 +20,7 @@ class Saving:
         self._worker, self._data_sums = worker, data_sums
         self.saved_at: int | None = None  # the step of the newest checkpoint
         self.exported: str | None = None  # the checksum of model.safetensors
+        self.model_bytes: int | None = None  # of the model where it is put to use
         self.best = (
             best_step(worker.directory) if worker.is_chief and worker.manifest else None
         )  # whose checkpoint stays
@@ -69,5 +70,6 @@ class Saving:
         if state is not None:
             adapt = worker.parts.adapt
             self.exported = checkpoint.export(worker.directory.path / "model.safetensors", adapt.merged(state))
+            self.model_bytes = adapt.nbytes(state)
             if (apart := adapt.apart(state)) is not None:
                 checkpoint.export_apart(worker.directory.path / ADAPTER, apart)

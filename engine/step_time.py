@@ -98,7 +98,7 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
     if not is_gpt:
         raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
     if (adapt := experiment.choice("adapt").name) != "none":
-        raise NotPredicted(f"adapt={adapt} trains some of the weights, and cost/ models what trains all")
+        raise NotPredicted(f"adapt={adapt} changes what is trained or computed, and cost/ models models as they are")
     knobs = experiment.model.knobs
     return Transformer(
         layers=knobs["n_layer"],

@@ -140,6 +140,7 @@ COLUMNS = (
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("noise_scale", "critical batch", _fixed(0), short="critical_batch"),
     Column("weights_kept", "kept", _fixed(0), short="kept"),
+    Column("model_bytes", "model size", human_bytes, short="size"),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
     Column("r2", "R^2", _fixed(4), True, rank=3),

@@ -199,6 +199,7 @@ class Summary:
     model_sha256: str | None  # of model.safetensors
     reason: str | None  # of runs that ended before their last step
     predicted: Predicted
+    model_bytes: int | None = None  # where it is put to use, packed if `adapt` packs it; None: not known
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
     beside: Mapping[str, float] = field(default_factory=dict[str, float])  # what `adapt` tells of the model, by name
 

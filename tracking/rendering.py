@@ -104,6 +104,8 @@ def _says_something(column: Column, table: list[Row]) -> bool:
     values = [row.get(column.key) for row in table]
     if column.key in ("model", "data"):  # a comparison holds them fixed
         return len({value for value in values if value is not None}) > 1
+    if column.key == "model_bytes":  # of models that are trained as they are it is told with their name
+        return any(row.get("adapt") not in (None, "none") for row in table)
     return any(value not in (None, column.usual, []) for value in values) or any(
         is_too_short(row, column.key) for row in table
     )

@@ -52,6 +52,7 @@ FIELDS: dict[str, Field] = {
     "consensus_distance": Field("consensus_distance"),
     "noise_scale": Field("noise_scale", "metrics"),
     "weights_kept": Field("weights_kept"),
+    "model_bytes": Field("model_bytes"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "r2": Field("r2"),

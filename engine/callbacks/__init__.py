@@ -2,8 +2,19 @@
 
 from .base import Callback, EvaluationView, Norms, StepView
 from .best import Best
+from .dynamic_int8 import DynamicInt8
 from .early_stop import EarlyStop
 from .gradient_norm import GradientNorm
 from .noise_scale import NoiseScale
 
-__all__ = ["Best", "Callback", "EarlyStop", "EvaluationView", "GradientNorm", "NoiseScale", "Norms", "StepView"]
+__all__ = [
+    "Best",
+    "Callback",
+    "DynamicInt8",
+    "EarlyStop",
+    "EvaluationView",
+    "GradientNorm",
+    "NoiseScale",
+    "Norms",
+    "StepView",
+]

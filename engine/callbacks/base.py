@@ -6,7 +6,7 @@ counted once, and where it ends the run, all workers leave before the same step.
 
 import inspect
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -61,6 +61,7 @@ class EvaluationView:
     Of an asynchronous mode it is told after training, in the order of the steps. `values`: the metric by its name
     (accuracy, r2), the loss, and what callbacks before this one measured. `model`: the whole, in evaluation mode, with
     these weights, on `device`; no gradients are recorded. `test`: the split that it was judged on, on the host.
+    `judge`: the metric and the loss of another model on it, one that was made of this one and is on that device.
     """
 
     step: int
@@ -70,6 +71,7 @@ class EvaluationView:
     model: nn.Module
     test: Readable
     device: torch.device
+    judge: Callable[[nn.Module, torch.device], Mapping[str, float]]
 
 
 class Callback(ABC):
@@ -97,6 +99,9 @@ class Callback(ABC):
 
         Raises ValueError, whose message begins with the knob: `metric=f1: must be ...`.
         """
+
+    def check_model(self, model: nn.Module) -> None:
+        """Before anything runs. `model`: the whole, on the meta device. Raises ValueError."""
 
     def each_step(self, view: StepView) -> Metrics:
         return {}

@@ -4,5 +4,6 @@ from .base import Adapt, Apart, Held, While
 from .lora import LoRA
 from .none import AsItIs
 from .pruned import Pruned
+from .quantized import Quantized
 
-__all__ = ["Adapt", "Apart", "AsItIs", "Held", "LoRA", "Pruned", "While"]
+__all__ = ["Adapt", "Apart", "AsItIs", "Held", "LoRA", "Pruned", "Quantized", "While"]

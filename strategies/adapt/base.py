@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ..base import payload
+
 if TYPE_CHECKING:
     from ..base import Strategy, Sync
     from ..exchange.clip import Counted
@@ -96,6 +98,10 @@ class Adapt(ABC):
     def merged(self, state: State) -> dict[str, Tensor]:
         """Of a state of the model from `apply` the state of the model as it was before, that computes the same."""
         return dict(state)
+
+    def nbytes(self, state: State) -> int:
+        """Bytes of what such a state comes to where it is put to use, maybe packed. It may be on the meta device."""
+        return payload([*self.merged(state).values()])
 
     def apart(self, state: State) -> Apart | None:
         """What of such a state is saved by itself; None: nothing is."""

@@ -16,7 +16,8 @@ from some_callbacks import Margin, Missed, Odd, Raising, Scripted
 
 from paceline import engine
 from paceline.engine import Result, calling
-from paceline.engine.callbacks import Best, Callback, EarlyStop, EvaluationView, GradientNorm
+from paceline.engine.callbacks import Best, Callback, DynamicInt8, EarlyStop, EvaluationView, GradientNorm
+from paceline.engine.callbacks.dynamic_int8 import sizes
 from paceline.engine.calling import Calling
 from paceline.engine.checkpoint import steps_of
 from paceline.engine.compose import compose, override_stored
@@ -58,7 +59,7 @@ def run(tmp_path: Path, fork_server: None) -> Run:
 
 def view(step: int = 1, **values: float) -> EvaluationView:
     nothing: Any = None
-    return EvaluationView(step, 1.0, 1.0, values, nothing, nothing, torch.device("cpu"))
+    return EvaluationView(step, 1.0, 1.0, values, nothing, nothing, torch.device("cpu"), nothing)
 
 
 # -- early stopping and the best, as such
@@ -417,3 +418,43 @@ def test_two_of_one_object_are_built_anew_from_what_they_were_given() -> None:
         "accuracy",
     )
     assert isinstance(made["best"], Best)
+
+
+# -- in int8
+
+
+def test_int8_is_judged_beside_the_float_model_and_takes_a_quarter_of_its_weights(run: Run) -> None:
+    told = run(callbacks="dynamic_int8", epochs=2).summary
+    metrics = told["metrics"]
+    weights, biases = 64 * 32 + 32 * 10, 32 + 10
+    assert metrics["float_bytes"] == 4 * (weights + biases) == told["model_bytes"]
+    assert metrics["int8_bytes"] == weights + 2 * 4 + 4 * biases
+    assert metrics["int8_loss"] != told["loss"] and abs(metrics["int8_loss"] - told["loss"]) < 0.02
+
+
+def test_sizes_count_a_tied_weight_where_it_stays_float() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9), torch.nn.BatchNorm1d(9))
+    assert sizes(model) == (4 * (36 + 36 + 9 + 36) + 8, 4 * (36 + 9 + 36) + 8 + 36 + 4)
+    model.get_submodule("1").weight = model.get_submodule("0").weight
+    assert sizes(model) == (4 * (36 + 9 + 36) + 8, 4 * (36 + 9 + 36) + 8 + 36 + 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (torch.nn.ReLU(), r"the model has none \(adapt=quantized and adapt=lora have others in their place\)"),
+        (torch.nn.Linear(2, 2).double(), "quantizes float32 weights, and .weight is torch.float64"),
+        (
+            torch.nn.Sequential(torch.nn.TransformerEncoderLayer(8, 2, 8)),
+            "TransformerEncoderLayer, which 0.linear1 is in",
+        ),
+    ],
+)
+def test_int8_is_refused_where_there_is_nothing_that_torch_quantizes(model: torch.nn.Module, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"^callbacks.d: .*{says}"):
+        calling.check_model({"d": DynamicInt8()}, model)
+
+
+def test_int8_of_a_model_whose_layers_were_all_swapped_ends_with_status_2() -> None:
+    with pytest.raises(ConfigError, match=r"^callbacks.dynamic_int8: .*the model has none"):
+        engine.prepare({**VIRTUAL, "callbacks": "dynamic_int8", "adapt": "lora"}).plan()
