@@ -17,7 +17,7 @@ RULES = sorted(path.stem for path in (CONF / "compress").glob("*.yaml") if path.
 PAIRS = [(sync, rule) for sync, rule in product(CHOICES["sync"], RULES) if "compress" in given.taken(type(SYNCS[sync]))]
 ALONE = ("dgc", "demo")  # rules whose momentum is in the workers
 DGC = ["compress=dgc", "compress.warmup=5", "optimizer.momentum=0"]
-FAST = [("gossip", "qsgd"), ("streaming_diloco", "sparseloco"), ("ssp", "dgc")]
+FAST = [("streaming_diloco", "sparseloco")]
 VARIES = ("threshold",)
 
 
@@ -69,8 +69,8 @@ def test_with_each_compressor_under_each_mode(sync, rule):
     ids=" ".join,
 )
 def test_where_some_have_no_samples_in_the_last_step_of_an_epoch(knobs):
-    """Of 77 samples two are left for six workers after the first step of an epoch, and of the next."""
-    data = ["data.limit=96", "hardware.workers=6", "batch_size=12", "steps=7"]
+    """Of 74 samples two are left for six workers after the first step of an epoch, and of the next."""
+    data = ["data.limit=74", "hardware.workers=6", "batch_size=12", "steps=7"]
     plan = engine.prepare([*MODEL, *data, *knobs]).plan()
     assert plan.steps_per_epoch == 2
     stated, sent = stated_and_sent(*MODEL, *data, *knobs)
