@@ -980,6 +980,12 @@ MUTATIONS = [
         "tests/strategies/test_accumulation.py -k 'evenly_as_can_be'",
     ),
     Mutation(
+        "strategies/precision/base.py",
+        'self.weigh = getattr(loss, "weigh", None)',
+        "self.weigh = None",
+        "tests/engine/test_together.py",
+    ),
+    Mutation(
         "strategies/tensor_parallel/vocabulary.py",
         "return weigh(cross_entropy(",
         "return (cross_entropy(",
@@ -990,6 +996,8 @@ MUTATIONS = [
         "inputs[: sizes[0]], targets[: sizes[0]], device)",
         "inputs, targets, device)",
         "tests/strategies/test_accumulation.py -k 'activations_of_one'",
+    ),
+    Mutation(
         "strategies/precision/scaling.py",
         "        found = gradient * (1 / self.value)\n",
         "        found = gradient\n",
@@ -1090,6 +1098,8 @@ MUTATIONS = [
         "job.sync.rate.factor(step % job.training)",
         "job.sync.rate.factor(step)",
         "tests/strategies/test_pruned.py -k schedule_begins -m slow",
+    ),
+    Mutation(
         "strategies/adapt/quantized.py",
         "q = whole / levels * most",
         "q = whole * (most / levels)",

@@ -62,6 +62,7 @@ SUMMARY = Summary(
     predicted=Predicted(3.0, {"parameters": 4}, 7.0),
     metrics={"noise_scale": 90.0},
     beside={"weights_kept": 9},
+    model_bytes=4096,
 )
 
 
