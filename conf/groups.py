@@ -146,6 +146,14 @@ GROUPS = (
         usual="mean",
     ),
     Group(
+        "server",
+        "how a federated server steps with what clients bring",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.server.ServerRule",
+        given=True,
+        usual="plain",
+    ),
+    Group(
         "attack",
         "what workers that lie send",
         modules=("paceline.strategies",),

@@ -1366,6 +1366,18 @@ MUTATIONS = [
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
+        "strategies/exchange/server/adaptive.py",
+        "(v - square).sign()",
+        "1",
+        "tests/strategies/test_fedavg.py -k algorithm_1",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        'self.server.load_state_dict(remembered["rule"])',
+        "pass",
+        "tests/strategies/test_fedavg.py -k resumed -m slow",
+    ),
+    Mutation(
         "strategies/exchange/attack/alie.py",
         "seen.honest.std(0, correction=0)",
         "seen.honest.std(0)",

@@ -183,6 +183,13 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
     assert measured == predicted
 
 
+def test_no_page_is_named_twice_where_the_readme_says_where_to_go_on() -> None:
+    page = (ROOT / "README.md").read_text()
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
+    twice = {row for row in rows if rows.count(row) > 1}
+    assert not twice
+
+
 def test_the_tree_of_the_readme_names_what_is_there() -> None:
     tree = (ROOT / "docs" / "architecture.md").read_text().split("# Where things are")[1].split("```")[1]
     for name in re.findall(r"^(\w+/)", tree, flags=re.M):

@@ -27,6 +27,10 @@ arrive, w stays. (In a pipeline, a replica that dies while it sends may count in
 With `compress` a client delivers the message of its way in the round, w_k - w (exchange/channel.py), of which the
 server makes w_k again; w goes to clients whole.
 
+With a `server` rule other than the usual one the server steps with the mean way Delta = sum_k (n_k / n) (w_k - w), by
+momentum, Adagrad, Adam or Yogi (exchange/server/). What the rule remembers is sent to replica 0 where it saves, and is
+part of a checkpoint.
+
 With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
 with an `attack` some clients deliver another way than theirs.
 
@@ -58,7 +62,6 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
-from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
@@ -67,8 +70,10 @@ from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
+from ..exchange.server import Plain, ServerRule
 from ..exchange.serving import Serving
 from ..exchange.survivors import isend_to, wait_for
+from ..state import recv_state
 
 HEADER = 24  # bytes: a message, a round, a number of samples
 
@@ -80,6 +85,7 @@ class Message(IntEnum):
     DELIVER = 1  # my weights of this round follow, trained on so many samples
     PEEK = 2  # send me the weights that this round starts from, to evaluate, and when they were made
     DONE = 3  # I take part in no more; send me the last weights once all are done
+    SAVE = 4  # send me what your rule and your aggregate remember, now
 
 
 class FedAvg(Sync):
@@ -100,21 +106,18 @@ class FedAvg(Sync):
         compress: Compressor | None = None,
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
+        server: ServerRule | None = None,
         clip: Clip | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
-        `clip`: of a client's own gradient; None for none.
+        `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
         """
+        self.server = server or Plain()
         self.joining, self.clip = Joining(aggregate, attack), clip
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
-        if self.joining.aggregate.remembers:
-            raise LayoutError(
-                "aggregate: it goes on from the result before, and the server of sync=fedavg saves no such thing; "
-                "choose sync=parameter_server or bsp, or another aggregate"
-            )
         self.compress = compress or Dense()
         check_differences(self.compress)
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
@@ -233,6 +236,8 @@ class FedAvg(Sync):
                     weights += self._weights
                 self._delivered[client] = samples, weights
                 self._missing.discard(client)
+            case Message.SAVE:
+                self._serving.send_state(self._remembered(), client)
             case Message.DONE:
                 self._serving.going.discard(client)
                 self._missing.discard(client)
@@ -270,14 +275,14 @@ class FedAvg(Sync):
         """w = sum_k (n_k / n) w_k, or w + what the rule makes of all w_k - w"""
         n = sum(samples for samples, _ in self._delivered.values())
         if n > 0:
-            if self.joining.streaming:
+            if self.joining.streaming and self.server.plain:
                 self._weights.zero_()
                 for _, (n_k, w_k) in sorted(self._delivered.items()):
                     self._weights.add_(w_k, alpha=n_k / n)
             else:
                 ways = {k: w_k.sub_(self._weights) for k, (_, w_k) in self._delivered.items()}
                 samples = {k: n_k for k, (n_k, _) in self._delivered.items()}
-                self._weights.add_(self.joining.join(ways, samples, self._clients, self._round))
+                self.server.step(self._weights, self.joining.join(ways, samples, self._clients, self._round))
             self._rounds += 1
             self.made_at = self.comm.now()
         self._delivered.clear()
@@ -303,10 +308,25 @@ class FedAvg(Sync):
         """Of replica 0: its optimizer, its round, and what it has trained of it."""
         local = {"weights": self._weights, "seen": self._seen} if self._inside else None
         kept = {"optimizer": self.optimizer.state_dict(), "channel": self._channel.state_dict()}
-        return {**kept, "round": self._round, "local": local}
+        return {**kept, "round": self._round, "local": local, "server": self._ask_remembered()}
+
+    def _remembered(self) -> State:
+        """Of the server."""
+        return {"rule": self.server.state_dict(), "joining": self.joining.state_dict()}
+
+    def _ask_remembered(self) -> State | None:
+        """On replica 0, of the server, which is in the round that replica 0 is in, or enters next."""
+        if self.comm.rank != 0 or self._finished or (self.server.plain and not self.joining.aggregate.remembers):
+            return None
+        with self.comm.ledger.aside():
+            self._tell(Message.SAVE)
+            return recv_state(self._server, self.comm)
 
     def load_state_dict(self, state: State) -> None:
         self._round = state["round"]
+        if self.comm.rank == self._server and (remembered := state.get("server")) is not None:
+            self.server.load_state_dict(remembered["rule"])
+            self.joining.load_state_dict(remembered["joining"])
         if self.comm.rank == 0:
             super().load_state_dict(state)
             self._channel.load_state_dict(state.get("channel", {}))
@@ -318,7 +338,7 @@ class FedAvg(Sync):
                 self._inside, self._seen = True, state["local"]["seen"]
 
     def buffers(self) -> list[Tensor]:
-        own = (self._evaluated, self._rows, self._began)
+        own = (self._evaluated, self._rows, self._began, *self.server.buffers())
         return [*(buffer for buffer in own if buffer is not None), *self._channel.buffers()]
 
     def report(self) -> Measures:

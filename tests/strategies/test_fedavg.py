@@ -42,6 +42,7 @@ from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.aggregate import Aggregator, Median
 from paceline.strategies.exchange.attack import SignFlip
 from paceline.strategies.exchange.compress import Compressor, TopK
+from paceline.strategies.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, ServerRule, ServerSGD
 from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg, sampled
 from paceline.tasks.partition import OwnedPartition
@@ -72,6 +73,7 @@ class Federation:
     compress: Compressor | None = None
     aggregate: Aggregator | None = None
     attack: SignFlip | None = None
+    server: ServerRule | None = None
     state: bytes | None = None  # {"weights", "sync"} of client 0, to go on from
     deaths: Mapping[int, int] = field(default_factory=dict)  # client -> the step in which it dies
 
@@ -112,7 +114,7 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     serves = comm.rank == len(federation.sizes)
     model = federation.initial(0 if serves else comm.rank + 5)
     compress = copy.deepcopy(federation.compress)
-    joining = federation.aggregate, federation.attack
+    joining = federation.aggregate, federation.attack, copy.deepcopy(federation.server)
     sync = FedAvg(federation.fraction, federation.epochs, federation.momentum, federation.seed, compress, *joining)
     sync.steps_per_epoch = federation.partition.steps_per_epoch
     state = from_bytes(federation.state) if federation.state is not None else None
@@ -227,6 +229,7 @@ def algorithm_1(federation: Federation, w: Weights | None = None) -> list[Weight
     length = federation.round_length
     kept: dict[int, Any] = {}
     left_out: dict[int, torch.Tensor] = {}
+    moments: dict[str, Weights] = {}
     history = [weights_of(federation.initial()) if w is None else w]
     for number in range(federation.start // length, federation.rounds):
         steps = range(number * length, min((number + 1) * length, federation.steps))
@@ -242,8 +245,31 @@ def algorithm_1(federation: Federation, w: Weights | None = None) -> list[Weight
                 w_k = {name: w - federation.attack.scale * (w_k[name] - w) for name, w in history[-1].items()}
             returned.append((w_k, n_k))
         joined = median if federation.aggregate is not None else mean
-        history.append(joined(returned) if returned else history[-1])
+        target = joined(returned) if returned else history[-1]
+        history.append(rule(federation.server, history[-1], target, moments) if returned else target)
     return history
+
+
+def rule(server: ServerRule | None, w: Weights, mean: Weights, moments: dict[str, Weights]) -> Weights:
+    """Hsu et al. 2019, and Reddi et al. 2021, Algorithm 2, a second time; `moments`: m and v, from round to round."""
+    if server is None:
+        return mean
+    way = {name: mean[name] - w[name] for name in w}
+    if isinstance(server, ServerSGD):
+        before = moments.get("v", {name: torch.zeros_like(x) for name, x in w.items()})
+        v = moments["v"] = {name: server.momentum * before[name] + way[name] for name in w}
+        return {name: w[name] + server.lr * v[name] for name in w}
+    assert isinstance(server, FedAdagrad | FedAdam | FedYogi)
+    m = moments.get("m", {name: torch.zeros_like(x) for name, x in w.items()})
+    v = moments.get("v", {name: torch.full_like(x, server.tau**2) for name, x in w.items()})
+    moments["m"] = m = {name: 0.9 * m[name] + 0.1 * way[name] for name in w}
+    second = {
+        FedAdagrad: lambda v, d: v + d * d,
+        FedAdam: lambda v, d: 0.99 * v + 0.01 * d * d,
+        FedYogi: lambda v, d: v - 0.01 * d * d * torch.sign(v - d * d),
+    }[type(server)]
+    moments["v"] = v = {name: second(v[name], way[name]) for name in w}
+    return {name: w[name] + server.lr * m[name] / (v[name].sqrt() + server.tau) for name in w}
 
 
 FEDERATIONS = {
@@ -251,6 +277,11 @@ FEDERATIONS = {
     "one lies": Federation((4, 6, 4), steps=9, attack=SignFlip([1], scale=2.0)),
     "median": Federation((4, 7, 3, 5), steps=24, aggregate=Median()),
     "median and one lies": Federation((5, 1, 8, 2, 3), steps=12, aggregate=Median(), attack=SignFlip(1)),
+    "server momentum": Federation((4, 6, 4), steps=12, server=ServerSGD(lr=0.5, momentum=0.9)),
+    "adagrad": Federation((4, 6, 4), steps=12, server=FedAdagrad()),
+    "server adam": Federation((4, 7, 3, 5), steps=24, fraction=0.5, seed=4, server=FedAdam(lr=0.05)),
+    "yogi": Federation((4, 6, 4), steps=12, server=FedYogi(tau=1e-2)),
+    "yogi and median": Federation((4, 7, 3, 5), steps=24, server=FedYogi(tau=1e-2), aggregate=Median()),
     "all clients": Federation((4, 4, 4), steps=8),
     "uneven clients": Federation((5, 1, 8, 2), steps=12),
     "two epochs": Federation((3, 6, 2), steps=18, epochs=2),
@@ -579,3 +610,27 @@ def test_three_parties_with_other_digits_each_learn_all_ten_and_less_than_with_e
     even = accuracy(monkeypatch, tmp_path, *three, "partition=shuffled")
     assert 0.75 < skewed < even - 0.03
     assert even > 0.94
+
+
+# -- how the server steps
+
+
+def test_the_whole_mean_way_is_federated_averaging(virtual_workers):
+    servers = (None, Plain(), ServerSGD())
+    plain, named, whole = (run(virtual_workers, Federation((4, 6, 4), 9, server=server)) for server in servers)
+    assert identical(plain[-1]["weights"], named[-1]["weights"])
+    assert distance(plain[-1]["weights"], whole[-1]["weights"]) < ROUNDING
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["momentum", "adagrad", "adam", "yogi"])
+def test_a_servers_rule_is_chosen_in_one_line_and_resumed(tmp_path, monkeypatch, choice):
+    monkeypatch.chdir(tmp_path)
+    asked = ["tracking=none", "model.hidden=[16]", "data.limit=96", "batch_size=8", "sync=fedavg", f"server={choice}"]
+    asked += ["hardware.workers=2", "hardware.threads=1", "optimizer.momentum=0"]
+    whole = train_with([*asked, "epochs=4"], quiet=True)
+    train_with([*asked, "epochs=2"], name="half", quiet=True)
+    rest = train_with(["epochs=4"], resume="half", quiet=True)
+    assert whole is not None and rest is not None
+    assert whole.summary["model_sha256"] == rest.summary["model_sha256"]
+    assert whole.summary["wire"]["bytes_per_step"] == pytest.approx(whole.summary["predicted"]["bytes_per_step"])

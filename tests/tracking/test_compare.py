@@ -92,6 +92,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "adapt": "none",
         "average": "none",
         "schedule": "none",
+        "server": "plain",
         "attack": "none",
         "workers": 4,
         "mesh": None,

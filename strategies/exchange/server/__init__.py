@@ -1,0 +1,8 @@
+"""How a federated server steps with what clients bring: one file a rule. See base.py."""
+
+from .adaptive import FedAdagrad, FedAdam, FedYogi
+from .base import ServerRule
+from .plain import Plain
+from .sgd import ServerSGD
+
+__all__ = ["FedAdagrad", "FedAdam", "FedYogi", "Plain", "ServerRule", "ServerSGD"]

@@ -1,0 +1,12 @@
+"""The server goes the mean way of the clients, whole: w = sum_k (n_k / n) w_k (McMahan et al. 2017, Algorithm 1)."""
+
+from torch import Tensor
+
+from .base import ServerRule
+
+
+class Plain(ServerRule):
+    plain = True
+
+    def step(self, weights: Tensor, way: Tensor) -> None:
+        weights.add_(way)
