@@ -280,7 +280,7 @@ FEDERATIONS = {
     "server momentum": Federation((4, 6, 4), steps=12, server=ServerSGD(lr=0.5, momentum=0.9)),
     "adagrad": Federation((4, 6, 4), steps=12, server=FedAdagrad()),
     "server adam": Federation((4, 7, 3, 5), steps=24, fraction=0.5, seed=4, server=FedAdam(lr=0.05)),
-    "yogi": Federation((4, 6, 4), steps=12, server=FedYogi(tau=1e-2)),
+    "yogi": Federation((4, 6, 4), steps=12, server=FedYogi(lr=0.01, tau=1e-4)),  # v grows and falls
     "yogi and median": Federation((4, 7, 3, 5), steps=24, server=FedYogi(tau=1e-2), aggregate=Median()),
     "all clients": Federation((4, 4, 4), steps=8),
     "uneven clients": Federation((5, 1, 8, 2), steps=12),
