@@ -1369,7 +1369,7 @@ MUTATIONS = [
         "strategies/exchange/server/adaptive.py",
         "(v - square).sign()",
         "1",
-        "tests/strategies/test_fedavg.py -k algorithm_1",
+        "tests/strategies/test_fedavg.py -k yogis",
     ),
     Mutation(
         "strategies/sync/fedavg.py",

@@ -634,3 +634,14 @@ def test_a_servers_rule_is_chosen_in_one_line_and_resumed(tmp_path, monkeypatch,
     assert whole is not None and rest is not None
     assert whole.summary["model_sha256"] == rest.summary["model_sha256"]
     assert whole.summary["wire"]["bytes_per_step"] == pytest.approx(whole.summary["predicted"]["bytes_per_step"])
+
+
+def test_yogis_second_moment_follows_the_square_by_signs():
+    """Reddi et al. 2021, Algorithm 2: v falls where it is above Delta^2 and grows where it is below, each by a share of
+    Delta^2."""
+    rule, weights = FedYogi(lr=0.1, tau=0.1), torch.zeros(2, dtype=torch.float64)
+    way = torch.tensor([1.0, 0.01], dtype=torch.float64)  # squares above tau^2 and below it
+    rule.step(weights, way)
+    v = torch.tensor([0.01 + 0.01 * 1.0, 0.01 - 0.01 * 1e-4], dtype=torch.float64)
+    assert torch.allclose(rule.state_dict()["v"], v, rtol=1e-12)
+    assert torch.allclose(weights, 0.1 * 0.1 * way / (v.sqrt() + 0.1), rtol=1e-12)
