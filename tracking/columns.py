@@ -147,6 +147,8 @@ COLUMNS = (
     Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy", rank=4),
     Column("epochs_to_accuracy", "epochs to acc.", _significant),
     Column("rounds_to_accuracy", "rounds to acc.", _fixed(0)),
+    Column("steps_to_accuracy", "steps to acc.", _fixed(0)),
+    Column("time_per_pass_s", "pass s", _seconds, short="time_per_pass"),
     Column("dollars", "dollars", _dollars),
     Column("speedup_throughput", "speed-up", _times, True, "speedup"),
     Column("speedup_time_to_accuracy", "speed-up to acc.", _times, True),

@@ -8,14 +8,24 @@ from .sources import RunData
 from .summaries import Row
 from .values import number, plain_number
 
-DERIVED = ("blocked", "dollars", "epochs_to_accuracy", "predicted_error", "rounds_to_accuracy", "updates_per_second")
-OF_RECORDS = ("epochs_to_accuracy", "rounds_to_accuracy")  # None where a run's records were not read
+DERIVED = (
+    *("blocked", "dollars", "epochs_to_accuracy", "predicted_error", "rounds_to_accuracy", "steps_to_accuracy"),
+    *("time_per_pass_s", "updates_per_second"),
+)
+OF_RECORDS = (
+    "epochs_to_accuracy",
+    "rounds_to_accuracy",
+    "steps_to_accuracy",
+    "time_per_pass_s",
+)  # None where a run's records were not read
 
 
 def derived(run: RunData) -> Row:
     """The value of each of DERIVED; None where it is not known."""
     reached = at_target(run.summary, run.records)
     step = None if reached is None else number(reached.get("step"))
+    passes = None if reached is None else number(reached.get("epoch"))
+    until = number(run.summary.get("time_to_accuracy"))
     period = number(_section(_section(run.config, "sync"), "knobs").get("period"))
     rate, batch = number(run.summary.get("throughput")), number(run.summary.get("batch_size"))
     took = _section(run.summary, "step_time")
@@ -25,9 +35,11 @@ def derived(run: RunData) -> Row:
     return {
         "blocked": 1 - computed / whole if whole and computed is not None else None,
         "dollars": dollars(run),
-        "epochs_to_accuracy": None if reached is None else number(reached.get("epoch")),
+        "epochs_to_accuracy": passes,
         "predicted_error": foreseen / whole - 1 if whole and foreseen else None,
         "rounds_to_accuracy": math.ceil(step / period) if step and period else None,
+        "steps_to_accuracy": step,
+        "time_per_pass_s": until / passes if until is not None and passes else None,
         "updates_per_second": rate / batch if rate is not None and batch else None,
     }
 

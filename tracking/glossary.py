@@ -82,6 +82,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
     "epochs_to_accuracy": ("epochs", "passes over the data until the target was reached, by the run's evaluations"),
     "rounds_to_accuracy": ("", "steps until the target was reached over sync.period, rounded up"),
+    "steps_to_accuracy": ("", "steps until the target was reached, by the run's evaluations"),
+    "time_per_pass_s": ("s", "time to accuracy over epochs to accuracy: what one pass over the data takes"),
     "dollars": ("US$", "rent of the machines for the whole training: hours x hosts x hardware.machine.price_per_hour"),
     "speedup_throughput": (_RATIO, "throughput over that of the baseline"),
     "speedup_time_to_accuracy": (_RATIO, "the baseline's time to accuracy over this one's"),

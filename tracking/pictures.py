@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -257,7 +258,7 @@ def _against(figure: Against) -> "Canvas":
 
     count = len(figure.panels)
     several = any(len(point.runs) > 1 for trace in figure.traces for point in trace.points)
-    title = f"{figure.x.title}\n(mean of the seeds, and from the lowest to the highest)" if several else figure.x.title
+    title = f"{figure.x.title}\n(mean of the seeds,\nand from the lowest to the highest)" if several else figure.x.title
     canvas = Canvas(figsize=(4.6 * count, 3.6), layout="constrained")
     for number, (axes, y) in enumerate(zip(canvas.subplots(1, count, squeeze=False)[0], figure.panels, strict=True)):
         marks = [(trace, _trace(axes, trace, number, figure, y)) for trace in figure.traces]
@@ -314,9 +315,15 @@ def _scale(axes: "Axes", figure: Against, y: Axis) -> None:
         axes.locator_params(axis="x", integer=all(number.is_integer() for number in numbers))
     elif len(numbers) <= TICKED:
         ticks = [f"{number:,.0f}" if number.is_integer() else f"{number:g}" for number in numbers]
-        upright = sum(map(len, ticks)) > ROOM
+        upright = sum(map(len, ticks)) > ROOM or _crowded(numbers, ticks)
         axes.set_xticks(numbers, ticks, rotation=90 if upright else 0)
         axes.minorticks_off()
+
+
+def _crowded(numbers: list[float], ticks: list[str]) -> bool:
+    """Whether two neighbours on a logarithmic axis are nearer than half of both their ticks' letters."""
+    letters = [ROOM * math.log(right / left) / math.log(numbers[-1] / numbers[0]) for left, right in pairwise(numbers)]
+    return any(room < (len(a) + len(b)) / 2 for room, (a, b) in zip(letters, pairwise(ticks), strict=True))
 
 
 def _ticks_of_few_decades(axis: "XAxis | YAxis") -> None:

@@ -24,6 +24,7 @@ SHORTEST_WHY = 20  # characters of a reason in a narrow table
 _NOT_FOR_PEOPLE = (
     *("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs"),
     *("blocked", "megabytes", "updates_per_second", "epochs_to_accuracy", "rounds_to_accuracy"),
+    *("steps_to_accuracy", "time_per_pass_s"),
 )
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")

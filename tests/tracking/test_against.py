@@ -186,23 +186,29 @@ def test_a_file_that_is_no_table_is_refused(content: str, rule: str, tmp_path: P
 # -- what a run's records tell
 
 
-def test_epochs_and_rounds_to_the_target_are_those_of_the_first_evaluation_there() -> None:
+def test_passes_steps_and_rounds_to_the_target_are_those_of_the_first_evaluation_there() -> None:
     (row,) = rows([run("local_sgd", 2, 0, 1.0)])
     reached = next(r for r in run("local_sgd", 2, 0, 1.0).records if r.get("accuracy", 0) >= 0.9)
     assert row["epochs_to_accuracy"] == reached["epoch"] > 1
-    assert row["rounds_to_accuracy"] == -(-reached["step"] // 4)
+    assert row["steps_to_accuracy"] == reached["step"] and row["rounds_to_accuracy"] == -(-reached["step"] // 4)
+    assert row["time_per_pass_s"] * row["epochs_to_accuracy"] == pytest.approx(row["time_to_accuracy_s"])
     (never,) = rows([recorded(epochs=1, summary={"target_accuracy": 0.99})])
-    assert never["epochs_to_accuracy"] is None and never["rounds_to_accuracy"] is None
+    told = ("epochs_to_accuracy", "rounds_to_accuracy", "steps_to_accuracy", "time_per_pass_s")
+    assert [never[key] for key in told] == [None] * 4
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [[128, 1024, 8192, 65536, 524288, 3276800], [32, 128, 512, 1024, 2048, 4096, 8192]],
+    ids=["even", "crowded"],
+)
 def test_ticks_of_long_numbers_do_not_overlap_and_an_axis_of_few_decades_has_several(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Canvas] = []
     monkeypatch.setattr(Canvas, "savefig", lambda self, *_, **__: seen.append(self))
-    sizes = [128, 1024, 8192, 65536, 524288, 3276800]
-    runs = [run("bsp", size, 0, 0.3 * (1 + size / 200_000)) for size in sizes]
-    request = Request.parse("x=hardware.workers y=time_to_accuracy log=hardware.workers,time_to_accuracy")
+    runs = [run("gossip_exponential", size, 0, 0.3 * (1 + 16.384 * size / sizes[-1])) for size in sizes]
+    request = Request.parse("x=hardware.workers y=time_to_accuracy line=sync log=hardware.workers,time_to_accuracy")
     write_pictures(runs, tmp_path, [request], alone=True)
     seen[0].draw_without_rendering()
     axes = seen[0].axes[0]

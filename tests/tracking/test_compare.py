@@ -136,6 +136,8 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "time_to_accuracy_s": 20.0,
         "epochs_to_accuracy": None,
         "rounds_to_accuracy": None,
+        "steps_to_accuracy": None,
+        "time_per_pass_s": None,
         "predicted_step_ms": 9.0,
         "predicted_error": pytest.approx(-0.25),
         "dollars": None,
