@@ -43,7 +43,8 @@ and count for the samples of that rest; and they start with a new optimizer, as 
 
 Cost per step that a worker trains (there are C K of them at a time), S bytes of weights, L steps a round: a client
 sends (S + 48) / L (weights and two headers of 24 bytes), and the server S / L for each client. C does not show: it
-takes away bytes and trained steps alike. The server holds m deliveries, m S bytes.
+takes away bytes and trained steps alike. What is delivered and fetched after the last step, where training ends inside
+a round, is no step's, and neither stated nor in the ledger. The server holds m deliveries, m S bytes.
 
 Use it where data must stay where they are, clients are many and of different sizes, and a round is dear: they train
 for whole epochs before they send anything. Data that differ much between clients slow it down.
