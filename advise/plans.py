@@ -33,7 +33,7 @@ def with_step(question: Question, candidate: Candidate) -> tuple[Predicted, Pred
             raise
         return Predicted(candidate, None, 0, 0, 0, 0, None, exact=True, why=" ".join(str(error).split())), None
     if capacity is None:
-        held = max(sum(part.memory.values()) for part in plan.parts)
+        held = plan.largest()
         found = Predicted(candidate, None, held, held, 0, 0, plan.bytes_per_step(), exact=True)
         return _timed(question, ready, plan, found)
     need = need_of(plan, capacity)

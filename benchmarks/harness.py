@@ -85,6 +85,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
         draws_as=0,
         start=0,
         steps=steps,
+        until=steps,
         meter=meter,
         stop=StopAgreement(comm.board, 0, 0, f"bench {time.perf_counter()}", 0),
         compute=RealCompute(comm, NoStragglers()),

@@ -162,7 +162,7 @@ def raw_plan(plan: "Plan", timetable: dict[str, Any] | None) -> dict[str, Any]:
                 "bytes_per_step": _plain(part.worker if role == "worker" else part.server),
                 "memory": part.memory if role == "worker" else None,
             }
-            for role, i, part in _holders(plan)
+            for role, i, part in _holders(plan, plan.parts)
         ],
         "mesh_ranks": raw_mesh(plan),
         "config": redact(plan.experiment.model_dump()),
@@ -174,10 +174,10 @@ def _plain(traffic: "Traffic | None") -> dict[str, float] | None:
     return None if traffic is None else dict(traffic)
 
 
-def _holders(plan: "Plan") -> list[tuple[str, int, "PartPlan"]]:
+def _holders(plan: "Plan", parts: list["PartPlan"]) -> list[tuple[str, int, "PartPlan"]]:
     """Each part as its workers hold it, then as its servers do."""
-    workers = [("worker", i, part) for i, part in enumerate(plan.parts)]
-    servers = [("server", i, part) for i, part in enumerate(plan.parts)] if plan.layout.servers else []
+    workers = [("worker", i, part) for i, part in enumerate(parts)]
+    servers = [("server", i, part) for i, part in enumerate(parts)] if plan.layout.servers else []
     return workers + servers
 
 
@@ -192,15 +192,15 @@ def _ranks(plan: "Plan", role: str, part: int) -> list[int]:
 def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str]) -> str:
     from ..tracking.compare import human_bytes
 
-    largest = max(sum(part.memory.values()) for part in plan.parts)
     shared = " (its share of what servers send included)" if plan.layout.servers else ""
+    shared += ", on average over the run" if len(plan.phases) > 1 else ""
     paragraphs = [
         _title(plan),
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
         *(["\n".join(drawn_mesh(plan))] if is_shown(plan) else []),
         f"predicted: {_sent(plan)} sent for each worker and step{shared}{_before(plan)}, "
-        f"{human_bytes(largest)} held by the largest worker, the process itself aside",
+        f"{human_bytes(plan.largest())} held by the largest worker, the process itself aside",
         *([told] if (told := _accumulated(plan)) else []),
         *([f"rate: {_rate(plan)}"] if plan.rate else []),
         *(["\n".join(step)] if step else []),
@@ -286,9 +286,13 @@ def _who(plan: "Plan") -> list[str]:
 
     kinds = list(plan.parts[0].memory)
     table = [["who", "ranks", "holds", "entries", "sent/step", *kinds]]
-    for role, i, part in _holders(plan):
+    for since, role, i, part in (
+        (phase.first, *holder) for phase in plan.phases for holder in _holders(plan, phase.parts)
+    ):
         of = ", ".join(f"{axis} {at}" for axis, at in plan.layout.mesh.position(i).items() if axis != "replica")
         where = f"{role} of {of}" if of else role
+        if len(plan.phases) > 1:
+            where += ", later" if since is None else f", from step {since + 1:,}"
         sent = part.worker if role == "worker" else part.server
         memory = [human_bytes(part.memory[kind]) for kind in kinds] if role == "worker" else ["-"] * len(kinds)
         table.append(

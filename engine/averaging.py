@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..compat import foreach
 from ..strategies import Strategy, Sync
+from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
 from ..strategies.base import Memory, payload, state_of
 from ..strategies.exchange.survivors import mean_of_living
@@ -108,6 +109,20 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
     return {
         name: each for name, each in state_of(module).items() if name not in parameters and each.is_floating_point()
     }
+
+
+def check_adapt(experiment: Experiment, average: Average, adapt: Adapt) -> None:
+    """Raises `ConfigError` where weights of one model or training would be averaged with those of another."""
+    why = ""
+    if adapt.trainings > 1:
+        why = f"trains {adapt.trainings} times in one run, and weights of one training are no part of another's average"
+    if adapt.following is not None:
+        why = "makes the model another one in mid-run, and weights of the two have no average"
+    if average.kept and why:
+        raise ConfigError(
+            f"average={experiment.choice('average').name}: adapt={experiment.choice('adapt').name} {why}; choose "
+            "average=none, or another adapt"
+        )
 
 
 def check(experiment: Experiment, average: Average, strategy: Strategy, sync: Sync, model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import accumulating, averaging, calling, given, precisions, rates
+from . import accumulating, averaging, calling, given, phases, precisions, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -63,6 +63,7 @@ class Parts:
     modules: list[nn.Module]  # what the strategy cuts it into; in training they compute in `precision`
     make_model: Callable[[], nn.Module]  # adapted
     adapt: Adapt
+    following: "Parts | None"  # with the model that `adapt.following` makes in mid-run; see phases.py
     average: Average
     make_optimizer: MakeOptimizer
     precision: Precision  # of passes; float32 where the strategy rounds weights itself
@@ -70,11 +71,16 @@ class Parts:
     callbacks: calling.Callbacks  # by name, for the chief
 
 
-def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None) -> Parts:
-    """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like."""
+def assemble(
+    experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None, instead: Adapt | None = None
+) -> Parts:
+    """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like.
+
+    `instead`: of the experiment's own `adapt`.
+    """
     data = build("data", experiment.data, Data, allowed, {})
     task = build("task", experiment.task, Task, allowed, {})
-    adapt = build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
+    adapt = instead or build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
     average = build("average", experiment.choice("average"), Average, allowed, {})
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
@@ -118,6 +124,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     if taken != experiment.strategy:
         strategy, sync = pair_of(of_groups, taken)
     given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
+    phases.check(experiment, adapt, strategy, sync)
     callbacks = calling.make(experiment, allowed, task.metric.name)
     calling.check_fit(callbacks, experiment, strategy, sync)
 
@@ -153,6 +160,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
+    averaging.check_adapt(experiment, average, adapt)
     averaging.check(experiment, average, strategy, sync, model)
     calling.check_model(callbacks, model)
     inputs, targets = batch_of(data.spec, accumulation.sizes(experiment.batch_size)[0])
@@ -213,6 +221,10 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
             targets = torch.empty(len(train), *spec.target_shape, dtype=spec.target_dtype, device="meta")
         return partitioner.deal(targets, layout.replicas, experiment.batch_size, experiment.seed)
 
+    following = None
+    if adapt.following is not None:
+        again = assemble(experiment, allowed, world_size, adapt.following)
+        following = replace(again, data=data, load=load, deal=deal, launcher=launcher, callbacks=callbacks)
     return Parts(
         data,
         task,
@@ -233,6 +245,7 @@ def assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int |
         modules,
         make_model,
         adapt,
+        following,
         average,
         make_optimizer,
         precision,

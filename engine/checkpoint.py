@@ -46,6 +46,7 @@ class Manifest:
     run: str  # SHA-256 of what the run is made of: see stored.py
     data: dict[str, str] | None = None  # file that was loaded -> SHA-256; None: an earlier version did not look
     callbacks: dict[str, Any] | None = None  # the state of each, by name
+    phase: int = 0  # that its last step was in: see phases.py
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -84,12 +85,12 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int, best: int | None = 
             _remove(final, ".old")
         temporary.rename(final)
         _sync_directory(checkpoints)
-        own = [path for path in steps_of(checkpoints) if _step_of(path) <= manifest.step]
-        kept = {*own[-keep:], *(path for path in own if _step_of(path) == best)}
+        own = [path for path in steps_of(checkpoints) if step_of(path) <= manifest.step]
+        kept = {*own[-keep:], *(path for path in own if step_of(path) == best)}
         for path in {*steps_of(checkpoints)} - kept:
             _remove(path)
         for left in [*checkpoints.glob("step-*.tmp"), *checkpoints.glob("step-*.old")]:  # by who was killed
-            if STEP.fullmatch(left.stem) and _step_of(left.with_suffix("")) < manifest.step:
+            if STEP.fullmatch(left.stem) and step_of(left.with_suffix("")) < manifest.step:
                 shutil.rmtree(left)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -123,18 +124,18 @@ def export(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 def export_apart(folder: Path, apart: Apart) -> None:
-    """As peft and its like read it."""
+    """As peft and its like read it: a safetensors file, and JSON beside it."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise _unwritable(folder, error) from error
-    export(folder / "adapter_model.safetensors", apart.tensors)
-    write_atomically(folder / "adapter_config.json", json.dumps(apart.config, indent=2) + "\n")
+    export(folder / f"{apart.kind}_model.safetensors", apart.tensors)
+    write_atomically(folder / f"{apart.kind}_config.json", json.dumps(apart.config, indent=2) + "\n")
 
 
 def steps_of(checkpoints: Path) -> list[Path]:
     """The whole checkpoints, oldest first."""
-    return sorted((path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name)), key=_step_of)
+    return sorted((path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name)), key=step_of)
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
@@ -156,7 +157,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
         raise _corrupt(checkpoint, MANIFEST, "has other keys than a manifest") from None
     if (why := _wrong(manifest)) is not None:
         raise _corrupt(checkpoint, MANIFEST, why)
-    if manifest.step != _step_of(checkpoint):
+    if manifest.step != step_of(checkpoint):
         raise _corrupt(checkpoint, MANIFEST, f"is of step {manifest.step}, and its folder is of another one")
     for name, expected in manifest.files.items():
         _read_checked(checkpoint, name, expected)
@@ -166,8 +167,9 @@ def read_manifest(checkpoint: Path) -> Manifest:
 def _wrong(manifest: Manifest) -> str | None:
     """What of a manifest is not of its type."""
     files, reached = manifest.files, manifest.time_to_accuracy
-    if not isinstance(manifest.step, int) or isinstance(manifest.step, bool):
-        return f"has step={manifest.step!r}, which is no whole number"
+    for key in ("step", "phase"):
+        if type(value := getattr(manifest, key)) is not int:
+            return f"has {key}={value!r}, which is no whole number"
     if not isinstance(manifest.seconds, int | float) or not isinstance(reached, int | float | None):
         return "has times that are no numbers"
     if not isinstance(files, dict) or not files or not all(map(PART.fullmatch, files)):
@@ -224,12 +226,12 @@ def _read_checked(checkpoint: Path, name: str, expected: str) -> bytes:
 
 def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
     run, steps = checkpoint.parent.parent.name, steps_of(checkpoint.parent)
-    before = [path.name for path in steps if _step_of(path) < _step_of(checkpoint)]
+    before = [path.name for path in steps if step_of(path) < step_of(checkpoint)]
     hint = f"; the one before is {before[-1]} (--resume {run}@{before[-1]}, or weights=...)" if before else ""
     return CorruptCheckpointError(f"{checkpoint / name} {why}{hint}")
 
 
-def _step_of(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     """By its folder's name; -1: that is no checkpoint's."""
     found = STEP.fullmatch(checkpoint.name)
     return int(found[1]) if found else -1

@@ -38,6 +38,10 @@ class Evaluations:
         self.last_date = 0.0
         self._evaluated_at: int | None = None
 
+    def go_on(self, worker: Worker, dates: Dates) -> None:
+        """With another model."""
+        self._worker, self._dates = worker, dates
+
     def during(self, done: int, job: Job) -> None:
         """After step `done`, between two steps."""
         self._evaluated_at = done

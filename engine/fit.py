@@ -38,7 +38,8 @@ from .errors import ConfigError
 from .experiment import Choice, Experiment, Machine
 from .failures import exit_code_of
 from .launchers import launcher_of
-from .planning import Plan, make_plan
+from .layout import Layout
+from .planning import PartPlan, Plan, make_plan
 from .targets import load_class, load_maker, values_of
 
 PROCESS, SHARE = 2**30, 0.05  # kept back: bytes a process, and of all
@@ -191,13 +192,17 @@ def capacity_of(plan: Plan) -> Capacity:
 
 def need_of(plan: Plan, capacity: Capacity) -> Need:
     """Of the device and of the host that need most; ranks fill one host after the other."""
-    layout = plan.layout
-    whole = sum(part.held_in_parameters for part in plan.parts)
+    needs = [_need_of(plan.layout, phase.parts, capacity) for phase in plan.phases]
+    return Need(max(need.device for need in needs), max(need.host for need in needs))
+
+
+def _need_of(layout: Layout, parts: list[PartPlan], capacity: Capacity) -> Need:
+    whole = sum(part.held_in_parameters for part in parts)
     devices: list[int] = []
     hosts = [0] * ceil(layout.world_size / capacity.per_host)
     for rank in range(layout.world_size):
         role = layout.role(rank)
-        part = plan.parts[role.part]
+        part = parts[role.part]
         held = part.memory if role.kind == "worker" else part.server_memory
         there = sum(size for kind, size in held.items() if kind.startswith(HOST))
         activations = held.get("activations", 0)

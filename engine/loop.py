@@ -44,7 +44,8 @@ class Job:
     seed: int
     draws_as: int  # the rank whose random numbers this worker draws: see Mesh.drawing
     start: int  # the first step
-    steps: int  # the step to end before
+    steps: int  # of the whole run
+    until: int  # the step to end before: `steps`, but where the model becomes another one before it (phases.py)
     meter: Meter
     stop: StopAgreement
     compute: ModelledCompute | RealCompute
@@ -62,18 +63,22 @@ class Job:
 
 
 def train(job: Job) -> int:
-    """Train; returns the number of steps done, less than `steps` when the run was asked to stop."""
+    """Train; returns the number of steps done, less than `until` when the run was asked to stop."""
     done, found = job.start, memory.ActivationPeak()
-    while (step := job.sync.next_step(done)) < job.steps:
+    most = accounted = 0  # samples of the largest step so far; steps that are left to look at
+    while (step := job.sync.next_step(done)) < job.until:
         if job.stop.before(step, job.meter.last):
             return done
         if job.before_step is not None:
             job.before_step(job, step)
         seed_step(job, step)
-        accounts = job.activations == 0 or job.meter.trained_steps < job.strategy.fills
-        account = memory.activations(found) if accounts else nullcontext()
+        size = job.partition.size(step, job.replica)
+        if size > most:  # a run that goes on, or does so with another model, may begin with what an epoch has left
+            most, accounted = size, job.strategy.fills
+        account = memory.activations(found) if job.activations == 0 or accounted > 0 else nullcontext()
+        accounted -= 1
         at_rate = job.sync.at_rate(job.sync.rate.factor(step % job.training))
-        with job.meter.step(job.partition.size(step, job.replica)), account, at_rate:
+        with job.meter.step(size), account, at_rate:
             batch = take(job, step)
             job.sync.begin(batch)
             if job.average is not None:
@@ -103,7 +108,7 @@ def train(job: Job) -> int:
         done = step + 1
         if job.stopped is not None:
             return done
-    return job.steps
+    return job.until
 
 
 def _update(job: Job) -> None:

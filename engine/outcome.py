@@ -33,13 +33,17 @@ class Trained:
     untimed: int  # steps that are left out of throughput and step times
     evaluations: Evaluations
     saving: Saving
+    earlier: list[dict[str, int]]  # peak bytes by kind, with each model before (phases.py)
 
 
 def report(worker: Worker, trained: Trained | None) -> None:
     """To the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
     meter = Meter(worker.comm, 0, worker.device, False) if trained is None else trained.job.meter
     activations = 0 if trained is None else trained.job.activations
-    own = meter.report(worker.comm.rank, worker.role, _memory(worker, activations), worker.sync.report())
+    kinds = _peaks([] if trained is None else trained.earlier, memory_of(worker, activations))
+    resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
+    held = _with_process(kinds, worker.device, resident)
+    own = meter.report(worker.comm.rank, worker.role, held, worker.sync.report())
     board, layout = worker.comm.board, worker.layout
     board.post(f"report/{worker.comm.rank}", json.dumps(own.as_json()))
     if worker.is_chief:
@@ -64,12 +68,19 @@ def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
         worker.directory.write_schedule(kept)
 
 
-def _memory(worker: Worker, activations: int) -> dict[str, int]:
-    resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
+def memory_of(worker: Worker, activations: int) -> dict[str, int]:
+    """Peak bytes by kind, with the model that it trains now."""
     average = [] if worker.average is None else worker.average.tensors
     beside = [] if worker.meanwhile is None else worker.meanwhile.tensors()
-    of_strategy = worker.strategy.measured
-    return held_by(worker.sync, worker.module, activations, worker.device, resident, of_strategy, average, beside)
+    return _kinds(worker.sync, worker.module, activations, worker.strategy.measured, average, beside)
+
+
+def _peaks(earlier: list[dict[str, int]], last: dict[str, int]) -> dict[str, int]:
+    every = [*earlier, last]
+    return {
+        kind: max(held.get(kind, 0) for held in every)
+        for kind in dict.fromkeys(kind for held in every for kind in held)
+    }
 
 
 def held_by(
@@ -78,13 +89,20 @@ def held_by(
     activations: int,
     device: torch.device,
     resident: int | None,
+) -> dict[str, int]:
+    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own."""
+    return _with_process(_kinds(sync, module, activations), device, resident)
+
+
+def _kinds(
+    sync: Sync,
+    module: nn.Module,
+    activations: int,
     of_strategy: Callable[[Memory], Memory] = lambda held: held,
     average: Sequence[Tensor] = (),
     beside: Sequence[Tensor] = (),
 ) -> dict[str, int]:
-    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own.
-    `beside`: what is held for the model beside it.
-    """
+    """`beside`: what is held for the model beside it."""
     held = {
         "parameters": memory.held(module.parameters()),
         "gradients": payload(list(sync.parameters.values())),
@@ -95,8 +113,12 @@ def held_by(
     kinds = dict(of_strategy(sync.measured(held)))
     if average:
         kinds[KIND] = memory.held(average)
+    return kinds
+
+
+def _with_process(kinds: dict[str, int], device: torch.device, resident: int | None) -> dict[str, int]:
     if resident is not None:
-        kinds["other"] = memory.other(kinds, device, resident)
+        kinds = {**kinds, "other": memory.other(kinds, device, resident)}
     return {**kinds, "process_peak": memory.process_peak()}
 
 

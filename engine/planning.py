@@ -31,6 +31,7 @@ from .launchers import launcher_of
 from .layout import Layout
 from .meta import Repeats
 from .notes import notes_on
+from .phases import ends_of
 from .rates import Point, in_words, points_of, rate_of
 from .targets import build
 
@@ -63,6 +64,43 @@ class PartPlan:
     varies: str  # why nobody can; "" otherwise
 
 
+@dataclass(frozen=True)
+class Phase:
+    """The steps in which the model is one and the same (phases.py)."""
+
+    first: int | None  # step, and the one before which it ends; None: only known once the data are there
+    until: int | None
+    parts: list[PartPlan]
+    uncompressed: list[Sent] | None  # of each part, with compress=none; None where that is chosen, or is refused
+
+    @property
+    def steps(self) -> int | None:
+        """How many there are; None where it is not known, or where there are none."""
+        return self.left(0) or None
+
+    @property
+    def entries(self) -> int:
+        """Of the whole model's parameters."""
+        return sum(part.own for part in self.parts)
+
+    @property
+    def sent(self) -> list[Sent]:
+        """Of each part, on average over these steps."""
+        return [Sent(part.worker, part.server) for part in self.parts]
+
+    def left(self, done: int) -> int | None:
+        """Those after the first `done` of the run."""
+        return None if self.first is None or self.until is None else max(self.until - max(self.first, done), 0)
+
+    def bytes_per_step(self, layout: Layout) -> float | None:
+        """As the plan's, in this phase."""
+        return _bytes_per_step(self.sent, layout, self.steps)
+
+    def peak_memory(self) -> dict[str, int]:
+        """As the plan's, in this phase."""
+        return _peaks([part.memory for part in self.parts])
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     experiment: Experiment
@@ -72,7 +110,7 @@ class Plan:
     steps_per_epoch: int | None  # None: only known once the data are there
     steps: int | None
     trainings: int  # that they are made in, each as long as the others
-    parts: list[PartPlan]
+    phases: list[Phase]  # most runs have one; each is said as it is where a run has several
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
     added: frozenset[str]  # of these, what `adapt` has added
@@ -81,31 +119,59 @@ class Plan:
     notes: list[str]  # what is other than one may think
     spec: DataSpec
     decided: list[str]  # what was left to a choice such as collective=auto, and why
-    uncompressed: list[Sent] | None  # of each part, with compress=none; None where that is chosen, or is refused
     rate: list[Point]  # by its schedule; none where there is none, or the data must say
 
-    def bytes_per_step(self) -> float | None:
-        """Payload bytes a worker and step, the mean over the run, servers' sends shared out over the workers; None:
-        nobody can say beforehand, and `varies` tells why.
-        """
-        return _bytes_per_step([Sent(part.worker, part.server) for part in self.parts], self.layout, self.steps)
+    @property
+    def parts(self) -> list[PartPlan]:
+        """Of the model that training begins with."""
+        return self.phases[0].parts
 
     @property
     def varies(self) -> str:
         """Why nobody can say beforehand what is sent; "" where `bytes_per_step` says it."""
-        return next((part.varies for part in self.parts if part.varies), "")
+        phases = self._made()
+        if len(phases) > 1 and self.steps is None:
+            return "how many steps are made with each of the run's models is known once the data are dealt"
+        return next((part.varies for phase in phases for part in phase.parts if part.varies), "")
+
+    def bytes_per_step(self, done: int = 0) -> float | None:
+        """Payload bytes a worker and step, the mean over the run, servers' sends shared out over the workers; None:
+        nobody can say beforehand, and `varies` tells why. `done`: of a run of several phases, the mean over the steps
+        after the first `done`.
+        """
+        return self._mean([(phase, phase.sent) for phase in self._made(done)], done)
 
     def uncompressed_bytes_per_step(self) -> float | None:
         """The same with compress=none; None where that is what is chosen, too."""
-        return None if self.uncompressed is None else _bytes_per_step(self.uncompressed, self.layout, self.steps)
+        return self._mean([(phase, phase.uncompressed) for phase in self._made()])
 
-    def peak_memory(self) -> dict[str, int]:
-        """The largest worker, kind by kind."""
-        kinds = dict.fromkeys(kind for part in self.parts for kind in part.memory)
-        return {kind: max(part.memory.get(kind, 0) for part in self.parts) for kind in kinds}
+    def _made(self, done: int = 0) -> list[Phase]:
+        """The phases that have a step after the first `done`; one at least."""
+        return [phase for phase in self.phases if phase.left(done) != 0] or self.phases[-1:]
 
-    def predicted(self) -> Predicted:
-        return Predicted(self.bytes_per_step(), self.peak_memory())
+    def _mean(self, sent: list[tuple[Phase, list[Sent] | None]], done: int = 0) -> float | None:
+        """Over the steps that are left. Each phase's bytes together are whole, and so are those of all."""
+        total, steps = 0, 0
+        for phase, of_parts in sent:
+            value = None if of_parts is None else _bytes_per_step(of_parts, self.layout, phase.steps)
+            if len(sent) == 1:
+                return value
+            if value is None or (left := phase.left(done)) is None:
+                return None
+            total, steps = total + round(value * self.layout.workers * left), steps + left
+        return total / (steps * self.layout.workers)
+
+    def peak_memory(self, done: int = 0) -> dict[str, int]:
+        """The largest worker, kind by kind, in all phases that have a step after the first `done`."""
+        return _peaks([phase.peak_memory() for phase in self._made(done)])
+
+    def largest(self) -> int:
+        """Bytes that the worker which holds most holds, the process itself aside."""
+        return max(sum(part.memory.values()) for phase in self._made() for part in phase.parts)
+
+    def predicted(self, done: int = 0) -> Predicted:
+        """Of a run that goes on after so many steps."""
+        return Predicted(self.bytes_per_step(done), self.peak_memory(done))
 
     def __repr__(self) -> str:
         chosen, layout = self.experiment, self.layout
@@ -127,7 +193,7 @@ class Plan:
         memory = {f"memory: {kind}": human_bytes(size) for kind, size in plain.pop("memory").items()}
         sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
         plain["rate"] = in_words(self.rate) or None
-        del plain["bytes_why"], plain["decided"], plain["uncompressed_bytes_per_step"]
+        del plain["bytes_why"], plain["decided"], plain["uncompressed_bytes_per_step"], plain["phases"]
         chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
         rows = chosen | plain | {"sent a step and worker": "-" if sent is None else human_bytes(sent)} | memory
         lines = [[name, "-" if value is None else str(value)] for name, value in rows.items()]
@@ -145,6 +211,15 @@ class Plan:
             "bytes_per_step": self.bytes_per_step(),
             "bytes_why": self.varies or None,
             "memory": self.peak_memory(),
+            "phases": [
+                {
+                    "first_step": None if phase.first is None else phase.first + 1,
+                    "parameters": phase.entries,
+                    "bytes_per_step": phase.bytes_per_step(self.layout),
+                    "memory": phase.peak_memory(),
+                }
+                for phase in self.phases
+            ],
             "uncompressed_bytes_per_step": self.uncompressed_bytes_per_step(),
             "rate": [asdict(point) for point in self.rate],
             "decided": self.decided,
@@ -167,14 +242,25 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     steps = None if training is None else training * parts.adapt.trainings
     if training is not None:
         parts.adapt.check_steps(training)
-    worlds = _worlds(experiment, parts, steps_per_epoch, steps)
     device = launcher_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     own = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
-    parts.strategy.hosts = None if own is None else own[: layout.parts]
-    parts.strategy.worlds = worlds
-    with given.naming(experiment):
-        plans = _part_plans(experiment, parts, worlds, device)
+    phases: list[Phase] = []
+    surprises: list[str] = []
+    first: int | None = 0
+    of_phase: Parts | None = parts
+    while of_phase is not None:
+        until = ends_of(experiment, of_phase, steps_per_epoch)
+        worlds = _worlds(experiment, of_phase, steps_per_epoch, first, until)
+        of_phase.strategy.hosts = None if own is None else own[: layout.parts]
+        of_phase.strategy.worlds = worlds
+        with given.naming(experiment):
+            plans = _part_plans(experiment, of_phase, worlds, device)
+        phases.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
+        trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
+        since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
+        surprises += [since + text for text in of_phase.sync.notes(trained, worlds[0]) if text not in surprises]
+        first, of_phase = until, of_phase.following
     rate: list[Point] = []
     if steps_per_epoch is not None:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
@@ -186,8 +272,6 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
                 "collective: sums in a host's memory, and the workers compute on GPUs; choose collective=fabric, or "
                 "hardware.device=cpu"
             )
-    trained = [parameter for parameter in parts.modules[0].parameters() if parameter.requires_grad]
-    surprises = parts.sync.notes(trained, worlds[0])
     return Plan(
         experiment,
         layout,
@@ -196,7 +280,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         steps_per_epoch,
         steps,
         parts.adapt.trainings,
-        plans,
+        phases,
         parts.strategy,
         shapes,
         parts.adapt.added(frozenset(shapes)),
@@ -212,13 +296,17 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],
-        _uncompressed(experiment, parts, worlds, plans),
         rate,
     )
 
 
+def _peaks(every: list[dict[str, int]]) -> dict[str, int]:
+    kinds = dict.fromkeys(kind for held in every for kind in held)
+    return {kind: max(held.get(kind, 0) for held in every) for kind in kinds}
+
+
 def _bytes_per_step(sent: list[Sent], layout: Layout, steps: int | None) -> float | None:
-    """`steps`: of the run, all of whose bytes together are whole; None where it is not known."""
+    """`steps`: over which the bytes are a mean, all of them together being whole; None where it is not known."""
     total = 0.0
     for part in sent:
         if part.worker is None or part.server is None:
@@ -250,12 +338,16 @@ def _uncompressed(
     return found
 
 
-def _worlds(experiment: Experiment, parts: Parts, steps_per_epoch: int | None, steps: int | None) -> list[World]:
-    """The holders of each part."""
+def _worlds(
+    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, first: int | None, until: int | None
+) -> list[World]:
+    """The holders of each part, in the steps from `first` on that come before `until`."""
     layout = parts.layout
     hosts = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
     of_part = [range(part, layout.workers, layout.parts) for part in range(layout.parts)]
-    busy = _busy(experiment, parts, steps)
+    steps, busy = None, ()
+    if first is not None and until is not None and first < until:
+        steps, busy = until - first, _busy(experiment, parts, first, until)
     return [
         World(
             layout.replicas,
@@ -268,16 +360,17 @@ def _worlds(experiment: Experiment, parts: Parts, steps_per_epoch: int | None, s
     ]
 
 
-def _busy(experiment: Experiment, parts: Parts, steps: int | None) -> tuple[tuple[int, int], ...]:
+def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple[tuple[int, int], ...]:
     """See `World.busy`: the last step of an epoch may have fewer samples than there are replicas."""
     samples, replicas = parts.data.spec.train_size, parts.layout.replicas
-    if steps is None or samples is None or not isinstance(parts.partitioner, Shuffled):
+    if samples is None or not isinstance(parts.partitioner, Shuffled):
         return ()
     dealt = ShuffledPartition(samples, replicas, experiment.batch_size, seed=0)
     last = dealt.total(dealt.steps_per_epoch - 1)
-    if last >= replicas or steps < dealt.steps_per_epoch:
+    epochs = until // dealt.steps_per_epoch - first // dealt.steps_per_epoch  # whose last step is among these
+    if last >= replicas or epochs == 0:
         return ()
-    return (steps, last), (steps - steps // dealt.steps_per_epoch, replicas - last)
+    return (until - first, last), (until - first - epochs, replicas - last)
 
 
 def share_of_cores(layout: Layout) -> int:

@@ -9,8 +9,6 @@ from .callbacks.best import best_step
 from .checkpoint import Manifest
 from .worker import Worker
 
-ADAPTER = "adapter"  # in the run directory: what `adapt` added and training made
-
 
 class Saving:
     """All workers call these methods."""
@@ -24,6 +22,10 @@ class Saving:
         self.best = (
             best_step(worker.directory) if worker.is_chief and worker.manifest else None
         )  # whose checkpoint stays
+
+    def go_on(self, worker: Worker) -> None:
+        """With another model."""
+        self._worker = worker
 
     def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:
         """A checkpoint after step `done`, at so many seconds of training.
@@ -60,7 +62,8 @@ class Saving:
             sums = dict(worker.read_of_living(key, writers))
             identity = worker.assignment.identity
             states = worker.calling.state() or None
-            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, self._data_sums, states)
+            data = self._data_sums
+            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(Checkpoint(done))
 
@@ -72,4 +75,4 @@ class Saving:
             self.exported = checkpoint.export(worker.directory.path / "model.safetensors", adapt.merged(state))
             self.model_bytes = adapt.nbytes(state)
             if (apart := adapt.apart(state)) is not None:
-                checkpoint.export_apart(worker.directory.path / ADAPTER, apart)
+                checkpoint.export_apart(worker.directory.path / apart.kind, apart)

@@ -66,10 +66,11 @@ class Prepared:
     def assignment(self, directory: RunDirectory, plan: "Plan") -> "Assignment":
         """What each of its workers is told."""
         from .assignment import Assignment
+        from .checkpoint import step_of
 
         draws = self.trace is not None and "stage" in plan.layout.mesh.axes
         timetable = self.timetable() if draws else None
-        predicted = plan.predicted()
+        predicted = plan.predicted(0 if self.checkpoint is None else step_of(self.checkpoint))
         if (step := self.prediction(plan)) is not None:
             predicted = replace(predicted, step_ms=1e3 * step.seconds)
             if launcher_of(self.experiment).tells(plan.layout):

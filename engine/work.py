@@ -1,6 +1,7 @@
 """What one worker does, from its place in the world to its report. The same under every launcher."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -23,11 +24,12 @@ from .gradient_norms import GradientNorms
 from .loop import Job, train
 from .meters import Meter
 from .notes import untimed
-from .outcome import Trained, report
+from .outcome import Trained, memory_of, report
+from .phases import ends_of
 from .saving import Saving
 from .stop import StopAgreement
 from .witness import leave_together, watched
-from .worker import Worker, set_up
+from .worker import Worker, set_up, set_up_again
 
 
 def work(
@@ -42,7 +44,7 @@ def work(
         comm.timeline.keep_passes()
     with comm.ledger.aside():
         worker = set_up(assignment, parts, comm, device)
-    dates = Dates(comm.board, comm.rank, parts.layout, parts.sync, worker.read_of_living)
+    parts, dates = worker.parts, _dates(worker)
     if worker.role.kind == "server":
         comm.board.gauges = gauges_of(worker.role, comm, None)
         started()
@@ -63,25 +65,70 @@ def work(
             _announce(worker, job)
         started()
         done = train(job)
+        earlier: list[dict[str, int]] = []  # memory by kind, with models before
+        while done == job.until < job.steps and job.stopped is None:
+            if done > job.start:
+                earlier.append(memory_of(worker, job.activations))
+            _drain(worker, job)
+            with comm.ledger.aside():
+                worker, job = _with_next_model(worker, job, evaluations, saving)
+            dates = _dates(worker)
+            evaluations.go_on(worker, dates)
+            done = train(job)
     status = "completed" if done == job.steps or job.stopped else "interrupted"
-    with job.meter.drain():
-        parts.strategy.drain()
+    _drain(worker, job)
     with comm.ledger.aside():
         if (status == "interrupted" or job.stopped) and saving.saved_at != done and worker.saves:
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
         dates.tell_end(job.meter.ended)
         if status == "completed":
-            parts.sync.drain()
+            worker.sync.drain()
         # others may still be in a round that this one left early
         spread = evaluations.spread() if status == "completed" else None
-        parts.sync.finish()
+        worker.sync.finish()
         if worker.average is not None:
             worker.average.finish(done)
         evaluations.judge_snapshots(job)
         if status == "completed":
             evaluations.at_end(done, job, spread)
             saving.export()
-    return report(worker, Trained(job, done, status, left_out, evaluations, saving))
+    return report(worker, Trained(job, done, status, left_out, evaluations, saving, earlier))
+
+
+def _drain(worker: Worker, job: Job) -> None:
+    """What the last step left under way is finished, in the time of training."""
+    with job.meter.drain():
+        worker.strategy.drain()
+
+
+def _dates(worker: Worker) -> Dates:
+    return Dates(worker.comm.board, worker.comm.rank, worker.layout, worker.sync, worker.read_of_living)
+
+
+def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving: Saving) -> tuple[Worker, Job]:
+    """The last step of a phase is made; see phases.py."""
+    worker.sync.drain()
+    worker.sync.finish()
+    again = set_up_again(worker)
+    saving.go_on(again)
+    until = ends_of(again.experiment, again.parts, job.partition.steps_per_epoch)
+    assert until is not None
+    return again, replace(
+        job,
+        strategy=again.strategy,
+        sync=again.sync,
+        compute=again.compute,
+        start=job.until,
+        until=until,
+        after_step=partial(_after_step, again, evaluations, saving),
+        accumulation=again.accumulation,
+        scale=again.scale,
+        each_step=partial(_each_step, again) if again.calling.watches else None,
+        norms=None if job.norms is None else GradientNorms(again.sync, job.partition, again.parts.callbacks),
+        average=again.average,
+        meanwhile=again.meanwhile,
+        before_step=None if again.meanwhile is None else partial(_before_step, again, again.meanwhile),
+    )
 
 
 def _checked_sums(worker: Worker) -> dict[str, str]:
@@ -97,7 +144,8 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
     experiment, layout, replica = worker.experiment, worker.layout, worker.role.replica
     partition, manifest, comm = worker.parts.deal(), worker.manifest, worker.comm
     training = experiment.steps_in_all(partition.steps_per_epoch)
-    assert training is not None
+    until = ends_of(experiment, worker.parts, partition.steps_per_epoch)
+    assert training is not None and until is not None
     steps = training * worker.parts.adapt.trainings
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
@@ -116,6 +164,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         draws_as=layout.mesh.drawing(comm.rank),
         start=start,
         steps=steps,
+        until=until,
         meter=Meter(comm, left_out, worker.device, pauses, manifest.seconds if manifest else 0.0),
         stop=StopAgreement(
             comm.board,
@@ -168,8 +217,7 @@ def _announce(worker: Worker, job: Job) -> None:
 def _before_step(worker: Worker, meanwhile: While, job: Job, step: int) -> None:
     if not meanwhile.acts_before(step):
         return
-    with job.meter.drain():
-        worker.strategy.drain()
+    _drain(worker, job)
     with worker.comm.ledger.aside():
         meanwhile.before_step(step)
 
@@ -191,8 +239,7 @@ def _after_step(
     saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and worker.saves
     if not (evaluates or saves):
         return
-    with job.meter.drain():
-        worker.strategy.drain()
+    _drain(worker, job)
     with worker.comm.ledger.aside():
         verdict = Verdict()
         if evaluates:

@@ -20,7 +20,7 @@ from ..strategies.placements import owned
 from ..strategies.precision import Float32, LossScale
 from ..tasks.running_statistics import batch_norms, renew
 from ..tracking.run_directory import RunDirectory
-from . import checkpoint, memory, weights
+from . import checkpoint, memory, phases, weights
 from .assignment import Assignment
 from .averaging import Averaging, keeps
 from .build import Parts
@@ -64,6 +64,7 @@ class Worker:
     scale: LossScale | None  # of its replica's loss
     average: Averaging | None  # of weights over steps, where it keeps one
     meanwhile: While | None  # what is done to the model as it trains
+    phase: int  # which of the run's: see phases.py
 
     @property
     def experiment(self) -> Experiment:
@@ -143,7 +144,60 @@ class Worker:
 def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device) -> Worker:
     """Everything that one worker needs before its first step, or a server before its first message; all call this."""
     resident = memory.process_now()
-    experiment, role = assignment.experiment, parts.layout.role(comm.rank)
+    experiment, phase, manifest = assignment.experiment, 0, None
+    if assignment.resume is not None:
+        manifest = checkpoint.read_manifest(assignment.resume)
+        phase = manifest.phase
+        parts = phases.phase_of(parts, phase)
+    torch.manual_seed(experiment.seed)
+    model = parts.make_model()
+    if experiment.weights is not None and manifest is None:
+        weights.put_into(model, experiment.weights, assignment.run, parts.adapt)
+    chief, together = parts.layout.chief, parts.sync.synchronous
+    calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
+    if manifest is not None and manifest.callbacks is not None:
+        calling.load(manifest.callbacks)
+    return _laid_out(_Kept(assignment, comm, device, manifest, resident, calling), parts, phase, model, manifest)
+
+
+def set_up_again(worker: Worker) -> Worker:
+    """After the last step of a phase, for the first of the next one; all call this.
+
+    The chief makes the next model of what training has made so far, and everyone begins with that.
+    """
+    state = worker.trained()
+    parts = phases.phase_of(worker.parts, 1)
+    with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
+        model = parts.make_model()
+    if state is not None:
+        on_host = {name: tensor.detach().cpu() for name, tensor in state.items()}
+        load_state(model, parts.adapt.carried(model, on_host))
+    for tensor in state_of(model).values():
+        sent = tensor.to(worker.device)
+        worker.comm.broadcast(sent, parts.layout.chief).wait()
+        tensor.copy_(sent)
+    scale = None if worker.scale is None else worker.scale.state_dict()
+    told = (worker.assignment, worker.comm, worker.device, worker.manifest, worker.resident, worker.calling, scale)
+    return _laid_out(_Kept(*told), parts, worker.phase + 1, model, None)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Of a worker, what is the same in all phases of its run."""
+
+    assignment: Assignment
+    comm: Comm
+    device: torch.device
+    manifest: Manifest | None
+    resident: int
+    calling: Calling
+    scale: State | None = None  # that of its loss, from the phase before
+
+
+def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Manifest | None) -> Worker:
+    """With `model`, the whole one. `saved`: of the checkpoint that its weights, and all else, are read from."""
+    comm, device, calling = kept.comm, kept.device, kept.calling
+    role = parts.layout.role(comm.rank)
     trains = role.kind == "worker"
     axes = list(parts.strategy.axes)
     of_replica = comm.split(role.replica if trains else None, axes[0] if len(axes) == 1 else None)
@@ -156,13 +210,8 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         compute = ModelledCompute(comm, parts.compute, role.part, parts.stragglers)
     else:
         compute = RealCompute(comm, parts.stragglers)
-    torch.manual_seed(experiment.seed)
-    model = parts.make_model()
-    if experiment.weights is not None and assignment.resume is None:
-        weights.put_into(model, experiment.weights, assignment.run, parts.adapt)
-    judged = parts.make_model() if comm.rank == parts.layout.chief else None
-    chief, together = parts.layout.chief, parts.sync.synchronous
-    calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
+    with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
+        judged = parts.make_model() if comm.rank == parts.layout.chief else None
     accumulation = Accumulation(parts.accumulation.micro_batches)
     precision = Float32() if parts.strategy.rounds_weights else parts.strategy.precision
     scale = precision.scale() if trains else None
@@ -184,16 +233,16 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     if scale is not None and of_replica is not None:
         among = workers if parts.sync.steps_together else of_replica
         scale.among = among if among is not None and among.size > 1 else None
-    manifest, state, meanwhile = _begin(assignment, parts, role, module, of_part, of_replica, scale)
+        if kept.scale is not None:
+            scale.load_state_dict(kept.scale)
+    state, meanwhile = _begin(kept.assignment, parts, role, module, of_part, of_replica, scale, saved)
     average = None
     if trains and keeps(parts.average, parts.sync, role.replica):
         average = Averaging(parts.average, parts.sync, module, parts.sync.steps_per_epoch)
         if state is not None:
             average.load_state_dict(state["average"])
-    if manifest is not None and manifest.callbacks is not None:
-        calling.load(manifest.callbacks)
     told = (
-        assignment,
+        kept.assignment,
         parts,
         comm,
         workers,
@@ -202,13 +251,14 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         module,
         judged,
         compute,
-        manifest,
-        resident,
+        kept.manifest,
+        kept.resident,
         calling,
         accumulation,
         scale,
         average,
         meanwhile,
+        phase,
     )
     return Worker(*told)
 
@@ -229,16 +279,16 @@ def _begin(
     of_part: Comm,
     of_replica: Comm | None,
     scale: LossScale | None,
-) -> tuple[Manifest | None, State | None, While | None]:
-    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns its manifest, what it kept, and
-    what is done meanwhile.
+    saved: Manifest | None,
+) -> tuple[State | None, While | None]:
+    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns that, and what is done
+    meanwhile.
     """
-    sync = parts.sync
-    manifest = state = None
-    if assignment.resume is not None:
-        manifest = checkpoint.read_manifest(assignment.resume)
+    sync, state = parts.sync, None
+    if saved is not None:
+        assert assignment.resume is not None
         replica = role.replica if role.kind == "worker" else 0
-        state = checkpoint.read_part(assignment.resume, role.part, replica, manifest)
+        state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
         load_state(module, state["parameters"])
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
@@ -261,7 +311,7 @@ def _begin(
         sync.load_state_dict(state["sync"])
         if meanwhile is not None:
             meanwhile.load_state_dict(state["adapt"])
-    return manifest, state, meanwhile
+    return state, meanwhile
 
 
 def _meanwhile(experiment: Experiment, parts: Parts, module: nn.Module, counted: Counted | None) -> While | None:

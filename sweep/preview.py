@@ -12,7 +12,7 @@ from pathlib import Path
 from ..compat.dynamo import without_dynamo
 from ..engine.experiment import Experiment, VirtualHardware
 from ..engine.failures import exit_code_of
-from ..engine.planning import Plan
+from ..engine.planning import Phase, Plan
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -93,17 +93,19 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
         if exit_code_of(error) is None:
             raise
         return Planned(chosen, why=" ".join(str(error).split()))
-    memory = max(sum(part.memory.values()) for part in plan.parts)
+    memory = plan.largest()
     sent, layout = plan.bytes_per_step(), plan.layout
     virtual = None
     if compute is not None and plan.steps is not None:
-        virtual = max(plan.steps * compute, _seconds_of_sending(prepared.experiment, plan, plan.steps))
+        steps = [phase.steps or 0 for phase in plan.phases]
+        computing = sum(count * seconds for count, seconds in zip(steps, compute, strict=True))
+        virtual = max(computing, _seconds_of_sending(prepared.experiment, plan))
     return Planned(
         chosen, layout.workers, layout.servers * layout.parts, plan.steps, sent, memory, virtual, tuple(plan.notes)
     )
 
 
-def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float:
+def _seconds_of_sending(experiment: Experiment, plan: Plan) -> float:
     """Virtual seconds that what the busiest of workers and servers sends takes to pass its link: it may be sent while
     workers compute, and latency, stragglers and waiting come on top.
     """
@@ -111,27 +113,37 @@ def _seconds_of_sending(experiment: Experiment, plan: Plan, steps: int) -> float
     assert isinstance(hardware, VirtualHardware)
     alone = hardware.workers_per_host == 1  # otherwise some of it may stay within the host
     bandwidth = hardware.network.bandwidth if alone else max(hardware.network.bandwidth, hardware.inside.bandwidth)
-    sent = [sum(costs.values()) for part in plan.parts for costs in (part.worker, part.server) if costs is not None]
-    return steps * max(sent, default=0.0) / bandwidth
+    return sum((phase.steps or 0) * _sent_by_the_busiest(phase) for phase in plan.phases) / bandwidth
+
+
+def _sent_by_the_busiest(phase: Phase) -> float:
+    """Bytes a step, of workers and servers."""
+    each = [sum(costs.values()) for sent in phase.sent for costs in (sent.worker, sent.server) if costs is not None]
+    return max(each, default=0.0)
 
 
 @without_dynamo()
-def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Plan) -> float | None:
-    """A step's, on average over an epoch: its last batch is smaller. Of a replica of one part; what a part of several
-    is given is only known once it runs.
+def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Plan) -> list[float] | None:
+    """A step's in each phase, on average over an epoch: its last batch is smaller. Of a replica of one part; what a
+    part of several is given is only known once it runs.
     """
     if not isinstance(experiment.hardware, VirtualHardware) or experiment.hardware.compute != "modelled":
         return None
 
-    from ..engine.build import assemble
+    from ..engine.build import Parts, assemble
     from ..engine.fits import batch_of
 
     parts = assemble(experiment, allowed)
     if len(parts.modules) > 1 or parts.compute is None or plan.steps_per_epoch is None:
         return None
-    spec = parts.data.spec
-    parts.compute.keep(0, parts.modules[0])
-    compute, (inputs, _) = parts.compute, batch_of(spec, experiment.batch_size)
-    costs = [compute.of(0, inputs[:size]) for size in parts.accumulation.sizes(experiment.batch_size)]
+    spec, (inputs, _) = parts.data.spec, batch_of(parts.data.spec, experiment.batch_size)
     places = plan.steps_per_epoch * plan.layout.replicas * experiment.batch_size  # for samples, in an epoch
-    return sum(cost.forward + cost.backward for cost in costs) * min(1.0, (spec.train_size or places) / places)
+    filled = min(1.0, (spec.train_size or places) / places)
+    found: list[float] = []
+    of_phase: Parts | None = parts
+    while of_phase is not None and (compute := of_phase.compute) is not None:
+        compute.keep(0, of_phase.modules[0])
+        costs = [compute.of(0, inputs[:size]) for size in of_phase.accumulation.sizes(experiment.batch_size)]
+        found.append(sum(cost.forward + cost.backward for cost in costs) * filled)
+        of_phase = of_phase.following
+    return found

@@ -1130,6 +1130,48 @@ MUTATIONS = [
         "tests/strategies/test_quantized.py -k wrong_knobs",
     ),
     Mutation(
+        "strategies/adapt/pufferfish.py",
+        "right = (u * signs)[:, :rank] * root, root[:, None] * (vt * signs.T)[:rank]",
+        "right = (u * signs)[:, :rank] * root, root[:, None] * vt[:rank]",
+        "tests/strategies/test_pufferfish.py -k nearest_matrix",
+    ),
+    Mutation(
+        "strategies/adapt/pufferfish.py",
+        "between = list(layers)[self.keep_first : -1]",
+        "between = list(layers)[self.keep_first :]",
+        "tests/strategies/test_pufferfish.py -k first_and_the_last",
+    ),
+    Mutation(
+        "engine/planning.py",
+        "max(self.until - max(self.first, done), 0)",
+        "self.until - self.first",
+        "tests/strategies/test_pufferfish.py -k both_phases",
+    ),
+    Mutation(
+        "engine/planning.py",
+        "_worlds(experiment, of_phase, steps_per_epoch, first, until)",
+        "_worlds(experiment, of_phase, steps_per_epoch, 0, experiment.steps)",
+        "tests/strategies/test_pufferfish.py -k own_steps",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "if size > most:",
+        "if most == 0:",
+        "tests/strategies/test_pufferfish.py -k own_steps",
+    ),
+    Mutation(
+        "engine/worker.py",
+        "scale.load_state_dict(kept.scale)",
+        "pass",
+        "tests/strategies/test_pufferfish.py -k scale_of_the_loss",
+    ),
+    Mutation(
+        "engine/work.py",
+        "earlier.append(memory_of(worker, job.activations))",
+        "pass",
+        "tests/strategies/test_pufferfish.py -k plain_torch",
+    ),
+    Mutation(
         "engine/callbacks/at_target.py",
         "if self.score < self.target:",
         "if self.score <= self.target:",
@@ -1174,7 +1216,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/planning.py",
-        "return (steps, last), (steps - steps // dealt.steps_per_epoch, replicas - last)",
+        "return (until - first, last), (until - first - epochs, replicas - last)",
         "return ()",
         "tests/engine/test_planned_bytes.py -k 'no_samples and push'",
     ),
@@ -1457,8 +1499,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/work.py",
-        "        worker.strategy.drain()\n    with worker.comm.ledger.aside():\n        verdict",
-        "        pass\n    with worker.comm.ledger.aside():\n        verdict",
+        "    _drain(worker, job)\n    with worker.comm.ledger.aside():\n        verdict",
+        "    with worker.comm.ledger.aside():\n        verdict",
         "tests/strategies/test_tensor.py -k drains",
     ),
     Mutation(
@@ -1506,7 +1548,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/checkpoint.py",
-        "*(path for path in own if _step_of(path) == best)",
+        "*(path for path in own if step_of(path) == best)",
         "",
         "tests/engine/test_callbacks.py -k resumed",
     ),

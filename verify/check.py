@@ -252,10 +252,16 @@ def verify(
     if serial.weights is not None and Path(serial.weights).is_dir():
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
     adapt = serial.choice("adapt")
-    if build("adapt", adapt, Adapt, tuple(allow_modules), {}).trainings > 1:
+    way = build("adapt", adapt, Adapt, tuple(allow_modules), {})
+    if way.trainings > 1:
         raise ConfigError(
             f"adapt={adapt.name}: trains several times, and changes weights in between, where verify compares one "
             "training; choose adapt=none"
+        )
+    if way.following is not None:
+        raise ConfigError(
+            f"adapt={adapt.name}: makes the model another one in mid-run, and what is made of weights that differ by "
+            "rounding may differ by more than rounding explains; choose another adapt"
         )
     todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
     if serial.choice("precision").name != "fp32":  # all are in that one

@@ -161,6 +161,7 @@ def _of_loop(comm: Comm, steps: int, key: str) -> float:
         draws_as=0,
         start=0,
         steps=steps,
+        until=steps,
         meter=(meter := Meter(comm, 0, torch.device("cpu"), False)),
         stop=StopAgreement(comm.board, comm.rank, comm.rank, key, 0),
         compute=RealCompute(comm, NoStragglers()),

@@ -4,6 +4,7 @@ from .base import Adapt, Apart, Held, While
 from .lora import LoRA
 from .none import AsItIs
 from .pruned import Pruned
+from .pufferfish import Pufferfish
 from .quantized import Quantized
 
-__all__ = ["Adapt", "Apart", "AsItIs", "Held", "LoRA", "Pruned", "Quantized", "While"]
+__all__ = ["Adapt", "Apart", "AsItIs", "Held", "LoRA", "Pruned", "Pufferfish", "Quantized", "While"]

@@ -3,6 +3,10 @@
 They see the model that `apply` returned: what in it wants no gradient does not travel, and has neither a gradient nor
 an optimizer's state. All workers begin with the same weights, as all draw them from the run's seed or read them from
 the same file, so that a frozen weight need not be sent either.
+
+A way may end before the run does, and another one follow it: then the engine makes that one's model, puts into it what
+was learnt (`carried`), and begins again with it, with a new optimizer and nothing of what the strategy and the sync
+mode kept (engine/phases.py). So neither knows of it.
 """
 
 from abc import ABC, abstractmethod
@@ -27,6 +31,7 @@ class Apart:
 
     tensors: dict[str, Tensor]  # of adapter_model.safetensors
     config: dict[str, Any]  # of adapter_config.json
+    kind: str = "adapter"  # the folder in the run directory, and the beginning of both names
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,13 @@ class While(ABC):
 
 class Adapt(ABC):
     """`trainings`: how often a run trains, one training after the other, each for as many steps as the run's `steps` or
-    `epochs` say; a schedule of the rate begins anew with each. `prunes`: entries become 0 and stay so.
+    `epochs` say; a schedule of the rate begins anew with each. `prunes`: entries become 0 and stay so. `following`: the
+    way that the run goes on with after as many steps as `lasts` says, in its one training; None: this one is all.
     """
 
     trainings: int = 1
     prunes: bool = False
+    following: "Adapt | None" = None
 
     @abstractmethod
     def apply(self, model: nn.Module) -> nn.Module:
@@ -132,3 +139,14 @@ class Adapt(ABC):
     def notes(self, steps: int | None) -> list[str]:
         """What it does in a run of trainings of so many steps (None: the data must say), a sentence each."""
         return []
+
+    def lasts(self, steps: int, steps_per_epoch: int) -> int:
+        """Of a run of so many steps, those that are made before `following` takes over.
+
+        Raises `LayoutError` where the run is too short for that.
+        """
+        return steps
+
+    def carried(self, model: nn.Module, state: State) -> dict[str, Tensor]:
+        """Of the whole state [on the CPU] that the way before this one left, that of `model`, which is from `apply`."""
+        return dict(state)

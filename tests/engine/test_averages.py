@@ -284,6 +284,8 @@ def test_with_batch_norm_swa_is_judged_with_statistics_of_its_own(tmp_path: Path
             "average=ema: strategy=pipeline has stages of different steps",
         ),
         (["average=swa", "sync=asp", "model=resnet"], "average=swa: makes running statistics of batch norm anew"),
+        (["average=ema", "adapt=pruned"], "average=ema: adapt=pruned trains 6 times in one run"),
+        (["average=swa", "adapt=pufferfish", "model.hidden=[16,12]"], "adapt=pufferfish makes the model another one"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused_by_name(how: list[str], says: str) -> None:
