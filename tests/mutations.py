@@ -1216,7 +1216,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/planning.py",
-        "return (steps, last), (steps - steps // dealt.steps_per_epoch, replicas - last)",
+        "return (until - first, last), (until - first - epochs, replicas - last)",
         "return ()",
         "tests/engine/test_planned_bytes.py -k 'no_samples and push'",
     ),
@@ -1499,8 +1499,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/work.py",
-        "        worker.strategy.drain()\n    with worker.comm.ledger.aside():\n        verdict",
-        "        pass\n    with worker.comm.ledger.aside():\n        verdict",
+        "    _drain(worker, job)\n    with worker.comm.ledger.aside():\n        verdict",
+        "    with worker.comm.ledger.aside():\n        verdict",
         "tests/strategies/test_tensor.py -k drains",
     ),
     Mutation(

@@ -83,7 +83,7 @@ class While(ABC):
 class Adapt(ABC):
     """`trainings`: how often a run trains, one training after the other, each for as many steps as the run's `steps` or
     `epochs` say; a schedule of the rate begins anew with each. `prunes`: entries become 0 and stay so. `following`: the
-    way that the run goes on with after the steps that `lasts` says, in its one training; None: with this to its end.
+    way that the run goes on with after as many steps as `lasts` says, in its one training; None: this one is all.
     """
 
     trainings: int = 1
