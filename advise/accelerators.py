@@ -12,7 +12,7 @@ from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
 from ..engine.experiment import Machine
 from ..engine.layout import Layout as Workers
-from ..engine.planning import Plan
+from ..engine.planned import Plan
 from ..engine.step_time import cluster_of, device_of, transformer_of
 from ..strategies.mesh import Mesh
 from .candidate import Candidate, Predicted

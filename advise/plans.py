@@ -6,7 +6,7 @@ from ..cost.predicted import NotPredicted, PredictedStep
 from ..engine.failures import exit_code_of
 from ..engine.fit import capacity_of, need_of
 from ..engine.launchers import launcher_of
-from ..engine.planning import Plan
+from ..engine.planned import Plan
 from ..engine.session import Prepared, prepare
 from .candidate import Candidate, Predicted
 from .commands import overrides_of

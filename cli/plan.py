@@ -17,7 +17,7 @@ from .timetable import drawn, title_of
 
 if TYPE_CHECKING:
     from ..engine.experiment import Experiment
-    from ..engine.planning import PartPlan, Plan
+    from ..engine.planned import PartPlan, Plan
     from ..engine.session import Prepared
     from ..strategies.base import Traffic
     from ..strategies.mesh import Mesh

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .timetable import title_of
 
 if TYPE_CHECKING:
-    from ..engine.planning import Plan
+    from ..engine.planned import Plan
     from ..engine.session import Prepared
 
 

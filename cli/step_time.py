@@ -7,7 +7,7 @@ from .output import aligned
 
 if TYPE_CHECKING:
     from ..cost.predicted import PredictedStep
-    from ..engine.planning import Plan
+    from ..engine.planned import Plan
     from ..engine.session import Prepared
 
 LEAST = 5e-4  # of the step: parts below it are left out

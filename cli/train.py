@@ -13,7 +13,7 @@ from .plan import raw_checked
 
 if TYPE_CHECKING:
     from ..engine import Result
-    from ..engine.planning import Plan
+    from ..engine.planned import Plan
 
 
 @results_alone()

@@ -39,7 +39,8 @@ from .experiment import Choice, Experiment, Machine
 from .failures import exit_code_of
 from .launchers import launcher_of
 from .layout import Layout
-from .planning import PartPlan, Plan, make_plan
+from .planned import PartPlan, Plan
+from .planning import make_plan
 from .targets import load_class, load_maker, values_of
 
 PROCESS, SHARE = 2**30, 0.05  # kept back: bytes a process, and of all

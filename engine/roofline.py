@@ -8,7 +8,7 @@ from ..cost.device import Efficiency, entry_bytes, product
 from ..cost.predicted import NotPredicted
 from ..cost.transformer import products
 from ..tracking.drawn.roofline import Point, Roof
-from .planning import Plan
+from .planned import Plan
 from .step_time import transformer_on
 
 NAMES = (

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .assignment import Assignment
     from .fit import Fit
     from .launchers.base import Handle
-    from .planning import Plan
+    from .planned import Plan
     from .timetable import Timetable
 
 

@@ -17,7 +17,7 @@ from ..strategies.adapt import Held, While
 from ..strategies.base import State, load_state, state_of
 from ..strategies.exchange.clip import Counted
 from ..strategies.placements import owned
-from ..strategies.precision import Float32, LossScale
+from ..strategies.precision import LossScale
 from ..tasks.running_statistics import batch_norms, renew
 from ..tracking.run_directory import RunDirectory
 from . import checkpoint, memory, phases, weights
@@ -177,8 +177,8 @@ def set_up_again(worker: Worker) -> Worker:
         worker.comm.broadcast(sent, parts.layout.chief).wait()
         tensor.copy_(sent)
     scale = None if worker.scale is None else worker.scale.state_dict()
-    told = (worker.assignment, worker.comm, worker.device, worker.manifest, worker.resident, worker.calling, scale)
-    return _laid_out(_Kept(*told), parts, worker.phase + 1, model, None)
+    kept = _Kept(worker.assignment, worker.comm, worker.device, worker.manifest, worker.resident, worker.calling, scale)
+    return _laid_out(kept, parts, worker.phase + 1, model, None)
 
 
 @dataclass(frozen=True)
@@ -213,19 +213,18 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
     with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
         judged = parts.make_model() if comm.rank == parts.layout.chief else None
     accumulation = Accumulation(parts.accumulation.micro_batches)
-    precision = Float32() if parts.strategy.rounds_weights else parts.strategy.precision
-    scale = precision.scale() if trains else None
+    scale = parts.precision.scale() if trains else None
     parts.sync.scaled = scale is not None
     if of_replica is not None:
         model = model if parts.strategy.moves_model else model.to(device)
         parts.strategy.prepare(
             model,
-            precision.loss(accumulation.weighing(calling.seeing(parts.task.function(parts.data.spec))), scale),
+            parts.precision.loss(accumulation.weighing(calling.seeing(parts.task.function(parts.data.spec))), scale),
             of_replica,
             accumulation.telling(_before_backward(compute, parts.sync)),
         )
         module = parts.strategy.module
-        precision.attach(module, device)
+        parts.precision.attach(module, device)
         compute.attach(module)
     else:
         module = parts.strategy.split(model)[role.part].to(device)
@@ -241,7 +240,7 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
         average = Averaging(parts.average, parts.sync, module, parts.sync.steps_per_epoch)
         if state is not None:
             average.load_state_dict(state["average"])
-    told = (
+    return Worker(
         kept.assignment,
         parts,
         comm,
@@ -260,7 +259,6 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
         meanwhile,
         phase,
     )
-    return Worker(*told)
 
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:

@@ -36,9 +36,7 @@ class Batch:
     targets: Samples  # [size, ...]; with their weights where they have some, for the loss to make of them what it must
     total: int  # samples of this step over all replicas
     step: int = 0  # of the run, from 0
-    of: int | None = (
-        None  # samples of the batch of which this is a micro-batch (accumulation.py); None: it is the batch
-    )
+    of: int | None = None  # samples of the batch that this is a micro-batch of (accumulation.py); None: it is whole
     last: bool = True  # no other micro-batch follows in this step
 
     @property
@@ -149,9 +147,7 @@ class Strategy(ABC):
     hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
     across_replicas: str = ""  # what of it talks to other replicas in every step, as it is typed; "" where nothing does
     passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
-    own_micro_batches: str = (
-        ""  # the knob with which it cuts a batch into micro-batches by itself; "" where it does not
-    )
+    own_micro_batches: str = ""  # the knob with which it cuts a batch into micro-batches; "" where it does not
     accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
     unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several

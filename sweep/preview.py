@@ -12,7 +12,7 @@ from pathlib import Path
 from ..compat.dynamo import without_dynamo
 from ..engine.experiment import Experiment, VirtualHardware
 from ..engine.failures import exit_code_of
-from ..engine.planning import Phase, Plan
+from ..engine.planned import Phase, Plan
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results

@@ -25,7 +25,7 @@ from ..engine.crew import WORKER_FAILED
 from ..engine.errors import ConfigError, InterruptedRunError, WorkerFailedError
 from ..engine.failures import exit_code_of, lack_of, named, words_of
 from ..engine.launchers.base import Handle
-from ..engine.planning import Plan
+from ..engine.planned import Plan
 from ..engine.session import Prepared, carry_out, prepare
 from ..engine.signals import STOP_SIGNALS
 from ..tracking.columns import known

@@ -1142,7 +1142,7 @@ MUTATIONS = [
         "tests/strategies/test_pufferfish.py -k first_and_the_last",
     ),
     Mutation(
-        "engine/planning.py",
+        "engine/planned.py",
         "max(self.until - max(self.first, done), 0)",
         "self.until - self.first",
         "tests/strategies/test_pufferfish.py -k both_phases",

@@ -14,7 +14,7 @@ from ..engine.launch import to_the_end
 from ..engine.launchers import launcher_of
 from ..engine.launchers.virtual import cluster_of
 from ..engine.launchers.virtual import run as run_virtual
-from ..engine.planning import Plan
+from ..engine.planned import Plan
 from ..engine.session import Prepared, make_ready
 from ..engine.weights import convert
 from ..engine.witness import Witnessed, folder_of, read

@@ -23,7 +23,7 @@ from ..engine.failures import exit_code_of, named
 from ..engine.fits import weighted
 from ..engine.launchers import was_started
 from ..engine.loop import of_mean_one, seed_for
-from ..engine.planning import Plan
+from ..engine.planned import Plan
 from ..engine.rates import rate_of
 from ..engine.session import Prepared, prepare
 from ..engine.targets import build

@@ -115,9 +115,10 @@ class Joining:
     def check_one_at_a_time(self) -> None:
         """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
         if not self.streaming:
+            by, usual = ("attack", "none") if self.aggregate.streaming else ("aggregate", "mean")
             raise LayoutError(
-                "aggregate: this server applies each push as it comes, and never has several gradients to choose from; "
-                "choose sync=parameter_server (or sync=ssp with sync.staleness=0), or aggregate=mean"
+                f"{by}: this server applies each push as it comes, and never has several gradients to look at; "
+                f"choose sync=parameter_server (or sync=ssp with sync.staleness=0), or {by}={usual}"
             )
 
     def check_pieces(self, servers: int) -> None:

@@ -17,7 +17,8 @@ from paceline.engine.compose import compose, instead
 from paceline.engine.errors import ConfigError, MachineError
 from paceline.engine.experiment import Experiment, Machine
 from paceline.engine.fit import Fit, boundary, capacity_of, family, need_of
-from paceline.engine.planning import Plan, make_plan
+from paceline.engine.planned import Plan
+from paceline.engine.planning import make_plan
 from paceline.engine.targets import values_of
 
 CONF = Path(next(iter(paceline.conf.__path__)))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
-from paceline.engine.planning import Plan, make_plan
+from paceline.engine.planned import Plan
+from paceline.engine.planning import make_plan
 from paceline.engine.timetable import make_timetable
 from paceline.strategies.balance import lightest
 

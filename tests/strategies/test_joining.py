@@ -425,6 +425,7 @@ def test_what_is_not_finite_ends_a_run_that_takes_the_mean(here):
             ("aggregate=median", "aggregate.before=mixing"),
             "before='mixing': must be 'none', 'nnm', 'bucketing' or 'arc'",
         ),
+        (("sync=asp", "attack=alie"), "attack=alie: this server applies each push .* or attack=none"),
         (("attack=alie", "attack.workers=2"), "attack.workers=2: all 2 replicas lie"),
         (("sync=parameter_server", "sync.servers=2", "aggregate=krum", "hardware.workers=6"), "sync.servers=2: this"),
     ],

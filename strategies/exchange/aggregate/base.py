@@ -94,6 +94,7 @@ class Robust(Aggregator):
     """A rule with a bound, and with what is done to rows before it. Each row counts once, whatever its samples."""
 
     robust = True
+    bound = "n > 2 f"
 
     def __init__(self, f: int | None = None, before: Named = "none", bucket: int = 2, seed: int = 0) -> None:
         """`f`: how many rows may lie; None for as many as the bound allows. `before`: see before/. `bucket`: rows of
@@ -103,3 +104,6 @@ class Robust(Aggregator):
             raise LayoutError(f"aggregate.f={f}: must be at least 0, or null for as many as the rule withstands")
         self.f, self.before, self.seed = f, before_named(before, bucket), seed
         self.coordinatewise = type(self).coordinatewise and isinstance(self.before, Unchanged)
+
+    def most(self, rows: int) -> int:
+        return (rows - 1) // 2

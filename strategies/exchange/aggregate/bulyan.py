@@ -1,4 +1,4 @@
-"""Bulyan over Krum (El Mhamdi, Guerraoui & Rouault 2018, "The Hidden Vulnerability of Distributed Learning in
+"""Bulyan over Krum (El Mhamdi, Guerraoui and Rouault 2018, "The Hidden Vulnerability of Distributed Learning in
 Byzantium", ICML, section 4; arXiv 1802.07927).
 
     1. theta = n - 2 f times: the row of the smallest Krum score among those that are left is selected and taken out
@@ -7,6 +7,10 @@ Byzantium", ICML, section 4; arXiv 1802.07927).
 A row that Krum lets pass because it hides in one column is cut there. n >= 4 f + 3.
 
 Deviation: where fewer than f + 3 rows are left in step 1, a score still counts one neighbour.
+
+Cost: every row must be there; distances of all pairs once, then each entry of n - 2 f rows in order.
+
+Use it where there are many workers and few liars, who may hide in single entries.
 """
 
 import torch

@@ -1,10 +1,14 @@
-"""Centered clipping (Karimireddy, He & Jaggi 2021, "Learning from History for Byzantine Robust Optimization", ICML,
+"""Centered clipping (Karimireddy, He and Jaggi 2021, "Learning from History for Byzantine Robust Optimization", ICML,
 equation CC; arXiv 2012.10333).
 
     v <- v + 1/n sum_i (x_i - v) min(1, tau / ||x_i - v||)        `steps` times, from the v of the time before
 
 A row pulls v by tau / n at most, however long it is. v is remembered from step to step, zero at first; it is saved with
 a checkpoint. tau is a length in the units of the rows: too short, and training crawls; too long, and it is the mean.
+
+Cost: every row must be there; `steps` passes over all of them, and memory for v.
+
+Use it with workers that have momentum, whose rows change slowly, against lies that are small and always to one side.
 """
 
 from typing import Annotated
@@ -19,7 +23,6 @@ from .base import Named, Robust
 
 class CenteredClipping(Robust):
     remembers = True
-    bound = "n > 2 f"
 
     def __init__(
         self,
@@ -34,9 +37,6 @@ class CenteredClipping(Robust):
         super().__init__(f, before, bucket, seed)
         self.tau, self.steps = tau, steps
         self._v: Tensor | None = None
-
-    def most(self, rows: int) -> int:
-        return (rows - 1) // 2
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         v = torch.zeros_like(rows[0]) if self._v is None else self._v.to(rows)

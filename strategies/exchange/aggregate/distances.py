@@ -21,7 +21,7 @@ def squared(rows: Tensor) -> Tensor:
         centred = centred - centred.mean(0)
         gram.addmm_(centred, centred.T)
     lengths = gram.diagonal()
-    found = lengths[:, None] + lengths[None, :] - 2 * gram
+    found = lengths[:, None] + lengths[None, :] - (gram + gram.T)  # alike both ways, to the bit
     return found.nan_to_num_(nan=torch.inf).clamp_(min=0.0).fill_diagonal_(0.0)
 
 

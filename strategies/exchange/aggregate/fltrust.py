@@ -9,6 +9,10 @@ Any number of the others may lie. Where all t_i are 0 the result is 0.
 
 Deviation: the paper's server has a small clean data set of its own; here one of the replicas, `trusted`, is taken at
 its word, and its row is g_0. It is not among the rows that are weighed.
+
+Cost: every row must be there; a few passes over all of them.
+
+Use it where one worker, or its data, is known to be honest: then most of the others may lie.
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""The geometric median by the smoothed Weiszfeld algorithm, RFA (Pillutla, Kakade & Harchaoui 2022, "Robust Aggregation
-for Federated Learning", IEEE TSP, Algorithm 2; arXiv 1912.13445).
+"""The geometric median by the smoothed Weiszfeld algorithm, RFA (Pillutla, Kakade and Harchaoui 2022, "Robust
+Aggregation for Federated Learning", IEEE TSP, Algorithm 2; arXiv 1912.13445).
 
     z <- sum_i beta_i x_i / sum_i beta_i,    beta_i = 1 / max(nu, ||z - x_i||)        from the mean, `steps` times
 
@@ -10,6 +10,10 @@ operations, however long the rows are.
 
 Deviation: each row counts once; the paper weighs it by its samples, which a liar would lie about. It ends early when no
 beta changes by more than 1e-12 of their sum.
+
+Cost: every row must be there; distances of all pairs, n^2 d operations, and n^2 for each iteration.
+
+Use it where data differ by worker and a whole row is right or wrong, as in federated learning.
 """
 
 from typing import Annotated
@@ -23,8 +27,6 @@ from .distances import squared, to_combination
 
 
 class GeometricMedian(Robust):
-    bound = "n > 2 f"
-
     def __init__(
         self,
         f: int | None = None,
@@ -37,9 +39,6 @@ class GeometricMedian(Robust):
         """`nu`: distances below it count as it. `steps`: at most. Raises `LayoutError`."""
         super().__init__(f, before, bucket, seed)
         self.nu, self.steps = nu, steps
-
-    def most(self, rows: int) -> int:
-        return (rows - 1) // 2
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         distances = squared(rows)

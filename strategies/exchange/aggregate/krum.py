@@ -8,6 +8,11 @@ The distances are squared, and what Krum returns is one of its rows. Of rows of 
 each other's nearest, where one neighbour counts) that wins which is nearer to all. n > 2 f + 2.
 
 Deviation: the paper leaves m open; m = n - f is taken here unless it is given, as in most comparisons since.
+
+Cost: every row must be there; distances of all pairs, n^2 d operations in one product of matrices.
+
+Use it where lies lie far from honest rows, as a whole. One row in place of a mean has the noise of one worker's batch:
+`multi_krum` has less of it, and `before=nnm` too.
 """
 
 from torch import Tensor
@@ -15,8 +20,6 @@ from torch import Tensor
 from ...errors import LayoutError
 from .base import Named, Robust
 from .distances import squared
-
-ROUNDING = 1e-9  # relative
 
 
 def scores(distances: Tensor, f: int) -> Tensor:
@@ -27,18 +30,9 @@ def scores(distances: Tensor, f: int) -> Tensor:
 
 
 def ranking(distances: Tensor, f: int) -> list[int]:
-    """The rows from the smallest score on; of scores that rounding alone tells apart that with less to all rows."""
-    found, totals = scores(distances, f), distances.sum(1)
-    places = sorted(range(len(found)), key=lambda i: (float(found[i]), float(totals[i])))
-    for at in range(1, len(places)):  # two rows that are each other's nearest have one score
-        while at > 0 and _tied(found, places[at - 1], places[at]) and totals[places[at]] < totals[places[at - 1]]:
-            places[at - 1], places[at] = places[at], places[at - 1]
-            at -= 1
-    return places
-
-
-def _tied(found: Tensor, i: int, j: int) -> bool:
-    return abs(float(found[i] - found[j])) <= ROUNDING * float(found[j])
+    """The rows from the smallest score on; of equal scores that with less to all rows."""
+    found, totals = scores(distances, f).tolist(), distances.sum(1).tolist()
+    return sorted(range(len(found)), key=lambda i: (found[i], totals[i]))
 
 
 class Krum(Robust):

@@ -5,6 +5,10 @@ Tolerant", ICLR, Algorithm 1; arXiv 1810.05291).
 
 Each entry is -1, 0 or 1, whatever the lengths of the rows: the optimizer's rate says how far a step goes, and has to be
 a good deal smaller than with other rules. Rows travel whole here; `compress=signsgd` votes on one bit an entry.
+
+Cost: every row must be there; one pass over all of them.
+
+Use it where lengths of gradients cannot be trusted at all.
 """
 
 from torch import Tensor
@@ -14,10 +18,6 @@ from .base import Robust
 
 class MajorityVote(Robust):
     coordinatewise = True
-    bound = "n > 2 f"
-
-    def most(self, rows: int) -> int:
-        return (rows - 1) // 2
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return rows.sign().sum(0).sign()

@@ -10,6 +10,8 @@ Without anybody who lies it is not the mean: where gradients are skewed, it lean
 elsewhere.
 
 Cost: every row must be there: under bsp each worker gets the rows of all others; a server keeps n rows.
+
+Use it where up to half of the workers may lie, and little else is known.
 """
 
 from torch import Tensor
@@ -20,10 +22,6 @@ from .ranked import ranked
 
 class Median(Robust):
     coordinatewise = True
-    bound = "n > 2 f"
-
-    def most(self, rows: int) -> int:
-        return (rows - 1) // 2
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         n = len(rows)

@@ -1,4 +1,4 @@
-"""A little is enough (Baruch, Baruch & Goldberg 2019, "A Little Is Enough: Circumventing Defenses For Distributed
+"""A little is enough (Baruch, Baruch and Goldberg 2019, "A Little Is Enough: Circumventing Defenses For Distributed
 Learning", NeurIPS, Algorithm 3; arXiv 1902.06156). Those who lie all send
 
     x~ = mu - z sigma                           mu, sigma: mean and standard deviation of each entry of honest rows
@@ -8,6 +8,8 @@ z is the largest for which s honest workers are expected to lie further out than
 them: so the lie stays within the spread of the honest rows, in each entry, and always to the same side.
 
 sigma divides by the number of honest rows, as the authors' code does.
+
+Use it to see whether a rule holds where no single row looks wrong; with few liars z is small, and so is the harm.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""A worker sends one number as each entry: zero, so that it seems to have nothing to say; or what is not finite."""
+"""A worker sends one number as each entry: zero, so that it seems to have nothing to say; or what is not finite.
+
+Use it for a worker that has failed: what is not finite ends training with the mean, and nothing else does so at once.
+"""
 
 from collections.abc import Sequence
 from typing import Literal

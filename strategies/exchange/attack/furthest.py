@@ -1,4 +1,4 @@
-"""Min-max and min-sum (Shejwalkar & Houmansadr 2021, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
+"""Min-max and min-sum (Shejwalkar and Houmansadr 2021, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks
 and Defenses for Federated Learning", NDSS, section IV). Those who lie all send
 
     x~ = mu + gamma p       mu: the mean of honest rows; p: a direction away from it
@@ -12,6 +12,8 @@ p is minus the standard deviation of each entry ("std", the paper's best), minus
 signs ("sign").
 
 Deviation: the paper searches gamma by halving steps; both conditions are quadratic in gamma, and are solved here.
+
+Use it against a rule whose bound you want to see: it goes as far as that rule's own measure allows.
 """
 
 from abc import abstractmethod

@@ -1,10 +1,12 @@
-"""Inner-product manipulation (Xie, Koyejo & Gupta 2020, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner
+"""Inner-product manipulation (Xie, Koyejo and Gupta 2020, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner
 Product Manipulation", UAI, section 3; arXiv 1903.03936). Those who lie all send
 
     x~ = -eps mean(honest rows)
 
 A small eps stays among the honest rows, so that rules which look at distances pass it, and yet turns the sum; a large
 one (the scaled negative mean) overpowers the mean at once.
+
+Use it to see what rules that look at distances let pass.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Mimic (Karimireddy, He & Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", ICLR,
+"""Mimic (Karimireddy, He and Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", ICLR,
 section 3.2; arXiv 2006.09365). Those who lie all send what one honest worker sends:
 
     x~ = x_i*
@@ -8,6 +8,8 @@ of i* count too much, and those that rules take for outliers are lost.
 
 Deviation: i* is fixed, `copies`; the paper's attackers first learn which worker's rows lie furthest along the direction
 in which honest rows differ most.
+
+Use it where data differ by worker (`partition=dirichlet`); where they are alike it does no harm.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """A worker sends noise: in place of its row, or on top of it (Blanchard et al. 2017, section 6; Li et al. 2019).
 
 x~ = std z        or, where it is added, x~ = x + std z        z ~ N(0, I)
+
+Use it for a worker that is broken rather than hostile.
 """
 
 from collections.abc import Sequence

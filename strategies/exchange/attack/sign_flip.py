@@ -2,6 +2,8 @@
 Stochastic Aggregation Methods for Distributed Learning from Heterogeneous Datasets", AAAI; arXiv 1811.03761):
 
     x~ = -scale x
+
+Use it first: it is what a fault in a sign does.
 """
 
 from collections.abc import Sequence

@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ...errors import LayoutError, NotFiniteError
+from ..seeded import generator
 from .feedback import Feedback
 
 
@@ -68,8 +68,7 @@ class Slot:
 
     def draws(self, seed: int, common: bool = False) -> torch.Generator:
         """The randomness of this message, on the CPU; `common`: the same on all workers of the group."""
-        told = f"{seed}/{self.key}/{self.count}/{'all' if common else self.rank}"
-        return torch.Generator().manual_seed(int.from_bytes(blake2b(told.encode(), digest_size=8).digest()) >> 1)
+        return generator(seed, self.key, self.count, "all" if common else self.rank)
 
 
 class Compressor(ABC):

@@ -9,6 +9,10 @@ Optimization", ICLR, Algorithm 2; arXiv 2003.00295).
 
 m begins at 0 and v at tau^2, and nothing is corrected for that: the paper's rule, to which some libraries add Adam's
 bias correction.
+
+Cost: nothing is sent; the server holds m and v, twice the weights.
+
+Use it where some weights move in few clients alone, as those of rare words do; lr and tau have to be searched for.
 """
 
 from abc import abstractmethod

@@ -5,6 +5,8 @@ Algorithm 2; arXiv 2405.14432).
     the k rows of the largest norms are scaled down to the norm that comes next
 
 A liar gains nothing by length; with f = 0 nothing is clipped.
+
+Use it with a rule that lengths can mislead, such as `krum` or `geometric_median`.
 """
 
 import torch

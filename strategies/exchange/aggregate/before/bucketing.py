@@ -1,4 +1,4 @@
-"""Bucketing (Karimireddy, He & Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", ICLR,
+"""Bucketing (Karimireddy, He and Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", ICLR,
 Algorithm 1; arXiv 2006.09365).
 
     pi = a random permutation of the n rows
@@ -6,6 +6,8 @@ Algorithm 1; arXiv 2006.09365).
 
 The rule gets n / s rows, of which still f may lie: each liar spoils one bucket at most. The last bucket may have fewer
 rows. The permutation is drawn from the seed and the step, alike on all workers.
+
+Use it where data differ by worker and liars are few: the bound falls by s.
 """
 
 import math

@@ -6,6 +6,8 @@ Heterogeneity", AISTATS, Algorithm 2; arXiv 2302.01772).
 Honest workers whose data differ have rows that lie far apart, which a rule mistakes for lies; mixed, they lie nearer.
 
 Cost: distances of all pairs, and one product [n, n] by [n, d].
+
+Use it where data differ by worker.
 """
 
 import torch
