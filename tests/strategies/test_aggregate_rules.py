@@ -154,6 +154,13 @@ def test_fltrust_weighs_by_cosine_at_the_trusted_length() -> None:
     assert torch.allclose(joined, given(FLTrust(), rows[[2, 0, 1, 3, 4]]))
 
 
+def test_the_smallest_diameter_counts_and_not_the_smallest_sum_of_distances() -> None:
+    side = 9 * 3**0.5 / 2
+    rows = torch.tensor([[0, 0], [0, 0], [10, 0], [10 + side, 4.5], [10 + side, -4.5]], dtype=torch.float64)
+    # 0, 0 and 10 have a smaller sum of squares (200) than the triangle of sides 9 (243), and a larger diameter
+    assert torch.allclose(given(MinimumDiameter(), rows, 2), rows[2:].mean(0))
+
+
 def test_multi_krum_takes_the_mean_of_as_many_as_are_selected() -> None:
     rows = rows_of()
     assert torch.equal(given(MultiKrum(selected=1), rows), given(Krum(), rows))
