@@ -1,10 +1,13 @@
 """What the weights are worth: during training and at its end, on the chief, with the help of all."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from ..comm import PeerLostError
 from ..strategies.base import load_state
 from ..tasks.base import Readable
 from ..tasks.evaluation import evaluate
@@ -64,12 +67,35 @@ class Evaluations:
             self._judge(snapshot, job, None)
         self._snapshots.clear()
 
-    def spread(self) -> float | None:
-        """How far replicas are from their mean, on the chief; None elsewhere, and where they are alike."""
+    def spread(self, completed: bool = True) -> float | None:
+        """How far replicas are from their mean, on the chief; None elsewhere, and where they are alike.
+
+        `completed`: whether this worker made all its steps. Those that step apart may differ in this, where the run is
+        told to stop while some have made them all. The distance is of those that have, if the chief is among them.
+        """
         worker, layout = self._worker, self._worker.layout
         if worker.sync.weights_agree or layout.replicas == 1 or worker.role.part != layout.loss_part:
             return None
-        return consensus_distance(list(worker.sync.parameters.values()), worker.role.replica, layout, worker.comm)
+        own = worker.role.replica
+        others: Sequence[int] = range(1, layout.replicas)
+        if not worker.sync.synchronous:
+            worker.comm.board.post(f"completed/{own}", json.dumps(completed))
+            if completed:
+                asked = others if own == 0 else [0]
+                others = [replica for replica in asked if replica == own or self._has_completed(replica)]
+        if not completed or not others:
+            return None
+        return consensus_distance(list(worker.sync.parameters.values()), own, others, layout, worker.comm)
+
+    def _has_completed(self, replica: int) -> bool:
+        """Once its training has ended; False of the dead."""
+        layout = self._worker.layout
+        try:
+            return json.loads(
+                self._worker.comm.board.read(f"completed/{replica}", replica * layout.parts + layout.loss_part)
+            )
+        except PeerLostError:
+            return False
 
     def _evaluate(self, done: int, job: Job, spread: float | None) -> None:
         state, seconds = self._worker.consensus(), self._dates.of_step(done, job.meter)

@@ -84,7 +84,7 @@ def work(
         if status == "completed":
             worker.sync.drain()
         # others may still be in a round that this one left early
-        spread = evaluations.spread() if status == "completed" else None
+        spread = evaluations.spread(status == "completed")
         worker.sync.finish()
         if worker.average is not None:
             worker.average.finish(done)
