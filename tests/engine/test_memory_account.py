@@ -86,6 +86,8 @@ EXACT = {  # where it is what training leaves out, or counts of steps, that a pl
     "zero, whole, bf16": ["strategy.stage=0", "hardware.workers=2", "adapt=quantized", "precision=bf16"],
     "torch_fsdp": ["hardware.workers=2", *SMALL],
     "offload": ["hardware.workers=2", *SMALL],
+    "torch_zero_optimizer": ["hardware.workers=3", "optimizer=lamb"],
+    "torch_zero_optimizer, Muon": ["hardware.workers=3", "optimizer=muon"],
 }
 
 
@@ -94,6 +96,25 @@ EXACT = {  # where it is what training leaves out, or counts of steps, that a pl
 @pytest.mark.parametrize("how", EXACT)
 def test_memory_is_planned_to_the_byte(how: str, tmp_path: Path, fork_server: None) -> None:
     found, stated = measured(tmp_path, f"strategy={how.partition(',')[0].partition(' ')[0]}", *EXACT[how])
+    assert {kind: found[kind] for kind in stated} == stated
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        ["sync=dion"],
+        ["sync=dion", "optimizer=muon"],
+        ["sync=onebit_adam", "sync.warmup=2"],
+        ["sync=onebit_adam", "sync.warmup=1"],
+    ],
+    ids=" ".join,
+)
+def test_on_a_virtual_cluster_memory_is_planned_to_the_byte(sync: list[str], tmp_path: Path) -> None:
+    """Dion's matrices have no state of the optimizer's, and the warm-up leaves nothing out."""
+    few = [text for text in SETTINGS if not text.startswith("hardware")]
+    result = engine.run([*few, "hardware=virtual", "hardware.workers=2", *sync], root=tmp_path, quiet=True)
+    assert result is not None
+    found, stated = result.summary["memory"], result.summary["predicted"]["memory"]
     assert {kind: found[kind] for kind in stated} == stated
 
 
