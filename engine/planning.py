@@ -1,7 +1,7 @@
 """What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -191,8 +191,13 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         cost = parts.sync.cost(trained, worlds[i])
         if (while_pruned := kept.by_training(parts, module, worlds[i])) is not None:
             cost = replace(cost, worker=kept.mean(while_pruned), varies="")
-        state = _optimizer_state(parameters, parts.make_optimizer)
-        server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
+        whole = _optimizer_state(parameters, trained, parts.make_optimizer)
+        server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": whole}
+        shares = parts.sync.stepped(trained, parts.layout.replicas)
+        if shares[0] is trained:  # as most modes have it
+            state = whole
+        else:
+            state = max(_optimizer_state(parameters, share, parts.make_optimizer) for share in shares)
         held = {
             "parameters": payload(parameters),
             "gradients": payload(trained),
@@ -279,11 +284,11 @@ def _activations(
     return peaks
 
 
-def _optimizer_state(parameters: list[nn.Parameter], make_optimizer: MakeOptimizer) -> int:
-    optimizer = make_optimizer(parameters)
+def _optimizer_state(parameters: list[nn.Parameter], stepped: Sequence[Tensor], make_optimizer: MakeOptimizer) -> int:
+    """Bytes, once these of the parameters have been stepped."""
+    optimizer, own = make_optimizer(parameters), {id(each) for each in stepped}
     for parameter in parameters:
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
+        parameter.grad = torch.empty_like(parameter) if id(parameter) in own else None
     try:
         optimizer.step()
     except (TypeError, RuntimeError, OverflowError) as error:  # wants a closure, sparse gradients, smaller numbers

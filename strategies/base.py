@@ -470,8 +470,14 @@ class Sync(ABC):
         """Communication buffers, for the memory account."""
         return []
 
+    def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
+        """Of these parameters, those for which an optimizer keeps state: for each worker, where they differ."""
+        return [parameters]
+
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
-        """Stated peak bytes of a worker by kind, where `held` is what a whole part with these parameters takes."""
+        """Stated peak bytes of a worker by kind, where `held` is what a whole part with these parameters takes, with
+        an optimizer's state for those of `stepped`.
+        """
         return held
 
     def measured(self, held: Memory) -> Memory:
@@ -531,3 +537,13 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 def payload(tensors: Sequence[Tensor]) -> int:
     """S: the bytes of these tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def kept_of(state: int, parameters: Sequence[Tensor]) -> tuple[int, int]:
+    """(bytes for each entry, bytes for each tensor) of an optimizer's `state`, where it keeps the same for all: what is
+    of a parameter's shape and dtype, as momentum is, and what is less than that, as a count of steps is.
+    """
+    width = parameters[0].element_size()
+    entries = max(sum(each.numel() for each in parameters), 1)
+    each = width * (state // (width * entries))
+    return each, (state - each * entries) // len(parameters)

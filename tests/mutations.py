@@ -896,6 +896,18 @@ MUTATIONS = [
         "tests/strategies/test_dion.py -k 'that_has_all_samples and virtual'",
     ),
     Mutation(
+        "strategies/sync/dion.py",
+        "return [[x for x in parameters if x.dim() != 2]]",
+        "return [parameters]",
+        "tests/engine/test_memory_account.py -k 'virtual_cluster_memory and dion'",
+    ),
+    Mutation(
+        "strategies/external/deepspeed_memory.py",
+        "-(-entries // replicas) if stage == 3 else entries for entries in frozen",
+        "0 for entries in frozen",
+        "tests/engine/test_memory_account.py -k frozen_weights",
+    ),
+    Mutation(
         "strategies/sync/onebit_adam.py",
         "return self._t < self.warmup or self.comm.size == 1",
         "return self._t < self.warmup - 1 or self.comm.size == 1",
