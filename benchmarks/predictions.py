@@ -180,7 +180,8 @@ def calibrated(folder: Path) -> str:
     write(calibration, found, folder / "hardware" / "here.yaml")
     return (
         f"On {calibration.cores} cores, {calibration.cpu}, torch {calibration.versions['torch']}, measured on "
-        f"{calibration.date}; times of one product spread by {calibration.spread:.1%} meanwhile."
+        f"{calibration.date}; times of one product spread by {calibration.spread:.1%} meanwhile, and "
+        f"{calibration.differing:.1%} of what was measured twice differed."
     )
 
 

@@ -26,7 +26,7 @@ def calibrate(
 ) -> None:
     """Measure this machine: kernels, what training takes beside, links between workers, and the disk.
 
-    Leave the machine alone meanwhile: it takes about a minute. What is written is a choice of hardware, with which
+    Leave the machine alone meanwhile: it takes a minute or two. What is written is a choice of hardware, with which
     plan predicts the step of any configuration, and runs tell predicted beside measured.
 
     \b
@@ -34,7 +34,7 @@ def calibrate(
     paceline calibrate --out conf-of-mine/hardware/lab.yaml
     paceline plan --config-dir conf-of-mine hardware=lab model=cnn data=fashion_mnist
     """
-    from ..engine.calibration.session import LOADED, calibrate, cores_in_use
+    from ..engine.calibration.session import calibrate, cores_in_use, disturbance
     from ..engine.calibration.write import FOLDER, default_name, write
     from ..engine.errors import ConfigError, MachineError
 
@@ -45,16 +45,15 @@ def calibrate(
     busy = cores_in_use()
     calibration, found = calibrate(quick, _progress)
     file = out or FOLDER / "hardware" / f"{default_name(calibration.host)}.yaml"
-    disturbed = calibration.spread > LOADED
+    disturbed = disturbance(calibration)
     if disturbed and not force:
         raise MachineError(
-            f"the machine was not left alone: times of one product spread by {calibration.spread:.0%}, where up to "
-            f"{LOADED:.0%} is usual ({busy:.1f} cores were busy); nothing was written; try again when it is "
-            "idle, or use --force"
+            f"the machine was not left alone: {disturbed} ({busy:.1f} cores were busy); nothing was written; try again "
+            "when it is idle, or use --force"
         )
     picture = write(calibration, found, file)
     if disturbed:
-        note(f"the machine was not left alone: times of the same product spread by {calibration.spread:.0%}")
+        note(f"the machine was not left alone: {disturbed}")
     note(f"written: {shortest(file)}; picture: {shortest(picture)}")
     if format == "json":
         from ..cost.calibration import plain
@@ -98,6 +97,7 @@ def _for_people(calibration: "Calibration", file: Path) -> list[str]:
         "",
         f"disk: {1e-9 * disk.bandwidth:,.2f} GB/s, {1e3 * disk.latency:,.2f} ms to force a small file",
         f"spread of the same measure: {calibration.spread:.1%}",
+        f"cases that took another time in the second pass: {calibration.differing or 0.0:.1%}",
         "",
         f"use it: paceline plan --config-dir {file.parent.parent} hardware={file.stem}",
     ]

@@ -40,6 +40,7 @@ class Calibration:
     links: Sequence[Link]
     disk: Disk
     host_link: float | None  # bytes a second between a device and its host; None: there is no device
+    differing: float | None = None  # share of the cases whose times differed from pass to pass; None: of one pass
 
     def of(self, threads: int, processes: int) -> Rates:
         """Of those that were measured, the nearest to so many processes that compute at once, with threads each."""
@@ -72,6 +73,7 @@ def plain(calibration: Calibration) -> dict[str, Any]:
         "cores": calibration.cores,
         "versions": dict(calibration.versions),
         "spread": _short(calibration.spread),
+        "differing": None if calibration.differing is None else _short(calibration.differing),
         "disk": {"bandwidth": _short(calibration.disk.bandwidth), "latency": _short(calibration.disk.latency)},
         "host_link": None if calibration.host_link is None else _short(calibration.host_link),
         "links": [
@@ -119,6 +121,7 @@ def read(told: Mapping[str, Any]) -> Calibration:
             ],
             disk=Disk(float(told["disk"]["bandwidth"]), float(told["disk"]["latency"])),
             host_link=None if told["host_link"] is None else float(told["host_link"]),
+            differing=None if told.get("differing") is None else float(told["differing"]),
         )
     except CostError:
         raise

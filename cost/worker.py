@@ -73,6 +73,20 @@ class Placed:
         return calibration.of(self.threads, self.workers)
 
 
+def taking_turns(intervals: Sequence[tuple[float, float]], end: float, alike: float, cores: float) -> float:
+    """Seconds that a schedule of `end` seconds takes where its workers share cores. `intervals`: when one of them
+    computes, with a core of its own; `alike`: so many do the same at the same time.
+
+    While more compute than there are cores, each gets its share of them, and the schedule goes on more slowly.
+    """
+    edges = sorted([*((start, 1) for start, _ in intervals), *((stop, -1) for _, stop in intervals), (end, 0)])
+    before, busy, taken = 0.0, 0, 0.0
+    for at, change in edges:
+        taken += (at - before) * max(1.0, busy * alike / cores)
+        before, busy = at, busy + change
+    return taken
+
+
 def passes(work: Work, rates: Rates) -> float:
     """Seconds of forward and backward, of one of several workers that do not have to take turns."""
     return work.passes * (rates.forward(work.forward, work.modules) + rates.backward(work.backward))

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..compat.dynamo import without_dynamo
 from ..cost.calibration import Calibration
 from ..cost.predicted import NotPredicted
-from ..cost.worker import Placed
+from ..cost.worker import Placed, taking_turns
 from ..strategies.base import PassTime
 from .build import Parts
 from .compute import without_data
@@ -19,8 +19,8 @@ from .operators import Traced, trace
 def pipelined(
     parts: Parts, batch_size: int, found: dict[str, float], placed: Placed, calibration: Calibration
 ) -> dict[str, float]:
-    """`found`: of the busiest stage, by part, with all its micro-batches -> with the schedule's bubble. The stages of
-    all replicas share the cores: a step takes at least all that they compute over the cores there are.
+    """`found`: of the busiest stage, by part, with all its micro-batches -> with the schedule's bubble. The workers of
+    all stages and replicas share the cores, a stage's tensor workers among them.
     """
     rates, link = placed.rates(calibration), calibration.link("send", 2)
     traced: dict[tuple[object, ...], Traced] = {}
@@ -43,9 +43,11 @@ def pipelined(
         simulation = parts.strategy.simulate(parts.modules, inputs, time, message)
     if simulation is None:
         raise NotPredicted("the strategy has no schedule")
-    step, most = simulation.seconds / simulation.steps, max(simulation.busy) / simulation.steps
-    shared = sum(simulation.busy) / simulation.steps * parts.layout.replicas * placed.threads / calibration.cores
-    return found | {"compute": most, "bubble": max(step, shared) - most}
+    intervals = [(event.start, event.end) for row in simulation.events for event in row]
+    alike = parts.layout.workers / len(simulation.events) * placed.threads
+    step = taking_turns(intervals, simulation.seconds, alike, calibration.cores) / simulation.steps
+    most = max(simulation.busy) / simulation.steps
+    return found | {"compute": most, "bubble": step - most}
 
 
 def _passes(part: nn.Module, inputs: Tensor, chunk: int) -> Traced:

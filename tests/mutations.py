@@ -1711,6 +1711,30 @@ MUTATIONS = [
         "tests/cli/test_cli_advise.py -m slow -k lack_memory",
     ),
     Mutation(
+        "engine/schedule_time.py",
+        "parts.layout.workers / len(simulation.events) * placed.threads",
+        "placed.threads",
+        "tests/engine/test_calibrated.py -k tensor_workers_of_a_stage",
+    ),
+    Mutation(
+        "cost/worker.py",
+        "max(1.0, busy * alike / cores)",
+        "1.0",
+        "tests/cost/test_cost_worker.py -k goes_on_more_slowly",
+    ),
+    Mutation(
+        "engine/calibration/timing.py",
+        "return min(self.times[case])",
+        "return self.times[case][0]",
+        "tests/engine/test_calibration_passes.py -k spoils_no_time",
+    ),
+    Mutation(
+        "engine/calibration/session.py",
+        " and calibration.differing > MOST_DIFFERING:",
+        " and calibration.differing < 0:",
+        "tests/engine/test_calibration_passes.py -k either_sign",
+    ),
+    Mutation(
         "engine/exchanges_of_sync.py",
         "> LARGEST_ROWS:",
         "< 0:",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import Comm
-from ...cost.kernels import Kernel, Rates, Table
+from ...cost.kernels import Kernel, Rates
 from ...strategies.exchange.buckets import allocate
 from ...strategies.exchange.reducer import Reducer
 from ...strategies.single import Single
@@ -33,28 +33,41 @@ CHAIN, SIDE, SAMPLES = 50, 8, 4096
 BUDGET = 0.1  # seconds each
 
 
-def costs(comm: Comm, rates: Rates, steps: int, key: str) -> dict[str, float]:
-    """`rates`: with tables alone. `key`: of this measure, among those of the same run."""
+def times(comm: Comm, steps: int, key: str) -> dict[str, float]:
+    """What is measured, from which `costs` follow. `key`: of this measure, among those of the same run."""
     found: dict[str, float] = {}
-    tables = rates.tables
     x = torch.ones(256)
     grown = torch.ones(256, requires_grad=True)
     with torch.no_grad():
-        bare = seconds_of(lambda i: _chain(x, torch.neg), BUDGET) / CHAIN
+        found["bare"] = seconds_of(lambda i: _chain(x, torch.neg), BUDGET) / CHAIN
         found["view"] = seconds_of(lambda i: _chain(x, lambda y: y.view(256)), BUDGET) / CHAIN
-    graphed, back = _both_ways(lambda: _chain(grown, torch.neg))
-    found["graph"] = graphed / CHAIN - bare
-    found["node"] = back / CHAIN - bare
+    found["graphed"], found["graphed_back"] = _both_ways(lambda: _chain(grown, torch.neg))
     layers = nn.Sequential(*(nn.Linear(SIDE, SIDE) for _ in range(CHAIN)))
-    ahead, back = _both_ways(lambda: layers(torch.ones(SIDE, SIDE, requires_grad=True)), layers.zero_grad)
+    found["layers"], found["layers_back"] = _both_ways(
+        lambda: layers(torch.ones(SIDE, SIDE, requires_grad=True)), layers.zero_grad
+    )
+    found["unhooked"], found["hooked"] = _of_reducer()
+    found["stepped"] = _of_optimizer()
+    found["loop"] = _of_loop(comm, steps, key)
+    return found
+
+
+def costs(took: Mapping[str, float], rates: Rates) -> dict[str, float]:
+    """`took`: as `times` gives them. `rates`: with tables alone."""
+    tables, found = rates.tables, {"view": took["view"]}
+    found["graph"] = took["graphed"] / CHAIN - took["bare"]
+    found["node"] = took["graphed_back"] / CHAIN - took["bare"]
     product = tables["product"].seconds((1.0, SIDE, SIDE, SIDE))
-    found["module"] = max(ahead / CHAIN - product - found["graph"] - found["view"], 0.0)  # a product, and a view
+    found["module"] = max(took["layers"] / CHAIN - product - found["graph"] - found["view"], 0.0)  # a product, a view
     kernels = 2 * product + tables["sum"].seconds((float(SIDE * SIDE),))
     # AddmmBackward makes two products and a sum; beside these there are 4 t, 3 detach and a view
-    found["view_back"] = max(back / CHAIN - kernels - 3 * found["node"], 0.0) / 8
-    found["parameter"] = _of_reducer()
-    found["stepped"] = _of_optimizer(tables)
-    found["step"] = _of_loop(comm, steps, key) - _of_one(replace(rates, costs=found))
+    found["view_back"] = max(took["layers_back"] / CHAIN - kernels - 3 * found["node"], 0.0) / 8
+    # of a parameter's hook, and its way into its bucket beside the bytes
+    found["parameter"] = max(took["hooked"] - took["unhooked"], 0.0) / CHAIN
+    # of a parameter that SGD with momentum steps, beside its three operators
+    operators = tables["mul_"].seconds((16.0,)) + 2 * tables["add_"].seconds((16.0,))
+    found["stepped"] = max(took["stepped"] / CHAIN - operators, 0.0)
+    found["step"] = took["loop"] - _of_one(replace(rates, costs=found))
     return found
 
 
@@ -80,8 +93,8 @@ def _both_ways(forward: Callable[[], Tensor], clear: Callable[[], object] = lamb
     return median(ahead), median(back)
 
 
-def _of_reducer() -> float:
-    """Of a parameter's hook, and its way into its bucket beside the bytes."""
+def _of_reducer() -> tuple[float, float]:
+    """Of a backward pass whose gradients stay where they are, and of one that hands them on to their bucket."""
     parameters = {str(i): nn.Parameter(torch.ones(16)) for i in range(CHAIN)}
     some: list[Tensor] = [*parameters.values()]
 
@@ -107,17 +120,16 @@ def _of_reducer() -> float:
         reducer.finish()
         return time.perf_counter() - start
 
-    return max(median(reduced() for _ in range(40)) - bare, 0.0) / CHAIN
+    return bare, median(reduced() for _ in range(40))
 
 
-def _of_optimizer(tables: Mapping[str, Table]) -> float:
-    """Of a parameter that SGD with momentum steps, beside its three operators."""
+def _of_optimizer() -> float:
+    """Of a step of SGD with momentum on small parameters."""
     parameters = [nn.Parameter(torch.ones(16)) for _ in range(CHAIN)]
     for parameter in parameters:
         parameter.grad = torch.ones(16)
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9)
-    took = seconds_of(lambda i: optimizer.step(), BUDGET) / CHAIN
-    return max(took - tables["mul_"].seconds((16.0,)) - 2 * tables["add_"].seconds((16.0,)), 0.0)
+    return seconds_of(lambda i: optimizer.step(), BUDGET)
 
 
 def _of_one(rates: Rates) -> float:

@@ -12,7 +12,6 @@ from ...comm.process import ProcessComm
 
 SIZES = (2**10, 2**14, 2**17, 2**20, 2**23)  # bytes of a worker's tensor
 QUICK = (2**10, 2**17)
-Points = list[tuple[float, float]]
 
 
 def operations(comm: ProcessComm) -> dict[str, Callable[[torch.Tensor], object]]:
@@ -52,19 +51,20 @@ def traffic(operation: str, nbytes: float, workers: int) -> float:
             return nbytes
 
 
-def measured(comm: ProcessComm, quick: bool) -> Iterator[tuple[str, Points]]:
+def cases(comm: ProcessComm, quick: bool) -> Iterator[tuple[str, int, Callable[[bool], float]]]:
+    """Of each operation and size: its name, the bytes of a worker's tensor, and what measures it, the same on all."""
     for name, call in operations(comm).items():
-        yield (
-            name,
-            [
-                (traffic(name, nbytes, comm.size), _seconds(comm, partial(call, torch.zeros(nbytes // 4)), quick))
-                for nbytes in (QUICK if quick else SIZES)
-            ],
-        )
+        for nbytes in QUICK if quick else SIZES:
+            yield name, nbytes, partial(_seconds, comm, call, nbytes)
 
 
-def _seconds(comm: Comm, call: Callable[[], object], quick: bool) -> float:
-    """The median of calls, each worker's own; how many is the same on all."""
+def _seconds(comm: Comm, operation: Callable[[torch.Tensor], object], nbytes: int, quick: bool) -> float:
+    """The mean over workers of the median of calls; how many is the same on all."""
+    tensor = torch.zeros(nbytes // 4)
+
+    def call() -> object:
+        return operation(tensor)
+
     for _ in range(3):
         call()
     comm.barrier()
@@ -72,7 +72,7 @@ def _seconds(comm: Comm, call: Callable[[], object], quick: bool) -> float:
     call()
     mine = torch.tensor([time.perf_counter() - start])
     comm.all_reduce(mine, "max").wait()
-    times = int(min(100, max(3 if quick else 7, (0.02 if quick else 0.12) / float(mine))))
+    times = int(min(100, max(3 if quick else 7, (0.02 if quick else 0.06) / float(mine))))
     took: list[float] = []
     for _ in range(times):
         start = time.perf_counter()

@@ -7,6 +7,7 @@ finds them: not from the cache that the call before has left.
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product as all_of
 from typing import Any
 
@@ -72,14 +73,14 @@ ATTENTION = tuple(
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel and a call of it."""
+    """A kernel, and how to make a call of it: its tensors take memory only while that is wanted."""
 
     kernel: Kernel
-    call: Callable[[int], object]
+    make: Callable[[], Callable[[int], object]]
 
 
 def cases(quick: bool = False) -> Iterator[Case]:
-    """Each is made when it is its turn, and can be let go of after it."""
+    """The same in each pass."""
     for sizes in PRODUCTS[::24] if quick else PRODUCTS:
         yield _product(*sizes, torch.float32)
     for sizes in PRODUCTS[13:14] if quick else PRODUCTS[:64:5]:
@@ -90,7 +91,7 @@ def cases(quick: bool = False) -> Iterator[Case]:
         yield from _attention(*sizes)
     for name, make in STREAMING.items():
         for entries in QUICK if quick else STREAMED:
-            yield Case(Kernel(name, (float(entries),)), make(entries))
+            yield Case(Kernel(name, (float(entries),)), partial(make, entries))
 
 
 def turns(make: Callable[[], Tensor], together: int = COLD) -> list[Tensor]:
@@ -112,59 +113,69 @@ def kept(call: Callable[[int], object]) -> Callable[[int], object]:
 def _product(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Case:
     """Forward, and both products of backward, in turn."""
     shape = (batch,) if batch > 1 else ()
-    xs, ws, left, right = (
-        turns(lambda rows=rows, columns=columns: torch.randn(*shape, rows, columns, dtype=dtype))
-        for rows, columns in ((m, k), (n, k), (k, m), (k, n))
-    )
-    forms: tuple[Callable[[int], Tensor], ...] = (
-        lambda i: xs[i % len(xs)] @ ws[i % len(ws)].mT,
-        lambda i: xs[i % len(xs)] @ right[i % len(right)],
-        lambda i: left[i % len(left)].mT @ right[i % len(right)],
-    )
+
+    def make() -> Callable[[int], object]:
+        xs, ws, left, right = (
+            turns(lambda rows=rows, columns=columns: torch.randn(*shape, rows, columns, dtype=dtype))
+            for rows, columns in ((m, k), (n, k), (k, m), (k, n))
+        )
+        forms: tuple[Callable[[int], Tensor], ...] = (
+            lambda i: xs[i % len(xs)] @ ws[i % len(ws)].mT,
+            lambda i: xs[i % len(xs)] @ right[i % len(right)],
+            lambda i: left[i % len(left)].mT @ right[i % len(right)],
+        )
+        return lambda i: forms[i % 3](i)
+
     table = "product" if dtype is torch.float32 else "product_bfloat16"
-    kernel = Kernel(table, (float(batch), float(m), float(n), float(k)), 2.0 * batch * m * n * k)
-    return Case(kernel, lambda i: forms[i % 3](i))
+    return Case(Kernel(table, (float(batch), float(m), float(n), float(k)), 2.0 * batch * m * n * k), make)
 
 
 def _convolution(samples: int, entering: int, leaving: int, places: int, entries: int) -> Iterator[Case]:
     side, width = round(places**0.5), round(entries**0.5)
-    xs = turns(lambda: torch.randn(samples, entering, side, side))
-    gs = turns(lambda: torch.randn(samples, leaving, side, side))
-    weight, bias = torch.randn(leaving, entering, width, width), torch.randn(leaving)
     sizes = (float(samples), float(entering), float(leaving), float(places), float(entries))
     flops = 2.0 * samples * entering * leaving * places * entries
-    yield Case(
-        Kernel("convolution", sizes, flops), lambda i: F.conv2d(xs[i % len(xs)], weight, bias, padding=width // 2)
-    )
-    for name, to_input in (("convolution_backward", True), ("convolution_to_weights", False)):
 
-        def backward(i: int, to_input: bool = to_input) -> object:
-            return aten.convolution_backward(
-                gs[i % len(gs)],
-                xs[i % len(xs)],
-                weight,
-                [leaving],
-                [1, 1],
-                [width // 2, width // 2],
-                [1, 1],
-                False,
-                [0, 0],
-                1,
-                [to_input, True, True],
-            )
+    def inputs() -> list[Tensor]:
+        return turns(lambda: torch.randn(samples, entering, side, side))
 
-        yield Case(Kernel(name, sizes, (1 + to_input) * flops), backward)
+    def forward() -> Callable[[int], object]:
+        xs, weight, bias = inputs(), torch.randn(leaving, entering, width, width), torch.randn(leaving)
+        return lambda i: F.conv2d(xs[i % len(xs)], weight, bias, padding=width // 2)
+
+    def backward(to_input: bool) -> Callable[[int], object]:
+        xs, weight = inputs(), torch.randn(leaving, entering, width, width)
+        gs = turns(lambda: torch.randn(samples, leaving, side, side))
+        padding, wanted = [width // 2, width // 2], [to_input, True, True]
+
+        def call(i: int) -> object:
+            g, x = gs[i % len(gs)], xs[i % len(xs)]
+            return aten.convolution_backward(g, x, weight, [leaving], [1, 1], padding, [1, 1], False, [0, 0], 1, wanted)
+
+        return call
+
+    yield Case(Kernel("convolution", sizes, flops), forward)
+    yield Case(Kernel("convolution_backward", sizes, 2 * flops), partial(backward, True))
+    yield Case(Kernel("convolution_to_weights", sizes, flops), partial(backward, False))
 
 
 def _attention(heads: int, tokens: int, keys: int, width: int) -> Iterator[Case]:
-    qs = turns(lambda: torch.randn(heads // 4, 4, tokens, width))
     sizes = (float(heads), float(tokens), float(keys), float(width))
     flops = 4.0 * heads * tokens * keys * width
-    yield Case(Kernel("attention", sizes, flops), lambda i: attention(qs[i % len(qs)]))
-    out, sums = attention(qs[0])
-    yield Case(
-        Kernel("attention_backward", sizes, 2.5 * flops), lambda i: attention_backward(out, qs[i % len(qs)], out, sums)
-    )
+
+    def queries() -> list[Tensor]:
+        return turns(lambda: torch.randn(heads // 4, 4, tokens, width))
+
+    def forward() -> Callable[[int], object]:
+        qs = queries()
+        return lambda i: attention(qs[i % len(qs)])
+
+    def backward() -> Callable[[int], object]:
+        qs = queries()
+        out, sums = attention(qs[0])
+        return lambda i: attention_backward(out, qs[i % len(qs)], out, sums)
+
+    yield Case(Kernel("attention", sizes, flops), forward)
+    yield Case(Kernel("attention_backward", sizes, 2.5 * flops), backward)
 
 
 # -- operators that stream: `entries` of their largest tensor -> a call

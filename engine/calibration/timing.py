@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from statistics import median, quantiles
 
 BLOCKS = 5
+DIFFER = 0.15  # two times of one case that are further apart than this share of the smaller are not of a quiet machine
 
 
 def seconds_of(call: Callable[[int], object], budget: float) -> float:
@@ -33,3 +35,33 @@ def spread(seconds: Sequence[float]) -> float:
         return 0.0
     first, middle, third = quantiles(seconds, n=4)
     return (third - first) / middle
+
+
+@dataclass
+class Passes:
+    """Times of the same cases, pass by pass: what disturbs one pass is over when the next comes to the same case.
+
+    Other work makes a case longer and never shorter, so that the least of its times counts.
+    """
+
+    times: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+    def add(self, case: str, seconds: float) -> None:
+        self.times.setdefault(case, []).append(seconds)
+
+    def least(self, case: str) -> float:
+        return min(self.times[case])
+
+    def differ(self, case: str) -> bool:
+        """Whether its first two passes do: one of them was disturbed, and perhaps the other, too."""
+        first, second = sorted(self.times[case][:2])
+        return second > (1 + DIFFER) * first
+
+    @property
+    def differing(self) -> list[str]:
+        return [case for case, times in self.times.items() if len(times) > 1 and self.differ(case)]
+
+    @property
+    def share(self) -> float:
+        """Of the cases, that differ."""
+        return len(self.differing) / len(self.times) if self.times else 0.0

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,14 @@ from .. import memory
 from ..parent_death import die_with_parent
 from . import beside, links
 from .operators import cases, kept
-from .timing import seconds_of, spread
+from .timing import Passes, seconds_of, spread
 
 TIMEOUT = 60.0
-BUDGET, QUICK_BUDGET = 0.008, 0.002  # seconds for each case
+BUDGET, QUICK_BUDGET = 0.004, 0.002  # seconds for each case in a pass
 REFERENCE = 384  # rows of the product that is timed again and again
 AGAIN = 12  # cases from one time to the next
 DISK = 2**26  # bytes
+PASSES = 3  # over everything, as far apart as they are long; the last over those cases alone whose times differ
 
 
 def main(
@@ -40,51 +41,123 @@ def main(
         if rank == 0:
             out.send_bytes(json.dumps(what).encode())
 
-    found: dict[str, Any] = {"rates": [], "links": [], "spreads": []}
-    for number, (threads, processes) in enumerate(conditions):
-        tell({"doing": f"operators, {processes} of {threads} threads", "share": number / (len(conditions) + 1)})
-        group = comm.split(0 if rank < processes else None)
-        if group is not None:
-            torch.set_num_threads(threads)
-            found["rates"].append(_kernels(group, threads, processes, quick, found["spreads"]))
-        comm.barrier()
-    torch.set_num_threads(1)
-    for size in range(2, workers + 1):
-        tell({"doing": f"links, {size} workers", "share": (len(conditions) + size / workers) / (len(conditions) + 1)})
-        group = comm.split(0 if rank < size else None)
-        if group is not None:
-            found["links"] += [[name, size, points] for name, points in links.measured(group, quick)]
-        comm.barrier()
+    busy = [_Kernels(comm.split(0 if rank < processes else None), threads, quick) for threads, processes in conditions]
+    linked = [_Links(comm.split(0 if rank < size else None), quick) for size in range(2, workers + 1)]
+    everything = [*busy, *linked]
+    for number in range(PASSES):
+        for place, each in enumerate(everything):
+            what = f"{each.what}, {['first', 'second', 'third'][number]} pass"
+            tell({"doing": what, "share": (number + place / len(everything)) / PASSES})
+            each.measure(number)
+            comm.barrier()
     if rank == 0:
-        found["disk"] = _disk(DISK // 64 if quick else DISK)
-        found["host_link"] = _host_link()
-        tell({"found": found})
+        tell({"found": _found(conditions, busy, linked) | {"disk": _disk(quick), "host_link": _host_link()}})
     comm.barrier()
     comm.close()
 
 
-def _kernels(comm: ProcessComm, threads: int, processes: int, quick: bool, spreads: list[float]) -> dict[str, Any]:
-    tables: dict[str, list[list[float]]] = {}
-    steady: list[float] = []
-    x = torch.randn(REFERENCE, REFERENCE)
-    for number, case in enumerate(cases(quick)):
-        if number % AGAIN == 0:
-            steady.append(seconds_of(lambda i: x @ x, 0.01))
-        if processes > 1:
-            comm.barrier()
-        took = seconds_of(kept(case.call), QUICK_BUDGET if quick else BUDGET)
-        tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, took])
-    spreads.append(spread(steady))
-    rates = Rates(threads, processes, {name: Table(tuple(map(tuple, points))) for name, points in tables.items()}, {})
-    costs = beside.costs(comm, rates, 40 if quick else 300, f"calibration {threads} {processes}")
-    return {"threads": threads, "processes": processes, "tables": tables, "costs": costs}
+def _found(conditions: list[tuple[int, int]], busy: list["_Kernels"], linked: list["_Links"]) -> dict[str, Any]:
+    measured = [each.passes for each in (*busy, *linked)]
+    return {
+        "rates": [
+            {"threads": threads, "processes": processes, **each.found(threads, processes)}
+            for (threads, processes), each in zip(conditions, busy, strict=True)
+        ],
+        "links": [link for each in linked for link in each.found()],
+        "spreads": [spread(each.steady) for each in busy],
+        "cases": sum(len(each.times) for each in measured),
+        "differing": sum(len(each.differing) for each in measured),
+    }
 
 
-def _disk(nbytes: int) -> dict[str, float]:
+class _Kernels:
+    """What one of several processes that compute at once takes, with so many threads."""
+
+    def __init__(self, comm: ProcessComm | None, threads: int, quick: bool) -> None:
+        """`comm`: with the others; None: this process is none of them."""
+        self._comm, self._threads, self._quick = comm, threads, quick
+        self.passes, self.steady = Passes(), list[float]()
+        self.what = "operators" if comm is None else f"operators, {comm.size} of {threads} threads"
+
+    def measure(self, number: int) -> None:
+        comm = self._comm
+        if comm is None:
+            return
+        torch.set_num_threads(self._threads)
+        every = list(cases(self._quick))
+        wanted = set(range(len(every) + 1)) if number < PASSES - 1 else self._agreed(len(every))
+        budget, x = QUICK_BUDGET if self._quick else BUDGET, torch.randn(REFERENCE, REFERENCE)
+        for place in sorted(wanted - {len(every)}):
+            if place % AGAIN == 0:
+                self.steady.append(seconds_of(lambda i: x @ x, 0.01))
+            if comm.size > 1:
+                comm.barrier()
+            self.passes.add(str(place), seconds_of(kept(every[place].make()), budget))
+        if len(every) in wanted:
+            key = f"calibration {comm.size} {self._threads} {number}"
+            for name, seconds in beside.times(comm, 40 if self._quick else 150, key).items():
+                self.passes.add(name, seconds)
+        torch.set_num_threads(1)
+
+    def _agreed(self, cases: int) -> set[int]:
+        """The places of what the first process has found to differ: all measure together. The last: what is beside."""
+        assert self._comm is not None
+        differing = {min(int(name), cases) if name.isdecimal() else cases for name in self.passes.differing}
+        return set(agreed(self._comm, [place in differing for place in range(cases + 1)]))
+
+    def found(self, threads: int, processes: int) -> dict[str, Any]:
+        tables: dict[str, list[list[float]]] = {}
+        for place, case in enumerate(cases(self._quick)):
+            tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, self.passes.least(str(place))])
+        rates = Rates(
+            threads, processes, {name: Table(tuple(map(tuple, points))) for name, points in tables.items()}, {}
+        )
+        least = {name: self.passes.least(name) for name in self.passes.times}
+        return {"tables": tables, "costs": beside.costs(least, rates)}
+
+
+class _Links:
+    """What operations among so many workers take."""
+
+    def __init__(self, comm: ProcessComm | None, quick: bool) -> None:
+        self._comm, self._quick = comm, quick
+        self.passes = Passes()
+        self.what = "links" if comm is None else f"links, {comm.size} workers"
+
+    def measure(self, number: int) -> None:
+        if self._comm is None:
+            return
+        every = list(links.cases(self._comm, self._quick))
+        differing = set(self.passes.differing)
+        wanted = agreed(
+            self._comm, [number < PASSES - 1 or f"{name} {nbytes}" in differing for name, nbytes, _ in every]
+        )
+        for name, nbytes, measure in [every[place] for place in wanted]:
+            self.passes.add(f"{name} {nbytes}", measure(self._quick))
+
+    def found(self) -> list[tuple[str, int, list[tuple[float, float]]]]:
+        assert self._comm is not None
+        size = self._comm.size
+        points: dict[str, list[tuple[float, float]]] = {}
+        for case in self.passes.times:
+            name, nbytes = case.rsplit(" ", 1)
+            points.setdefault(name, []).append((links.traffic(name, float(nbytes), size), self.passes.least(case)))
+        return [(name, size, each) for name, each in points.items()]
+
+
+def agreed(comm: ProcessComm, wanted: Sequence[bool]) -> list[int]:
+    """The places that the first process wants."""
+    told = torch.tensor(wanted, dtype=torch.float32)
+    comm.broadcast(told, 0).wait()
+    return [place for place, each in enumerate(told.tolist()) if each]
+
+
+def _disk(quick: bool) -> dict[str, float]:
     """As checkpoints are written: to a file in the current directory, and forced to the disk."""
+    nbytes = DISK // 64 if quick else DISK
     with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
         latency = min(_forced(file.fileno(), b"x") for _ in range(5))
-        whole = _forced(file.fileno(), bytes(nbytes))
+        whole = min(_forced(file.fileno(), bytes(nbytes)) for _ in range(2))
     return {"bandwidth": nbytes / max(whole - latency, 1e-9), "latency": latency}
 
 
@@ -111,6 +184,3 @@ def _host_link() -> float | None:
         torch.cuda.synchronize()
 
     return 2**26 / seconds_of(copy, 0.1)
-
-
-Told = Callable[[str, float], None]

@@ -18,14 +18,14 @@ from paceline.engine.calibration import session
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> Calibration:
     """As if it had been measured in no time."""
-    spread = getattr(request, "param", 0.01)
+    spread, differing = getattr(request, "param", (0.01, 0.02))
     told = yaml.safe_load((machine(tmp_path / "made") / "hardware" / "lab.yaml").read_text())["calibration"]
     found = read(told)
     tables = found.rates[0].tables
     streams = dict.fromkeys(("relu", "gelu", "_log_softmax", "native_layer_norm", "native_batch_norm", "copy_", "adam"))
     product = Table(((1.0, 8.0, 8.0, 8.0, 1e-5), (1.0, 64.0, 64.0, 64.0, 1e-4)))
     whole = {"product": product, **tables, **{name: tables["mul"] for name in streams}}
-    calibration = replace(found, rates=[replace(found.rates[0], tables=whole)], spread=spread)
+    calibration = replace(found, rates=[replace(found.rates[0], tables=whole)], spread=spread, differing=differing)
     points = {"links": [[link.operation, 2, [[1e3, 1e-5], [1e6, 1e-3]]] for link in calibration.links]}
 
     def instead(quick: bool, told: Any) -> tuple[Calibration, dict[str, Any]]:
@@ -40,6 +40,7 @@ def test_it_writes_a_choice_and_a_picture_that_plan_can_use(paceline, here: Path
     ended = paceline("calibrate", "--out", "mine/hardware/lab.yaml")
     assert ended.status == 0 and "50%  measuring links" in ended.err
     assert "use it: paceline plan --config-dir mine hardware=lab" in ended.out
+    assert "cases that took another time in the second pass: 2.0%" in ended.out
     assert read(yaml.safe_load((here / "mine/hardware/lab.yaml").read_text())["calibration"]).host == measured.host
     titles = [each.text for each in ET.fromstring((here / "mine/hardware/lab.svg").read_text()).iter()]
     assert any("2 workers: alpha + S beta" in (title or "") for title in titles)
@@ -53,11 +54,15 @@ def test_it_writes_a_choice_and_a_picture_that_plan_can_use(paceline, here: Path
     )
 
 
-@pytest.mark.parametrize("measured", [0.4], indirect=True)
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [((0.4, 0.02), "spread by 40%"), ((0.03, 0.31), "31% of what was measured twice took times that differ")],
+    indirect=["measured"],
+)
 @pytest.mark.usefixtures("measured")
-def test_a_machine_that_was_not_left_alone_is_exit_code_3(paceline, here: Path) -> None:
+def test_a_machine_that_was_not_left_alone_is_exit_code_3(paceline, here: Path, said: str) -> None:
     ended = paceline("calibrate")
-    assert ended.status == 3 and "spread by 40%" in ended.last and "--force" in ended.last
+    assert ended.status == 3 and said in ended.last and "--force" in ended.last
     assert not (here / "conf-of-mine").exists()
     forced = paceline("calibrate", "--force", "--format", "json")
     assert forced.status == 0 and "was not left alone" in forced.err

@@ -11,7 +11,7 @@ from paceline.cost.calibration import Calibration, Disk, Link
 from paceline.cost.expected import expected_maximum
 from paceline.cost.kernels import Kernel, Rates, Table
 from paceline.cost.rules import CostError
-from paceline.cost.worker import FORMULAS, Exchange, Placed, Work, seconds
+from paceline.cost.worker import FORMULAS, Exchange, Placed, Work, seconds, taking_turns
 
 COSTS = {"module": 0.0, "graph": 0.0, "node": 0.0, "view": 0.0, "view_back": 0.0}
 COSTS |= {"parameter": 1e-4, "stepped": 2e-4, "step": 1e-3}
@@ -32,6 +32,22 @@ def test_a_step_is_its_operators_and_what_it_takes_beside() -> None:
 def test_workers_without_a_core_of_their_own_take_turns() -> None:
     one, eight = (seconds(WORK, Placed(workers, 0, 1), FOUR) for workers in (4, 8))
     assert all(eight[name] == pytest.approx(2 * part) for name, part in one.items())
+
+
+@pytest.mark.parametrize(
+    ("alike", "cores", "expected"),
+    [
+        (1, 2, 5.0),  # never more than two at once
+        (1, 1, 3 + 2 * 1 + 1),  # one second of two, which share a core; one second of nobody
+        (2, 1, 2 * 3 + 4 * 1 + 1),  # two of each
+        (2, 2, 3 + 2 * 1 + 1),
+        (0.5, 1, 5.0),
+    ],
+)
+def test_a_schedule_goes_on_more_slowly_while_more_compute_than_there_are_cores(
+    alike: float, cores: int, expected: float
+) -> None:
+    assert taking_turns([(0.0, 2.0), (1.0, 3.0), (4.0, 5.0)], 5.0, alike, cores) == pytest.approx(expected)
 
 
 def test_an_exchange_is_hidden_behind_backward_only_where_cores_are_idle() -> None:

@@ -125,6 +125,20 @@ def test_a_pipeline_has_a_bubble_and_tensor_parallel_workers_their_sums(lab: Pat
     assert cut.parts["tensor"] >= 10 * MILLI and "bubble" not in cut.parts
 
 
+def test_all_tensor_workers_of_a_stage_share_the_cores(tmp_path: Path) -> None:
+    """Two stages of two workers each, on the cores of four workers and of one."""
+
+    def step(usable: int) -> PredictedStep:
+        lab = machine(tmp_path / str(usable), usable=usable, host="elsewhere")
+        layers = ["model.hidden=[8,8,8,8]", "strategy.micro_batches=4", "hardware.workers=4"]
+        return predicted(lab, "strategy=hybrid", *layers)
+
+    enough, one = step(4), step(1)
+    assert one.parts["compute"] == enough.parts["compute"]  # of the busier stage
+    # on one core all four compute one after another: longer by what either tensor worker of a stage computes, at least
+    assert one.parts["bubble"] - enough.parts["bubble"] >= enough.parts["compute"]
+
+
 def test_messages_of_a_compressor_take_its_operators(lab: Path) -> None:
     plain, squeezed = (predicted(lab, "hardware.workers=2", f"compress={rule}") for rule in ("none", "topk"))
     assert squeezed.parts["communication"] > plain.parts["communication"] + 3 * MILLI

@@ -1,0 +1,62 @@
+"""Measuring twice: a burst of other work during one pass spoils no coefficient, and is told."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from measured_machines import machine
+
+from paceline.cost.calibration import Calibration, plain, read
+from paceline.engine.calibration.operators import cases
+from paceline.engine.calibration.session import MOST_DIFFERING, disturbance
+from paceline.engine.calibration.timing import DIFFER, Passes
+
+
+def test_what_disturbs_one_pass_spoils_no_time_and_is_counted() -> None:
+    quiet, disturbed = {str(case): 1e-3 * (1 + case) for case in range(10)}, {"3", "7"}
+    passes = Passes()
+    for number in range(2):
+        for case, seconds in quiet.items():
+            burst = 4.0 if (number == 0 and case == "3") or (number == 1 and case == "7") else 1.01
+            passes.add(case, burst * seconds)
+    assert set(passes.differing) == disturbed and passes.share == pytest.approx(2 / 10)
+    assert all(passes.least(case) == pytest.approx(1.01 * seconds) for case, seconds in quiet.items())
+    passes.add("3", 0.99 * quiet["3"])  # the third pass: the least counts, and the case was disturbed all the same
+    assert passes.least("3") == 0.99 * quiet["3"] and set(passes.differing) == disturbed
+
+
+@pytest.mark.parametrize(("factor", "differs"), [(1 + 0.9 * DIFFER, False), (1 + 1.1 * DIFFER, True)])
+def test_cases_differ_from_15_percent_of_the_smaller_on_whichever_came_first(factor: float, differs: bool) -> None:
+    for times in ((1.0, factor), (factor, 1.0)):
+        passes = Passes({"case": list(times)})
+        assert passes.differ("case") is differs and bool(passes.differing) is differs
+
+
+def test_one_pass_differs_from_none() -> None:
+    assert Passes({"case": [1.0]}).differing == [] and Passes().share == 0.0
+
+
+def test_each_pass_has_the_same_cases_in_the_same_order_and_makes_tensors_only_when_it_measures() -> None:
+    kernels = [case.kernel for case in cases()]
+    assert kernels == [case.kernel for case in cases()] and len(kernels) > 400  # tensors of all would be gigabytes
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Calibration:
+    told = yaml.safe_load((machine(tmp_path) / "hardware" / "lab.yaml").read_text())
+    return read(told["calibration"])
+
+
+def test_either_sign_of_other_work_is_enough_and_both_are_said(measured: Calibration) -> None:
+    assert disturbance(replace(measured, spread=0.1, differing=MOST_DIFFERING)) == ""
+    assert "spread by 30%" in disturbance(replace(measured, spread=0.3))
+    single = disturbance(replace(measured, spread=0.03, differing=0.4))
+    assert single.startswith("40% of what was measured twice took times that differ by more than 15%")
+    assert "; " in disturbance(replace(measured, spread=0.3, differing=0.4))
+
+
+def test_the_share_is_kept_and_a_file_from_before_has_none(measured: Calibration) -> None:
+    told = plain(replace(measured, differing=0.125))
+    assert read(told).differing == 0.125
+    assert read({key: value for key, value in told.items() if key != "differing"}).differing is None
