@@ -22,7 +22,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import accumulating, averaging, calling, given, phases, precisions, rates
+from . import accumulating, averaging, calling, given, phases, precisions, rates, robustness
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -151,6 +151,7 @@ def assemble(
     with blaming(f"data={experiment.data.name}", allowed):
         check_spec(experiment.data.name, data.spec)
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
+    robustness.check(experiment, data.spec)
     check_parts_take(experiment, strategy, data.spec)
     check_inputs()
     layout = lay_out(experiment, strategy, sync, world_size)

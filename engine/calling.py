@@ -18,12 +18,21 @@ from .callbacks.at_target import AtTarget
 from .callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
 from .errors import ConfigError
 from .experiment import Experiment
+from .robustness import names_of
 from .targets import build
 
 Callbacks = Mapping[str, Callback]
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _TAKEN = ("kind", "step", "epoch", "loss", "time", "step_time", "samples_per_second", "accuracy", "r2")
-_TAKEN += ("consensus_distance", "unclipped_norm", "loss_scale", "skipped_steps", "weights_kept")
+_TAKEN += (
+    "consensus_distance",
+    "unclipped_norm",
+    "loss_scale",
+    "skipped_steps",
+    "weights_kept",
+    "robust_accuracy",
+    "target_reached",
+)
 STOP = "stop_at_target"
 
 
@@ -33,7 +42,7 @@ def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callb
     for name, choice in experiment.callbacks.items():
         one = build(f"callbacks.{name}", choice, Callback, allowed, {"seed": experiment.seed})
         try:
-            one.check(metric, tuple(made))
+            one.check(metric, (*names_of(experiment), *made))
         except ValueError as error:
             raise ConfigError(f"callbacks.{name}.{error}") from None
         keeper = next((other for other, each in made.items() if each.keeps), None)

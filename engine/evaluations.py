@@ -17,6 +17,7 @@ from .callbacks.base import EvaluationView
 from .callbacks.best import FILE
 from .dates import Dates
 from .loop import Job
+from .robustness import Robustness
 from .spread import consensus_distance
 from .worker import Worker
 
@@ -40,6 +41,10 @@ class Evaluations:
         self.last = Score(worker.parts.task.metric.name, None, None)
         self.last_date = 0.0
         self._evaluated_at: int | None = None
+        self._robustness: Robustness | None = None
+        if worker.is_chief and worker.experiment.evaluate.attack != "none":
+            parts = worker.parts
+            self._robustness = Robustness(worker.experiment, parts.data.spec, parts.task, test, self._at_once())
 
     def go_on(self, worker: Worker, dates: Dates) -> None:
         """With another model."""
@@ -118,18 +123,19 @@ class Evaluations:
         judged.to(worker.device)
         load_state(judged, snapshot.state)
         values = self._values(judged, worker.device)
+        robust = {} if self._robustness is None else self._robustness.numbers(judged, worker.device)
         metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
         view = EvaluationView(
             snapshot.done,
             epoch,
             snapshot.seconds,
-            values,
+            {**values, **robust},
             judged.eval(),
             self._test,
             worker.device,
             self._values,
         )
-        own = worker.calling.each_evaluation(view)
+        own = {**robust, **worker.calling.each_evaluation(view)}
         judged.train().to("cpu")  # its place on the device is training's
         if worker.calling.found_best:
             checkpoint.export(worker.directory.path / FILE, worker.parts.adapt.merged(snapshot.state))
@@ -140,6 +146,20 @@ class Evaluations:
         if worker.meanwhile is not None:
             own = {**own, **worker.meanwhile.numbers()}
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is measured beside the metric and the loss, by name, of the last evaluation."""
+        return {} if self._robustness is None else self._robustness.last
+
+    def finish(self) -> None:
+        """On the chief, after the last evaluation of a run that came to its end: its model is attacked over eps."""
+        worker, judged = self._worker, self._worker.judged
+        if self._robustness is None or judged is None or not self._robustness.last:
+            return
+        judged.to(worker.device)
+        worker.directory.write_adversarial(self._robustness.at_end(judged, worker.device))
+        judged.to("cpu")
 
     def _values(self, model: nn.Module, device: torch.device) -> dict[str, float]:
         """The task's metric by its name, and the loss."""

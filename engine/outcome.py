@@ -158,7 +158,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             model_bytes=trained.saving.model_bytes,
             reason=reason,
             predicted=worker.assignment.predicted,
-            metrics=worker.calling.last,
+            metrics={**evaluations.measured, **worker.calling.last},
             beside={} if worker.meanwhile is None else worker.meanwhile.numbers(),
         ).plain()
     )

@@ -91,6 +91,7 @@ def work(
         evaluations.judge_snapshots(job)
         if status == "completed":
             evaluations.at_end(done, job, spread)
+            evaluations.finish()
             saving.export()
     return report(worker, Trained(job, done, status, left_out, evaluations, saving, earlier))
 

@@ -143,6 +143,8 @@ COLUMNS = (
     Column("model_bytes", "model size", human_bytes, short="size"),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
+    Column("robust_accuracy", "robust acc.", lambda value: f"{value:.2%}", True, short="robust", rank=3),
+    Column("target_reached", "to target", lambda value: f"{value:.2%}"),
     Column("r2", "R^2", _fixed(4), True, rank=3),
     Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy", rank=4),
     Column("epochs_to_accuracy", "epochs to acc.", _significant),

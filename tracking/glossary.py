@@ -78,6 +78,15 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
+    "robust_accuracy": (
+        "share",
+        "right on the test split, also when evaluate.attack changes its samples by at most evaluate.eps, at the last "
+        "evaluation",
+    ),
+    "target_reached": (
+        "share",
+        "predictions of other classes that evaluate.attack led to evaluate.target, at the last evaluation",
+    ),
     "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
     "epochs_to_accuracy": ("epochs", "passes over the data until the target was reached, by the run's evaluations"),

@@ -55,6 +55,8 @@ FIELDS: dict[str, Field] = {
     "model_bytes": Field("model_bytes"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
+    "robust_accuracy": Field("robust_accuracy", "metrics"),
+    "target_reached": Field("target_reached", "metrics"),
     "r2": Field("r2"),
     "time_to_accuracy_s": Field("time_to_accuracy"),
     "why": Field("reason", text=True, longest=LONGEST_REASON),

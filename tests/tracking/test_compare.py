@@ -128,6 +128,8 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "lost_workers": 0,
         "consensus_distance": None,
         "noise_scale": None,
+        "robust_accuracy": None,
+        "target_reached": None,
         "weights_kept": None,
         "model_bytes": None,
         "loss": 0.08,
