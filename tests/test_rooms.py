@@ -160,6 +160,8 @@ ALGORITHMS = {
 }
 CHOICES = [choice for choices in groups().values() for choice in choices]
 COMPANIONS = {  # what a choice needs beside it
+    **{("aggregate", name): ["hardware=virtual", "hardware.workers=7"] for name in ("bulyan", "krum", "multi_krum")},
+    **{("server", name): ["sync=fedavg"] for name in ("adagrad", "adam", "momentum", "sgd", "yogi")},
     ("data", "text"): ["model=gpt"],
     ("data", "sparse"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("data", "svmlight"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
