@@ -154,6 +154,14 @@ GROUPS = (
         usual="plain",
     ),
     Group(
+        "client",
+        "how a federated client trains in a round, and what it delivers beside its weights",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.client.ClientRule",
+        given=True,
+        usual="plain",
+    ),
+    Group(
         "attack",
         "what workers that lie send",
         modules=("paceline.strategies",),

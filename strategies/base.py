@@ -293,6 +293,7 @@ class Measures(TypedDict, total=False):
     dropped: int  # gradients that were computed and not used
     lost: list[int]  # ranks whose death it has seen
     rounds: int  # FedAvg's, of the server
+    left: int  # rounds that a client left before it could deliver
     buckets: int  # bsp's, that gradients are summed in
 
 
@@ -328,6 +329,7 @@ class Sync(ABC):
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
+    shares_of_samples: Sequence[float] | None = None  # by replica; None: as many each; the engine sets it likewise
     backward_passes: int = 1  # of a step; the engine sets it before `memory` and `cost`
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it

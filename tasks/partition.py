@@ -10,7 +10,7 @@ Dirichlet and ByLabel: each replica owns samples of its own, of other classes an
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -41,6 +41,13 @@ class Partition(ABC):
     @abstractmethod
     def indices(self, step: int, replica: int) -> Tensor:
         """The samples of `replica` at `step`, int64 [its size]."""
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """n_k / n: of an epoch's samples, how many each replica takes."""
+        sizes = [sum(self.size(step, k) for step in range(self.steps_per_epoch)) for k in range(self.replicas)]
+        samples = sum(sizes)
+        return tuple(size / samples for size in sizes)
 
 
 class Partitioner(ABC):

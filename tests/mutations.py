@@ -837,7 +837,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/fedavg.py",
-        "self._weights.add_(w_k, alpha=n_k / n)",
+        "self._weights.add_(w_k, alpha=counts[k] / n)",
         "self._weights.add_(w_k, alpha=1 / len(self._delivered))",
         "tests/strategies/test_fedavg.py -k 'virtual and not digits'",
     ),
@@ -1418,6 +1418,48 @@ MUTATIONS = [
         "rule.before.mix(stacked, f - removed, generator(rule.seed, step))",
         "rule.before.mix(stacked, f, generator(rule.seed, step))",
         "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/exchange/client/fedprox.py",
+        "alpha=self.mu",
+        "alpha=-self.mu",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual' -m ''",
+    ),
+    Mutation(
+        "strategies/exchange/client/scaffold.py",
+        "y.grad.add_(correction)  # g - c_k + c",
+        "pass",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/client/scaffold.py",
+        "alpha=self.shares[client]",
+        "alpha=1 / len(self.shares)",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/client/scaffold.py",
+        "self._own, self._sum = kept[client].clone(), torch.zeros_like(self._c)",
+        "pass",
+        "tests/strategies/test_federated_clients.py -k resumed_between",
+    ),
+    Mutation(
+        "strategies/exchange/client/fednova.py",
+        "tau / (lengths[k] / unit)",
+        "tau",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "return drawn(self.seed, self._round, self._shares, self._per_round)[client]",
+        "return samples",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "self._gone = frozenset(k for k, at in after.items()",
+        "self._gone = frozenset(k for k, at in {}.items()",
+        "tests/strategies/test_federated_clients.py -k in_vain",
     ),
     Mutation(
         "strategies/exchange/server/adaptive.py",

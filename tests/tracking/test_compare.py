@@ -93,6 +93,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "average": "none",
         "schedule": "none",
         "server": "plain",
+        "client": "plain",
         "attack": "none",
         "workers": 4,
         "mesh": None,
