@@ -1264,6 +1264,36 @@ MUTATIONS = [
         "tests/strategies/test_signs.py -k papers",
     ),
     Mutation(
+        "comm/calls.py",
+        "if not self._compared <= number < self._made:",
+        "if True:",
+        "tests/comm/test_calls.py -k first_or_after",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "if len({*said}) > 1:",
+        "if False:",
+        "tests/comm/test_calls.py -k first_or_after",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "at = past.find(past[-length:])",
+        "at = past.rfind(past[-length:], 0, -1)",
+        "tests/comm/test_calls.py -k like_the_present",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "return self._calls[at % period if at < 0 else at]",
+        "return self._calls[max(at, 0)]",
+        "tests/comm/test_calls.py -k for_ever",
+    ),
+    Mutation(
+        "comm/works.py",
+        "                comm.check_alike(self._what)\n",
+        "                continue\n",
+        "tests/comm/test_calls.py -k so_with_every",
+    ),
+    Mutation(
         "comm/native/all_reduce.c",
         "if (at == 0 && !all_alike(g, job)) return UNLIKE;",
         "",
