@@ -1373,8 +1373,14 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/collectives/auto.py",
-        "return Choice(min(times, key=times.__getitem__), times)",
-        "return Choice(max(times, key=times.__getitem__), times)",
+        "most = ALIKE * min(times.values())",
+        "most = max(times.values())",
+        "tests/strategies/test_collective_costs.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/auto.py",
+        "most = ALIKE * min(times.values())",
+        "most = min(times.values())",
         "tests/strategies/test_collective_costs.py",
     ),
     Mutation(
