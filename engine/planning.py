@@ -15,7 +15,7 @@ from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.exchange.clip.base import NORM
 from ..strategies.exchange.collectives import Collective, Fabric
 from ..strategies.exchange.collectives.base import added
-from ..strategies.exchange.compress import Dense
+from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
 from ..tasks.partition import Shuffled, ShuffledPartition
 from . import accumulating, averaging, calling, given, kept, memory, precisions
@@ -65,7 +65,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         phases.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
         trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
         since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
-        surprises += [since + text for text in of_phase.sync.notes(trained, worlds[0]) if text not in surprises]
+        told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
+        surprises += [since + text for text in told if text not in surprises]
         first, of_phase = until, of_phase.following
     rate: list[Point] = []
     if steps_per_epoch is not None:
@@ -104,6 +105,13 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         [given.named(text, experiment) for text in collective.explain()],
         rate,
     )
+
+
+def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[str]:
+    """What a rule makes of a message of all that is trained; of a part of that it makes no more."""
+    compress = parts.of_groups["compress"]
+    assert isinstance(compress, Compressor)
+    return compress.notes(vector_of(trained)) if world.replicas > 1 and trained else []
 
 
 def _uncompressed(

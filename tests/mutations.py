@@ -1276,6 +1276,36 @@ MUTATIONS = [
         "tests/strategies/test_signs.py -k papers",
     ),
     Mutation(
+        "comm/calls.py",
+        "if not self._compared <= number < self._made:",
+        "if True:",
+        "tests/comm/test_calls.py -k first_or_after",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "if len({*said}) > 1:",
+        "if False:",
+        "tests/comm/test_calls.py -k first_or_after",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "at = past.find(past[-length:])",
+        "at = past.rfind(past[-length:], 0, -1)",
+        "tests/comm/test_calls.py -k like_the_present",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "return self._calls[at % period if at < 0 else at]",
+        "return self._calls[max(at, 0)]",
+        "tests/comm/test_calls.py -k for_ever",
+    ),
+    Mutation(
+        "comm/works.py",
+        "                comm.check_alike(self._what)\n",
+        "                continue\n",
+        "tests/comm/test_calls.py -k so_with_every",
+    ),
+    Mutation(
         "comm/native/all_reduce.c",
         "if (at == 0 && !all_alike(g, job)) return UNLIKE;",
         "",
@@ -1355,8 +1385,14 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/collectives/auto.py",
-        "return Choice(min(times, key=times.__getitem__), times)",
-        "return Choice(max(times, key=times.__getitem__), times)",
+        "most = ALIKE * min(times.values())",
+        "most = max(times.values())",
+        "tests/strategies/test_collective_costs.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/auto.py",
+        "most = ALIKE * min(times.values())",
+        "most = min(times.values())",
         "tests/strategies/test_collective_costs.py",
     ),
     Mutation(
