@@ -23,7 +23,7 @@ from .targets import build
 Callbacks = Mapping[str, Callback]
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _TAKEN = ("kind", "step", "epoch", "loss", "time", "step_time", "samples_per_second", "accuracy", "r2")
-_TAKEN += ("consensus_distance", "unclipped_norm", "loss_scale", "skipped_steps", "weights_kept")
+_TAKEN += ("consensus_distance", "unclipped_norm", "loss_scale", "skipped_steps", "weights_kept", "backdoor_success")
 STOP = "stop_at_target"
 
 

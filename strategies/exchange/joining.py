@@ -13,24 +13,49 @@ from ..base import State
 from ..errors import LayoutError, NotFiniteError
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest, Seen
+from .collectives import Collective, Fabric
 from .compress import Compressor
 from .rank_order import RankOrderedSum
 from .seeded import generator
 
 
 class Joining:
-    """`plain`: nobody lies and the rule is the mean, which is plain training."""
+    """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
     def __init__(self, aggregate: Aggregator | None, attack: Attack | None) -> None:
         """None for the mean, and for nobody."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
         self.streaming = self.aggregate.streaming and not self.attack.colludes
-        self.plain = self.streaming and isinstance(self.attack, Honest)
+        self.plain = self.streaming and not self.attack.forges
 
     def check(self, replicas: int) -> None:
         """Raises `LayoutError`."""
         self.attack.check(replicas)
         self.aggregate.check(replicas)
+
+    def check_exchange(self, compress: Compressor, collective: Collective) -> None:
+        """Refuse what cannot be where all rows go to all. Raises `LayoutError`."""
+        if self.streaming:
+            return
+        by = "attack" if self.aggregate.streaming else "aggregate"
+        if not isinstance(collective, Fabric):
+            raise LayoutError(
+                f"collective, {by}: each worker gets what all send, to join it; it is not added up on its way; choose "
+                "collective=fabric, or aggregate=mean and attack=none"
+            )
+        if compress.of_kept:
+            raise LayoutError(
+                f"compress, {by}: each worker gets what all send, whole, to join it; choose compress=none, or "
+                "aggregate=mean and attack=none"
+            )
+
+    def check_not_alone(self, replicas: int) -> None:
+        """Raises `LayoutError`."""
+        if replicas == 1 and not self.plain:
+            raise LayoutError(
+                "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
+                "aggregate=mean and attack=none"
+            )
 
     def notes(self, compress: Compressor, replicas: int) -> list[str]:
         """What may surprise; see `Sync.notes`."""

@@ -64,7 +64,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack, Honest
+from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences, held
 from ..exchange.clip import Clip
@@ -127,7 +127,7 @@ class FedAvg(Sync):
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
         self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
-        whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
+        whole = self.compress.lossless and not self.joining.attack.forges
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
@@ -356,7 +356,7 @@ class FedAvg(Sync):
         self.joining.check(world.replicas)
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
-        began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
+        began = 0 if self.compress.lossless and not self.joining.attack.forges else size
         own = size + began + held(self.compress, [vector])
         if world.steps_per_epoch is None:
             return Cost(

@@ -129,6 +129,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "consensus_distance": None,
         "noise_scale": None,
         "weights_kept": None,
+        "backdoor_success": None,
         "model_bytes": None,
         "loss": 0.08,
         "accuracy": 0.975,
