@@ -1474,6 +1474,24 @@ MUTATIONS = [
         "tests/strategies/test_joined_ways.py -k 'local_sgd_goes and virtual'",
     ),
     Mutation(
+        "strategies/exchange/aggregate/self_centered_clipping.py",
+        "[: max(len(lengths) - f, 0)]",
+        "",
+        "tests/strategies/test_joined_ways.py -k radius",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "if own not in self.attack.liars(replicas):",
+        "if True:",
+        "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/gossip.py",
+        "self._weights if counts else",
+        "self._weights if True else",
+        "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
+    ),
+    Mutation(
         "engine/poisoning.py",
         "if step < attack.from_step or",
         "if",

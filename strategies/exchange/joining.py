@@ -22,9 +22,21 @@ from .seeded import generator
 class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
-    def __init__(self, aggregate: Aggregator | None, attack: Attack | None) -> None:
-        """None for the mean, and for nobody."""
+    def __init__(self, aggregate: Aggregator | None, attack: Attack | None, local: bool = False) -> None:
+        """None for the mean, and for nobody. `local`: each worker joins for itself (`join_near`); else all joined rows
+        are the same. Raises `LayoutError`.
+        """
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
+        if self.aggregate.local and not local:
+            raise LayoutError(
+                "aggregate: goes from each worker's own weights, so that all would get other ones; choose sync=gossip, "
+                "or aggregate=centered_clipping"
+            )
+        if local and not self.aggregate.of_points:
+            raise LayoutError(
+                "aggregate: is one for gradients or ways, and here each worker joins its neighbours' weights; choose "
+                "aggregate=self_centered_clipping, or another"
+            )
         self.streaming = self.aggregate.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
 
@@ -95,18 +107,36 @@ class Joining:
         stacked = torch.stack([rows[replica] for replica in given])
         self._forge(stacked, given, replicas, step)
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=stacked.device)
+        return self._made(stacked, weighed, given, replicas, step)
+
+    def join_near(self, own: int, rows: Mapping[int, Tensor], replicas: int, step: int) -> Tensor:
+        """One worker's: by replica the ways [d] from its own weights to those that it has of its neighbours, and of
+        itself, zero -> [d], the way that the rule makes of them. Raises `NotFiniteError`.
+
+        Those who collude know the honest rows among these, and do not lie to each other.
+        """
+        given = [own, *sorted(rows.keys() - {own})]
+        stacked = torch.stack([rows[replica] for replica in given])
+        if own not in self.attack.liars(replicas):
+            self._forge(stacked, given, replicas, step)
+        alike = torch.ones(len(given), dtype=torch.float64, device=stacked.device)
+        return self._made(stacked, alike, given, len(given), step)
+
+    def _made(self, stacked: Tensor, weighed: Tensor, given: list[int], rows: int, step: int) -> Tensor:
+        """[n, d] and [n], of these replicas -> [d]. `rows`: as many as there are where each has samples."""
+        rule = self.aggregate
         if not rule.robust:
             return _checked(rule.aggregate(stacked, weighed, 0), stacked, rule)
         if rule.first is not None and rule.first not in given:
             raise NotFiniteError(f"replica {rule.first}, which is trusted, has no samples in step {step} to go by")
-        f = min(rule.withstands(replicas), len(given))
+        f = min(rule.withstands(rows), len(given))
         finite = _finite(stacked)
         if removed := len(given) - int(finite.sum()):
             bad = [replica for replica, good in zip(given, finite.tolist(), strict=True) if not good]
             if removed > f or rule.first in bad:
                 raise NotFiniteError(
                     f"what replicas {', '.join(map(str, bad))} sent in step {step} is not finite, and this aggregate "
-                    f"of {replicas} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
+                    f"of {rows} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
                 )
             stacked, weighed = stacked[finite], weighed[finite]
         mixed = rule.before.mix(stacked, f - removed, generator(rule.seed, step))

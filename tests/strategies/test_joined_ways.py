@@ -1,5 +1,6 @@
 """Rules and attacks where weights travel, not gradients (local_sgd, gossip): against plain torch."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +12,19 @@ from torch import Tensor
 
 from paceline.engine import prepare, run
 from paceline.strategies import LayoutError
-from paceline.strategies.exchange.aggregate import Aggregator, CenteredClipping, Mean, Median
+from paceline.strategies.exchange.aggregate import (
+    Aggregator,
+    CenteredClipping,
+    FLTrust,
+    MajorityVote,
+    Mean,
+    Median,
+    SelfCenteredClipping,
+)
 from paceline.strategies.exchange.attack import Attack, Honest, InnerProduct, LabelFlip, SignFlip
 from paceline.strategies.exchange.compress import TopK
+from paceline.strategies.exchange.joining import Joining
+from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 
 pytestmark = pytest.mark.dist
@@ -136,6 +147,102 @@ def test_what_a_rule_of_ways_does_not_go_with_is_refused(knobs, says):
             LocalSGD(2, **knobs, **given)
 
 
+# -- gossip
+
+
+def ring(rows: Tensor, i: int) -> Tensor:
+    return torch.stack([rows[i], rows[(i - 1) % len(rows)], rows[(i + 1) % len(rows)]])
+
+
+def clipped(near: Tensor, tau: float) -> Tensor:
+    """w_i + 1/3 sum_j CLIP(w_j - w_i, tau), the first row that of i."""
+    ways = near - near[0]
+    lengths = ways.norm(dim=1, keepdim=True)
+    return near[0] + (ways * (tau / lengths.clamp(min=tau))).sum(0) / len(near)
+
+
+def gossiped(how: str, tau: float = 0.05) -> list[Tensor]:
+    """[4, entries] after each step on a ring; worker 3 lies."""
+    replicas, trajectory = [Replica(CASE, seed, i) for i, seed in enumerate(range(4))], []
+    for t in range(len(UNEVEN)):
+        for replica in replicas:
+            replica.gradient(t)
+            replica.step()
+        rows = torch.stack([replica.vector for replica in replicas])
+        after = []
+        for i in range(4):
+            said = rows.clone()
+            if "conspiracy" in how:
+                honest = [j for j in (i, (i - 1) % 4, (i + 1) % 4) if j != 3]
+                if i != 3:  # of the ways from the worker that is lied to
+                    said[3] = rows[i] - 2 * (rows[honest] - rows[i]).mean(0)
+            elif i != 3:
+                said[3] = -3 * rows[3]
+            near = ring(said, i)
+            if "median" in how:
+                after.append(torch.from_numpy(np.median(near.numpy(), axis=0)))
+            elif "clipping" in how:
+                after.append(clipped(near, tau))
+            else:
+                after.append(near.mean(0))
+        for replica, values in zip(replicas, after, strict=True):
+            replica.vector = values
+        trajectory.append(torch.stack(after))
+    return trajectory
+
+
+NEAR: dict[str, tuple[Aggregator, Attack]] = {
+    "mean, one lies": (Mean(), SignFlip(1, scale=3.0)),
+    "mean, conspiracy": (Mean(), InnerProduct(1, eps=2.0)),
+    "median, one lies": (Median(), SignFlip(1, scale=3.0)),
+    "median, conspiracy": (Median(), InnerProduct(1, eps=2.0)),
+    "clipping, one lies": (SelfCenteredClipping(tau=0.05), SignFlip(1, scale=3.0)),
+}
+
+
+@pytest.mark.parametrize("how", NEAR)
+def test_each_worker_of_a_ring_joins_its_own_weights_and_its_neighbours(fabric, how):
+    aggregate, attack = NEAR[how]
+    results = fabric(4, live, Life(Gossip(aggregate=aggregate, attack=attack), CASE, seeds=[0, 1, 2, 3]))
+    expected = gossiped(how)
+    for t in range(len(UNEVEN)):
+        assert torch.allclose(stacked(results, t), expected[t], rtol=0, atol=1e-12)
+    for result in results:  # the mean of those that do not lie
+        assert torch.allclose(flat(result["weights"]), expected[-1][:3].mean(0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [SelfCenteredClipping(f=0), SelfCenteredClipping(tau=1e6)], ids=["f=0", "far"])
+def test_a_radius_that_nobody_is_further_than_is_plain_gossip(virtual_workers, rule):
+    first, plain = (
+        virtual_workers(4, live, Life(Gossip("exponential", aggregate=each), CASE, seeds=[0, 1, 2, 3]))
+        for each in (rule, None)
+    )
+    assert torch.allclose(stacked(first, 4), stacked(plain, 4), rtol=0, atol=1e-12)
+
+
+def test_the_radius_is_the_root_of_the_nearer_squares_over_f():
+    rows = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0], [1000.0, 0.0], [-1000.0, 0.0]], dtype=torch.float64)
+    radius = np.sqrt((3**2 + 4**2) / 2)
+    expected = sum(row * min(1, radius / row.norm()) for row in rows[1:]) / 5
+    assert torch.allclose(SelfCenteredClipping().aggregate(rows, torch.ones(5), 2), expected)
+
+
+def test_where_all_have_the_same_weights_they_stay():
+    rows = torch.ones(3, 5)
+    assert torch.equal(SelfCenteredClipping().aggregate(rows, torch.ones(3), 1), torch.ones(5))
+
+
+def test_a_rule_of_lengths_or_for_neighbours_is_refused_where_it_means_nothing():
+    for rule in (CenteredClipping(), MajorityVote(), FLTrust()):
+        with pytest.raises(LayoutError, match="is one for gradients or ways"):
+            Gossip(aggregate=rule)
+    with pytest.raises(LayoutError, match="choose sync=gossip, or aggregate=centered_clipping"):
+        LocalSGD(aggregate=SelfCenteredClipping())
+    with pytest.raises(LayoutError, match="compress, attack: with compress a worker knows"):
+        Gossip(compress=TopK(0.5), attack=SignFlip())
+    assert Joining(Median(), None, local=True).aggregate.of_points
+
+
 # -- whole runs
 
 TINY = ("tracking=none", "model.hidden=[16]", "batch_size=8", "checkpoint.every=0", "data.limit=96", "steps=7")
@@ -144,6 +251,9 @@ WAYS = {
     "sync=local_sgd attack=sign_flip": False,
     "sync=diloco aggregate=krum attack=alie": False,
     "sync=local_sgd aggregate=trimmed_mean compress=bf16": False,
+    "sync=gossip aggregate=self_centered_clipping attack=sign_flip": True,
+    "sync=gossip_exponential aggregate=krum attack=alie attack.workers=1 hardware.workers=9": False,
+    "sync=gossip_matching aggregate=median attack=gaussian": False,
     "sync=local_sgd sync.period=2 aggregate=median strategy=pipeline hardware.workers=6 steps=2": False,
 }
 
@@ -187,6 +297,11 @@ def test_processes_and_the_virtual_cluster_train_the_same(here):
         (("sync=local_sgd", "aggregate=median", "average=ema"), "average=ema: sync=local_sgd joins the ways"),
         (("sync=local_sgd", "aggregate=median", "collective=ring"), "collective=ring, aggregate=median: each worker"),
         (("sync=local_sgd", "aggregate=krum"), "aggregate=krum: the rule needs n > 2 f [+] 2"),
+        (("sync=gossip", "aggregate=krum"), "aggregate=krum: .* n=2 rows: too few .* its own row and those of 1 neigh"),
+        (("sync=gossip", "aggregate=fltrust"), "aggregate=fltrust: is one for gradients or ways"),
+        (("sync=bsp", "aggregate=self_centered_clipping"), "aggregate=self_centered_clipping: goes from each worker's"),
+        (("sync=gossip", "aggregate=median", "compress=topk"), "compress=topk, aggregate=median: with compress"),
+        (("sync=gossip", "aggregate=median", "average=ema"), "average=ema: sync=gossip joins weights of neighbours"),
         (("sync=local_sgd", "attack=alie", "hardware.workers=1"), "attack=alie: one replica alone|attack.workers=1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -196,3 +311,25 @@ def test_what_makes_no_sense_is_refused_by_name(here, overrides, says):
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, *workers, *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+def test_more_liars_beside_a_worker_than_its_rule_withstands_are_told_of(here):
+    asked = [*TINY, "sync=gossip", "hardware.workers=6", "aggregate=median", "attack=sign_flip"]
+    told = [prepare([*asked, f"attack.workers={liars}"]).plan().notes for liars in ("[1]", "[1,3]")]
+    assert not any("lie" in note for note in told[0])
+    assert any(re.search("2 of the neighbours of worker 2 lie, .* is made for 1", note) for note in told[1])
+
+
+@pytest.mark.slow
+def test_workers_of_a_ring_learn_digits_though_one_lies_if_they_clip(here):
+    asked = ("tracking=none", "hardware=virtual", "hardware.workers=6", "epochs=10", "attack=sign_flip", "sync=gossip")
+    accuracies = []
+    for aggregate in ("self_centered_clipping", "mean"):
+        try:
+            result = run([*asked, "attack.scale=5", f"aggregate={aggregate}"], quiet=True)
+            assert result is not None
+            accuracies.append(result.summary["accuracy"])
+        except Exception as error:  # diverged
+            assert getattr(error, "exit_code", None) == 6, error
+            accuracies.append(0.0)
+    assert accuracies[0] > 0.9 and accuracies[1] < 0.5
