@@ -22,7 +22,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import accumulating, averaging, calling, given, phases, precisions, rates, robustness
+from . import accumulating, averaging, calling, given, phases, poisoning, precisions, rates, robustness
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -123,7 +123,8 @@ def assemble(
     taken, accumulation = accumulating.of(experiment, strategy)
     if taken != experiment.strategy:
         strategy, sync = pair_of(of_groups, taken)
-    given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
+    elsewhere = ["attack"] if poisoning.found(of_groups) is not None else []
+    given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None, elsewhere)
     phases.check(experiment, adapt, strategy, sync)
     callbacks = calling.make(experiment, allowed, task.metric.name)
     calling.check_fit(callbacks, experiment, strategy, sync)
@@ -157,6 +158,8 @@ def assemble(
     layout = lay_out(experiment, strategy, sync, world_size)
     calling.check_norms(callbacks, experiment, strategy, sync, layout.replicas)
     check_samples(experiment, data.spec.train_size, layout)
+    with given.naming(experiment):
+        poisoning.check(of_groups, data.spec, task, layout.replicas)
     partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):
         model = make_model()

@@ -32,6 +32,7 @@ _TAKEN += (
     "weights_kept",
     "robust_accuracy",
     "target_reached",
+    "backdoor_success",
 )
 STOP = "stop_at_target"
 

@@ -12,7 +12,7 @@ from ..strategies.base import load_state
 from ..tasks.base import Readable
 from ..tasks.evaluation import evaluate
 from ..tracking.records import Evaluation, Score
-from . import checkpoint
+from . import checkpoint, poisoning
 from .callbacks.base import EvaluationView
 from .callbacks.best import FILE
 from .dates import Dates
@@ -40,6 +40,7 @@ class Evaluations:
         self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
         self.last = Score(worker.parts.task.metric.name, None, None)
         self.last_date = 0.0
+        self.backdoor: dict[str, float] = {}  # what an attack's patch was worth, last
         self._evaluated_at: int | None = None
         self._robustness: Robustness | None = None
         if worker.is_chief and worker.experiment.evaluate.attack != "none":
@@ -136,6 +137,7 @@ class Evaluations:
             self._values,
         )
         own = {**robust, **worker.calling.each_evaluation(view)}
+        self.backdoor = poisoning.success(worker.parts.of_groups, judged, self._test, self._at_once(), worker.device)
         judged.train().to("cpu")  # its place on the device is training's
         if worker.calling.found_best:
             checkpoint.export(worker.directory.path / FILE, worker.parts.adapt.merged(snapshot.state))
@@ -145,6 +147,7 @@ class Evaluations:
         self.last_date = snapshot.seconds
         if worker.meanwhile is not None:
             own = {**own, **worker.meanwhile.numbers()}
+        own = {**own, **self.backdoor}
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
     @property

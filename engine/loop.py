@@ -16,7 +16,7 @@ from ..strategies import Batch, Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import While
 from ..strategies.precision import LossScale
-from ..tasks.base import Readable
+from ..tasks.base import Readable, Taken
 from ..tasks.partition import Partition
 from . import memory
 from .averaging import Averaging
@@ -57,6 +57,7 @@ class Job:
     average: Averaging | None = None  # of weights over steps, where this worker keeps one
     meanwhile: While | None = None  # what is done to the model as it trains
     before_step: Callable[["Job", int], None] | None = None  # (step), where it has something to do there
+    poison: Callable[[Taken, int], Taken] | None = None  # (batch, step), where this replica lies about its samples
     training: int = sys.maxsize  # steps after which a schedule of the rate begins anew
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
@@ -146,6 +147,8 @@ def _why(job: Job, batch: Batch, step: int) -> str:
 def take(job: Job, step: int) -> Batch:
     """This replica's batch of `step`, on the device."""
     taken = job.feed.take(step)
+    if job.poison is not None:
+        taken = job.poison(taken, step)
     targets = weighted(taken.targets, None if taken.weights is None else _of_mean_one(job, step, taken.weights))
     return Batch(taken.inputs.to(job.device), targets.to(job.device), job.partition.total(step), step)
 

@@ -159,7 +159,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics={**evaluations.measured, **worker.calling.last},
-            beside={} if worker.meanwhile is None else worker.meanwhile.numbers(),
+            beside=({} if worker.meanwhile is None else worker.meanwhile.numbers()) | evaluations.backdoor,
         ).plain()
     )
     worker.directory.add(End(trained.status, reason))

@@ -12,6 +12,7 @@ from ..strategies.adapt import While
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
+from . import poisoning
 from .assignment import Assignment
 from .build import Parts
 from .calling import Verdict, sees_norms
@@ -184,6 +185,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         meanwhile=worker.meanwhile,
         before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
         training=training,
+        poison=poisoning.of(worker.parts, replica),
     )
     return job, left_out
 

@@ -1552,6 +1552,48 @@ MUTATIONS = [
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
+        "strategies/sync/local_sgd.py",
+        "copy.deepcopy(self.joining)",
+        "self.joining",
+        "tests/strategies/test_joined_ways.py -k looking",
+    ),
+    Mutation(
+        "strategies/sync/local_sgd.py",
+        "torch.tensor([self._own])",
+        "torch.tensor([1])",
+        "tests/strategies/test_joined_ways.py -k 'local_sgd_goes and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/self_centered_clipping.py",
+        "[: max(len(lengths) - f, 0)]",
+        "",
+        "tests/strategies/test_joined_ways.py -k radius",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "if own not in self.attack.liars(replicas):",
+        "if True:",
+        "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/gossip.py",
+        "self._weights if counts else",
+        "self._weights if True else",
+        "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
+    ),
+    Mutation(
+        "engine/poisoning.py",
+        "if step < attack.from_step or",
+        "if",
+        "tests/engine/test_poisoning.py -k from_their_step",
+    ),
+    Mutation(
+        "engine/poisoning.py",
+        "[taken.targets != attack.target]",
+        "",
+        "tests/engine/test_poisoning.py -k success",
+    ),
+    Mutation(
         "strategies/exchange/attack/furthest.py",
         "sqrt()) / a).min()",
         "sqrt()) / a).max()",

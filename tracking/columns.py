@@ -140,6 +140,7 @@ COLUMNS = (
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("noise_scale", "critical batch", _fixed(0), short="critical_batch"),
     Column("weights_kept", "kept", _fixed(0), short="kept"),
+    Column("backdoor_success", "backdoor", lambda value: f"{value:.1%}", short="backdoor"),
     Column("model_bytes", "model size", human_bytes, short="size"),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),

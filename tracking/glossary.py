@@ -75,6 +75,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "which training takes twice the steps, and twice the samples, that it takes at least",
     ),
     "weights_kept": ("", "weights that adapt=pruned has not taken out, of those that it may, at the end"),
+    "backdoor_success": (
+        "share",
+        "test samples of other classes that the model gives the label of attack=backdoor with its patch on them",
+    ),
     "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),

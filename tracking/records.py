@@ -201,7 +201,9 @@ class Summary:
     predicted: Predicted
     model_bytes: int | None = None  # where it is put to use, packed if `adapt` packs it; None: not known
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
-    beside: Mapping[str, float] = field(default_factory=dict[str, float])  # what `adapt` tells of the model, by name
+    beside: Mapping[str, float] = field(
+        default_factory=dict[str, float]
+    )  # what `adapt`, or an attack, tells of the model
 
     def plain(self) -> dict[str, Any]:
         """As summary.json has it."""

@@ -52,6 +52,7 @@ FIELDS: dict[str, Field] = {
     "consensus_distance": Field("consensus_distance"),
     "noise_scale": Field("noise_scale", "metrics"),
     "weights_kept": Field("weights_kept"),
+    "backdoor_success": Field("backdoor_success"),
     "model_bytes": Field("model_bytes"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
@@ -152,7 +153,8 @@ def _told_by(record: Record) -> Summary:
         case "step":
             return {"loss": record.get("loss")}
         case "evaluation":
-            return {key: record.get(key) for key in (*METRICS, "loss", "consensus_distance", "weights_kept")}
+            told = ("loss", "consensus_distance", "weights_kept", "backdoor_success")
+            return {key: record.get(key) for key in (*METRICS, *told)}
         case "end":
             return {"status": record.get("status"), "reason": record.get("reason")}
         case "resume":

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..conf.groups import GROUPS
-from ..engine import given
+from ..engine import given, poisoning
 from ..engine.compose import compose
 from ..engine.errors import ConfigError
 from ..engine.experiment import Choice, Experiment
@@ -63,6 +63,11 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip"
             )
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
+        if poisoning.found(of_groups) is not None:
+            raise ConfigError(
+                f"attack={experiment.choice('attack').name}: changes the samples that a worker trains on, and a script "
+                "reads its own; choose another attack, or paceline train the model as a class (docs/your_own.md)"
+            )
         given.check_taken(experiment, strategy, sync)
         sync.check_optimizer(optimizer)
     return sync

@@ -60,7 +60,7 @@ from ..exchange.reducer import Reducer
 from ..exchange.sharded_gradients import Layout, ShardedGradients, lay_out
 from ..exchange.start_alike import start_alike
 
-SHARE = 8  # bytes: a float64
+SHARE = 8  # bytes: a float64, or an int64
 
 
 class NaiveBSP(Sync):
@@ -138,18 +138,7 @@ class BSP(Sync):
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
-        if not self.joining.streaming and not isinstance(self.collective, Fabric):
-            by = "attack" if self.joining.aggregate.streaming else "aggregate"
-            raise LayoutError(
-                f"collective, {by}: each worker gets the gradients of all to join them; they are not "
-                "added up on their way; choose collective=fabric, or aggregate=mean and attack=none"
-            )
-        if self.compress.of_kept and not self.joining.streaming:
-            by = "attack" if self.joining.aggregate.streaming else "aggregate"
-            raise LayoutError(
-                f"compress, {by}: each worker gets the gradients of all, whole, to join them; choose compress=none, or "
-                "aggregate=mean and attack=none"
-            )
+        self.joining.check_exchange(self.compress, self.collective)
         if shard != "none" and not self.joining.plain:
             raise LayoutError(
                 f"sync.shard={shard}: a replica gets the sum of its own shard alone, not the others' gradients; choose "
@@ -323,11 +312,7 @@ class BSP(Sync):
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         self.joining.check(world.replicas)
-        if world.replicas == 1 and not self.joining.plain:
-            raise LayoutError(
-                "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
-                "aggregate=mean and attack=none"
-            )
+        self.joining.check_not_alone(world.replicas)
         size, replicas, varies = payload(parameters), world.replicas, self.compress.varies(world.steps)
         found = self.collective.traffic(4 * len(parameters), world) if self.find_unused else {}
         if self.shard == "none" or replicas == 1:

@@ -75,7 +75,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack, Honest
+from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences, held
 from ..exchange.client import ClientRule
@@ -162,7 +162,7 @@ class FedAvg(Sync):
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
         vectors = ("way", "change") if self.client.controls else ("way",)
         self._channel = Channel(self.compress, comm, dict.fromkeys(vectors, vector_of(parameters.values())))
-        whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
+        whole = self.compress.lossless and not self.joining.attack.forges
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
@@ -475,7 +475,7 @@ class FedAvg(Sync):
         self.joining.check(world.replicas)
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
-        began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
+        began = 0 if self.compress.lossless and not self.joining.attack.forges else size
         more = self.client.controls
         own = size + began + held(self.compress, [vector] * (1 + more)) + self.client.holds(size)
         if world.steps_per_epoch is None:

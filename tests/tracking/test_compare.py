@@ -132,6 +132,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "robust_accuracy": None,
         "target_reached": None,
         "weights_kept": None,
+        "backdoor_success": None,
         "model_bytes": None,
         "loss": 0.08,
         "accuracy": 0.975,

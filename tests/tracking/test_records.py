@@ -61,7 +61,7 @@ SUMMARY = Summary(
     reason="was asked to stop",
     predicted=Predicted(3.0, {"parameters": 4}, 7.0),
     metrics={"noise_scale": 90.0, "robust_accuracy": 0.5, "target_reached": 0.25},
-    beside={"weights_kept": 9},
+    beside={"weights_kept": 9, "backdoor_success": 0.5},
     model_bytes=4096,
 )
 

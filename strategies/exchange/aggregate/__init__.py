@@ -10,6 +10,7 @@ from .majority_vote import MajorityVote
 from .mda import MinimumDiameter
 from .mean import Mean
 from .median import Median
+from .self_centered_clipping import SelfCenteredClipping
 from .trimmed_mean import TrimmedMean
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "Median",
     "MinimumDiameter",
     "MultiKrum",
+    "SelfCenteredClipping",
     "TrimmedMean",
 ]

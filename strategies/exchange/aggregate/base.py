@@ -36,13 +36,16 @@ class Aggregator(ABC):
     `coordinatewise`: each entry of the result depends on the same entry of the rows alone, so that a vector may be cut
     into pieces, each of which is aggregated apart. `robust`: rows that are not finite are removed before it, and it has
     a bound. `remembers`: a result depends on those before it. `first`: the replica whose row comes first, where the
-    rule must know it.
+    rule must know it. `local`: the first row is that of the worker that joins, each for itself. `of_points`: rows may
+    be measured from any point, and the result is measured from there, too.
     """
 
     streaming: bool = False
     coordinatewise: bool = False
     robust: bool = False
     remembers: bool = False
+    local: bool = False
+    of_points: bool = True
     bound: str = ""  # in n rows and f
     first: int | None = None
     f: int | None = None
