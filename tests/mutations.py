@@ -842,6 +842,24 @@ MUTATIONS = [
         "tests/strategies/test_fedavg.py -k 'virtual and not digits'",
     ),
     Mutation(
+        "strategies/sync/fedbuff.py",
+        "alpha=(1 + tau) ** -self.discount",
+        "alpha=(1 + tau) ** -1.0",
+        "tests/strategies/test_fedbuff.py -k 'algorithm_1 and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/fedbuff.py",
+        "self._fetched[client] = self._version",
+        "self._fetched[client] = self._version - 1",
+        "tests/strategies/test_fedbuff.py -k is_fedavg",
+    ),
+    Mutation(
+        "strategies/sync/fedbuff.py",
+        'self._count, self._version = saved["count"], saved["version"]',
+        'self._count, self._version = 0, saved["version"]',
+        "tests/strategies/test_fedbuff.py -k 'saved_bit_for_bit and virtual'",
+    ),
+    Mutation(
         "strategies/sync/gossip.py",
         'worker={"send": sent * world.often(self.period)},',
         'worker={"send": sent},',

@@ -24,6 +24,7 @@ MODES = {
     "diloco": (),
     "gossip": ("sync.consensus_step=0.5",),
     "fedavg": (),
+    "fedbuff": (),
 }
 TENTH = ("compress=topk", "compress.ratio=0.1")
 HOW = {
