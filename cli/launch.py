@@ -17,6 +17,8 @@ def launch(
 ) -> None:
     """Run a script on several workers, by torchrun on this host; what follows SCRIPT is the script's own.
 
+    The exit status is that of the worker that failed: 2 where wrap refused what the script asks for, and said so.
+
     \b
     paceline launch train.py                        two workers
     paceline launch --workers 4 train.py --lr 0.1   four, and an argument of the script's
@@ -31,7 +33,13 @@ def launch(
         raise ConfigError(f"{script}: must be a Python file, and there is none")
     if was_started():
         raise ConfigError("launch: this process is one of torchrun's workers already; give the script to python")
-    several = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={workers}"]
+    several = [
+        "-m",
+        "paceline.compat.torchrun",
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        f"--nproc-per-node={workers}",
+    ]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *several, str(script), *ctx.args])

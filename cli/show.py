@@ -38,7 +38,10 @@ def show_one(
             autocompletion=complete_source,
         ),
     ] = None,
-    format: Annotated[Literal["text", "json"], typer.Option(help="json holds the curves' points, too.")] = "text",
+    format: Annotated[
+        Literal["text", "json", "csv"],
+        typer.Option(help="json holds the curves' points, too; csv is the row of compare, under its names."),
+    ] = "text",
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw curves without block characters.")] = False,
     command: Annotated[
         bool, typer.Option("--command", help="Print the one line that repeats the run, and nothing else.")
@@ -75,12 +78,15 @@ def show_one(
         _check_no_run(command)
         from .collective import show_collective
 
+        _check_no_csv(format)
         show_collective(collective, run or [], config_dir, allow_module or [], format == "json", html, svg)
         return
     _check_alone(run, {"--html": html, "--svg": svg, "--config-dir": config_dir, "--allow-module": allow_module})
     assert run is not None
     if command:
         _show_command(run[0])
+    elif format == "csv":
+        _show_row(run[0])
     else:
         _show_run(run[0], format == "json", ascii)
 
@@ -117,6 +123,26 @@ def _show_command(name: str) -> None:
         raise RunNameError(f"{name}: its configuration is not one that this version can compose ({error})") from None
     note_all(notes)
     show(line)
+
+
+def _check_no_csv(format: str) -> None:
+    from ..tracking.errors import RunNameError
+
+    if format == "csv":
+        raise RunNameError("--format csv: is a run's row, and --collective NAME shows none; text and json are there")
+
+
+def _show_row(name: str) -> None:
+    """Two lines: names, and values. Raises CorruptRunError where the summary is damaged."""
+    from ..tracking.compare import Request, render, table
+    from ..tracking.sources import check
+
+    data = find(name)
+    note_damage([data])
+    if data.path is not None:
+        check(data)
+    rows, _ = table([data], Request())
+    show(render(rows, "csv"))
 
 
 def _show_run(run: str, as_json: bool, ascii: bool) -> None:

@@ -1,4 +1,4 @@
-"""`paceline watch`: a run that goes on, from another terminal."""
+"""`paceline watch`: a run, or a sweep, that goes on, from another terminal."""
 
 import sys
 import threading
@@ -25,7 +25,9 @@ Format = Annotated[Literal["text", "json"], typer.Option(help="With --once: json
 def watch(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="A run, SWEEP/RUN, or a run's directory.", autocompletion=complete_source),
+        typer.Argument(
+            metavar="RUN", help="A run, SWEEP/RUN, a sweep, or the directory of one.", autocompletion=complete_source
+        ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Say how it is now, and end.")] = False,
     live: Annotated[bool, typer.Option("--live/--no-live", help="Draw on a terminal, or print lines.")] = True,
@@ -35,22 +37,30 @@ def watch(
 
     Only the run's directory is read. The exit status is that of the run: 0 completed (or, with --once, under way), 4
     failed or died (killed, so that it could not say so), 6 diverged, 130 stopped early; 2 where there is no such run.
+    Of a sweep it tells which runs have begun and ended; 4: some failed, 130: it was stopped before all had run.
 
     \b
     paceline watch first-asp
     paceline watch first-asp --once
+    paceline watch my-sweep
+    paceline watch my-sweep/0003-asp-s1
     """
     from ..engine import ROOT
     from ..tracking.errors import RunNameError
     from ..tracking.run_directory import RunDirectory
+    from ..tracking.sources import sweep_at
 
     if format == "json" and not once:
         raise RunNameError("--format json: goes with --once; what a run writes as it goes is runs/RUN/metrics.jsonl")
-    directory = RunDirectory.open(ROOT, run)
     try:
+        if (sweep := sweep_at(run, ROOT)) is not None:
+            from .watch_sweep import watch_sweep
+
+            raise typer.Exit(watch_sweep(sweep, once, format == "json"))
+        directory = RunDirectory.open(ROOT, run)
         state = _once(directory, format == "json") if once else _follow(directory, live)
     except KeyboardInterrupt:
-        note("stopped watching; the run goes on")
+        note("stopped watching; what was watched goes on")
         raise typer.Exit(130) from None
     if code := STATUSES.get(state, FAILED):
         raise typer.Exit(code)

@@ -199,6 +199,20 @@ def sweep_names(root: Path) -> list[str]:
     return sorted(file.parent.name for file in root.glob(f"*/{SWEEP_FILE}"))
 
 
+def sweep_at(name: str, root: Path) -> Path | None:
+    """The directory of the sweep `name` under `root`, or of the one at that path; None: it is no sweep."""
+    inside = bool(NAME.fullmatch(name)) and bool(name.strip("."))
+    for path in [root / name, Path(name)] if inside else [Path(name)]:
+        try:
+            if is_run(path):
+                return None
+            if (path / SWEEP_FILE).is_file():
+                return path.resolve()
+        except (OSError, ValueError):  # as in _kind
+            return None
+    return None
+
+
 def _locate(name: str, root: Path) -> tuple[str, Path]:
     """What `name` is (run, sweep, wandb, csv, json), and where. Raises RunNameError."""
     if not name.strip():

@@ -30,6 +30,14 @@ from ..tracking.sinks import sinks_from
 DIVERGED = 6
 
 
+class ElsewhereError(RuntimeError):
+    """The chief refused to begin; `exit_code` is its error's."""
+
+    def __init__(self, said: str, exit_code: int) -> None:
+        super().__init__(said)
+        self.exit_code = exit_code
+
+
 class Record:
     """All workers make one; the chief writes."""
 
@@ -45,18 +53,33 @@ class Record:
         epochs: int,
         root: Path,
     ) -> None:
-        """`samples`: of the data. `per_epoch`: steps."""
+        """`samples`: of the data. `per_epoch`: steps. Raises on all workers what is wrong with the run's directory."""
         self._experiment, self._comm, self._layout, self._device, self._sync = experiment, comm, layout, device, sync
         self._samples, self._per_epoch, self.is_over = samples, per_epoch, False
         self._score, self._date, self._reached = Score("accuracy", None, None), 0.0, None
         self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
         self._mirror: Mirror | None = None
         if comm.rank == 0:
-            self.directory = self._made(root)
-            comm.board.post("run", str(self.directory.path))
+            try:
+                self.directory = self._made(root)
+            except Exception as error:
+                self._refuse(error)
+                raise
+            comm.board.post("run", json.dumps({"path": str(self.directory.path)}))
             self._begin(per_epoch * epochs, float(epochs))
         else:
-            self.directory = RunDirectory(Path(comm.board.read("run", 0)))
+            told = json.loads(comm.board.read("run", 0))
+            if "refused" in told:
+                comm.board.post(f"heard/{comm.rank}", "")
+                raise ElsewhereError(told["refused"], told["status"])
+            self.directory = RunDirectory(Path(told["path"]))
+
+    def _refuse(self, error: Exception) -> None:
+        """Tell the others, and stay until they have heard: who finds the chief gone would say that."""
+        board = self._comm.board
+        board.post("run", json.dumps({"refused": f"worker 0: {error}", "status": exit_code_of(error) or 1}))
+        for rank in range(1, self._layout.workers):
+            board.read(f"heard/{rank}", rank)
 
     def _made(self, root: Path) -> RunDirectory:
         experiment = self._experiment

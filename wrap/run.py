@@ -1,5 +1,7 @@
 """A script's own loop as a run: what the sync mode must be told, and when."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,8 +16,11 @@ from torch.utils.data import DataLoader
 from ..engine import ROOT, memory
 from ..engine.errors import DivergedError
 from ..engine.experiment import Experiment
+from ..engine.failures import exit_code_of
+from ..engine.launchers import was_started
 from ..engine.meters import Meter
 from ..strategies import Batch
+from ..tracking.visible import visible_lines
 from .record import Record
 from .setting import experiment_of, sync_of
 from .shares import Loader, Own, on_device
@@ -69,7 +74,11 @@ class Run:
         self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
         self._activations = memory.ActivationPeak()
         sizes = shared.samples, len(shared)
-        self._record = Record(experiment, self._comm, layout, self.device, self.sync, *sizes, epochs, root)
+        try:
+            self._record = Record(experiment, self._comm, layout, self.device, self.sync, *sizes, epochs, root)
+        except Exception:  # on all workers alike
+            self._leave()
+            raise
         self.optimizer = _Steps(self, optimizer)
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
@@ -264,6 +273,14 @@ def wrap(
     `overrides`: of the sync mode and what it is given, `tracking`, `seed`, `hardware.timeout`, as on the command line.
     `loader`: its batches are the steps' batches, however many workers share them out, so that a run on K workers is
     that on one. `epochs`: passes that the script will make, for the record. `count`: of how many items the loss of a
-    batch is the mean, where these are not its samples: unmasked tokens, say. Raises `ConfigError`.
+    batch is the mean, where these are not its samples: unmasked tokens, say. Raises `ConfigError`; where a launcher has
+    started several workers, the first one says what is wrong, and all end with its exit status.
     """
-    return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)
+    try:
+        return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)
+    except Exception as error:
+        if was_started() and (status := exit_code_of(error)) is not None:
+            if os.environ["RANK"] == "0":
+                print(visible_lines(str(error)), file=sys.stderr, flush=True)
+            raise SystemExit(status) from None
+        raise

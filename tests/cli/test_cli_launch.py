@@ -16,7 +16,7 @@ def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Pa
     monkeypatch.setattr(os, "execv", execv)
     paceline("launch", "--workers", "3", "mine.py", "--lr", "0.1", "--workers", "7")
     own = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=3"]  # loopback: no other host is met
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *own]
+    torchrun = [sys.executable, "-m", "paceline.compat.torchrun", *own]
     assert given == [[*torchrun, "mine.py", "--lr", "0.1", "--workers", "7"]]
 
 

@@ -1,5 +1,8 @@
 """A person's own loop, loader and Hugging Face style model on replicas: the same training, a run like all others."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from scripts import Sentences, Stream, distance, identical, joined, loop, parts,
 from torch.utils.data import DataLoader
 
 from paceline.engine.errors import ConfigError, DivergedError
+from paceline.engine.failures import exit_code_of
 from paceline.strategies import LayoutError
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
@@ -128,6 +132,42 @@ def test_a_name_that_is_taken_is_refused_without_an_offer_to_resume(root: str) -
     wrap(*parts(), name="mine", root=root).close()
     with pytest.raises(ConfigError, match=r"^name=mine: .*runs/mine is a run already, .*; give another name, or none$"):
         wrap(*parts(), name="mine", root=root)
+
+
+def test_of_several_workers_all_refuse_a_taken_name_for_the_chiefs_reason(root: str) -> None:
+    wrap(*parts(), name="mine", root=root).close()
+    said = run_virtual(3, named, root)
+    assert said == [["ConfigError", 2], ["ElsewhereError", 2], ["ElsewhereError", 2]]
+
+
+def named(comm, root: str) -> list[str | int | None]:
+    with pytest.raises(Exception, match=r"name=mine: .*runs/mine is a run already") as refused:
+        joined(comm, root, *parts())
+    return [refused.typename, exit_code_of(refused.value)]
+
+
+SCRIPT = """
+from scripts import parts
+from paceline.wrap import wrap
+with wrap(*parts(), name="mine") as run:
+    for batch in run.loader:
+        run.backward(run.model(**batch).loss)
+        run.optimizer.step()
+"""
+
+
+@pytest.mark.slow  # two runs of two processes
+def test_a_launched_script_that_is_refused_says_so_once_and_ends_with_2(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    first, again = (
+        subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        for _ in range(2)
+    )
+    assert first.returncode == 0 and first.stderr.endswith("completed\n")
+    assert (again.returncode, again.stdout) == (2, "") and again.stderr.startswith("name=mine: ")
+    assert again.stderr.count("\n") == 1 and "give another name, or none" in again.stderr
 
 
 def test_a_loader_whose_samples_nobody_can_name_is_refused(root: str) -> None:

@@ -1,0 +1,31 @@
+"""torchrun ends with 1 and a traceback of its own, whatever its worker ended with: why compat/torchrun.py is there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.compat.torchrun import status
+
+
+def test_the_status_is_that_of_the_worker_that_failed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status({1: 2}, 1) == 2
+    assert status({0: -15, 1: 6}, 0) == 6  # the other one was ended for its sake
+    assert status({0: 4, 1: 6}, 1) == 6
+    assert capsys.readouterr().err == ""
+    assert status({0: -9, 1: -15}, 0) == 137
+    assert capsys.readouterr().err == "worker 0 was ended by signal 9\n"
+
+
+@pytest.mark.slow
+def test_what_a_worker_says_is_all_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os, sys\nprint('refused', file=sys.stderr)\nsys.exit(2)\n")
+    found: list[tuple[int, bool]] = []
+    for module in ("torch.distributed.run", "paceline.compat.torchrun"):
+        command = [sys.executable, "-m", module, "--standalone", "--local-addr=127.0.0.1", "script.py"]
+        ended = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120)
+        found.append((ended.returncode, "Traceback" in ended.stderr))
+        assert "refused" in ended.stderr
+    assert found == [(1, True), (2, False)]  # else compat/torchrun.py can go
