@@ -42,6 +42,10 @@ class Partition(ABC):
     def indices(self, step: int, replica: int) -> Tensor:
         """The samples of `replica` at `step`, int64 [its size]."""
 
+    def owned(self, replica: int) -> Tensor:
+        """The samples that are this replica's own, in every epoch, int64 [n_k]; of a partition that deals such."""
+        raise AssertionError(f"{type(self).__name__} deals each epoch anew")
+
     @cached_property
     def shares(self) -> tuple[float, ...]:
         """n_k / n: of an epoch's samples, how many each replica takes."""
@@ -53,10 +57,12 @@ class Partition(ABC):
 class Partitioner(ABC):
     """A way to deal samples to replicas: a choice of the group `partition`.
 
-    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk.
+    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk. `owns`:
+    replicas have samples of their own, the same in all epochs.
     """
 
     looks_at_targets: bool = True
+    owns: bool = False
 
     @abstractmethod
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
@@ -131,6 +137,8 @@ class Dirichlet(Partitioner):
     A replica that is left with nothing gets a sample of the one that has most.
     """
 
+    owns = True
+
     def __init__(self, alpha: Annotated[float, Gt(0), Le(1e9)] = 0.5) -> None:
         self.alpha = alpha
 
@@ -169,6 +177,8 @@ class ByLabel(Partitioner):
     McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section 3, call
     it pathological: most replicas have samples of `labels` classes only.
     """
+
+    owns = True
 
     def __init__(self, labels: Annotated[int, Ge(1)] = 2) -> None:
         self.labels = labels
@@ -232,6 +242,9 @@ class OwnedPartition(Partition):
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         start = step_of_epoch * self.batch_size
         return self._order(epoch, replica)[start : start + self.batch_size].clone()
+
+    def owned(self, replica: int) -> Tensor:
+        return torch.from_numpy(self._owned[replica])
 
     def _order(self, epoch: int, replica: int) -> Tensor:
         known, order = self._orders.get(replica, (-1, None))
