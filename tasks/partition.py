@@ -49,9 +49,13 @@ class Partition(ABC):
     @cached_property
     def shares(self) -> tuple[float, ...]:
         """n_k / n: of an epoch's samples, how many each replica takes."""
-        sizes = [sum(self.size(step, k) for step in range(self.steps_per_epoch)) for k in range(self.replicas)]
+        sizes = [self._of_epoch(replica) for replica in range(self.replicas)]
         samples = sum(sizes)
         return tuple(size / samples for size in sizes)
+
+    def _of_epoch(self, replica: int) -> int:
+        """n_k"""
+        return sum(self.size(step, replica) for step in range(self.steps_per_epoch))
 
 
 class Partitioner(ABC):
@@ -121,6 +125,10 @@ class ShuffledPartition(Partition):
     def total(self, step: int) -> int:
         whole = self.replicas * self.batch_size
         return min(whole, self.samples - step % self.steps_per_epoch * whole)
+
+    def _of_epoch(self, replica: int) -> int:
+        last = self.steps_per_epoch - 1  # the only uneven one
+        return last * self.batch_size + self.size(last, replica)
 
     def indices(self, step: int, replica: int) -> Tensor:
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
@@ -245,6 +253,9 @@ class OwnedPartition(Partition):
 
     def owned(self, replica: int) -> Tensor:
         return torch.from_numpy(self._owned[replica])
+
+    def _of_epoch(self, replica: int) -> int:
+        return self._sizes[replica]
 
     def _order(self, epoch: int, replica: int) -> Tensor:
         known, order = self._orders.get(replica, (-1, None))
