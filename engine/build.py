@@ -127,7 +127,7 @@ def assemble(
     given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None, elsewhere)
     phases.check(experiment, adapt, strategy, sync)
     callbacks = calling.make(experiment, allowed, task.metric.name)
-    calling.check_fit(callbacks, experiment, strategy, sync)
+    calling.check_fit(callbacks, experiment, strategy, sync, partitioner)
 
     def plain_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call

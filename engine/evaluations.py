@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..comm import PeerLostError
 from ..strategies.base import load_state
 from ..tasks.base import Readable
+from ..tasks.clients import Clients
 from ..tasks.evaluation import evaluate
 from ..tracking.records import Evaluation, Score
 from . import checkpoint, poisoning
@@ -135,6 +136,8 @@ class Evaluations:
             self._test,
             worker.device,
             self._values,
+            self._clients(job),
+            worker.parts.task.loss,
         )
         own = {**robust, **worker.calling.each_evaluation(view)}
         self.backdoor = poisoning.success(worker.parts.of_groups, judged, self._test, self._at_once(), worker.device)
@@ -164,10 +167,17 @@ class Evaluations:
         worker.directory.write_adversarial(self._robustness.at_end(judged, worker.device))
         judged.to("cpu")
 
-    def _values(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """The task's metric by its name, and the loss."""
+    def _clients(self, job: Job) -> Clients | None:
+        """Where a callback sees them."""
+        if not any("clients" in each.sees for each in self._worker.parts.callbacks.values()):
+            return None
+        owned = [job.partition.owned(replica) for replica in range(job.partition.replicas)]
+        return Clients(job.train, self._test, owned)
+
+    def _values(self, model: nn.Module, device: torch.device, split: Readable | None = None) -> dict[str, float]:
+        """The task's metric by its name, and the loss. `split`: other samples than those of the test split."""
         task = self._worker.parts.task
-        result = evaluate(task, model, self._test, self._at_once(), device)
+        result = evaluate(task, model, self._test if split is None else split, self._at_once(), device)
         return {task.metric.name: result.score, "loss": result.loss}
 
     def _at_once(self) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..strategies import Sync
 from ..strategies.base import Memory, payload
+from ..tasks.clients import Clients
 from ..tracking.records import End, Status, Summary
 from . import memory
 from .averaging import KIND
@@ -21,6 +22,8 @@ from .saving import Saving
 from .timetable import schedule_of
 from .trace import write_trace
 from .worker import Worker
+
+MOST_REPLICAS = 100  # whose labels a summary tells
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,15 @@ def _with_process(kinds: dict[str, int], device: torch.device, resident: int | N
     return {**kinds, "process_peak": memory.process_peak()}
 
 
+def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
+    """Of each replica, where they own samples and are not too many to be looked at."""
+    replicas = job.partition.replicas
+    if not worker.parts.partitioner.owns or replicas > MOST_REPLICAS:
+        return None
+    owned = [job.partition.owned(replica) for replica in range(replicas)]
+    return Clients(job.train, job.train, owned).labels().tolist()
+
+
 def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
     experiment, layout = worker.experiment, worker.layout
     evaluations, done = trained.evaluations, trained.done
@@ -160,6 +172,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             predicted=worker.assignment.predicted,
             metrics={**evaluations.measured, **worker.calling.last},
             beside=({} if worker.meanwhile is None else worker.meanwhile.numbers()) | evaluations.backdoor,
+            labels=_labels(worker, trained.job),
         ).plain()
     )
     worker.directory.add(End(trained.status, reason))

@@ -42,21 +42,31 @@ class Partition(ABC):
     def indices(self, step: int, replica: int) -> Tensor:
         """The samples of `replica` at `step`, int64 [its size]."""
 
+    def owned(self, replica: int) -> Tensor:
+        """The samples that are this replica's own, in every epoch, int64 [n_k]; of a partition that deals such."""
+        raise AssertionError(f"{type(self).__name__} deals each epoch anew")
+
     @cached_property
     def shares(self) -> tuple[float, ...]:
         """n_k / n: of an epoch's samples, how many each replica takes."""
-        sizes = [sum(self.size(step, k) for step in range(self.steps_per_epoch)) for k in range(self.replicas)]
+        sizes = [self._of_epoch(replica) for replica in range(self.replicas)]
         samples = sum(sizes)
         return tuple(size / samples for size in sizes)
+
+    def _of_epoch(self, replica: int) -> int:
+        """n_k"""
+        return sum(self.size(step, replica) for step in range(self.steps_per_epoch))
 
 
 class Partitioner(ABC):
     """A way to deal samples to replicas: a choice of the group `partition`.
 
-    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk.
+    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk. `owns`:
+    replicas have samples of their own, the same in all epochs.
     """
 
     looks_at_targets: bool = True
+    owns: bool = False
 
     @abstractmethod
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
@@ -116,6 +126,10 @@ class ShuffledPartition(Partition):
         whole = self.replicas * self.batch_size
         return min(whole, self.samples - step % self.steps_per_epoch * whole)
 
+    def _of_epoch(self, replica: int) -> int:
+        last = self.steps_per_epoch - 1  # the only uneven one
+        return last * self.batch_size + self.size(last, replica)
+
     def indices(self, step: int, replica: int) -> Tensor:
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         each, extra = divmod(self.total(step), self.replicas)
@@ -130,6 +144,8 @@ class Dirichlet(Partitioner):
     Small `alpha`: few classes a replica, and replicas of very different sizes; large: close to identically distributed.
     A replica that is left with nothing gets a sample of the one that has most.
     """
+
+    owns = True
 
     def __init__(self, alpha: Annotated[float, Gt(0), Le(1e9)] = 0.5) -> None:
         self.alpha = alpha
@@ -169,6 +185,8 @@ class ByLabel(Partitioner):
     McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section 3, call
     it pathological: most replicas have samples of `labels` classes only.
     """
+
+    owns = True
 
     def __init__(self, labels: Annotated[int, Ge(1)] = 2) -> None:
         self.labels = labels
@@ -232,6 +250,12 @@ class OwnedPartition(Partition):
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         start = step_of_epoch * self.batch_size
         return self._order(epoch, replica)[start : start + self.batch_size].clone()
+
+    def owned(self, replica: int) -> Tensor:
+        return torch.from_numpy(self._owned[replica])
+
+    def _of_epoch(self, replica: int) -> int:
+        return self._sizes[replica]
 
     def _order(self, epoch: int, replica: int) -> Tensor:
         known, order = self._orders.get(replica, (-1, None))

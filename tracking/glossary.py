@@ -68,6 +68,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "staleness_max": ("updates", "the largest such number"),
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
+    "left_rounds": ("", "rounds that clients left before they could deliver (sync.dropout), of all clients"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
     "noise_scale": (
         "samples",
@@ -90,6 +91,15 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "target_reached": (
         "share",
         "predictions of other classes that evaluate.attack led to evaluate.target, at the last evaluation",
+    ),
+    "client_worst": (
+        "share",
+        "accuracy on their own test samples of the tenth of clients for whom it is worst (callbacks=by_client)",
+    ),
+    "client_spread": ("share", "standard deviation over clients of the accuracy on their own test samples"),
+    "personal_mean": (
+        "share",
+        "mean over clients of it once each has fine-tuned the model (callbacks.by_client.steps)",
     ),
     "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
