@@ -116,7 +116,7 @@ class FedAvg(Sync):
         `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
         """
         self.server = server or Plain()
-        self.joining, self.clip = Joining(aggregate, attack), clip
+        self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         self.compress = compress or Dense()
