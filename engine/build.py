@@ -15,13 +15,14 @@ from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
+from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Float32, Precision
 from ..strategies.schedules import Schedule
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
-from ..tasks.partition import Partition, Partitioner
+from ..tasks.partition import Partition, Partitioner, Repeated
 from . import accumulating, averaging, calling, given, phases, poisoning, precisions, rates, robustness
 from .blame import blaming
 from .compute import ComputeModel
@@ -160,6 +161,12 @@ def assemble(
     check_samples(experiment, data.spec.train_size, layout)
     with given.naming(experiment):
         poisoning.check(of_groups, data.spec, task, layout.replicas)
+    aggregate = of_groups["aggregate"]
+    assert isinstance(aggregate, Aggregator)
+    if aggregate.copies > 1:
+        with given.naming(experiment):
+            aggregate.check(layout.replicas)
+        partitioner = Repeated(partitioner, aggregate.copies)
     partitioner.check(data.spec, layout.replicas)
     with torch.device("meta"):
         model = make_model()

@@ -17,7 +17,7 @@ from ..strategies.exchange.collectives import Collective, Fabric
 from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
-from ..tasks.partition import Shuffled, ShuffledPartition
+from ..tasks.partition import Repeated, Shuffled, ShuffledPartition
 from . import accumulating, averaging, calling, given, kept, memory, precisions
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
@@ -161,15 +161,18 @@ def _worlds(
 
 def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple[tuple[int, int], ...]:
     """See `World.busy`: the last step of an epoch may have fewer samples than there are replicas."""
-    samples, replicas = parts.data.spec.train_size, parts.layout.replicas
-    if samples is None or not isinstance(parts.partitioner, Shuffled):
+    copies, partitioner = parts.partitioner.copies, parts.partitioner
+    samples, replicas = parts.data.spec.train_size, parts.layout.replicas // copies
+    if samples is None or not isinstance(
+        partitioner.each if isinstance(partitioner, Repeated) else partitioner, Shuffled
+    ):
         return ()
     dealt = ShuffledPartition(samples, replicas, experiment.batch_size, seed=0)
     last = dealt.total(dealt.steps_per_epoch - 1)
     epochs = until // dealt.steps_per_epoch - first // dealt.steps_per_epoch  # whose last step is among these
     if last >= replicas or epochs == 0:
         return ()
-    return (until - first, last), (until - first - epochs, replicas - last)
+    return (until - first, last * copies), (until - first - epochs, (replicas - last) * copies)
 
 
 def share_of_cores(layout: Layout) -> int:

@@ -151,6 +151,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
     steps = training * worker.parts.adapt.trainings
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
+    group = replica // worker.parts.partitioner.copies  # of those that take the same samples, and draw alike
     together, sees = worker.sync.synchronous, sees_norms(worker.parts.callbacks)
     pauses = not together or worker.parts.launcher.modelled  # modelled ones take as long as training goes on in them
     job = Job(
@@ -163,7 +164,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         partition=partition,
         device=worker.device,
         seed=experiment.seed,
-        draws_as=layout.mesh.drawing(comm.rank),
+        draws_as=layout.mesh.drawing(comm.rank - (replica - group) * layout.parts),
         start=start,
         steps=steps,
         until=until,

@@ -67,6 +67,7 @@ class Partitioner(ABC):
 
     looks_at_targets: bool = True
     owns: bool = False
+    copies: int = 1  # so many replicas in a row take the same samples
 
     @abstractmethod
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
@@ -136,6 +137,48 @@ class ShuffledPartition(Partition):
         start = step_of_epoch * self.replicas * self.batch_size + replica * each + min(replica, extra)
         order = _permutation(self.samples, self.seed, epoch)
         return order[start : start + self.size(step, replica)].clone()
+
+
+class Repeated(Partitioner):
+    """Deals to groups of `copies` replicas in a row, whose members all take what another partitioner deals to one."""
+
+    def __init__(self, each: Partitioner, copies: int) -> None:
+        """The replicas are a multiple of `copies`."""
+        self.each, self.copies, self.looks_at_targets = each, copies, each.looks_at_targets
+
+    def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
+        return self.each.steps_per_epoch(samples, replicas // self.copies, batch_size)
+
+    def check(self, spec: DataSpec, replicas: int) -> None:
+        self.each.check(spec, replicas // self.copies)
+
+    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "RepeatedPartition":
+        return RepeatedPartition(self.each.deal(targets, replicas // self.copies, batch_size, seed), self.copies)
+
+
+@dataclass(frozen=True)
+class RepeatedPartition(Partition):
+    """`total` counts each sample once, so that the shares of a group's members are those of the group."""
+
+    each: Partition
+    copies: int
+
+    @property
+    def replicas(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.each.replicas * self.copies
+
+    @property
+    def steps_per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.each.steps_per_epoch
+
+    def size(self, step: int, replica: int) -> int:
+        return self.each.size(step, replica // self.copies)
+
+    def total(self, step: int) -> int:
+        return self.each.total(step)
+
+    def indices(self, step: int, replica: int) -> Tensor:
+        return self.each.indices(step, replica // self.copies)
 
 
 class Dirichlet(Partitioner):

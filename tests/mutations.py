@@ -1077,7 +1077,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/rates.py",
-        "experiment.batch_size * (parts.layout.replicas if joined else 1)",
+        "experiment.batch_size * (parts.layout.replicas // parts.partitioner.copies if joined else 1)",
         "experiment.batch_size * parts.layout.replicas",
         "tests/engine/test_rates.py -k scaling_rule",
     ),
@@ -1246,7 +1246,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/planning.py",
-        "return (until - first, last), (until - first - epochs, replicas - last)",
+        "return (until - first, last * copies), (until - first - epochs, (replicas - last) * copies)",
         "return ()",
         "tests/engine/test_planned_bytes.py -k 'no_samples and push'",
     ),
@@ -1598,6 +1598,42 @@ MUTATIONS = [
         "self._weights if counts else",
         "self._weights if True else",
         "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/draco.py",
+        "> self.copies // 2:",
+        ">= self.copies // 2:",
+        "tests/strategies/test_draco.py -k outvoted",
+    ),
+    Mutation(
+        "tasks/partition.py",
+        "return self.each.total(step)",
+        "return self.each.total(step) * self.copies",
+        "tests/strategies/test_draco.py -k 'group_takes'",
+    ),
+    Mutation(
+        "engine/rates.py",
+        "parts.layout.replicas // parts.partitioner.copies",
+        "parts.layout.replicas",
+        "tests/strategies/test_draco.py -k plain_training",
+    ),
+    Mutation(
+        "strategies/exchange/stepping.py",
+        "self._joining.aggregate.copies)",
+        "1)",
+        "tests/strategies/test_draco.py -k parameter_server_does -m slow",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/zeno.py",
+        "self.rho * (g @ g)",
+        "self.rho",
+        "tests/strategies/test_zeno.py -k far_enough",
+    ),
+    Mutation(
+        "strategies/sync/downpour.py",
+        "gradient.copy_(admitted)",
+        "pass",
+        "tests/strategies/test_zeno.py -k length",
     ),
     Mutation(
         "engine/poisoning.py",

@@ -15,6 +15,7 @@ from ..engine.experiment import Choice, Experiment
 from ..engine.pairs import check_pair
 from ..engine.targets import build
 from ..strategies import Strategy, Sync
+from ..strategies.exchange.aggregate import Aggregator
 
 STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
 MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.given))
@@ -67,6 +68,11 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
             raise ConfigError(
                 f"attack={experiment.choice('attack').name}: changes the samples that a worker trains on, and a script "
                 "reads its own; choose another attack, or paceline train the model as a class (docs/your_own.md)"
+            )
+        if isinstance(aggregate := of_groups["aggregate"], Aggregator) and aggregate.copies > 1:
+            raise ConfigError(
+                f"aggregate={experiment.choice('aggregate').name}: several workers must train on the same samples, and "
+                "a script deals its own; choose another aggregate, or paceline train the model as a class"
             )
         given.check_taken(experiment, strategy, sync)
         sync.check_optimizer(optimizer)

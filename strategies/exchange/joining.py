@@ -5,6 +5,7 @@ the honest rows, needs all rows in one place: on a server, or under bsp on every
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,21 +19,33 @@ from .compress import Compressor
 from .rank_order import RankOrderedSum
 from .seeded import generator
 
+# gradients of one step and version; of a clock, some of which may be missing; ways of weights since all had the same;
+# weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
+Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
+
 
 class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
-    def __init__(self, aggregate: Aggregator | None, attack: Attack | None, local: bool = False) -> None:
-        """None for the mean, and for nobody. `local`: each worker joins for itself (`join_near`); else all joined rows
-        are the same. Raises `LayoutError`.
-        """
+    def __init__(self, aggregate: Aggregator | None, attack: Attack | None, of: Joined = "gradients") -> None:
+        """None for the mean, and for nobody. `of`: what is joined. Raises `LayoutError`."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
-        if self.aggregate.local and not local:
+        if self.aggregate.local and of != "neighbours":
             raise LayoutError(
                 "aggregate: goes from each worker's own weights, so that all would get other ones; choose sync=gossip, "
                 "or aggregate=centered_clipping"
             )
-        if local and not self.aggregate.of_points:
+        if self.aggregate.copies > 1 and of != "gradients":
+            raise LayoutError(
+                "aggregate: compares gradients of the same samples and weights to the bit, in each step; choose "
+                "sync=bsp or parameter_server, or another aggregate"
+            )
+        if self.aggregate.one_by_one and of != "pushes":
+            raise LayoutError(
+                "aggregate: looks at each push as it comes, by the last one of a trusted replica; choose sync=asp, or "
+                "aggregate=fltrust"
+            )
+        if of == "neighbours" and not self.aggregate.of_points:
             raise LayoutError(
                 "aggregate: is one for gradients or ways, and here each worker joins its neighbours' weights; choose "
                 "aggregate=self_centered_clipping, or another"
@@ -55,10 +68,19 @@ class Joining:
                 f"collective, {by}: each worker gets what all send, to join it; it is not added up on its way; choose "
                 "collective=fabric, or aggregate=mean and attack=none"
             )
+        self.check_lossless(compress)
         if compress.of_kept:
             raise LayoutError(
                 f"compress, {by}: each worker gets what all send, whole, to join it; choose compress=none, or "
                 "aggregate=mean and attack=none"
+            )
+
+    def check_lossless(self, compress: Compressor) -> None:
+        """Raises `LayoutError`."""
+        if self.aggregate.copies > 1 and not compress.lossless:
+            raise LayoutError(
+                "compress, aggregate: gradients of the same samples are compared to the bit, and messages of them may "
+                "differ; choose compress=none"
             )
 
     def check_not_alone(self, replicas: int) -> None:
@@ -107,6 +129,9 @@ class Joining:
         stacked = torch.stack([rows[replica] for replica in given])
         self._forge(stacked, given, replicas, step)
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=stacked.device)
+        if rule.copies > 1:
+            counted = rule.decoded(stacked, given, step)
+            stacked, weighed = stacked[counted], weighed[counted]
         return self._made(stacked, weighed, given, replicas, step)
 
     def join_near(self, own: int, rows: Mapping[int, Tensor], replicas: int, step: int) -> Tensor:
@@ -169,8 +194,11 @@ class Joining:
 
     def check_one_at_a_time(self) -> None:
         """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
+        if self.aggregate.one_by_one and not self.attack.colludes:
+            return
         if not self.streaming:
-            by, usual = ("attack", "none") if self.aggregate.streaming else ("aggregate", "mean")
+            of_attack = self.aggregate.streaming or self.aggregate.one_by_one
+            by, usual = ("attack", "none") if of_attack else ("aggregate", "mean")
             raise LayoutError(
                 f"{by}: this server applies each push as it comes, and never has several gradients to look at; "
                 f"choose sync=parameter_server (or sync=ssp with sync.staleness=0), or {by}={usual}"

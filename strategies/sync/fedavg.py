@@ -145,7 +145,7 @@ class FedAvg(Sync):
         their samples. `dropout`: how likely a client leaves a round before its end.
         """
         self.server, self.client = server or Plain(), client or PlainClient()
-        self.joining, self.clip = Joining(aggregate, attack), clip
+        self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
         self.client.check(self.joining)
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1

@@ -104,7 +104,7 @@ class Gossip(Sync):
         self.compress, self.clip = compress or Dense(), clip
         check_differences(self.compress)
         self.entrywise = self.compress.entrywise
-        self.joining = Joining(aggregate, attack, local=True)
+        self.joining = Joining(aggregate, attack, of="neighbours")
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         if not self.joining.plain:

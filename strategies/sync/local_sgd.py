@@ -101,7 +101,7 @@ class LocalSGD(Sync):
         self.entrywise = self.compress.entrywise
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
-        self.joining = Joining(aggregate, attack)
+        self.joining = Joining(aggregate, attack, of="ways")
         self.joining.check_exchange(self.compress, self.collective)
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1

@@ -240,7 +240,7 @@ def test_a_rule_of_lengths_or_for_neighbours_is_refused_where_it_means_nothing()
         LocalSGD(aggregate=SelfCenteredClipping())
     with pytest.raises(LayoutError, match="compress, attack: with compress a worker knows"):
         Gossip(compress=TopK(0.5), attack=SignFlip())
-    assert Joining(Median(), None, local=True).aggregate.of_points
+    assert Joining(Median(), None, of="neighbours").aggregate.of_points
 
 
 # -- whole runs

@@ -3,6 +3,7 @@
 from .base import Aggregator
 from .bulyan import Bulyan
 from .centered_clipping import CenteredClipping
+from .draco import Draco
 from .fltrust import FLTrust
 from .geometric_median import GeometricMedian
 from .krum import Krum, MultiKrum
@@ -12,11 +13,13 @@ from .mean import Mean
 from .median import Median
 from .self_centered_clipping import SelfCenteredClipping
 from .trimmed_mean import TrimmedMean
+from .zeno import ZenoPlusPlus
 
 __all__ = [
     "Aggregator",
     "Bulyan",
     "CenteredClipping",
+    "Draco",
     "FLTrust",
     "GeometricMedian",
     "Krum",
@@ -27,4 +30,5 @@ __all__ = [
     "MultiKrum",
     "SelfCenteredClipping",
     "TrimmedMean",
+    "ZenoPlusPlus",
 ]
