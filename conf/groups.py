@@ -48,6 +48,13 @@ GROUPS = (
         example="CONTRIBUTING.md says how a loss is added",
     ),
     Group(
+        "adversarial_training",
+        "what a batch is changed to, so that the model errs on it, before it is learnt",
+        modules=("paceline.tasks",),
+        base="paceline.tasks.adversarial.training.AdversarialTraining",
+        usual="none",
+    ),
+    Group(
         "adapt",
         "what is done to the model before it trains, or while it does",
         modules=("paceline.strategies",),

@@ -19,11 +19,13 @@ from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Float32, Precision
 from ..strategies.schedules import Schedule
+from ..tasks.adversarial.training import AdversarialTraining
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner, Repeated
 from . import accumulating, averaging, calling, given, phases, poisoning, precisions, rates, robustness
+from .adversary import training_of
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -65,6 +67,7 @@ class Parts:
     make_model: Callable[[], nn.Module]  # adapted
     adapt: Adapt
     following: "Parts | None"  # with the model that `adapt.following` makes in mid-run; see phases.py
+    adversarial_training: AdversarialTraining
     average: Average
     make_optimizer: MakeOptimizer
     precision: Precision  # of passes; float32 where the strategy rounds weights itself
@@ -154,6 +157,7 @@ def assemble(
         check_spec(experiment.data.name, data.spec)
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
     robustness.check(experiment, data.spec)
+    adversarial_training = training_of(experiment, data.spec, strategy, allowed)
     check_parts_take(experiment, strategy, data.spec)
     check_inputs()
     layout = lay_out(experiment, strategy, sync, world_size)
@@ -257,6 +261,7 @@ def assemble(
         make_model,
         adapt,
         following,
+        adversarial_training,
         average,
         make_optimizer,
         precision,

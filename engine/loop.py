@@ -19,6 +19,7 @@ from ..strategies.precision import LossScale
 from ..tasks.base import Readable, Taken
 from ..tasks.partition import Partition
 from . import memory
+from .adversary import Adversary
 from .averaging import Averaging
 from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
@@ -54,6 +55,7 @@ class Job:
     scale: LossScale | None = None  # of precision=fp16
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
     norms: GradientNorms | None = None  # where a callback sees them
+    adversary: Adversary | None = None  # what batches are changed by before they are learnt
     average: Averaging | None = None  # of weights over steps, where this worker keeps one
     meanwhile: While | None = None  # what is done to the model as it trains
     before_step: Callable[["Job", int], None] | None = None  # (step), where it has something to do there
@@ -85,6 +87,8 @@ def train(job: Job) -> int:
             if job.average is not None:
                 job.average.begins(step)
             with job.compute.step(step), _in(step, job.comm.board):
+                if job.adversary is not None:
+                    batch = _changed(job, job.adversary, batch, step)
                 loss = job.accumulation.forward_backward(job.strategy, batch)
             if job.norms is not None:
                 job.norms.after_backward(step)
@@ -151,6 +155,11 @@ def take(job: Job, step: int) -> Batch:
         taken = job.poison(taken, step)
     targets = weighted(taken.targets, None if taken.weights is None else _of_mean_one(job, step, taken.weights))
     return Batch(taken.inputs.to(job.device), targets.to(job.device), job.partition.total(step), step)
+
+
+def _changed(job: Job, adversary: Adversary, batch: Batch, step: int) -> Batch:
+    numbers, sizes = job.partition.indices(step, job.replica), job.accumulation.sizes(batch.size)
+    return adversary.change(job.strategy, batch, numbers, sizes, job.compute)
 
 
 def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..batches import Samples
+from ..batches import Samples, lone
 from ..compat import checkpointing
 from ..compat.dynamo import without_dynamo
 from ..strategies import LayoutError, Sync
@@ -17,6 +17,7 @@ from ..strategies.exchange.collectives import Collective, Fabric
 from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
+from ..tasks.adversarial.attacks import ascent, evaluating
 from ..tasks.partition import Repeated, Shuffled, ShuffledPartition
 from . import accumulating, averaging, calling, given, kept, memory, precisions
 from .build import MakeOptimizer, Parts, assemble
@@ -292,7 +293,17 @@ def _activations(
                     checkpointing.backward(end)
                 again.append(account.peak - before)
         peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
+    if parts.adversarial_training.passes:
+        peaks[0] = max(peaks[0], _of_attack(parts, inputs, targets))
     return peaks
+
+
+def _of_attack(parts: Parts, inputs: Samples, targets: Samples) -> int:
+    """Bytes that a pass forward and back to the inputs keeps."""
+    model = parts.modules[0]
+    with evaluating(model), memory.activations() as account:
+        ascent(model, parts.task.function(parts.data.spec), lone(inputs), targets)
+    return account.peak
 
 
 def _optimizer_state(parameters: list[nn.Parameter], stepped: Sequence[Tensor], make_optimizer: MakeOptimizer) -> int:

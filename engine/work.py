@@ -13,6 +13,7 @@ from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
 from . import poisoning
+from .adversary import Adversary
 from .assignment import Assignment
 from .build import Parts
 from .calling import Verdict, sees_norms
@@ -182,6 +183,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         scale=worker.scale,
         each_step=partial(_each_step, worker) if worker.calling.watches else None,
         norms=GradientNorms(worker.sync, partition, worker.parts.callbacks) if sees else None,
+        adversary=_adversary(worker),
         average=worker.average,
         meanwhile=worker.meanwhile,
         before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
@@ -189,6 +191,13 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         poison=poisoning.of(worker.parts, replica),
     )
     return job, left_out
+
+
+def _adversary(worker: Worker) -> Adversary | None:
+    parts = worker.parts
+    if parts.adversarial_training.passes == 0:
+        return None
+    return Adversary(parts.adversarial_training, parts.task.function(parts.data.spec), worker.experiment.seed)
 
 
 def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> Feed:

@@ -135,6 +135,7 @@ class Strategy(ABC):
     bitwise: bool = True  # one replica is serial training bit for bit, and not but for the order of sums
     shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
     max_replicas: int | None = None
+    runs_whole: bool = False  # `module` is the whole model, which may be run by others between two passes
     needs_processes: bool = False  # it talks to torch.distributed by itself
     fills: int = 1  # steps until a worker holds as many activations as it ever does
     precision: Precision = Float32()  # in which its passes compute; the engine sets it before `prepare`

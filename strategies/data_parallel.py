@@ -32,6 +32,7 @@ from .exchange.collectives import Fabric
 class DataParallel(Strategy):
     """A replica is one worker."""
 
+    runs_whole = True
     _across: Across | None = None
 
     def __init__(self, batch_norm: Literal["replica", "all"] = "replica") -> None:

@@ -23,6 +23,7 @@ class Single(Strategy):
     """Serial mini-batch SGD: w <- step(w, grad of the batch's mean loss)."""
 
     max_replicas = 1
+    runs_whole = True
 
     def __init__(self, clip: Clip | None = None) -> None:
         """`clip`: of the gradient; None for none."""

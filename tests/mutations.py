@@ -48,6 +48,55 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- attacks on inputs
+    Mutation(
+        "tasks/adversarial/threat.py",
+        "return (x + d).clamp(self.low, self.high)",
+        "return x + d",
+        "tests/tasks/test_adversarial.py -k within_the_range",
+    ),
+    Mutation(
+        "tasks/adversarial/threat.py",
+        "d = self.norm.project(changed - x, self.radius)",
+        "d = changed - x",
+        "tests/tasks/test_adversarial.py -k 'within_the_range or loop'",
+    ),
+    Mutation(
+        "tasks/adversarial/threat.py",
+        "return self.eps * (self.high - self.low)",
+        "return self.eps",
+        "tests/tasks/test_adversarial.py -k within_the_range",
+    ),
+    Mutation(
+        "tasks/adversarial/attacks.py",
+        "torch.autograd.grad(-total if towards else total, [x])",
+        "torch.autograd.grad(total, [x])",
+        "tests/tasks/test_adversarial.py -k leads_to_its_target",
+    ),
+    Mutation(
+        "tasks/adversarial/attacks.py",
+        "    model.eval()\n",
+        "",
+        "tests/tasks/test_adversarial.py -k in_evaluation_and_leaves",
+    ),
+    Mutation(
+        "tasks/adversarial/robust.py",
+        "worst = torch.minimum(worst, _of_samples((found == y) * weights))",
+        "worst = _of_samples((found == y) * weights)",
+        "tests/tasks/test_adversarial.py -k 'no_restart_misleads or by_their_pixels'",
+    ),
+    Mutation(
+        "engine/adversary.py",
+        "(self.seed, batch.step)",
+        "(self.seed,)",
+        "tests/engine/test_adversarial_training.py -k 'plain_loop_in_torch_bit_for_bit and pgd'",
+    ),
+    Mutation(
+        "engine/compute.py",
+        "self._comm.elapse(passes * (cost.forward + cost.to_input) * self._factor)",
+        "pass",
+        "tests/engine/test_adversarial_training.py -k modelled_clock",
+    ),
     # -- averages of weights, and the noise of gradients
     Mutation(
         "strategies/averages/ema.py", "return 1 - decay", "return decay", "tests/engine/test_averages.py -k bit_for_bit"

@@ -102,6 +102,7 @@ def test_real_workers_and_modelled_ones_are_attacked_alike_and_training_is_as_wi
     assert not (plain.path / "adversarial.json").exists() and "robust_accuracy" not in plain.summary.get("metrics", {})
 
 
+@slow
 def test_callbacks_see_it_and_keep_the_most_robust_weights(tmp_path: Path) -> None:
     best = ("callbacks=[best]", "callbacks.best.metric=robust_accuracy", "callbacks.best.mode=max")
     result = run([*VIRTUAL, *best, "evaluate.every=1"], root=tmp_path, quiet=True)
@@ -111,6 +112,7 @@ def test_callbacks_see_it_and_keep_the_most_robust_weights(tmp_path: Path) -> No
         prepare([*VIRTUAL, *best, "evaluate.attack=none", "evaluate.steps=null", "evaluate.samples=null"]).plan()
 
 
+@slow
 def test_a_target_has_a_column(tmp_path: Path) -> None:
     result = run([*VIRTUAL, "evaluate.target=next", "evaluate.eps=0.3"], root=tmp_path, quiet=True)
     [row] = rows([result.summary])
@@ -210,6 +212,7 @@ def test_images_of_another_size_are_no_examples(tmp_path: Path) -> None:
         read_adversarial(here.adversarial)
 
 
+@slow
 def test_attacks_on_asynchronous_snapshots_come_after_training(tmp_path: Path) -> None:
     result = run([*VIRTUAL, "sync=asp", "hardware.workers=2", "evaluate.every=2"], root=tmp_path, quiet=True)
     assert torch.isfinite(torch.tensor(result.summary["metrics"]["robust_accuracy"]))

@@ -50,16 +50,14 @@ def curves_as_svg(title: str, norm: str, lines: Sequence[Line]) -> str:
     top = TOP + HEIGHT + 60.0
     for line in lines:
         dash = f' stroke-dasharray="{DASHES[line.method]}"' if DASHES[line.method] else ""
-        stroke = f'fill="none" stroke="{LIGHT[line.colour % len(LIGHT)]}" stroke-width="2.2"{dash}'
+        kind = f"s{line.colour % len(LIGHT)}"
+        stroke = f'class="{kind} strong"{dash}'
         points = " ".join(f"{x(eps):.1f},{y(mean):.1f}" for eps, mean in zip(line.eps, line.means, strict=True))
         said = f"<title>{svg.escape(said_of(line))}</title>"
         parts.append(f'<polyline {stroke} points="{points}">{said}</polyline>')
         for eps, each in zip(line.eps, zip(*line.values, strict=True), strict=True):
             if len(each) > 1:
-                parts.append(
-                    f'<path d="M{x(eps):.1f},{y(min(each)):.1f} V{y(max(each)):.1f}" '
-                    f'stroke="{LIGHT[line.colour % len(LIGHT)]}" stroke-width="1.2"/>'
-                )
+                parts.append(f'<path class="{kind}" d="M{x(eps):.1f},{y(min(each)):.1f} V{y(max(each)):.1f}"/>')
         parts.append(f'<path {stroke} d="M{LEFT},{top:.1f} h36"/>')
         parts.append(svg.text(LEFT + 44, top + 4, said_of(line), "small"))
         top += 18
