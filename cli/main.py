@@ -134,7 +134,7 @@ def main() -> None:
 
         note(f"a class of yours left before the end: {named(end)}")
         _leave(WORKER_FAILED)
-    if status == INTERRUPTED:  # Typer's word for a KeyboardInterrupt
+    if status == INTERRUPTED and sys.argv[1:2] != ["watch"]:  # Typer's word for a KeyboardInterrupt; watch says its own
         note(STOPPED_BY_CTRL_C)
     _leave(status if isinstance(status, int) else 0)
 

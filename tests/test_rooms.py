@@ -59,6 +59,7 @@ OWNERS = {  # what is imported -> the files that may
         "strategies/external/zero_redundancy.py",
         "compat/fsdp.py",
         "compat/process_groups.py",
+        "compat/torchrun.py",
     ],
 }
 SOURCES = [path for room in MAY_USE for path in sorted((ROOT / room).rglob("*.py"))]

@@ -1,5 +1,6 @@
 """`paceline show`: one run in the terminal."""
 
+import csv
 import json
 import os
 import shlex
@@ -99,6 +100,17 @@ def test_json_holds_the_same_and_the_curves_points(paceline, done: RunDirectory,
     assert told["curves"]["loss"][0] == [0.1, 8.0] and told["path"] == str(done.path)
     assert told["predicted"]["sent/step"] == {"predicted": 1024, "measured": 1536}
     assert json.loads(paceline("show", "failed", "--format", "json").out)["result"]["status"] == "failed"
+
+
+def test_csv_is_the_row_that_compare_prints_of_the_run(paceline, done: RunDirectory, here: Path) -> None:
+    ended = paceline("show", "done", "--format", "csv")
+    names, values = list(csv.reader(ended.out.splitlines()))
+    row = dict(zip(names, values, strict=True))
+    assert (ended.status, row["run"], row["accuracy"], row["bytes_per_step"]) == (0, "done", "0.75", "1536")
+    assert ended.out == paceline("compare", "done", "--format", "csv").out
+    assert paceline("show", "--collective", "ring", "--format", "csv").status == 2
+    done.summary.write_text("{")
+    assert paceline("show", "done", "--format", "csv").status == 7
 
 
 def test_a_sweep_is_refused_with_a_run_to_name_and_a_run_of_it_is_shown(paceline, here: Path) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import ctrl_c
 import pytest
+import yaml
 
+from paceline.sweep.definition import Definition, Values
 from paceline.tracking.alive import held
 from paceline.tracking.live import Gauge, write_live
 from paceline.tracking.run_directory import RunDirectory
@@ -55,6 +57,48 @@ def test_once_says_how_a_run_is_and_exits_as_it_did(paceline, run: RunDirectory)
         assert paceline("watch", "first", "--once").status == code
     run.summary.write_text("{")
     assert paceline("watch", "first", "--once").status == 7
+
+
+@pytest.fixture
+def swept(here: Path) -> list[RunDirectory]:
+    """Three of a sweep's four runs."""
+    definition = Definition("grid", {"sync": Values(("bsp", "asp"))}, seeds=2)
+    folder = here / "runs" / "both"
+    runs = [RunDirectory.create(folder, name) for name in ("0000-bsp-s0", "0000-bsp-s1", "0001-asp-s0")]
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(definition.as_dict()))
+    for run in runs:
+        run.append(START)
+        run.append({"kind": "step", "step": 3, "loss": 0.5, "samples_per_second": 100.0})
+        run.append({"kind": "evaluation", "step": 3, "epoch": 1.0, "accuracy": 0.25, "loss": 0.5, "time": 1.0})
+    return runs
+
+
+def test_of_a_sweep_it_says_which_runs_have_ended_and_how_many_are_to_come(paceline, swept: list[RunDirectory]) -> None:
+    for run in swept[:2]:
+        run.write_summary({"name": run.name, "status": "completed"})
+    with held(swept[2].metrics):
+        ended = paceline("watch", "both", "--once")
+        assert ended.status == 0 and ended.err == ""
+        assert ended.out.splitlines()[-1] == "running: 2 of 4 runs have ended (2 completed, 1 running)"
+        assert "0001-asp-s0  running    step 3 of 9, loss 0.5000, accuracy 25.00%" in ended.out
+        told = json.loads(paceline("watch", "runs/both", "--once", "--format", "json").out)
+    assert (told["state"], told["ended"], told["wanted"], told["runs"][2]["step"]) == ("running", 2, 4, 3)
+    swept[2].write_summary({"name": swept[2].name, "status": "completed"})
+    ended = paceline("watch", "both")  # nobody is at work, and a run is missing
+    assert ended.status == 130 and ended.last.endswith("; paceline sweep --resume --name both goes on with it")
+    assert "0000-bsp-s1 completed: step 3 of 9, loss 0.5000, accuracy 25.00%; 3 of 4 ended" in ended.out
+
+
+def test_a_sweep_ends_as_its_runs_did(paceline, swept: list[RunDirectory]) -> None:
+    more = RunDirectory.create(swept[0].path.parent, "0001-asp-s1")
+    for status, code in (("completed", 0), ("pruned", 0), ("failed", 4), ("diverged", 4)):
+        for run in (*swept, more):
+            run.write_summary({"name": run.name, "status": "completed" if run is not more else status})
+        ended = paceline("watch", "both", "--once")
+        assert ended.status == code and "4 of 4 runs have ended" in ended.out
+    (swept[0].path.parent / "sweep.yaml").write_text("{")  # nobody knows how many there should be
+    more.write_summary({"name": more.name, "status": "completed"})
+    assert paceline("watch", "both", "--once").out.splitlines()[-1] == "completed: 4 runs have ended (4 completed)"
 
 
 def test_what_is_no_run_is_refused(paceline, run: RunDirectory) -> None:
