@@ -161,6 +161,14 @@ GROUPS = (
         given=True,
         usual="none",
     ),
+    Group(
+        "privacy",
+        "whose data a trained model may not give away, and what is done for it",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.privacy.Privacy",
+        given=True,
+        usual="none",
+    ),
 )
 BY_NAME = {group.name: group for group in GROUPS}
 SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns

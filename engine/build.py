@@ -22,7 +22,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import accumulating, averaging, calling, given, phases, precisions, rates
+from . import accumulating, averaging, calling, given, phases, precisions, private, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -102,6 +102,7 @@ def assemble(
         strategy.precision = precision
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
+        strategy.privacy = private.of_gradients(sync)
         own = strategy.own_sync()
         if own is None:
             return strategy, sync
@@ -157,6 +158,9 @@ def assemble(
     calling.check_norms(callbacks, experiment, strategy, sync, layout.replicas)
     check_samples(experiment, data.spec.train_size, layout)
     partitioner.check(data.spec, layout.replicas)
+    private.check(experiment, strategy, sync, adapt, partitioner)
+    if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
+        return assemble(settled_noise, allowed, world_size, instead)
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)

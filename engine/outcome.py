@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..strategies import Sync
 from ..strategies.base import Memory, payload
 from ..tracking.records import End, Status, Summary
-from . import memory
+from . import memory, private
 from .averaging import KIND
 from .evaluations import Evaluations
 from .loop import Job
@@ -159,7 +159,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics=worker.calling.last,
-            beside={} if worker.meanwhile is None else worker.meanwhile.numbers(),
+            beside=({} if worker.meanwhile is None else worker.meanwhile.numbers()) | private.spent(worker, done),
         ).plain()
     )
     worker.directory.add(End(trained.status, reason))

@@ -18,7 +18,7 @@ from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
 from ..tasks.partition import Shuffled, ShuffledPartition
-from . import accumulating, averaging, calling, given, kept, memory, precisions
+from . import accumulating, averaging, calling, given, kept, memory, precisions, private
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -72,6 +72,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
+    spent = private.planned(experiment, parts.sync, layout, spec.train_size, steps_per_epoch)
     with given.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
             raise LayoutError(
@@ -98,11 +99,13 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
+            *private.notes_on(spent),
             *calling.notes_on(parts.callbacks, parts.launcher.modelled),
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],
         rate,
+        spent,
     )
 
 

@@ -49,6 +49,7 @@ OWNERS = {  # what is imported -> the files that may
     "wandb": ["tracking/wandb*.py", "compat/wandb.py"],
     "mlflow": ["tracking/mlflow.py"],
     "torch.utils.tensorboard": ["tracking/tensorboard.py"],
+    "opacus": ["compat/opacus.py"],
     "hydra": ["engine/compose.py", "compat/hydra.py"],
     "optuna": ["sweep/study.py", "compat/optuna.py"],
     "torch.distributed": [
@@ -168,6 +169,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("compress", "demo"): ["optimizer.momentum=0"],
     ("compress", "dgc"): ["optimizer.momentum=0"],
     ("compress", "masked"): ["adapt=pruned"],
+    ("privacy", "dp_fedavg"): ["sync=fedavg"],
     ("data", "diabetes"): ["model=linear", "task=squared"],
     ("data", "disks"): ["model=unet", "data.side=16"],
     ("model", "unet"): ["data=disks", "data.side=16"],

@@ -141,6 +141,7 @@ COLUMNS = (
     Column("noise_scale", "critical batch", _fixed(0), short="critical_batch"),
     Column("weights_kept", "kept", _fixed(0), short="kept"),
     Column("model_bytes", "model size", human_bytes, short="size"),
+    Column("epsilon", "epsilon", _significant),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
     Column("r2", "R^2", _fixed(4), True, rank=3),

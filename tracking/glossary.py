@@ -76,6 +76,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "weights_kept": ("", "weights that adapt=pruned has not taken out, of those that it may, at the end"),
     "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
+    "epsilon": (
+        "",
+        "what the run has spent with privacy=dp_sgd or dp_fedavg at its delta, had batches been drawn: the smaller, "
+        "the less its model gives away (docs/privacy.md)",
+    ),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
     "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),

@@ -53,6 +53,7 @@ FIELDS: dict[str, Field] = {
     "noise_scale": Field("noise_scale", "metrics"),
     "weights_kept": Field("weights_kept"),
     "model_bytes": Field("model_bytes"),
+    "epsilon": Field("epsilon"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "r2": Field("r2"),

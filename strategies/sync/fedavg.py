@@ -31,6 +31,9 @@ With a `server` rule other than the usual one the server steps with the mean way
 momentum, Adagrad, Adam or Yogi (exchange/server/). What the rule remembers is sent to replica 0 where it saves, and is
 part of a checkpoint.
 
+With `privacy=dp_fedavg` the server clips each way to C, steps with 1/m of their sum, and adds noise
+(exchange/privacy/dp_fedavg.py): n_k count no more.
+
 With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
 with an `attack` some clients deliver another way than theirs.
 
@@ -63,6 +66,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
@@ -71,6 +75,8 @@ from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
+from ..exchange.privacy import Privacy
+from ..exchange.privacy.dp_fedavg import of_clients
 from ..exchange.server import Plain, ServerRule
 from ..exchange.serving import Serving
 from ..exchange.survivors import isend_to, wait_for
@@ -109,15 +115,23 @@ class FedAvg(Sync):
         attack: Attack | None = None,
         server: ServerRule | None = None,
         clip: Clip | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
+        `privacy`: of each client; None for nobody's. Raises `LayoutError`.
         """
         self.server = server or Plain()
         self.joining, self.clip = Joining(aggregate, attack), clip
-        if not self.joining.aggregate.coordinatewise:
+        self.privacy = of_clients(privacy)
+        if self.privacy is not None and not self.joining.streaming:
+            raise LayoutError(
+                "privacy, aggregate: noise hides a client in the sum of all ways, and in nothing else that is made of "
+                "them; choose aggregate=mean and an attack whose workers know nothing of others, or privacy=none"
+            )
+        if self.privacy is not None or not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         self.compress = compress or Dense()
         check_differences(self.compress)
@@ -276,14 +290,18 @@ class FedAvg(Sync):
         """w = sum_k (n_k / n) w_k, or w + what the rule makes of all w_k - w"""
         n = sum(samples for samples, _ in self._delivered.values())
         if n > 0:
-            if self.joining.streaming and self.server.plain:
+            if self.joining.streaming and self.server.plain and self.privacy is None:
                 self._weights.zero_()
                 for _, (n_k, w_k) in sorted(self._delivered.items()):
                     self._weights.add_(w_k, alpha=n_k / n)
             else:
                 ways = {k: w_k.sub_(self._weights) for k, (_, w_k) in self._delivered.items()}
                 samples = {k: n_k for k, (n_k, _) in self._delivered.items()}
-                self.server.step(self._weights, self.joining.join(ways, samples, self._clients, self._round))
+                if self.privacy is not None:
+                    way = self.privacy.mean(ways, self._per_round, self._round)
+                else:
+                    way = self.joining.join(ways, samples, self._clients, self._round)
+                self.server.step(self._weights, way)
             self._rounds += 1
             self.made_at = self.comm.now()
         self._delivered.clear()
@@ -298,7 +316,11 @@ class FedAvg(Sync):
     @property
     def _per_round(self) -> int:
         """m"""
-        return max(round(self.fraction * self._clients), 1)
+        return self.per_round(self._clients)
+
+    def per_round(self, clients: int) -> int:
+        """m, of K."""
+        return max(round(self.fraction * clients), 1)
 
     def _sampled(self, number: int) -> frozenset[int]:
         return sampled(self.seed, number, self._clients, self._per_round)
