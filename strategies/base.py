@@ -296,6 +296,7 @@ class Measures(TypedDict, total=False):
     dropped: int  # gradients that were computed and not used
     lost: list[int]  # ranks whose death it has seen
     rounds: int  # FedAvg's, of the server
+    given_up: int  # likewise: rounds that too few clients came to the end of
     buckets: int  # bsp's, that gradients are summed in
 
 

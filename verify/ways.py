@@ -18,7 +18,7 @@ from .knobs import variants
 
 SERIAL_SYNC, PLAIN = "bsp", "data_parallel"  # with which all strategies, and all sync modes, are tried
 # groups whose choices are wrong on purpose, or noisy, or are of serial training, too
-NO_WAYS = ("attack", "clip", "privacy")
+NO_WAYS = ("attack", "clip", "privacy", "secure")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ part of a checkpoint.
 With `privacy=dp_fedavg` the server clips each way to C, steps with 1/m of their sum, and adds noise
 (exchange/privacy/dp_fedavg.py): n_k count no more.
 
+With `secure=bonawitz` the server learns the sum of the ways, and neither one of them nor n_k
+(exchange/secure/bonawitz.py): in place of delivering, clients take part in its protocol, which begins once all who
+live have come to the round's end.
+
 With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
 with an `attack` some clients deliver another way than theirs.
 
@@ -54,6 +58,7 @@ for whole epochs before they send anything. Data that differ much between client
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from enum import IntEnum
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -75,8 +80,9 @@ from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
-from ..exchange.privacy import Privacy
+from ..exchange.privacy import DPFedAvg, Privacy
 from ..exchange.privacy.dp_fedavg import of_clients
+from ..exchange.secure import Bonawitz, Secure
 from ..exchange.server import Plain, ServerRule
 from ..exchange.serving import Serving
 from ..exchange.survivors import isend_to, wait_for
@@ -116,12 +122,13 @@ class FedAvg(Sync):
         server: ServerRule | None = None,
         clip: Clip | None = None,
         privacy: Privacy | None = None,
+        secure: Secure | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
-        `privacy`: of each client; None for nobody's. Raises `LayoutError`.
+        `privacy`: of each client; None for nobody's. `secure`: None where the server sees all. Raises `LayoutError`.
         """
         self.server = server or Plain()
         self.joining, self.clip = Joining(aggregate, attack), clip
@@ -135,13 +142,37 @@ class FedAvg(Sync):
             self.max_parts = 1
         self.compress = compress or Dense()
         check_differences(self.compress)
+        self.secure = secure if isinstance(secure, Bonawitz) else None
+        if self.secure is not None:
+            self._check_secure()
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
+
+    def _check_secure(self) -> None:
+        """Raises `LayoutError`."""
+        if not self.joining.streaming:
+            raise LayoutError(
+                "secure, aggregate: robust rules compare what clients bring, and attacks that collude know it, which "
+                "nobody sees where the server learns the sum alone; choose aggregate=mean and an attack whose workers "
+                "know nothing of others, or secure=none"
+            )
+        if self.privacy is not None:
+            raise LayoutError(
+                "secure, privacy: the server clips what each client brings, which it does not see where it learns the "
+                "sum alone; choose privacy=none, or secure=none"
+            )
+        if not isinstance(self.compress, Dense):
+            raise LayoutError(
+                "secure, compress: masked numbers are added up as they are, and look like noise; choose compress=none, "
+                "or secure=none"
+            )
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
         self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
-        whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
+        whole = self.compress.lossless and isinstance(self.joining.attack, Honest) and self.secure is None
+        if self.secure is not None:
+            self.secure.begin(comm)
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
@@ -153,6 +184,7 @@ class FedAvg(Sync):
         self._evaluated_round = -1  # ... that this round starts from
         self._rows: Tensor | None = None  # on the server: room for the m deliveries of a round
         self._rounds = 0  # on the server: those that changed w
+        self._given_up = 0  # and those that too few clients came to the end of
 
     # -- a client
 
@@ -185,18 +217,22 @@ class FedAvg(Sync):
         if self._ends_round:
             self._deliver()
 
-    def _deliver(self) -> None:
+    def _deliver(self, is_over: bool = False) -> None:
+        """`is_over`: training ended inside of the round."""
         with self.comm.timeline.named("push"):
-            self._tell(Message.DELIVER, self._seen)
+            self._tell(Message.DELIVER, self._seen if self.secure is None else is_over)
             way = self._weights if self._began is None else self._weights - self._began
             way = self.joining.sent(way, self.comm.rank, self._clients, self._round)
-            self._channel.isend("way", way, self._server).wait()
+            if self.secure is not None:
+                self.secure.deliver(way, self._seen, self._round, self._per_round)
+            else:
+                self._channel.isend("way", way, self._server).wait()
         self._inside = False
         self._round += 1
 
     def drain(self) -> None:
         if self._inside:  # training ends inside a round
-            self._deliver()
+            self._deliver(is_over=True)
 
     def finish(self) -> None:
         self.drain()
@@ -229,7 +265,8 @@ class FedAvg(Sync):
     # -- the server
 
     def serve(self) -> None:
-        self._rows = self._weights.new_empty(self._per_round, len(self._weights))
+        seen = self._per_round if self.secure is None else 0
+        self._rows = self._weights.new_empty(seen, len(self._weights))
         self._serving = serving = Serving(self.comm, self._clients, self.survives)
         self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
         self._delivered: dict[int, tuple[int, Tensor]] = {}  # k -> n_k, w_k
@@ -243,6 +280,9 @@ class FedAvg(Sync):
         client = self.comm.recv_any(self._header)
         message, asked, samples = self._header.tolist()
         match message:
+            case Message.DELIVER if self.secure is not None:  # what it brings comes once all are there
+                self._delivered[client] = samples, self._weights
+                self._missing.discard(client)
             case Message.DELIVER:
                 assert self._rows is not None
                 weights = self._rows[len(self._delivered)]
@@ -288,6 +328,10 @@ class FedAvg(Sync):
 
     def _average(self) -> None:
         """w = sum_k (n_k / n) w_k, or w + what the rule makes of all w_k - w"""
+        if self.secure is not None:
+            self._sum_securely(self.secure)
+            self._delivered.clear()
+            return
         n = sum(samples for samples, _ in self._delivered.values())
         if n > 0:
             if self.joining.streaming and self.server.plain and self.privacy is None:
@@ -297,7 +341,7 @@ class FedAvg(Sync):
             else:
                 ways = {k: w_k.sub_(self._weights) for k, (_, w_k) in self._delivered.items()}
                 samples = {k: n_k for k, (n_k, _) in self._delivered.items()}
-                if self.privacy is not None:
+                if isinstance(self.privacy, DPFedAvg):
                     way = self.privacy.mean(ways, self._per_round, self._round)
                 else:
                     way = self.joining.join(ways, samples, self._clients, self._round)
@@ -305,6 +349,18 @@ class FedAvg(Sync):
             self._rounds += 1
             self.made_at = self.comm.now()
         self._delivered.clear()
+
+    def _sum_securely(self, secure: Bonawitz) -> None:
+        """w + the mean of w_k - w by samples, of all who come to the round's end, where they are enough."""
+        is_over = any(told for told, _ in self._delivered.values())
+        with self.comm.ledger.aside() if is_over else nullcontext():
+            found = secure.collect(self._delivered, self._round, len(self._weights), self._per_round)
+        if found is None:
+            self._given_up += len(self._delivered) > 0
+            return
+        self.server.step(self._weights, found[0].to(self._weights))
+        self._rounds += 1
+        self.made_at = self.comm.now()
 
     # -- who takes part
 
@@ -368,6 +424,8 @@ class FedAvg(Sync):
         measured: Measures = {"lost": sorted(self.comm.lost())}
         if self.comm.rank == self._server:
             measured["rounds"] = self._rounds
+            if self.secure is not None:
+                measured["given_up"] = self._given_up
         return measured
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
@@ -378,7 +436,10 @@ class FedAvg(Sync):
         self.joining.check(world.replicas)
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
-        began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
+        began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) and not self.secure else size
+        m = self.per_round(world.replicas)
+        if self.secure is not None:
+            self.secure.check(m)
         own = size + began + held(self.compress, [vector])
         if world.steps_per_epoch is None:
             return Cost(
@@ -386,9 +447,13 @@ class FedAvg(Sync):
             )
         length = self.epochs * world.steps_per_epoch
         joined, delivered = world.often(length, first=1), world.often(length)
+        brought, told = self.compress.nbytes(vector), 0
+        if self.secure is not None:
+            brought = self.secure.client_bytes(m, sum(parameter.numel() for parameter in parameters))
+            told = self.secure.server_bytes(m)
         return Cost(
-            worker={"send": HEADER * joined + (self.compress.nbytes(vector) + HEADER) * delivered},
-            server={"send": world.replicas * size * joined},
+            worker={"send": HEADER * joined + (brought + HEADER) * delivered},
+            server={"send": world.replicas * (size * joined + told * delivered)},
             buffers=own,
             varies=self.compress.varies(None),
         )

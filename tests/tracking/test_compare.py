@@ -95,6 +95,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "server": "plain",
         "attack": "none",
         "privacy": "none",
+        "secure": "none",
         "workers": 4,
         "mesh": None,
         "servers": 1,

@@ -6,7 +6,7 @@ backward, modelled time, accumulated micro-batches) finds them as in plain train
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -77,11 +77,11 @@ class PerSample:
         rest |= dict(module.named_buffers())
         self._bare.train(module.training)
 
-        def of_one(weights: dict[str, Tensor], fields: Sequence[Tensor]) -> Tensor:
+        def of_one(weights: Mapping[str, Tensor], fields: Sequence[Tensor]) -> Tensor:
             """`fields`: of one sample, its inputs, then its targets."""
             each = iter(fields)
             x, y = (of_each(samples, lambda _: next(each)[None]) for samples in (inputs, targets))
-            return self._loss(call(partial(_computed, self._bare, weights | rest), x), y)
+            return self._loss(call(partial(_computed, self._bare, {**weights, **rest}), x), y)
 
         fields = [*tensors_of(inputs), *tensors_of(targets)]
         if len(inputs) == 1:
