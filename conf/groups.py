@@ -176,6 +176,22 @@ GROUPS = (
         given=True,
         usual="none",
     ),
+    Group(
+        "privacy",
+        "whose data a trained model may not give away, and what is done for it",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.privacy.Privacy",
+        given=True,
+        usual="none",
+    ),
+    Group(
+        "secure",
+        "whether a federated server sees what each client brings, or the sum alone",
+        modules=("paceline.strategies",),
+        base="paceline.strategies.exchange.secure.Secure",
+        given=True,
+        usual="none",
+    ),
 )
 BY_NAME = {group.name: group for group in GROUPS}
 SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns

@@ -24,7 +24,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner, Repeated
-from . import accumulating, averaging, calling, given, phases, poisoning, precisions, rates, robustness
+from . import accumulating, averaging, calling, given, phases, poisoning, precisions, private, rates, robustness
 from .adversary import training_of
 from .blame import blaming
 from .compute import ComputeModel
@@ -106,6 +106,7 @@ def assemble(
         strategy.precision = precision
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
+        strategy.privacy = private.of_gradients(sync)
         own = strategy.own_sync()
         if own is None:
             return strategy, sync
@@ -172,6 +173,9 @@ def assemble(
             aggregate.check(layout.replicas)
         partitioner = Repeated(partitioner, aggregate.copies)
     partitioner.check(data.spec, layout.replicas)
+    private.check(experiment, strategy, sync, adapt, partitioner)
+    if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
+        return assemble(settled_noise, allowed, world_size, instead)
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)

@@ -11,7 +11,7 @@ from ..strategies import Sync
 from ..strategies.base import Memory, payload
 from ..tasks.clients import Clients
 from ..tracking.records import End, Status, Summary
-from . import memory
+from . import memory, private
 from .averaging import KIND
 from .evaluations import Evaluations
 from .loop import Job
@@ -171,7 +171,11 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics={**evaluations.measured, **worker.calling.last},
-            beside=({} if worker.meanwhile is None else worker.meanwhile.numbers()) | evaluations.backdoor,
+            beside={
+                **({} if worker.meanwhile is None else worker.meanwhile.numbers()),
+                **evaluations.backdoor,
+                **private.spent(worker, done),
+            },
             labels=_labels(worker, trained.job),
         ).plain()
     )

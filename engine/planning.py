@@ -19,7 +19,7 @@ from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
 from ..tasks.adversarial.attacks import ascent, evaluating
 from ..tasks.partition import Repeated, Shuffled, ShuffledPartition
-from . import accumulating, averaging, calling, given, kept, memory, precisions
+from . import accumulating, averaging, calling, given, kept, memory, precisions, private
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -74,6 +74,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
+    spent = private.planned(experiment, parts.sync, layout, spec.train_size, steps_per_epoch)
     with given.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
             raise LayoutError(
@@ -100,11 +101,13 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
+            *private.notes_on(spent),
             *calling.notes_on(parts.callbacks, parts.launcher.modelled),
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],
         rate,
+        spent,
     )
 
 

@@ -20,6 +20,7 @@ from .schedules.base import CONSTANT
 
 if TYPE_CHECKING:
     from .exchange.clip import Clip, Counted
+    from .exchange.privacy import DPSGD, Privacy
     from .pipelining.simulate import Simulation
 
 Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean over the samples
@@ -150,6 +151,8 @@ class Strategy(ABC):
     passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
     own_micro_batches: str = ""  # the knob with which it cuts a batch into micro-batches; "" where it does not
     accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
+    per_sample: bool = False  # it makes of `privacy` what a step's gradient is
+    privacy: "DPSGD | None" = None  # where gradients are to be clipped sample by sample; the engine sets it
     unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
     whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
@@ -295,6 +298,7 @@ class Measures(TypedDict, total=False):
     lost: list[int]  # ranks whose death it has seen
     rounds: int  # FedAvg's, of the server
     left: int  # rounds that a client left before it could deliver
+    given_up: int  # likewise: rounds that too few clients came to the end of
     buckets: int  # bsp's, that gradients are summed in
 
 
@@ -333,6 +337,7 @@ class Sync(ABC):
     shares_of_samples: Sequence[float] | None = None  # by replica; None: as many each; the engine sets it likewise
     backward_passes: int = 1  # of a step; the engine sets it before `memory` and `cost`
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
+    privacy: "Privacy | None" = None  # None where this mode has no use for it
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
     may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run

@@ -143,6 +143,7 @@ COLUMNS = (
     Column("weights_kept", "kept", _fixed(0), short="kept"),
     Column("backdoor_success", "backdoor", lambda value: f"{value:.1%}", short="backdoor"),
     Column("model_bytes", "model size", human_bytes, short="size"),
+    Column("epsilon", "epsilon", _significant),
     Column("loss", "loss", _loss),
     Column("accuracy", "accuracy", lambda value: f"{value:.2%}", True, rank=3),
     Column("robust_accuracy", "robust acc.", lambda value: f"{value:.2%}", True, short="robust", rank=3),

@@ -81,6 +81,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "test samples of other classes that the model gives the label of attack=backdoor with its patch on them",
     ),
     "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
+    "epsilon": (
+        "",
+        "what the run has spent with privacy=dp_sgd or dp_fedavg at its delta, had batches been drawn: the smaller, "
+        "the less its model gives away (docs/privacy.md)",
+    ),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
     "robust_accuracy": (

@@ -58,6 +58,7 @@ FIELDS: dict[str, Field] = {
     "weights_kept": Field("weights_kept"),
     "backdoor_success": Field("backdoor_success"),
     "model_bytes": Field("model_bytes"),
+    "epsilon": Field("epsilon"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "robust_accuracy": Field("robust_accuracy", "metrics"),

@@ -43,6 +43,12 @@ With `dropout=p` a client that was sampled leaves the round with probability p, 
 as another. What it has trained is lost, but for its optimizer's state; the round's mean is of those that deliver, and
 where nobody does, w stays. Who leaves follows from (seed, r, k). The server does not wait for one that leaves, once
 that has its weights.
+With `privacy=dp_fedavg` the server clips each way to C, steps with 1/m of their sum, and adds noise
+(exchange/privacy/dp_fedavg.py): n_k count no more.
+
+With `secure=bonawitz` the server learns the sum of the ways, and neither one of them nor n_k
+(exchange/secure/bonawitz.py): in place of delivering, clients take part in its protocol, which begins once all who
+live have come to the round's end.
 
 With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
 with an `attack` some clients deliver another way than theirs.
@@ -64,6 +70,7 @@ for whole epochs before they send anything. Data that differ much between client
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from enum import IntEnum
 from typing import Annotated, Literal, NamedTuple
 
@@ -74,6 +81,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
@@ -85,6 +93,9 @@ from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
 from ..exchange.participation import drawn, leaves_after, sampled
+from ..exchange.privacy import DPFedAvg, Privacy
+from ..exchange.privacy.dp_fedavg import of_clients
+from ..exchange.secure import Bonawitz, Secure
 from ..exchange.server import Plain, ServerRule
 from ..exchange.serving import Serving
 from ..exchange.survivors import isend_to, wait_for
@@ -136,33 +147,84 @@ class FedAvg(Sync):
         client: ClientRule | None = None,
         sampling: Literal["uniform", "weighted"] = "uniform",
         dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        privacy: Privacy | None = None,
+        secure: Secure | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
         `client`: how it trains; None for its optimizer's steps. `sampling`: whether clients are drawn all alike, or by
-        their samples. `dropout`: how likely a client leaves a round before its end.
+        their samples. `dropout`: how likely a client leaves a round before its end. `privacy`: of each client; None for
+        nobody's. `secure`: None where the server sees all. Raises `LayoutError`.
         """
         self.server, self.client = server or Plain(), client or PlainClient()
         self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
         self.client.check(self.joining)
-        if not self.joining.aggregate.coordinatewise:
+        self.privacy = of_clients(privacy)
+        if self.privacy is not None and not self.joining.streaming:
+            raise LayoutError(
+                "privacy, aggregate: noise hides a client in the sum of all ways, and in nothing else that is made of "
+                "them; choose aggregate=mean and an attack whose workers know nothing of others, or privacy=none"
+            )
+        if self.privacy is not None or not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         self.compress = compress or Dense()
         check_differences(self.compress)
+        self.secure = secure if isinstance(secure, Bonawitz) else None
+        if self.secure is not None:
+            self._check_secure()
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
         self.sampling, self.dropout = sampling, dropout
+        self._check_hides()
+
+    def _check_hides(self) -> None:
+        """Refuse what would tell more of a client than its clipped or masked way. Raises `LayoutError`."""
+        by = "privacy" if self.privacy is not None else "secure"
+        if self.privacy is None and self.secure is None:
+            return
+        if self.client.controls or self.client.counts:
+            raise LayoutError(
+                f"client, {by}: this rule's clients deliver more than their weights, which is neither clipped nor "
+                f"masked; choose client=plain or fedprox, or {by}=none"
+            )
+        if self.sampling == "weighted" or self.dropout > 0:
+            key = "sync.dropout" if self.dropout > 0 else "sync.sampling"
+            raise LayoutError(
+                f"{key}, {by}: what is promised holds for clients that are drawn all alike and stay; choose "
+                f"sync.sampling=uniform and sync.dropout=0, or {by}=none"
+            )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.client.check_optimizer(optimizer)
+
+    def _check_secure(self) -> None:
+        """Raises `LayoutError`."""
+        if not self.joining.streaming:
+            raise LayoutError(
+                "secure, aggregate: robust rules compare what clients bring, and attacks that collude know it, which "
+                "nobody sees where the server learns the sum alone; choose aggregate=mean and an attack whose workers "
+                "know nothing of others, or secure=none"
+            )
+        if self.privacy is not None:
+            raise LayoutError(
+                "secure, privacy: the server clips what each client brings, which it does not see where it learns the "
+                "sum alone; choose privacy=none, or secure=none"
+            )
+        if not isinstance(self.compress, Dense):
+            raise LayoutError(
+                "secure, compress: masked numbers are added up as they are, and look like noise; choose compress=none, "
+                "or secure=none"
+            )
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
         vectors = ("way", "change") if self.client.controls else ("way",)
         self._channel = Channel(self.compress, comm, dict.fromkeys(vectors, vector_of(parameters.values())))
-        whole = self.compress.lossless and not self.joining.attack.forges
+        whole = self.compress.lossless and not self.joining.attack.forges and self.secure is None
+        if self.secure is not None:
+            self.secure.begin(comm)
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
@@ -179,6 +241,7 @@ class FedAvg(Sync):
         self._rows: list[Tensor] = []  # on the server: room for the m deliveries of a round, [m, n] each
         self._rounds = 0  # on the server: those that changed w
         self._gone: frozenset[int] = frozenset()  # on a resumed one: of the round, who has left it, or will and has w
+        self._given_up = 0  # and those that too few clients came to the end of
 
     # -- a client
 
@@ -229,22 +292,30 @@ class FedAvg(Sync):
         self._round += 1
         self._left += 1
 
-    def _deliver(self) -> None:
+    def _deliver(self, is_over: bool = False) -> None:
+        """`is_over`: training ended inside of the round."""
         with self.comm.timeline.named("push"):
-            self._tell(Message.DELIVER, self._seen)
+            self._tell(Message.DELIVER, self._seen if self.secure is None else is_over)
             if self.client.counts:
                 self.comm.send(torch.tensor([self.client.length()], dtype=torch.float64), self._server)
             way = self._weights if self._began is None else self._weights - self._began
             way = self.joining.sent(way, self.comm.rank, self._clients, self._round)
-            self._channel.isend("way", way, self._server).wait()
+            if self.secure is not None:
+                self.secure.deliver(way, self._seen, self._round, self._per_round)
+            else:
+                self._channel.isend("way", way, self._server).wait()
             if self.client.controls:
                 self._channel.isend("change", self.client.change(), self._server).wait()
         self._inside = False
         self._round += 1
 
     def drain(self) -> None:
-        if self._inside:  # training ends inside a round, which one that would have left it does not outlive
-            self._leave() if self._leaves_after(self.comm.rank, self._round) is not None else self._deliver()
+        if not self._inside:
+            return
+        if self._leaves_after(self.comm.rank, self._round) is not None:
+            self._leave()  # training ends inside a round, which one that would have left it does not outlive
+        else:
+            self._deliver(is_over=True)
 
     def finish(self) -> None:
         self.drain()
@@ -277,9 +348,8 @@ class FedAvg(Sync):
     # -- the server
 
     def serve(self) -> None:
-        self._rows = [
-            self._weights.new_empty(self._per_round, len(self._weights)) for _ in range(1 + self.client.controls)
-        ]
+        room = self._per_round if self.secure is None else 0
+        self._rows = [self._weights.new_empty(room, len(self._weights)) for _ in range(1 + self.client.controls)]
         self._serving = serving = Serving(self.comm, self._clients, self.survives)
         self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
         self._delivered: dict[int, Delivery] = {}  # by client
@@ -294,6 +364,9 @@ class FedAvg(Sync):
         client = self.comm.recv_any(self._header)
         message, asked, samples = self._header.tolist()
         match message:
+            case Message.DELIVER if self.secure is not None:  # what it brings comes once all are there
+                self._delivered[client] = Delivery(samples, self._weights, None, 1.0)
+                self._missing.discard(client)
             case Message.DELIVER:
                 weights, *change = (rows[len(self._delivered)] for rows in self._rows)
                 length = torch.ones(1, dtype=torch.float64)
@@ -347,18 +420,26 @@ class FedAvg(Sync):
 
     def _average(self) -> None:
         """w = sum_k (n_k / n) w_k, or w + what the rule makes of all w_k - w"""
+        if self.secure is not None:
+            self._sum_securely(self.secure)
+            self._delivered.clear()
+            return
         counts = {k: self._count(k, each.samples) for k, each in self._delivered.items()}
         n = sum(counts.values())
         if n > 0:
             self._stretch(counts)
             models = {k: each.weights for k, each in sorted(self._delivered.items())}
-            if self.joining.streaming and self.server.plain:
+            if self.joining.streaming and self.server.plain and self.privacy is None:
                 self._weights.zero_()
                 for k, w_k in models.items():
                     self._weights.add_(w_k, alpha=counts[k] / n)
             else:
                 ways = {k: w_k.sub_(self._weights) for k, w_k in models.items()}
-                self.server.step(self._weights, self.joining.join(ways, counts, self._clients, self._round))
+                if isinstance(self.privacy, DPFedAvg):
+                    way = self.privacy.mean(ways, self._per_round, self._round)
+                else:
+                    way = self.joining.join(ways, counts, self._clients, self._round)
+                self.server.step(self._weights, way)
             self.client.take({k: each.change for k, each in self._delivered.items() if each.change is not None})
             self._rounds += 1
             self.made_at = self.comm.now()
@@ -377,6 +458,18 @@ class FedAvg(Sync):
             if factor != 1:
                 self._delivered[k].weights.sub_(self._weights).mul_(factor).add_(self._weights)
 
+    def _sum_securely(self, secure: Bonawitz) -> None:
+        """w + the mean of w_k - w by samples, of all who come to the round's end, where they are enough."""
+        is_over = any(each.samples for each in self._delivered.values())
+        with self.comm.ledger.aside() if is_over else nullcontext():
+            found = secure.collect(self._delivered, self._round, len(self._weights), self._per_round)
+        if found is None:
+            self._given_up += len(self._delivered) > 0
+            return
+        self.server.step(self._weights, found[0].to(self._weights))
+        self._rounds += 1
+        self.made_at = self.comm.now()
+
     # -- who takes part
 
     @property
@@ -387,7 +480,11 @@ class FedAvg(Sync):
     @property
     def _per_round(self) -> int:
         """m"""
-        return max(round(self.fraction * self._clients), 1)
+        return self.per_round(self._clients)
+
+    def per_round(self, clients: int) -> int:
+        """m, of K."""
+        return max(round(self.fraction * clients), 1)
 
     @property
     def _length(self) -> int:
@@ -465,6 +562,8 @@ class FedAvg(Sync):
             measured["rounds"] = self._rounds
         elif self.dropout > 0:
             measured["left"] = self._left
+        if self.comm.rank == self._server and self.secure is not None:
+            measured["given_up"] = self._given_up
         return measured
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
@@ -475,18 +574,23 @@ class FedAvg(Sync):
         self.joining.check(world.replicas)
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
-        began = 0 if self.compress.lossless and not self.joining.attack.forges else size
-        more = self.client.controls
+        began = 0 if self.compress.lossless and not self.joining.attack.forges and self.secure is None else size
+        m, more = self.per_round(world.replicas), self.client.controls
+        if self.secure is not None:
+            self.secure.check(m)
         own = size + began + held(self.compress, [vector] * (1 + more)) + self.client.holds(size)
         if world.steps_per_epoch is None:
             return Cost(
                 buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
             )
         joined, delivered = self._often(world, self.epochs * world.steps_per_epoch)
-        answer = self.compress.nbytes(vector) * (1 + more) + HEADER + NUMBER * self.client.counts
+        answer, told = self.compress.nbytes(vector) * (1 + more) + HEADER + NUMBER * self.client.counts, 0
+        if self.secure is not None:
+            answer = HEADER + self.secure.client_bytes(m, sum(parameter.numel() for parameter in parameters))
+            told = self.secure.server_bytes(m)
         return Cost(
             worker={"send": HEADER * joined + answer * delivered},
-            server={"send": world.replicas * size * (1 + more) * joined},
+            server={"send": world.replicas * (size * (1 + more) * joined + told * delivered)},
             buffers=own,
             varies=self.compress.varies(None) or self._varies(),
         )
