@@ -516,3 +516,18 @@ def test_a_run_is_resumed_bit_for_bit(monkeypatch, tmp_path, asked):
     rest = engine.run(["epochs=4"], resume="half", quiet=True)
     assert whole is not None and rest is not None
     assert whole.summary["model_sha256"] == rest.summary["model_sha256"]
+
+
+@pytest.mark.parametrize("by", ["privacy=dp_fedavg", "secure=bonawitz"])
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("client=scaffold", "client"),
+        ("client=fednova", "client"),
+        ("sync.sampling=weighted", "sync.sampling"),
+        ("sync.dropout=0.1", "sync.dropout"),
+    ],
+)
+def test_what_tells_more_of_a_client_is_refused_where_it_is_hidden(by: str, override: str, key: str) -> None:
+    with pytest.raises(LayoutError, match=f"{key}.*{by.partition('=')[0]}.*choose"):
+        engine.prepare(["sync=fedavg", "hardware=virtual", "hardware.workers=8", by, override]).plan()
