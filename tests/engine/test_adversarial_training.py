@@ -221,6 +221,7 @@ def test_in_half_precision_attacks_are_in_float32(tmp_path: Path, precision: str
 # -- what it takes
 
 
+@slow
 def test_passes_take_their_time_on_the_modelled_clock_and_nothing_more_is_sent(tmp_path: Path) -> None:
     how = [*VIRTUAL, "hardware.workers=2", "measure.after=0"]
     plain, fast, pgd = (
