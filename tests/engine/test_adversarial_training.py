@@ -30,7 +30,8 @@ VIRTUAL = (*SMALL, "hardware=virtual")
 ONE = ("strategy=single", "hardware.workers=1")
 PGD = ("adversarial_training=pgd", "adversarial_training.steps=3")
 FAST = ("adversarial_training=fast",)
-SYNCHRONOUS = ("bsp_naive", "parameter_server", "local_sgd", "gossip", "easgd", "diloco", "dion", "sparta")
+SYNCHRONOUS = ("bsp_naive", "parameter_server", "local_sgd", "gossip", "easgd", "diloco", "dion", "sparta", "fedavg")
+ASYNCHRONOUS = ("asp", "ssp", "hogwild", "easgd_async", "gossip_async")
 
 
 def finished(folder: Path, *overrides: str, name: str = "run", **how: Any) -> Any:
@@ -117,8 +118,9 @@ def test_in_l2_it_is_a_plain_loop_up_to_rounding(tmp_path: Path) -> None:
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", ["mlp", pytest.param("resnet", marks=slow), pytest.param("vit", marks=slow)])
-@pytest.mark.parametrize("chosen", [PGD, pytest.param(FAST, marks=slow)], ids=["pgd", "fast"])
+@slow
+@pytest.mark.parametrize("model", ["mlp", "resnet", "vit"])
+@pytest.mark.parametrize("chosen", [PGD, FAST], ids=["pgd", "fast"])
 def test_eps_0_is_plain_training_bit_for_bit(tmp_path: Path, chosen: tuple[str, ...], model: str) -> None:
     """Also with batch norms, whose running statistics an attack leaves, and with dropout, whose draws it leaves."""
     sizes = {"resnet": ["model.depth=8", "model.width=4"], "vit": ["model.dropout=0.1"]}
@@ -148,20 +150,25 @@ def test_two_workers_train_as_one_with_their_batches_together(tmp_path: Path, ch
 
 
 @slow
-@pytest.mark.parametrize("sync", SYNCHRONOUS)
-def test_every_kind_of_sync_mode_with_one_worker_is_serial_training(tmp_path: Path, sync: str) -> None:
-    own = {"dion": ["optimizer.momentum=0"]}.get(sync, [])
-    how = [*VIRTUAL, *PGD, *own]
-    if sync in ("dion", "sparta", "gossip"):
-        two = finished(tmp_path, *how, f"sync={sync}", "hardware.workers=2", name="two")
-        plain = finished(
-            tmp_path, *how, "adversarial_training=none", f"sync={sync}", "hardware.workers=2", name="plain"
+@pytest.mark.parametrize("sync", ["bsp_naive", "parameter_server", "local_sgd"])
+def test_a_sync_mode_that_is_serial_training_alone_is_so_on_attacks(tmp_path: Path, sync: str) -> None:
+    serial = finished(tmp_path, *VIRTUAL, *PGD, *ONE, name="serial")
+    close(serial.path, finished(tmp_path, *VIRTUAL, *PGD, f"sync={sync}", "hardware.workers=1", name="other").path)
+
+
+@slow
+@pytest.mark.parametrize("sync", [*SYNCHRONOUS, *ASYNCHRONOUS])
+def test_every_kind_of_sync_mode_trains_on_attacks_repeats_and_with_eps_0_is_as_without(
+    tmp_path: Path, sync: str
+) -> None:
+    how = [*VIRTUAL, f"sync={sync}", "hardware.workers=3", *(["sync.rank=4"] if sync == "dion" else [])]
+    one, again = (finished(tmp_path, *how, *PGD, name=name) for name in ("one", "again"))
+    plain = finished(tmp_path, *how, name="plain")
+    assert weights(one.path) == weights(again.path) != weights(plain.path)
+    if sync in SYNCHRONOUS:  # on the modelled clock attacks take time, by which asynchronous workers meet others
+        assert weights(finished(tmp_path, *how, *PGD, "adversarial_training.eps=0", name="none").path) == weights(
+            plain.path
         )
-        assert weights(two.path) != weights(plain.path)
-        return
-    serial = finished(tmp_path, *how, *ONE, name="serial")
-    other = finished(tmp_path, *how, f"sync={sync}", "hardware.workers=1", name="other")
-    close(serial.path, other.path)
 
 
 @slow
@@ -173,15 +180,6 @@ def test_real_workers_are_those_of_the_virtual_cluster_bit_for_bit(
     real = finished(tmp_path, *SMALL, "hardware.threads=1", *how, name="real")
     virtual = finished(tmp_path, *VIRTUAL, *how, name="virtual")
     assert weights(real.path) == weights(virtual.path)
-
-
-@slow
-@pytest.mark.parametrize("sync", ["asp", "ssp", "hogwild", "easgd_async", "gossip_async"])
-def test_asynchronous_modes_train_on_attacks_and_repeat(tmp_path: Path, sync: str) -> None:
-    how = [*VIRTUAL, *PGD, f"sync={sync}", "hardware.workers=3"]
-    one, again = finished(tmp_path, *how, name="one"), finished(tmp_path, *how, name="again")
-    plain = finished(tmp_path, *how, "adversarial_training=none", name="plain")
-    assert weights(one.path) == weights(again.path) != weights(plain.path)
 
 
 @slow
@@ -223,6 +221,7 @@ def test_in_half_precision_attacks_are_in_float32(tmp_path: Path, precision: str
 # -- what it takes
 
 
+@slow
 def test_passes_take_their_time_on_the_modelled_clock_and_nothing_more_is_sent(tmp_path: Path) -> None:
     how = [*VIRTUAL, "hardware.workers=2", "measure.after=0"]
     plain, fast, pgd = (
@@ -235,7 +234,8 @@ def test_passes_take_their_time_on_the_modelled_clock_and_nothing_more_is_sent(t
     assert plain["wire"] == fast["wire"] == pgd["wire"]
 
 
-@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=slow), pytest.param("resnet", marks=slow)])
+@slow
+@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet"])
 def test_memory_is_as_planned(tmp_path: Path, model: str) -> None:
     how = [*(each for each in VIRTUAL if not each.startswith("model")), f"model={model}", "steps=2", *PGD]
     result = finished(tmp_path, *how, "hardware.workers=2")

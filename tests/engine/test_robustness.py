@@ -60,14 +60,14 @@ def test_a_run_tells_what_an_attack_leaves_of_what_it_trained(tmp_path: Path) ->
     assert result.data.adversarial == told and not result.data.damage
 
 
+@slow
 @pytest.mark.parametrize(
     "how",
     [
         ("strategy=pipeline", "strategy.stages=2", "hardware.workers=2"),
-        pytest.param(("strategy=tensor", "strategy.degree=2", "hardware.workers=2"), marks=slow),
-        pytest.param(("strategy=single", "hardware.workers=1"), marks=slow),
-        pytest.param(("strategy=data_parallel", "hardware.workers=1"), marks=slow),
-        pytest.param(("strategy=offload", "hardware.workers=1"), marks=slow),
+        ("strategy=tensor", "strategy.degree=2", "hardware.workers=2"),
+        ("strategy=data_parallel", "hardware.workers=1"),
+        ("strategy=offload", "hardware.workers=1"),
     ],
     ids=lambda how: how[0].partition("=")[2],
 )

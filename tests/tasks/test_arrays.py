@@ -73,6 +73,14 @@ def test_what_is_read_is_what_was_written(kind: str, tmp_path: Path) -> None:
     assert torch.equal(train.take(some).targets, every[0].targets[some])
 
 
+def test_bytes_have_a_range_and_floating_numbers_the_one_that_is_said(tmp_path: Path) -> None:
+    path = str(written("npz", tmp_path, made()))
+    assert Arrays(path, inputs="image").spec.range == (0.0, 1.0) and Arrays(path, inputs="x").spec.range is None
+    assert Arrays(path, inputs="x", range=(-4.0, 4.0)).spec.range == (-4.0, 4.0)
+    with pytest.raises(TaskConfigError, match=r"data\.range=\[1\.0, 1\.0\]: the first must be below the second"):
+        Arrays(path, inputs="x", range=(1.0, 1.0))
+
+
 def test_numbers_and_a_mask_are_targets_too(tmp_path: Path) -> None:
     data = Arrays(str(written("npz", tmp_path, made())), inputs="x", targets="price", weights="mask", limit=7)
     train, test = load_checked("arrays", data)
