@@ -7,6 +7,7 @@ python -m benchmarks.robust_map runs/robust runs/honest docs/robust.png
 import json
 import sys
 from collections import defaultdict
+from math import nan
 from pathlib import Path
 from statistics import mean
 
@@ -45,7 +46,7 @@ def draw(cells: Cells, rows: list[str], columns: list[str], path: Path) -> None:
     figure = Figure(figsize=(0.62 * len(columns) + 2.6, 0.42 * len(rows) + 1.9), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    grid = [[mean([each or 0.0 for each in cells.get((row, column), [0.0])]) for column in columns] for row in rows]
+    grid = [[mean([each or 0.0 for each in cells.get((row, column), [nan])]) for column in columns] for row in rows]
     axes.imshow(grid, cmap=colormaps["RdYlGn"], vmin=0.1, vmax=1.0, aspect="auto")
     for i, line in enumerate(grid):
         for j, value in enumerate(line):
