@@ -27,6 +27,7 @@ from .measure import Outcome
 from .memory import memory_table
 from .pipeline import pipeline_against_torch
 from .predictions import predictions
+from .robust import rules_against_byzfl
 from .sharding import sharding_against_torch
 from .start import start_times
 from .sums import sums_against_gloo
@@ -47,6 +48,7 @@ COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # w
     "local_sgd": (local_sgd_against_torch, 12, 4),
     "sharding": (sharding_against_torch, 12, 4),
     "large_batches": (lars_against_pytorch_optimizer, 12, 4),
+    "robust": (rules_against_byzfl, 12, 4),
     "tensor": (tensor_against_torch, 12, 3),
     "pipeline": (pipeline_against_torch, 12, 4),
     "zero": (zero_against_deepspeed, 40, 3),

@@ -1518,8 +1518,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/joining.py",
-        "rule.before.mix(stacked, f - removed, generator(rule.seed, step))",
-        "rule.before.mix(stacked, f, generator(rule.seed, step))",
+        "left = max(min(f - removed, rule.before.most(len(stacked))), 0)",
+        "left = max(min(f, rule.before.most(len(stacked))), 0)",
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(

@@ -164,10 +164,11 @@ class Joining:
                     f"of {rows} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
                 )
             stacked, weighed = stacked[finite], weighed[finite]
-        mixed = rule.before.mix(stacked, f - removed, generator(rule.seed, step))
+        left = max(min(f - removed, rule.before.most(len(stacked))), 0)  # fewer rows than planned: some had no samples
+        mixed = rule.before.mix(stacked, left, generator(rule.seed, step))
         if mixed is not stacked:
             weighed = weighed.new_ones(len(mixed))
-        f = max(min(f - removed, rule.most(len(mixed))), 0)  # fewer rows than planned: some had no samples
+        f = max(min(left, rule.most(len(mixed))), 0)
         return _checked(rule.aggregate(mixed, weighed, f), mixed, rule)
 
     def _forge(self, stacked: Tensor, given: list[int], replicas: int, step: int) -> None:

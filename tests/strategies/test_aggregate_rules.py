@@ -276,6 +276,16 @@ def test_what_comes_before_a_rule_is_told_how_many_liars_are_left() -> None:
     assert torch.equal(joined, given(Krum(), Mixing().mix(good, F - 1, generator(0, 0)), F - 1))
 
 
+@pytest.mark.parametrize("before", ["nnm", "arc", "bucketing"])
+@pytest.mark.parametrize("there", [1, 2, 4, 5])
+def test_where_few_of_the_replicas_have_samples_what_comes_before_a_rule_is_told_of_fewer_liars(before, there) -> None:
+    """With data of their own some replicas have none left at an epoch's end: 11 withstand 5, and 5 do not."""
+    rows = rows_of(there)
+    weights = {i: 1.0 if i < there else 0.0 for i in range(11)}
+    found = Joining(Median(before=before), None).join({i: rows[min(i, there - 1)] for i in range(11)}, weights, 11, 0)
+    assert ((found >= rows.min(0).values - 1e-12) & (found <= rows.max(0).values + 1e-12)).all()
+
+
 def test_the_mean_does_not_hide_what_is_not_finite() -> None:
     rows = rows_of(3)
     rows[1] = float("nan")
