@@ -519,3 +519,14 @@ def test_a_run_is_resumed_bit_for_bit(monkeypatch, tmp_path, asked):
     rest = engine.run(["epochs=4"], resume="half", quiet=True)
     assert whole is not None and rest is not None
     assert whole.summary["model_sha256"] == rest.summary["model_sha256"]
+
+
+@pytest.mark.parametrize(
+    "client", ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "fedprox", "fednova"))]
+)
+def test_what_a_client_holds_and_sends_is_as_predicted(tmp_path, client):
+    asked = [*TINY, "hardware=virtual", "steps=6", "checkpoint.every=0", f"client={client}"]
+    result = engine.run(asked, root=tmp_path, quiet=True)
+    assert result is not None
+    assert result.memory["buffers"] == result.predicted.memory["buffers"]
+    assert result.wire.bytes_per_step == result.predicted.bytes_per_step
