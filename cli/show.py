@@ -293,13 +293,13 @@ def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
 
 def _labels(run: "RunData") -> str:
     """How many samples of each label each replica trains on, where they own samples."""
-    told = run.summary.get("labels")
-    if not isinstance(told, list) or not all(
-        isinstance(row, list) and all(type(n) is int for n in row) for row in told
-    ):
+    from ..tracking.figures.facts import labels_of
+
+    told = labels_of(run.summary)
+    if not told:
         return ""
     rows = [[f"replica {k}", *map(str, row), str(sum(row))] for k, row in enumerate(told)]
-    head = ["samples by label", *map(str, range(len(told[0]) if told else 0)), "all"]
+    head = ["samples by label", *map(str, range(len(told[0]))), "all"]
     return "\n".join(aligned([head, *rows], numbers_from=1))
 
 

@@ -35,6 +35,7 @@ PAGES = (
     "docs/precision.md",
     "docs/schedules.md",
     "docs/smaller_models.md",
+    "docs/federated.md",
     "docs/memory.md",
     "docs/cost.md",
     "docs/calibrate.md",

@@ -54,6 +54,16 @@ def words(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines()]
 
 
+def test_the_labels_that_each_replica_trains_on_are_a_table(paceline, done: RunDirectory) -> None:
+    summary = json.loads(done.summary.read_text())
+    done.write_summary(summary | {"labels": [[12, 0, 3], [0, 7, 1]]})
+    lines = words(paceline("show", "done").out)
+    assert ["samples", "by", "label", "0", "1", "2", "all"] in lines
+    assert ["replica", "0", "12", "0", "3", "15"] in lines and ["replica", "1", "0", "7", "1", "8"] in lines
+    done.write_summary(summary | {"labels": [["\x1b[31m"]]})
+    assert "samples by label" not in paceline("show", "done").out
+
+
 def test_a_run_is_its_result_overrides_curves_prediction_and_files(paceline, done: RunDirectory) -> None:
     ended = paceline("show", "done")
     lines = words(ended.out)

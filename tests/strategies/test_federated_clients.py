@@ -182,14 +182,15 @@ every_federation = pytest.mark.parametrize(
 
 
 @every_federation
-def test_rounds_are_those_of_the_papers_algorithm(fabric, federation):
-    *clients, server = run(fabric, federation)
+def test_rounds_are_those_of_the_papers_algorithm(virtual_workers, federation):
+    *clients, server = run(virtual_workers, federation)
     simulated = Simulation(federation).rounds()
     assert (flat(server["weights"]) - simulated.w).abs().max() < ROUNDING
     assert all(identical(client["weights"], server["weights"]) for client in clients)
     assert [client["report"].get("left", 0) for client in clients] == [simulated.left[k] for k in range(len(clients))]
 
 
+@pytest.mark.slow
 def test_each_rule_goes_another_way():
     one = Federation((4, 9, 2), steps=30)
     rules = [FedProx(mu=0.5), Scaffold(), FedNova(), None]
@@ -283,7 +284,7 @@ def test_fednova_makes_each_way_as_long_as_if_all_had_taken_as_many_steps():
 
 
 def test_a_client_is_drawn_as_often_as_it_has_samples_and_its_mean_is_by_how_often():
-    shares, rounds, count = (0.1, 0.2, 0.7), 3000, 2
+    shares, rounds, count = (0.1, 0.2, 0.7), 1000, 2
     times = Counter[int]()
     for number in range(rounds):
         draws = drawn(3, number, shares, count)
@@ -295,16 +296,17 @@ def test_a_client_is_drawn_as_often_as_it_has_samples_and_its_mean_is_by_how_oft
 
 
 def test_a_client_leaves_with_its_probability_after_any_step_of_the_round():
-    rounds, length, p = 4000, 5, 0.3
+    rounds, length, p = 1500, 5, 0.3
     left = [leaves_after(0, number, 2, p, length) for number in range(rounds)]
     counts = Counter(left)
     assert set(counts) == {None, 1, 2, 3, 4, 5}
     assert abs(rounds - counts[None] - rounds * p) < 4.5 * (rounds * p * (1 - p)) ** 0.5
     each = rounds * p / length
     assert all(abs(counts[step] - each) < 4.5 * each**0.5 for step in range(1, length + 1))
-    assert left == [leaves_after.__wrapped__(0, number, 2, p, length) for number in range(rounds)]
-    assert left != [leaves_after(0, number, 1, p, length) for number in range(rounds)]
-    assert left != [leaves_after(1, number, 2, p, length) for number in range(rounds)]
+    assert left[:50] == [leaves_after.__wrapped__(0, number, 2, p, length) for number in range(50)]
+    few = range(50)
+    assert left[:50] != [leaves_after(0, number, 1, p, length) for number in few]
+    assert left[:50] != [leaves_after(1, number, 2, p, length) for number in few]
 
 
 def test_a_client_trains_until_it_leaves_and_then_not_before_its_next_round(virtual_workers):
@@ -367,6 +369,7 @@ def test_one_client_resumed_inside_a_round_is_the_uninterrupted_run_bit_for_bit(
         assert identical(resumed["weights"], straight["weights"])
 
 
+@pytest.mark.slow
 def test_resumed_inside_a_round_that_some_have_left_nobody_is_waited_for_in_vain(virtual_workers):
     federation = Federation((8, 8, 5), steps=24, dropout=0.5, looks=True)
     straight = run(virtual_workers, federation)
@@ -416,9 +419,9 @@ def test_stated_cost_is_what_a_trained_step_sends(virtual_workers, rule, vectors
 def test_the_cost_of_dropout_is_that_of_long_runs_where_the_steps_are_not_known():
     parameters = list(mlp().parameters())
     sync = FedAvg(dropout=0.4)
-    unknown, long = (sync.cost(parameters, World(4, 6, steps=steps)) for steps in (None, 6 * 5000))
-    assert unknown.worker["send"] == pytest.approx(long.worker["send"], rel=0.02)
-    assert unknown.server["send"] == pytest.approx(long.server["send"], rel=0.02)
+    unknown, long = (sync.cost(parameters, World(4, 6, steps=steps)) for steps in (None, 6 * 600))
+    assert unknown.worker["send"] == pytest.approx(long.worker["send"], rel=0.05)
+    assert unknown.server["send"] == pytest.approx(long.server["send"], rel=0.05)
     varies = FedAvg(dropout=0.4, sampling="weighted").cost(parameters, World(4, 6)).varies
     assert varies.startswith("sync.sampling")
 
@@ -531,3 +534,14 @@ def test_a_run_is_resumed_bit_for_bit(monkeypatch, tmp_path, asked):
 def test_what_tells_more_of_a_client_is_refused_where_it_is_hidden(by: str, override: str, key: str) -> None:
     with pytest.raises(LayoutError, match=f"{key}.*{by.partition('=')[0]}.*choose"):
         engine.prepare(["sync=fedavg", "hardware=virtual", "hardware.workers=8", by, override]).plan()
+
+
+@pytest.mark.parametrize(
+    "client", ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "fedprox", "fednova"))]
+)
+def test_what_a_client_holds_and_sends_is_as_predicted(tmp_path, client):
+    asked = [*TINY, "hardware=virtual", "steps=6", "checkpoint.every=0", f"client={client}"]
+    result = engine.run(asked, root=tmp_path, quiet=True)
+    assert result is not None
+    assert result.memory["buffers"] == result.predicted.memory["buffers"]
+    assert result.wire.bytes_per_step == result.predicted.bytes_per_step

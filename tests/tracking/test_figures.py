@@ -33,6 +33,24 @@ def test_each_kind_that_has_pictures_is_drawn(tmp_path: Path, monkeypatch: pytes
     assert all(any(name.startswith(figure.name) for name in written) for figure in figures)
 
 
+@pytest.mark.parametrize(
+    ("labels", "rows"),
+    [
+        ([[3, 0, 9], [0, 4, 1]], [(3.0, 0.0, 9.0), (0.0, 4.0, 1.0)]),
+        ([[3, 0], [0]], []),
+        ([[3, -1], [0, 2]], []),
+        ([["3", 1]], []),
+        ([[1] * 17], []),
+        ("many", []),
+    ],
+)
+def test_labels_of_replicas_are_bars_where_a_summary_tells_them_and_no_figure_where_it_tells_nonsense(labels, rows):
+    runs = [recorded("plain"), recorded("parties", number=1, summary={"labels": labels})]
+    figures = [figure for section in sheet_of(runs).sections for figure in section.figures if figure.name == "labels"]
+    assert [row.values for figure in figures if isinstance(figure, Rows) for row in figure.rows] == rows
+    assert bool(figures) == bool(rows)
+
+
 def test_bars_of_the_picture_are_as_long_as_the_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Canvas] = {}
     monkeypatch.setattr(Canvas, "savefig", lambda self, *_, **__: seen.update({self.axes[0].get_xlabel(): self}))

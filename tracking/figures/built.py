@@ -21,6 +21,7 @@ from .facts import (
     finite,
     is_modelled,
     label_of,
+    labels_of,
     parameters,
     row_of,
     section,
@@ -29,7 +30,7 @@ from .facts import (
     swept_keys,
     trained,
 )
-from .palette import MEMORY_COLOURS, STEP_COLOURS, look
+from .palette import LIGHT, MEMORY_COLOURS, STEP_COLOURS, look
 from .request import OPTION, Request
 from .spec import (
     Axis,
@@ -67,6 +68,7 @@ MEASURES = {
 }
 TRADED = ("megabytes", "dollars", "staleness_mean", "consensus_distance")  # columns that accuracy is drawn against
 MEBI = 1 / 2**20
+MOST_LABELS = 16  # that bars are made of
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,27 @@ def _bars(runs: list[RunData]) -> Iterator[Section]:
         ("predicted-step", "A step: predicted and measured", _predicted_step),
         ("memory", "Memory by kind", _memory),
         ("bytes", "Bytes sent: predicted and measured", _bytes),
+        ("labels", "Labels by replica", _labels),
     ):
         figures = [build(some, modelled) for modelled, some in _of_kinds(runs)]
         yield Section(section_id, title, tuple(figure for figure in figures if figure is not None))
+
+
+def _labels(runs: Numbered, modelled: bool) -> Rows | None:
+    """A row for each replica of runs whose replicas own samples; many labels would be no picture."""
+    tables = [(place, labels_of(run.summary)) for place, run in runs]
+    tables = [(place, table) for place, table in tables if table and len(table[0]) <= MOST_LABELS]
+    if not tables:
+        return None
+    width = max(len(table[0]) for _, table in tables)
+    rows = [
+        Row(place, (*map(float, row), *[None] * (width - len(row))), f", replica {k}")
+        for place, table in tables
+        for k, row in enumerate(table)
+    ]
+    series = tuple(Series(f"label {i}", i % len(LIGHT), hatched=i >= len(LIGHT)) for i in range(width))
+    says = "How many samples of each label each replica of {runs} trains on."
+    return Rows("labels", Axis("samples", "samples"), series, tuple(rows), says, modelled=modelled, pictured=False)
 
 
 def _throughput(runs: Numbered, modelled: bool) -> Rows | None:

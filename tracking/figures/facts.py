@@ -25,6 +25,15 @@ def section(summary: Plain, key: str) -> Plain:
     return found if isinstance(found, dict) else {}
 
 
+def labels_of(summary: Plain) -> list[list[int]]:
+    """Of each replica that owns samples, how many of each label it trains on; nothing where that is not told."""
+    told = summary.get("labels")
+    if not isinstance(told, list) or not all(isinstance(row, list) and row for row in told):
+        return []
+    whole = all(type(count) is int and 0 <= count < 10**12 for row in told for count in row)
+    return told if whole and len({len(row) for row in told}) == 1 else []
+
+
 def finite(value: Any) -> float | None:
     read = number(value)
     return read if read is not None and abs(read) < 1e300 else None  # false for NaN, too
