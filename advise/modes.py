@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..conf.groups import BY_NAME
 from ..engine import given
 from ..engine.experiment import CONF, Choice, shipped
+from ..engine.launchers import launcher_of
 from ..engine.targets import build
 from ..strategies import Sync
 from .candidate import Candidate, Settings
@@ -43,9 +44,20 @@ def _all(question: Question, workers: int) -> Iterator[tuple[str, str, Settings,
         yield "data_parallel", f"sync.shard={shard}", (*whole, ("sync.shard", shard)), ""
     for group in BESIDE:
         for name in _choices(group, question):
-            if name != BY_NAME[group].usual:
+            if name != BY_NAME[group].usual and not (group == "collective" and _is_there_already(name, question)):
                 raced = RACED + ": lossy" if group == "compress" else ""
                 yield group, name, (*whole, (group, name)), raced
+
+
+def _is_there_already(collective: str, question: Question) -> bool:
+    """Under another name: `auto` takes one of the others, and in the memory of one host's CPUs `fabric` is
+    `shared_memory`. What was typed is listed whatever it is."""
+    if "collective" in question.given:
+        return False
+    hardware = question.experiment.hardware
+    on_cpus = hardware.machine is None or hardware.machine.devices == 0
+    in_memory = on_cpus and hardware.hosts in (None, 1) and not launcher_of(question.experiment).modelled
+    return collective == "auto" or (collective == "shared_memory" and in_memory)
 
 
 def _choices(group: str, question: Question) -> list[str]:

@@ -166,6 +166,7 @@ def _show_text(data: "RunData", ascii: bool) -> None:
         _configuration(data, overrides),
         _curves(data, blocks),
         _predicted(data),
+        _labels(data),
         _files(data, overrides),
     ]
     show("\n".join(lines + "\n" for lines in paragraphs if lines))
@@ -288,6 +289,18 @@ def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
         "sent/step": (plain_number(predicted.get("bytes_per_step")), plain_number(wire.get("bytes_per_step"))),
         **pairs,
     }
+
+
+def _labels(run: "RunData") -> str:
+    """How many samples of each label each replica trains on, where they own samples."""
+    told = run.summary.get("labels")
+    if not isinstance(told, list) or not all(
+        isinstance(row, list) and all(type(n) is int for n in row) for row in told
+    ):
+        return ""
+    rows = [[f"replica {k}", *map(str, row), str(sum(row))] for k, row in enumerate(told)]
+    head = ["samples by label", *map(str, range(len(told[0]) if told else 0)), "all"]
+    return "\n".join(aligned([head, *rows], numbers_from=1))
 
 
 def _files(run: "RunData", overrides: list[str] | None) -> str:

@@ -119,6 +119,8 @@ def _print_result(result: "Result", trace: Path | None, format: str) -> None:
     try:
         show(render(rows([result.summary]), format, terminal_width()))
     finally:
+        if result.doubts:
+            note(f"\nrobust accuracy may be too high, as gradients may be masked: {'; '.join(result.doubts)}")
         note(f"\neverything of this run: {shortest(Path(result.path))}")
         if trace is not None:
             note(f"who waited for whom: {trace} (open it in ui.perfetto.dev)")

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -68,6 +68,8 @@ class StoreBoard(Board):
         self.rank, self.size, self.timeout = rank, size, timeout
         self.lost: set[int] = set()  # those who have died, numbered in the whole run
         self.look: Callable[[], None] = lambda: None  # whoever has connections looks for more of them
+        self.visit: Callable[[Sequence[int]], None] = lambda ranks: None  # and makes some, raising `TimeoutError`
+        self.answers: dict[str, Callable[[str], None]] = {}  # by key: called with its value, at each heartbeat
         self._store = store
         self._doing = "starting"
         self._step: int | None = None
@@ -119,9 +121,48 @@ class StoreBoard(Board):
 
     def set_and_wait(self, prefix: str, ranks: list[int], value: str, what: str) -> list[str]:
         """Everyone in `ranks` sets its value under `prefix`; returns all of them in the order of `ranks`."""
-        self._store.set(f"{prefix}/{self.rank}", value)
+        self.say(prefix, value)
         self.wait_for([f"{prefix}/{rank}" for rank in ranks], ranks, what)
         return [self._value(f"{prefix}/{rank}") for rank in ranks]
+
+    def set_and_ask(self, prefix: str, ranks: list[int], value: str, what: str, asks: tuple[str, str]) -> list[str]:
+        """As `set_and_wait`, for the timeout at most. Whoever is late is asked, by a key and its value (`answers`)."""
+        self.say(prefix, value)
+        keys, deadline = [f"{prefix}/{rank}" for rank in ranks], time.monotonic() + self.timeout
+        while not self._are_there(keys, min(self.timeout, BEAT)):
+            missing = [rank for rank, said in zip(ranks, self._store.read(keys), strict=True) if said is None]
+            try:
+                self.visit(missing)
+            except TimeoutError:
+                raise self.hang(ranks, what) from None
+            for rank in missing:
+                if rank in self.lost or self.has_left(rank):
+                    gone = "has died" if rank in self.lost else "has left"
+                    raise PeerLostError(f"worker {self.rank} lost a peer {what}: worker {rank} {gone}")
+            if time.monotonic() > deadline:
+                raise self.hang(ranks, what)
+            self._store.set(*asks)
+        return [(value or b"").decode() for value in self._store.read(keys)]
+
+    def say(self, prefix: str, value: str) -> None:
+        self._store.set(f"{prefix}/{self.rank}", value)
+
+    def unsay(self, prefix: str) -> None:
+        self._store.delete_key(f"{prefix}/{self.rank}")
+
+    def said(self, prefix: str, ranks: list[int]) -> list[str | None]:
+        """What they have said by now, or will within a few heartbeats."""
+        keys = [f"{prefix}/{rank}" for rank in ranks]
+        self._are_there(keys, (STOPPED + 1) * BEAT)
+        return [None if value is None else value.decode() for value in self._store.read(keys)]
+
+    def _are_there(self, keys: list[str], seconds: float) -> bool:
+        """Whether they are, after that time at most."""
+        try:
+            self._store.wait(keys, timedelta(seconds=seconds))
+        except dist.DistStoreError:
+            return False
+        return True
 
     def wait_for(self, keys: list[str], writers: list[int], what: str) -> None:
         """Wait for keys, for as long as those who owe them give signs of life within the timeout, and do not stay in
@@ -130,13 +171,9 @@ class StoreBoard(Board):
         Raises `HangError`, or `PeerLostError` with the rank in the whole run of one that owes its key and has died.
         """
         start = time.monotonic()
-        while True:
-            try:
-                self._store.wait(keys, timedelta(seconds=min(self.timeout, BEAT)))
-                return
-            except dist.DistStoreError:
-                self.look()
-                self._check_writers(keys, writers, what, time.monotonic() - start)
+        while not self._are_there(keys, min(self.timeout, BEAT)):
+            self.look()
+            self._check_writers(keys, writers, what, time.monotonic() - start)
 
     def _check_writers(self, keys: list[str], writers: list[int], what: str, waited: float) -> None:
         looks = max(STOPPED, self.timeout / BEAT)
@@ -231,12 +268,16 @@ class StoreBoard(Board):
             count += 1
             try:
                 self._beat(count)
-                stop, lost = self._store.read(["stop", "lost"])
+                answers = list(self.answers.items())  # groups may be made meanwhile
+                stop, lost, *asked = self._store.read(["stop", "lost", *(key for key, _ in answers)])
                 if stop is not None:
                     self._stop.set()
                 elif self._stop.is_set():
                     self._store.set("stop", str(self.rank))
                 self.lost.update(map(int, (lost or b"").split()))
+                for (_, answer), value in zip(answers, asked, strict=True):
+                    if value is not None:
+                        answer(value.decode())
                 self._look()
             except RuntimeError:  # the store is gone, and with it whoever launched us
                 if not self._closing.is_set():

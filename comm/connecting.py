@@ -66,6 +66,7 @@ def _join(
         [Address(**json.loads(word)) for word in board.set_and_wait("clock", everyone, own, "all workers to connect")]
     )
     board.look = sockets.look
+    board.visit = sockets.visit
     # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
     origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
     worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin, server)

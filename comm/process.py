@@ -26,6 +26,7 @@ from ..compat.process_groups import all_gather_into
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
 from .board import BEAT, StoreBoard
+from .calls import Call, Calls
 from .errors import FabricError, HangError, MessageError, PeerLostError
 from .groups import Groups
 from .ledger import Ledger
@@ -56,6 +57,7 @@ class Worker:
     origin: float  # of the clock
     server: StoreServer | None  # of the run's store, where this worker serves it
     closing: list[Callable[[], None]] = field(default_factory=list)
+    calls: list[Calls] = field(default_factory=list)  # of its groups
     processes: dict[int, int] = field(default_factory=dict)  # descriptors of those on this host that are watched
 
     def watch(self, rank: int, process: int) -> None:
@@ -129,6 +131,9 @@ class ProcessComm(Comm):
         self._others = tuple(rank for rank in ranks if rank != worker.board.rank)
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
+        self._calls = None if group is None else Calls(worker.board, ranks, name)
+        if self._calls is not None:
+            worker.calls.append(self._calls)
         self._sums = self._open_sums()
 
     @property
@@ -142,7 +147,11 @@ class ProcessComm(Comm):
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         if self._sums is not None and op == "sum" and tensor.dtype in DTYPES:
             return self._posted(self._sums, tensor)
-        return self._collective("all_reduce", lambda group: group.allreduce([tensor], _reduce_options(op)))
+        return self._collective(
+            ("all_reduce", op, tensor.numel(), tensor.dtype),
+            lambda group: group.allreduce([tensor], _reduce_options(op)),
+            tensor.is_cuda,
+        )
 
     def sum_in_memory(self, tensor: Tensor) -> Work:
         _check_dense(tensor)
@@ -198,14 +207,22 @@ class ProcessComm(Comm):
         _check_dense(tensor)
         distance = (self.rank - src) % self.size
         self.ledger.count("broadcast", wire.broadcast_bytes(nbytes(tensor), self.size, distance))
-        return self._collective("broadcast", lambda group: group.broadcast([tensor], _broadcast_options(src)))
+        return self._collective(
+            ("broadcast", f"from {src}", tensor.numel(), tensor.dtype),
+            lambda group: group.broadcast([tensor], _broadcast_options(src)),
+            tensor.is_cuda,
+        )
 
     def iall_gather(self, tensor: Tensor) -> Work:
         _check_contiguous(tensor)
         mine = tensor[self.rank]
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
         if tensor.is_cuda or self.size == 1:
-            return self._collective("all_gather", lambda group: all_gather_into(group, tensor.view(-1), mine.view(-1)))
+            return self._collective(
+                ("all_gather", "", mine.numel(), mine.dtype),
+                lambda group: all_gather_into(group, tensor.view(-1), mine.view(-1)),
+                tensor.is_cuda,
+            )
         # everyone to everyone, the same bytes, over our own sockets: 3.1 ms where gloo takes 7.5 (2 x 5.8 MB)
         at, what, tag = self.now(), f"in all_gather of {self.name}", _tag(f"{self.name}#all_gather")
         others = [(self.rank + i) % self.size for i in range(1, self.size)]
@@ -223,7 +240,7 @@ class ProcessComm(Comm):
             out.copy_(tensor)
             return Done()
         # gloo's own reduce_scatter is an all-reduce inside, at twice the bytes (seen in /proc/self/io)
-        arriving = self._collective("reduce_scatter", lambda group: group.alltoall_base(scratch, tensor, [], []))
+        arriving = self._scattered("reduce_scatter", tensor, scratch)
         return SumOfRows(arriving, scratch.view(self.size, *out.shape), out)
 
     def all_to_all(self, tensor: Tensor) -> Tensor:
@@ -231,8 +248,15 @@ class ProcessComm(Comm):
         if self.size == 1:
             return tensor.clone()
         received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        self._collective("all_to_all", lambda group: group.alltoall_base(received, tensor.contiguous(), [], [])).wait()
+        self._scattered("all_to_all", tensor.contiguous(), received).wait()
         return received
+
+    def _scattered(self, primitive: str, tensor: Tensor, received: Tensor) -> Work:
+        return self._collective(
+            (primitive, "", tensor.numel(), tensor.dtype),
+            lambda group: group.alltoall_base(received, tensor, [], []),
+            tensor.is_cuda,
+        )
 
     def barrier(self) -> None:
         self._barriers += 1
@@ -246,14 +270,17 @@ class ProcessComm(Comm):
             self.board.doing("computing")
         self.timeline.add(operation, start, self.now())
 
-    def _collective(self, primitive: str, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
-        if self.group is None:
+    def _collective(self, call: Call, launch: Callable[[dist.ProcessGroup], dist.Work], on_gpus: bool) -> Work:
+        """Raises `MessageError` where others call something else."""
+        if self.group is None or self._calls is None:
             return Done()
-        group = self.group
+        group, primitive = self.group, call[0]
         what = f"in {primitive} of {self.name}"
+        self._calls.check(call, what)
         at = self.now()
         work = self.blocked(what, lambda: launch(group))
-        return Pending(self, work, what, self.timeline.launched(f"{self.name}#", primitive, at))
+        operation = self.timeline.launched(f"{self.name}#", primitive, at)
+        return Pending(self, work, what, operation, looks=not on_gpus)
 
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
         """All-reduce for torch's own implementations, which wait by themselves and out of our sight.
@@ -396,7 +423,7 @@ class ProcessComm(Comm):
             while not sums.wait(number, SLICE):
                 if (dead := self._ended_peers()) and not sums.wait(number, 5 * SLICE):  # their part may be done
                     named = ", ".join(str(self.ranks[rank]) for rank in dead)
-                    raise PeerLostError(f"worker {self.board.rank} lost a peer {what}: worker {named} has died")
+                    raise self._lost(what, f"worker {named} has died")
                 if time.monotonic() > deadline:
                     raise self._hang(what)
         finally:
@@ -425,10 +452,21 @@ class ProcessComm(Comm):
         finally:
             self.board.doing("computing")
 
-    def _named(self, error: TimeoutError | PeerGoneError, what: str) -> HangError | PeerLostError:
+    def _named(self, error: TimeoutError | PeerGoneError, what: str) -> HangError | PeerLostError | MessageError:
         if isinstance(error, TimeoutError):
             return self._hang(what)
-        return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {error}", self._rank_of(error.rank))
+        return self._lost(what, error, self._rank_of(error.rank))
+
+    def _lost(self, what: str, why: object, rank: int | None = None) -> PeerLostError | MessageError:
+        """A peer has gone: perhaps since one of this worker's calls, in any group, was not what it was to call."""
+        unlike = (calls.unlike(what) for calls in self._worker.calls)
+        lost = PeerLostError(f"worker {self.board.rank} lost a peer {what}: {why}", rank)
+        return next((error for error in unlike if error is not None), lost)
+
+    def check_alike(self, what: str) -> None:
+        """While a call of this group is waited for. Raises `MessageError` where another worker calls something else."""
+        if self._calls is not None and (error := self._calls.unlike(what)) is not None:
+            raise error
 
     def _unexpected(self, error: UnexpectedError, what: str) -> MessageError:
         return MessageError(f"worker {self.board.rank} {what}: {error}")
@@ -536,14 +574,13 @@ class ProcessComm(Comm):
         finally:
             self.board.doing("computing")
 
-    def explained(self, error: RuntimeError, what: str) -> HangError | PeerLostError:
+    def explained(self, error: RuntimeError, what: str) -> HangError | PeerLostError | MessageError:
         """torch's error as ours."""
         text = str(error).lower()
         if "timed out" in text or "timeout" in text:
             return self._hang(what)
         dead = sorted(self.ranks[rank] for rank in self.lost())  # gloo does not say, our own connections may
-        why = f"worker {', '.join(map(str, dead))} has died" if dead else error
-        return PeerLostError(f"worker {self.board.rank} lost a peer {what}: {why}")
+        return self._lost(what, f"worker {', '.join(map(str, dead))} has died" if dead else error)
 
     def _hang(self, what: str) -> HangError:
         return self._board.hang(self.ranks, what)

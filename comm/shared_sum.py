@@ -33,6 +33,7 @@ from torch import Tensor
 
 from . import native
 from .semaphores import Semaphores
+from .unlike import odd, workers
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64)  # as in all_reduce.c
 SPINS = 2000  # looks before a worker that somebody waits for goes to sleep: about 50 microseconds
@@ -65,21 +66,17 @@ class UnlikeError(Exception):
 
     def words(self, names: Sequence[int]) -> str:
         """Whose is another than most have, or than the first has where no more are alike. `names`: by rank."""
-        of: dict[Summand, list[int]] = {}
-        for name, told in zip(names, self.told, strict=True):
-            of.setdefault(told, []).append(name)
-        usual = max(of, key=lambda told: len(of[told]))  # the first of equals
-        odd = [f"{_sum_up(who)} {told.entries:,} entries of {_name(told)}" for told, who in of.items() if told != usual]
-        return f"{', '.join(odd)}, where {_sum_up(of[usual])} {usual.entries:,} of {_name(usual)}"
+        usual, who = odd(dict(zip(names, self.told, strict=True)))
+        others = [
+            f"{workers(its, 'sum')} {told.entries:,} entries of {_name(told)}"
+            for told, its in who.items()
+            if told != usual
+        ]
+        return f"{', '.join(others)}, where {workers(who[usual], 'sum')} {usual.entries:,} of {_name(usual)}"
 
 
 def _name(told: Summand) -> str:
     return str(told.dtype).removeprefix("torch.")
-
-
-def _sum_up(who: list[int]) -> str:
-    """worker 2 sums; workers 0, 1 sum"""
-    return f"worker {who[0]} sums" if len(who) == 1 else f"workers {', '.join(map(str, who))} sum"
 
 
 class SharedSum(ABC):

@@ -445,6 +445,12 @@ class Sockets:
 
     # -- who is there
 
+    def visit(self, peers: Sequence[int]) -> None:
+        """Have a connection to each, whose end is how a death shows. Raises `TimeoutError`."""
+        for peer in peers:
+            self._connection_to(peer)
+        self.look()
+
     def look(self) -> None:
         """Notice who has gone, without reading messages."""
         self._accept()

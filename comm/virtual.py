@@ -28,6 +28,7 @@ from torch import Tensor
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
 from .board import Board
+from .calls import Call, words
 from .errors import FabricError, MessageError
 from .ledger import Ledger
 from .network import Fabric, Network, Over
@@ -54,7 +55,7 @@ class _Meeting:
     """One collective call of a group, while its members arrive."""
 
     number: int  # the how-manieth of the group
-    call: tuple[Any, ...]  # what all its members must call
+    call: Call  # what all its members must call
     given: dict[int, Any] = field(default_factory=dict)  # by rank in the group
     launch: float = -inf  # of the last one
     result: Any = None
@@ -335,7 +336,7 @@ class VirtualComm(Comm):
         """Come to this group's next meeting; whoever comes last makes the result. `takes`: None for no time."""
         self._meetings += 1
         key, cluster, worker = (self.name, self._meetings), self._cluster, self._worker
-        call, size = (what, how), 0
+        call, size = (what, how, None, None), 0
         if isinstance(given, Tensor):
             given, size = given.detach(), nbytes(given)
             call = (what, how, given.numel(), given.dtype)
@@ -345,8 +346,8 @@ class VirtualComm(Comm):
         if call != meeting.call:
             others = ", ".join(str(self.ranks[rank]) for rank in sorted(meeting.given))
             raise MessageError(
-                f"worker {worker.rank} in {what} of {self.name}: it calls {_said(call)} where others ({others}) call "
-                f"{_said(meeting.call)}"
+                f"worker {worker.rank} in {what} of {self.name}: it calls {words(call)} where others ({others}) call "
+                f"{words(meeting.call)}"
             )
         cluster.log(worker, what, -1, size)
         meeting.given[self.rank] = given
@@ -636,13 +637,6 @@ def _name(worker: _Worker | None) -> str:
 
 def _bytes(tensor: Tensor) -> str:
     return f"{nbytes(tensor):,} bytes of {_dtype(tensor.dtype)}"
-
-
-def _said(call: tuple[Any, ...]) -> str:
-    """Of `VirtualComm._meet`."""
-    what, how, *given = call
-    name = f"{what} {how}".rstrip()
-    return f"{name} of {given[0]:,} entries of {_dtype(given[1])}" if given else name
 
 
 def _dtype(dtype: torch.dtype) -> str:

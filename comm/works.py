@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,26 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Work
+from .board import BEAT
 from .mutex import SharedMutex
 from .shared_sum import SLICE, SharedSum, UnlikeError
 from .sockets import Receive, Send
 from .timeline import Operation
+
+LOOK = timedelta(seconds=BEAT)
 
 if TYPE_CHECKING:  # it hands them out
     from .process import ProcessComm
 
 
 class Pending(Work):
-    def __init__(self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation) -> None:
+    """One of torch's. `looks`: whether a wait looks now and then if others call something else."""
+
+    def __init__(
+        self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation, looks: bool = False
+    ) -> None:
         self._comm, self._work, self._what, self._operation = comm, work, what, operation
+        self._looks = looks
 
     def wait(self) -> None:
         if self._work is None:
@@ -29,8 +38,23 @@ class Pending(Work):
         comm, work = self._comm, self._work
         self._work = None
         start = comm.now()
-        comm.blocked(self._what, lambda: work.wait())
+        if not self._looks:
+            comm.blocked(self._what, lambda: work.wait())
+        else:
+            while not comm.blocked(self._what, lambda: _is_over(work)):
+                comm.check_alike(self._what)
         comm.timeline.add(self._operation, start, comm.now())
+
+
+def _is_over(work: dist.Work) -> bool:
+    """Whether it is, after `LOOK` at most. Raises what it failed with."""
+    try:
+        work.wait(LOOK)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # it has failed, or has come to its end in this moment
+    return True
 
 
 class Done(Work):

@@ -15,14 +15,17 @@ from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
+from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Float32, Precision
 from ..strategies.schedules import Schedule
+from ..tasks.adversarial.training import AdversarialTraining
 from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
-from ..tasks.partition import Partition, Partitioner
-from . import accumulating, averaging, calling, given, phases, precisions, rates
+from ..tasks.partition import Partition, Partitioner, Repeated
+from . import accumulating, averaging, calling, given, phases, poisoning, precisions, private, rates, robustness
+from .adversary import training_of
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -64,6 +67,7 @@ class Parts:
     make_model: Callable[[], nn.Module]  # adapted
     adapt: Adapt
     following: "Parts | None"  # with the model that `adapt.following` makes in mid-run; see phases.py
+    adversarial_training: AdversarialTraining
     average: Average
     make_optimizer: MakeOptimizer
     precision: Precision  # of passes; float32 where the strategy rounds weights itself
@@ -102,6 +106,7 @@ def assemble(
         strategy.precision = precision
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
+        strategy.privacy = private.of_gradients(sync)
         own = strategy.own_sync()
         if own is None:
             return strategy, sync
@@ -123,10 +128,11 @@ def assemble(
     taken, accumulation = accumulating.of(experiment, strategy)
     if taken != experiment.strategy:
         strategy, sync = pair_of(of_groups, taken)
-    given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None)
+    elsewhere = ["attack"] if poisoning.found(of_groups) is not None else []
+    given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None, elsewhere)
     phases.check(experiment, adapt, strategy, sync)
     callbacks = calling.make(experiment, allowed, task.metric.name)
-    calling.check_fit(callbacks, experiment, strategy, sync)
+    calling.check_fit(callbacks, experiment, strategy, sync, partitioner)
 
     def plain_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
@@ -151,12 +157,25 @@ def assemble(
     with blaming(f"data={experiment.data.name}", allowed):
         check_spec(experiment.data.name, data.spec)
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
+    robustness.check(experiment, data.spec)
+    adversarial_training = training_of(experiment, data.spec, strategy, allowed)
     check_parts_take(experiment, strategy, data.spec)
     check_inputs()
     layout = lay_out(experiment, strategy, sync, world_size)
     calling.check_norms(callbacks, experiment, strategy, sync, layout.replicas)
     check_samples(experiment, data.spec.train_size, layout)
+    with given.naming(experiment):
+        poisoning.check(of_groups, data.spec, task, layout.replicas)
+    aggregate = of_groups["aggregate"]
+    assert isinstance(aggregate, Aggregator)
+    if aggregate.copies > 1:
+        with given.naming(experiment):
+            aggregate.check(layout.replicas)
+        partitioner = Repeated(partitioner, aggregate.copies)
     partitioner.check(data.spec, layout.replicas)
+    private.check(experiment, strategy, sync, adapt, partitioner)
+    if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
+        return assemble(settled_noise, allowed, world_size, instead)
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
@@ -246,6 +265,7 @@ def assemble(
         make_model,
         adapt,
         following,
+        adversarial_training,
         average,
         make_optimizer,
         precision,

@@ -42,6 +42,11 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
     if (precision := experiment.choice("precision").name) != "fp32":
         raise NotPredicted(f"precision={precision}: a calibration measures float32 alone")
     parts = assemble(experiment, allowed, workers.world_size)
+    if parts.adversarial_training.passes:
+        chosen = experiment.choice("adversarial_training").name
+        raise NotPredicted(
+            f"adversarial_training={chosen} makes passes before a step's own, which are not modelled here"
+        )
     if parts.following is not None:
         adapt = experiment.choice("adapt").name
         raise NotPredicted(f"adapt={adapt} makes the model another one in mid-run, and a prediction is of one step")

@@ -14,16 +14,27 @@ from ..comm.board import Board
 from ..strategies import Strategy, Sync
 from ..strategies.base import Loss
 from ..strategies.data_parallel import DataParallel
+from ..tasks.partition import Partitioner
 from .callbacks.at_target import AtTarget
 from .callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
 from .errors import ConfigError
 from .experiment import Experiment
+from .robustness import names_of
 from .targets import build
 
 Callbacks = Mapping[str, Callback]
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _TAKEN = ("kind", "step", "epoch", "loss", "time", "step_time", "samples_per_second", "accuracy", "r2")
-_TAKEN += ("consensus_distance", "unclipped_norm", "loss_scale", "skipped_steps", "weights_kept")
+_TAKEN += (
+    "consensus_distance",
+    "unclipped_norm",
+    "loss_scale",
+    "skipped_steps",
+    "weights_kept",
+    "robust_accuracy",
+    "target_reached",
+    "backdoor_success",
+)
 STOP = "stop_at_target"
 
 
@@ -33,7 +44,7 @@ def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callb
     for name, choice in experiment.callbacks.items():
         one = build(f"callbacks.{name}", choice, Callback, allowed, {"seed": experiment.seed})
         try:
-            one.check(metric, tuple(made))
+            one.check(metric, (*names_of(experiment), *made))
         except ValueError as error:
             raise ConfigError(f"callbacks.{name}.{error}") from None
         keeper = next((other for other, each in made.items() if each.keeps), None)
@@ -52,14 +63,21 @@ def key_of(name: str, callback: Callback) -> str:
     return name if isinstance(callback, AtTarget) else f"callbacks.{name}"
 
 
-def check_fit(callbacks: Callbacks, experiment: Experiment, strategy: Strategy, sync: Sync) -> None:
-    """Refuse what this strategy or mode cannot give. Raises `ConfigError`."""
+def check_fit(
+    callbacks: Callbacks, experiment: Experiment, strategy: Strategy, sync: Sync, partitioner: Partitioner
+) -> None:
+    """Refuse what this strategy, mode or partition cannot give. Raises `ConfigError`."""
     for name, callback in callbacks.items():
         if callback.stops and not sync.synchronous:
             raise ConfigError(
                 f"{key_of(name, callback)}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates "
                 "when training is over, as its workers go at their own paces; choose a mode whose replicas step "
                 "together, such as sync=bsp or sync=local_sgd, or so many steps=..."
+            )
+        if "clients" in callback.sees and not partitioner.owns:
+            raise ConfigError(
+                f"callbacks.{name}: looks at what each client owns, and partition={experiment.partition.name} deals "
+                "all samples anew in each epoch; choose partition=dirichlet or partition=by_label"
             )
         if "gradients" in callback.sees and strategy.needs_processes:
             raise ConfigError(

@@ -404,15 +404,15 @@ def _no_such_key(
     if "Could not override" not in message:
         return f"{_first_line(error.__cause__ or message)}"
     try:
-        config = _with(described, _kept(choosing, config_dir)).config
+        chosen = _with(described, _kept(choosing, config_dir))
     except HydraException as wrong:  # the choices themselves
         return _first_line(wrong)
-    parent, _, last = key.rpartition(".")
+    config, (parent, _, last) = chosen.config, key.rpartition(".")
     section = OmegaConf.select(config, parent) if parent else config
     names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
     values = {name: value for name, _, value in (text.lstrip("+").partition("=") for text in overrides)}
     is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8 if parent not in BY_NAME else 0.6)
-    if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir)):
+    if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir, chosen.choices.get(parent, ""))):
         return f"{key}: there is no such key; {there}"
     if parent and not isinstance(section, DictConfig):
         return f"{key}: there is no such key; {_nearest(key, _keys(config))}"

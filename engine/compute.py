@@ -248,6 +248,11 @@ class ModelledCompute:
         self._passes.clear()
         self._current = self._entered = None
 
+    def to_inputs(self, inputs: Tensor, passes: int) -> None:
+        """So many passes of these inputs come next, forward and back to them, of a model in evaluation mode."""
+        cost = self._model.of(self._part, inputs.detach().requires_grad_())
+        self._comm.elapse(passes * (cost.forward + cost.to_input) * self._factor)
+
     def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
         """Of the pass that ended in `roots`; without them, of the first that there is."""
         found = _pass_of(roots)
@@ -318,6 +323,9 @@ class RealCompute:
 
     def attach(self, module: nn.Module) -> None:
         self._device = next(module.parameters()).device
+
+    def to_inputs(self, inputs: Tensor, passes: int) -> None:
+        """They take their own time."""
 
     def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
         pass

@@ -1,19 +1,24 @@
 """What the weights are worth: during training and at its end, on the chief, with the help of all."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from ..comm import PeerLostError
 from ..strategies.base import load_state
 from ..tasks.base import Readable
+from ..tasks.clients import Clients
 from ..tasks.evaluation import evaluate
 from ..tracking.records import Evaluation, Score
-from . import checkpoint
+from . import checkpoint, poisoning
 from .callbacks.base import EvaluationView
 from .callbacks.best import FILE
 from .dates import Dates
 from .loop import Job
+from .robustness import Robustness
 from .spread import consensus_distance
 from .worker import Worker
 
@@ -36,7 +41,12 @@ class Evaluations:
         self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
         self.last = Score(worker.parts.task.metric.name, None, None)
         self.last_date = 0.0
+        self.backdoor: dict[str, float] = {}  # what an attack's patch was worth, last
         self._evaluated_at: int | None = None
+        self._robustness: Robustness | None = None
+        if worker.is_chief and worker.experiment.evaluate.attack != "none":
+            parts = worker.parts
+            self._robustness = Robustness(worker.experiment, parts.data.spec, parts.task, test, self._at_once())
 
     def go_on(self, worker: Worker, dates: Dates) -> None:
         """With another model."""
@@ -64,12 +74,35 @@ class Evaluations:
             self._judge(snapshot, job, None)
         self._snapshots.clear()
 
-    def spread(self) -> float | None:
-        """How far replicas are from their mean, on the chief; None elsewhere, and where they are alike."""
+    def spread(self, completed: bool = True) -> float | None:
+        """How far replicas are from their mean, on the chief; None elsewhere, and where they are alike.
+
+        `completed`: whether this worker made all its steps. Those that step apart may differ in this, where the run is
+        told to stop while some have made them all. The distance is of those that have, if the chief is among them.
+        """
         worker, layout = self._worker, self._worker.layout
         if worker.sync.weights_agree or layout.replicas == 1 or worker.role.part != layout.loss_part:
             return None
-        return consensus_distance(list(worker.sync.parameters.values()), worker.role.replica, layout, worker.comm)
+        own = worker.role.replica
+        others: Sequence[int] = range(1, layout.replicas)
+        if not worker.sync.synchronous:
+            worker.comm.board.post(f"completed/{own}", json.dumps(completed))
+            if completed:
+                asked = others if own == 0 else [0]
+                others = [replica for replica in asked if replica == own or self._has_completed(replica)]
+        if not completed or not others:
+            return None
+        return consensus_distance(list(worker.sync.parameters.values()), own, others, layout, worker.comm)
+
+    def _has_completed(self, replica: int) -> bool:
+        """Once its training has ended; False of the dead."""
+        layout = self._worker.layout
+        try:
+            return json.loads(
+                self._worker.comm.board.read(f"completed/{replica}", replica * layout.parts + layout.loss_part)
+            )
+        except PeerLostError:
+            return False
 
     def _evaluate(self, done: int, job: Job, spread: float | None) -> None:
         state, seconds = self._worker.consensus(), self._dates.of_step(done, job.meter)
@@ -92,18 +125,22 @@ class Evaluations:
         judged.to(worker.device)
         load_state(judged, snapshot.state)
         values = self._values(judged, worker.device)
+        robust = {} if self._robustness is None else self._robustness.numbers(judged, worker.device)
         metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
         view = EvaluationView(
             snapshot.done,
             epoch,
             snapshot.seconds,
-            values,
+            {**values, **robust},
             judged.eval(),
             self._test,
             worker.device,
             self._values,
+            self._clients(job),
+            worker.parts.task.loss,
         )
-        own = worker.calling.each_evaluation(view)
+        own = {**robust, **worker.calling.each_evaluation(view)}
+        self.backdoor = poisoning.success(worker.parts.of_groups, judged, self._test, self._at_once(), worker.device)
         judged.train().to("cpu")  # its place on the device is training's
         if worker.calling.found_best:
             checkpoint.export(worker.directory.path / FILE, worker.parts.adapt.merged(snapshot.state))
@@ -113,12 +150,34 @@ class Evaluations:
         self.last_date = snapshot.seconds
         if worker.meanwhile is not None:
             own = {**own, **worker.meanwhile.numbers()}
+        own = {**own, **self.backdoor}
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
-    def _values(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """The task's metric by its name, and the loss."""
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is measured beside the metric and the loss, by name, of the last evaluation."""
+        return {} if self._robustness is None else self._robustness.last
+
+    def finish(self) -> None:
+        """On the chief, after the last evaluation of a run that came to its end: its model is attacked over eps."""
+        worker, judged = self._worker, self._worker.judged
+        if self._robustness is None or judged is None or not self._robustness.last:
+            return
+        judged.to(worker.device)
+        worker.directory.write_adversarial(self._robustness.at_end(judged, worker.device))
+        judged.to("cpu")
+
+    def _clients(self, job: Job) -> Clients | None:
+        """Where a callback sees them."""
+        if not any("clients" in each.sees for each in self._worker.parts.callbacks.values()):
+            return None
+        owned = [job.partition.owned(replica) for replica in range(job.partition.replicas)]
+        return Clients(job.train, self._test, owned)
+
+    def _values(self, model: nn.Module, device: torch.device, split: Readable | None = None) -> dict[str, float]:
+        """The task's metric by its name, and the loss. `split`: other samples than those of the test split."""
         task = self._worker.parts.task
-        result = evaluate(task, model, self._test, self._at_once(), device)
+        result = evaluate(task, model, self._test if split is None else split, self._at_once(), device)
         return {task.metric.name: result.score, "loss": result.loss}
 
     def _at_once(self) -> int:

@@ -192,7 +192,19 @@ class Measure(_Frozen):
 
 
 class Evaluate(_Frozen):
+    """All but `every` is of an attack on the test samples: see robustness.py, which says what None is taken for."""
+
     every: Positive
+    attack: Literal["none", "fgsm", "pgd"] = "none"
+    norm: Literal["linf", "l2"] | None = None
+    eps: Annotated[float, Ge(0)] | None = None
+    steps: Positive | None = None
+    step_size: Annotated[float, Gt(0)] | None = None
+    restarts: Positive | None = None
+    random_start: bool | None = None
+    target: Literal["next", "least_likely"] | Natural | None = None
+    samples: Positive | None = None
+    curve: list[Annotated[float, Ge(0)]] | None = None
 
 
 class Checkpoint(_Frozen):

@@ -5,7 +5,7 @@ of the group's name; where neither the sync mode nor the strategy has one, only 
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ..conf import groups
@@ -63,12 +63,14 @@ def _built(group: str, name: str) -> object:
     return build(group, shipped(group, name), base_of(group), (), {"seed": 0})
 
 
-def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None) -> None:
-    """Refuse a choice that neither has a use for. `sync`: None where the strategy owns its update."""
+def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None, elsewhere: Sequence[str] = ()) -> None:
+    """Refuse a choice that neither has a use for. `sync`: None where the strategy owns its update. `elsewhere`: groups
+    whose choice the engine itself has a use for.
+    """
     useful = taken(type(strategy), *([type(sync)] if sync is not None else []))
     for group in _groups():
         choice = experiment.choice(group.name)
-        if group.name in useful or choice == shipped(group.name, str(group.usual)):
+        if group.name in useful or group.name in elsewhere or choice == shipped(group.name, str(group.usual)):
             continue
         mode, name = experiment.sync.name, experiment.strategy.name
         who, where = f"sync={mode}", ""

@@ -14,14 +14,32 @@ _GONE = {  # keys that no choice has any more -> what there is in their place
     "strategy.precision": "precision=bf16 goes with every strategy that can compute so",
     "strategy.clip": "clip=norm clip.max=1 goes with every strategy that clips",
 }
+_UNBIASED = (
+    "its messages are unbiased, and what one leaves out may be longer than what there was, so that what is carried "
+    "over would grow without end"
+)
+_WITHOUT = {  # keys that some choices leave out on purpose -> why, by choice
+    "compress.error_feedback": {
+        "atomo": _UNBIASED,
+        "demo": "what is not sent always stays in each worker's momentum (compress.beta)",
+        "dgc": "what is not sent always stays in each worker's velocity (compress.momentum)",
+        "masked": "of what it sends it leaves out nothing",
+        "none": "it leaves out nothing",
+        "qsgd": _UNBIASED,
+        "signsgd": "a vote has no size that a remainder could be measured by; compress=ef_signsgd is signs with it",
+        "terngrad": _UNBIASED,
+    }
+}
 _MOST = 3  # choices that are named of those that have a key
 
 
-def elsewhere(key: str, value: str = "", config_dir: Path | None = None) -> str:
+def elsewhere(key: str, value: str = "", config_dir: Path | None = None, choice: str = "") -> str:
     """`optimizer.stage` -> `strategy=zero has strategy.stage`; "" where nothing has a key of this last name.
 
-    `value`: what it was to be set to. `config_dir`: a user's own choices, too.
+    `value`: what it was to be set to. `config_dir`: a user's own choices, too. `choice`: of the key's group.
     """
+    if why := _WITHOUT.get(key, {}).get(choice):
+        return f"{key.partition('.')[0]}={choice} has none: {why}; {elsewhere(key, value, config_dir)}"
     leaf = key.rpartition(".")[2].replace("-", "_")
     given = f"={value}" if value else "=..."
     if key in _GONE:

@@ -16,9 +16,10 @@ from ..strategies import Batch, Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import While
 from ..strategies.precision import LossScale
-from ..tasks.base import Readable
+from ..tasks.base import Readable, Taken
 from ..tasks.partition import Partition
 from . import memory
+from .adversary import Adversary
 from .averaging import Averaging
 from .compute import ModelledCompute, RealCompute
 from .errors import DivergedError
@@ -54,9 +55,11 @@ class Job:
     scale: LossScale | None = None  # of precision=fp16
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
     norms: GradientNorms | None = None  # where a callback sees them
+    adversary: Adversary | None = None  # what batches are changed by before they are learnt
     average: Averaging | None = None  # of weights over steps, where this worker keeps one
     meanwhile: While | None = None  # what is done to the model as it trains
     before_step: Callable[["Job", int], None] | None = None  # (step), where it has something to do there
+    poison: Callable[[Taken, int], Taken] | None = None  # (batch, step), where this replica lies about its samples
     training: int = sys.maxsize  # steps after which a schedule of the rate begins anew
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
@@ -84,6 +87,8 @@ def train(job: Job) -> int:
             if job.average is not None:
                 job.average.begins(step)
             with job.compute.step(step), _in(step, job.comm.board):
+                if job.adversary is not None:
+                    batch = _changed(job, job.adversary, batch, step)
                 loss = job.accumulation.forward_backward(job.strategy, batch)
             if job.norms is not None:
                 job.norms.after_backward(step)
@@ -146,8 +151,15 @@ def _why(job: Job, batch: Batch, step: int) -> str:
 def take(job: Job, step: int) -> Batch:
     """This replica's batch of `step`, on the device."""
     taken = job.feed.take(step)
+    if job.poison is not None:
+        taken = job.poison(taken, step)
     targets = weighted(taken.targets, None if taken.weights is None else _of_mean_one(job, step, taken.weights))
     return Batch(taken.inputs.to(job.device), targets.to(job.device), job.partition.total(step), step)
+
+
+def _changed(job: Job, adversary: Adversary, batch: Batch, step: int) -> Batch:
+    numbers, sizes = job.partition.indices(step, job.replica), job.accumulation.sizes(batch.size)
+    return adversary.change(job.strategy, batch, numbers, sizes, job.compute)
 
 
 def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:

@@ -216,6 +216,8 @@ class _Attention:
 
     def is_fused(self, device: torch.device) -> bool:
         """Of the cases that torch fuses (sdp_utils), the plain one; on the CPU its kernel knows no dropout."""
+        if not torch.backends.cuda.flash_sdp_enabled():  # somebody asked for plain products, on the CPU too
+            return False
         plain = self.mask is None and not self.grouped and all(tensor.dim() == 4 for tensor in self.inputs)
         return plain and (device.type == "cuda" or (device.type == "cpu" and self.dropout == 0))
 

@@ -173,6 +173,7 @@ def summarise(reports: list[Report], layout: Layout) -> Measured:
         dropped=sum(report.sync.get("dropped", 0) for report in reports),
         lost=sorted(set(range(layout.world_size)) - {report.rank for report in reports}),
         too_short=False,
+        left=sum(report.sync.get("left", 0) for report in reports),
     )
 
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from ..strategies import Sync
 from ..strategies.base import Memory, payload
+from ..tasks.clients import Clients
 from ..tracking.records import End, Status, Summary
-from . import memory
+from . import memory, private
 from .averaging import KIND
 from .evaluations import Evaluations
 from .loop import Job
@@ -21,6 +22,8 @@ from .saving import Saving
 from .timetable import schedule_of
 from .trace import write_trace
 from .worker import Worker
+
+MOST_REPLICAS = 100  # whose labels a summary tells
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,15 @@ def _with_process(kinds: dict[str, int], device: torch.device, resident: int | N
     return {**kinds, "process_peak": memory.process_peak()}
 
 
+def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
+    """Of each replica, where they own samples and are not too many to be looked at."""
+    replicas = job.partition.replicas
+    if not worker.parts.partitioner.owns or replicas > MOST_REPLICAS:
+        return None
+    owned = [job.partition.owned(replica) for replica in range(replicas)]
+    return Clients(job.train, job.train, owned).labels().tolist()
+
+
 def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
     experiment, layout = worker.experiment, worker.layout
     evaluations, done = trained.evaluations, trained.done
@@ -158,8 +170,13 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             model_bytes=trained.saving.model_bytes,
             reason=reason,
             predicted=worker.assignment.predicted,
-            metrics=worker.calling.last,
-            beside={} if worker.meanwhile is None else worker.meanwhile.numbers(),
+            metrics={**evaluations.measured, **worker.calling.last},
+            beside={
+                **({} if worker.meanwhile is None else worker.meanwhile.numbers()),
+                **evaluations.backdoor,
+                **private.spent(worker, done),
+            },
+            labels=_labels(worker, trained.job),
         ).plain()
     )
     worker.directory.add(End(trained.status, reason))

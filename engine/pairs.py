@@ -40,6 +40,11 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             f"sync={sync_name}: {why}, and {strategy.across_replicas} waits for all of them in every step; choose a "
             f"mode in which replicas step together, such as sync=bsp, or leave out {strategy.across_replicas}"
         )
+    if sync.privacy is not None and sync.privacy.of == "sample" and not strategy.per_sample:
+        raise LayoutError(
+            f"privacy, strategy: takes the gradient of each sample by itself, which strategy={strategy_name} does not "
+            "give; choose strategy=data_parallel or single, or privacy=none"
+        )
     if sync.max_parts is not None and strategy.parts > sync.max_parts:
         raise ConfigError(
             f"sync={sync_name}: takes replicas of {_workers(sync.max_parts)}, and strategy={strategy_name} cuts one "

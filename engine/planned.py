@@ -12,6 +12,7 @@ from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
 from .experiment import Experiment
 from .layout import Layout
+from .private import Spent
 from .rates import Point, in_words
 
 
@@ -99,6 +100,7 @@ class Plan:
     spec: DataSpec
     decided: list[str]  # what was left to a choice such as collective=auto, and why
     rate: list[Point]  # by its schedule; none where there is none, or the data must say
+    privacy: Spent | None  # by the whole run; None where nothing is hidden, or the data must say
 
     @property
     def parts(self) -> list[PartPlan]:
@@ -172,6 +174,7 @@ class Plan:
         memory = {f"memory: {kind}": human_bytes(size) for kind, size in plain.pop("memory").items()}
         sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
         plain["rate"] = in_words(self.rate) or None
+        plain["privacy"] = None if self.privacy is None else self.privacy.in_words()
         del plain["bytes_why"], plain["decided"], plain["uncompressed_bytes_per_step"], plain["phases"]
         chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
         rows = chosen | plain | {"sent a step and worker": "-" if sent is None else human_bytes(sent)} | memory
@@ -201,6 +204,7 @@ class Plan:
             ],
             "uncompressed_bytes_per_step": self.uncompressed_bytes_per_step(),
             "rate": [asdict(point) for point in self.rate],
+            "privacy": None if self.privacy is None else self.privacy.as_dict(),
             "decided": self.decided,
             "notes": self.notes,
         }

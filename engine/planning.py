@@ -1,13 +1,13 @@
 """What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from ..batches import Samples
+from ..batches import Samples, lone
 from ..compat import checkpointing
 from ..compat.dynamo import without_dynamo
 from ..strategies import LayoutError, Sync
@@ -15,10 +15,11 @@ from ..strategies.base import Traffic, World, payload, state_of
 from ..strategies.exchange.clip.base import NORM
 from ..strategies.exchange.collectives import Collective, Fabric
 from ..strategies.exchange.collectives.base import added
-from ..strategies.exchange.compress import Dense
+from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
-from ..tasks.partition import Shuffled, ShuffledPartition
-from . import accumulating, averaging, calling, given, kept, memory, precisions
+from ..tasks.adversarial.attacks import ascent, evaluating
+from ..tasks.partition import Repeated, Shuffled, ShuffledPartition
+from . import accumulating, averaging, calling, given, kept, memory, precisions, private
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -65,13 +66,15 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         phases.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
         trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
         since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
-        surprises += [since + text for text in of_phase.sync.notes(trained, worlds[0]) if text not in surprises]
+        told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
+        surprises += [since + text for text in told if text not in surprises]
         first, of_phase = until, of_phase.following
     rate: list[Point] = []
     if steps_per_epoch is not None:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
+    spent = private.planned(experiment, parts.sync, layout, spec.train_size, steps_per_epoch)
     with given.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
             raise LayoutError(
@@ -98,12 +101,21 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
+            *private.notes_on(spent),
             *calling.notes_on(parts.callbacks, parts.launcher.modelled),
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],
         rate,
+        spent,
     )
+
+
+def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[str]:
+    """What a rule makes of a message of all that is trained; of a part of that it makes no more."""
+    compress = parts.of_groups["compress"]
+    assert isinstance(compress, Compressor)
+    return compress.notes(vector_of(trained)) if world.replicas > 1 and trained else []
 
 
 def _uncompressed(
@@ -153,15 +165,18 @@ def _worlds(
 
 def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple[tuple[int, int], ...]:
     """See `World.busy`: the last step of an epoch may have fewer samples than there are replicas."""
-    samples, replicas = parts.data.spec.train_size, parts.layout.replicas
-    if samples is None or not isinstance(parts.partitioner, Shuffled):
+    copies, partitioner = parts.partitioner.copies, parts.partitioner
+    samples, replicas = parts.data.spec.train_size, parts.layout.replicas // copies
+    if samples is None or not isinstance(
+        partitioner.each if isinstance(partitioner, Repeated) else partitioner, Shuffled
+    ):
         return ()
     dealt = ShuffledPartition(samples, replicas, experiment.batch_size, seed=0)
     last = dealt.total(dealt.steps_per_epoch - 1)
     epochs = until // dealt.steps_per_epoch - first // dealt.steps_per_epoch  # whose last step is among these
     if last >= replicas or epochs == 0:
         return ()
-    return (until - first, last), (until - first - epochs, replicas - last)
+    return (until - first, last * copies), (until - first - epochs, (replicas - last) * copies)
 
 
 def share_of_cores(layout: Layout) -> int:
@@ -191,8 +206,13 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         cost = parts.sync.cost(trained, worlds[i])
         if (while_pruned := kept.by_training(parts, module, worlds[i])) is not None:
             cost = replace(cost, worker=kept.mean(while_pruned), varies="")
-        state = _optimizer_state(parameters, parts.make_optimizer)
-        server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": state}
+        whole = _optimizer_state(parameters, trained, parts.make_optimizer)
+        server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": whole}
+        shares = parts.sync.stepped(trained, parts.layout.replicas)
+        if shares[0] is trained:  # as most modes have it
+            state = whole
+        else:
+            state = max(_optimizer_state(parameters, share, parts.make_optimizer) for share in shares)
         held = {
             "parameters": payload(parameters),
             "gradients": payload(trained),
@@ -276,14 +296,24 @@ def _activations(
                     checkpointing.backward(end)
                 again.append(account.peak - before)
         peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
+    if parts.adversarial_training.passes:
+        peaks[0] = max(peaks[0], _of_attack(parts, inputs, targets))
     return peaks
 
 
-def _optimizer_state(parameters: list[nn.Parameter], make_optimizer: MakeOptimizer) -> int:
-    optimizer = make_optimizer(parameters)
+def _of_attack(parts: Parts, inputs: Samples, targets: Samples) -> int:
+    """Bytes that a pass forward and back to the inputs keeps."""
+    model = parts.modules[0]
+    with evaluating(model), memory.activations() as account:
+        ascent(model, parts.task.function(parts.data.spec), lone(inputs), targets)
+    return account.peak
+
+
+def _optimizer_state(parameters: list[nn.Parameter], stepped: Sequence[Tensor], make_optimizer: MakeOptimizer) -> int:
+    """Bytes, once these of the parameters have been stepped."""
+    optimizer, own = make_optimizer(parameters), {id(each) for each in stepped}
     for parameter in parameters:
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
+        parameter.grad = torch.empty_like(parameter) if id(parameter) in own else None
     try:
         optimizer.step()
     except (TypeError, RuntimeError, OverflowError) as error:  # wants a closure, sparse gradients, smaller numbers

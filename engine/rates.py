@@ -30,7 +30,7 @@ def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int) -> Rat
     steps = experiment.steps_in_all(steps_per_epoch)
     assert steps is not None
     joined = parts.sync.synchronous and parts.sync.weights_agree  # all replicas make one update together
-    batch = experiment.batch_size * (parts.layout.replicas if joined else 1)
+    batch = experiment.batch_size * (parts.layout.replicas // parts.partitioner.copies if joined else 1)
     horizon = Horizon(steps, steps_per_epoch, batch)
     parts.schedule.check(horizon)
     parts.average.check(steps, steps_per_epoch)

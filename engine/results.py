@@ -118,6 +118,12 @@ class Result:
         """What it learnt, for `weights=...` of another run."""
         return self.path / "model.safetensors"
 
+    @property
+    def doubts(self) -> list[str]:
+        """Signs that an attack's gradients are masked (docs/adversarial.md); of a run without one there are none."""
+        told = self.data.adversarial
+        return [] if told is None else told["doubts"]
+
     # -- what it recorded
 
     @cached_property

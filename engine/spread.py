@@ -12,8 +12,12 @@ from .layout import Layout
 _AT_ONCE = 2**20  # entries of all replicas that their distance is computed from at once
 
 
-def consensus_distance(parameters: Sequence[Tensor], replica: int, layout: Layout, comm: Comm) -> float | None:
+def consensus_distance(
+    parameters: Sequence[Tensor], replica: int, others: Sequence[int], layout: Layout, comm: Comm
+) -> float | None:
     """How far replicas are from their mean: sqrt(mean_i |w_i - mean|^2), on replica 0; None elsewhere.
+
+    `others`: on replica 0 the replicas whose weights are taken beside its own.
 
     Of the part with the loss, whose workers call this. `comm`: of all workers, where no sync mode's messages are under
     way. By messages to the chief, so that a worker that died leaves only a gap. In pieces of a few MiB over all
@@ -27,7 +31,7 @@ def consensus_distance(parameters: Sequence[Tensor], replica: int, layout: Layou
                 comm.send(mine, layout.chief)
             continue
         rows = [mine]
-        for other in range(1, layout.replicas):
+        for other in others:
             theirs = torch.empty_like(mine)
             with suppress(PeerLostError):
                 comm.recv(theirs, other * layout.parts + layout.loss_part)

@@ -142,7 +142,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
         return _of_dataset(choice, dataset)  # pyright: ignore[reportReturnType]
     maker = load_maker(group, choice.target, base, allowed)
     signature = inspect.signature(maker)
-    _check_knobs(group, choice.knobs, maker, signature, set(given))
+    _check_knobs(group, choice, maker, signature, set(given))
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
         return maker(**passed, **choice.knobs)
@@ -162,9 +162,8 @@ def _of_dataset(choice: Choice, dataset: Any) -> OfDataset:
     """Of a torch Dataset, whose own knobs are held to its signature."""
     signature = inspect.signature(dataset)
     own = {key: value for key, value in choice.knobs.items() if key in signature.parameters or key not in OWN}
-    _check_knobs(
-        "data", own, dataset, signature, {"train"} if "train" in signature.parameters and "train" not in own else set()
-    )
+    given = {"train"} if "train" in signature.parameters and "train" not in own else set[str]()
+    _check_knobs("data", choice.model_copy(update={"knobs": own}), dataset, signature, given)
     return of_dataset(dataset, choice.knobs)
 
 
@@ -177,16 +176,16 @@ def _accepts(maker: Callable[..., object], arguments: dict[str, Any]) -> bool:
 
 
 def _check_knobs(
-    group: str, knobs: dict[str, Any], maker: Callable[..., object], signature: inspect.Signature, given: set[str]
+    group: str, choice: Choice, maker: Callable[..., object], signature: inspect.Signature, given: set[str]
 ) -> None:
-    hints = _hints(maker)
+    knobs, hints = choice.knobs, _hints(maker)
     names = [name for name in signature.parameters if name not in given]
     is_optimizer = maker.__module__.startswith("torch.optim.")
     takes_more = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
     for name, value in knobs.items():
         if (name in given or name not in names) and not (takes_more and group in MAY_BE_MADE):
             close = difflib.get_close_matches(name, names, n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else elsewhere(f"{group}.{name}")
+            hint = f"did you mean {' or '.join(close)}?" if close else elsewhere(f"{group}.{name}", choice=choice.name)
             hint = hint or f"valid: {', '.join(names) or 'none'}"
             if name in given and name in BY_NAME:
                 hint = f"{name}=... chooses it"

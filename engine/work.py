@@ -12,6 +12,8 @@ from ..strategies.adapt import While
 from ..tasks.base import Readable
 from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
+from . import poisoning
+from .adversary import Adversary
 from .assignment import Assignment
 from .build import Parts
 from .calling import Verdict, sees_norms
@@ -84,13 +86,14 @@ def work(
         if status == "completed":
             worker.sync.drain()
         # others may still be in a round that this one left early
-        spread = evaluations.spread() if status == "completed" else None
+        spread = evaluations.spread(status == "completed")
         worker.sync.finish()
         if worker.average is not None:
             worker.average.finish(done)
         evaluations.judge_snapshots(job)
         if status == "completed":
             evaluations.at_end(done, job, spread)
+            evaluations.finish()
             saving.export()
     return report(worker, Trained(job, done, status, left_out, evaluations, saving, earlier))
 
@@ -149,6 +152,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
     steps = training * worker.parts.adapt.trainings
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
+    group = replica // worker.parts.partitioner.copies  # of those that take the same samples, and draw alike
     together, sees = worker.sync.synchronous, sees_norms(worker.parts.callbacks)
     pauses = not together or worker.parts.launcher.modelled  # modelled ones take as long as training goes on in them
     job = Job(
@@ -161,7 +165,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         partition=partition,
         device=worker.device,
         seed=experiment.seed,
-        draws_as=layout.mesh.drawing(comm.rank),
+        draws_as=layout.mesh.drawing(comm.rank - (replica - group) * layout.parts),
         start=start,
         steps=steps,
         until=until,
@@ -179,12 +183,21 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         scale=worker.scale,
         each_step=partial(_each_step, worker) if worker.calling.watches else None,
         norms=GradientNorms(worker.sync, partition, worker.parts.callbacks) if sees else None,
+        adversary=_adversary(worker),
         average=worker.average,
         meanwhile=worker.meanwhile,
         before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
         training=training,
+        poison=poisoning.of(worker.parts, replica),
     )
     return job, left_out
+
+
+def _adversary(worker: Worker) -> Adversary | None:
+    parts = worker.parts
+    if parts.adversarial_training.passes == 0:
+        return None
+    return Adversary(parts.adversarial_training, parts.task.function(parts.data.spec), worker.experiment.seed)
 
 
 def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> Feed:

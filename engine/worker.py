@@ -290,7 +290,7 @@ def _begin(
         load_state(module, state["parameters"])
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    sync.steps_per_epoch = parts.deal().steps_per_epoch
+    sync.steps_per_epoch, sync.shares_of_samples = parts.deal().steps_per_epoch, parts.deal().shares
     counted = None
     if of_replica is not None and of_replica.size > 1:
         counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))

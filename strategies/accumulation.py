@@ -76,14 +76,19 @@ class _Weighed:
 
     def __init__(self, loss: Loss, accumulation: Accumulation) -> None:
         functools.update_wrapper(self, loss)
-        self._loss, self._accumulation = loss, accumulation
+        self.plain, self._accumulation = loss, accumulation
 
     def __call__(self, outputs: Tensor, targets: Any) -> Tensor:
-        return self.weigh(self._loss(outputs, targets))
+        return self.weigh(self.plain(outputs, targets))
 
     def weigh(self, mean: Tensor) -> Tensor:
         weight = self._accumulation.weight
         return mean if weight == 1 else mean * weight
+
+
+def unweighed(loss: Loss) -> Loss:
+    """What `loss` is without the weight of the micro-batch."""
+    return loss.plain if isinstance(loss, _Weighed) else loss
 
 
 def weigher(loss: Loss) -> Callable[[Tensor], Tensor]:

@@ -20,6 +20,7 @@ from .schedules.base import CONSTANT
 
 if TYPE_CHECKING:
     from .exchange.clip import Clip, Counted
+    from .exchange.privacy import DPSGD, Privacy
     from .pipelining.simulate import Simulation
 
 Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean over the samples
@@ -135,6 +136,7 @@ class Strategy(ABC):
     bitwise: bool = True  # one replica is serial training bit for bit, and not but for the order of sums
     shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
     max_replicas: int | None = None
+    runs_whole: bool = False  # `module` is the whole model, which may be run by others between two passes
     needs_processes: bool = False  # it talks to torch.distributed by itself
     fills: int = 1  # steps until a worker holds as many activations as it ever does
     precision: Precision = Float32()  # in which its passes compute; the engine sets it before `prepare`
@@ -149,6 +151,8 @@ class Strategy(ABC):
     passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
     own_micro_batches: str = ""  # the knob with which it cuts a batch into micro-batches; "" where it does not
     accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
+    per_sample: bool = False  # it makes of `privacy` what a step's gradient is
+    privacy: "DPSGD | None" = None  # where gradients are to be clipped sample by sample; the engine sets it
     unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
     whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
@@ -293,6 +297,8 @@ class Measures(TypedDict, total=False):
     dropped: int  # gradients that were computed and not used
     lost: list[int]  # ranks whose death it has seen
     rounds: int  # FedAvg's, of the server
+    left: int  # rounds that a client left before it could deliver
+    given_up: int  # likewise: rounds that too few clients came to the end of
     buckets: int  # bsp's, that gradients are summed in
 
 
@@ -328,8 +334,10 @@ class Sync(ABC):
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
+    shares_of_samples: Sequence[float] | None = None  # by replica; None: as many each; the engine sets it likewise
     backward_passes: int = 1  # of a step; the engine sets it before `memory` and `cost`
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
+    privacy: "Privacy | None" = None  # None where this mode has no use for it
     counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
     rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
     may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
@@ -470,8 +478,14 @@ class Sync(ABC):
         """Communication buffers, for the memory account."""
         return []
 
+    def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
+        """Of these parameters, those for which an optimizer keeps state: for each worker, where they differ."""
+        return [parameters]
+
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
-        """Stated peak bytes of a worker by kind, where `held` is what a whole part with these parameters takes."""
+        """Stated peak bytes of a worker by kind, where `held` is what a whole part with these parameters takes, with
+        an optimizer's state for those of `stepped`.
+        """
         return held
 
     def measured(self, held: Memory) -> Memory:
@@ -531,3 +545,13 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 def payload(tensors: Sequence[Tensor]) -> int:
     """S: the bytes of these tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def kept_of(state: int, parameters: Sequence[Tensor]) -> tuple[int, int]:
+    """(bytes for each entry, bytes for each tensor) of an optimizer's `state`, where it keeps the same for all: what is
+    of a parameter's shape and dtype, as momentum is, and what is less than that, as a count of steps is.
+    """
+    width = parameters[0].element_size()
+    entries = max(sum(each.numel() for each in parameters), 1)
+    each = width * (state // (width * entries))
+    return each, (state - each * entries) // len(parameters)

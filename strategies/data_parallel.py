@@ -22,16 +22,18 @@ from torch import Tensor, nn
 
 from ..batches import Samples, call, of_each
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Strategy, Traffic
+from .base import Batch, BeforeBackward, Loss, Traffic
 from .domains.norms import over_replicas
 from .domains.replicas import ALL, Across, across_of, batch_norms, check_norms
 from .domains.swap import swapped
 from .exchange.collectives import Fabric
+from .whole import Whole
 
 
-class DataParallel(Strategy):
+class DataParallel(Whole):
     """A replica is one worker."""
 
+    runs_whole = True
     _across: Across | None = None
 
     def __init__(self, batch_norm: Literal["replica", "all"] = "replica") -> None:
@@ -41,7 +43,7 @@ class DataParallel(Strategy):
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         if self.across_replicas:
             check_norms(self.split(model), [inputs])
-        return {}
+        return super().settled(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         if not self.across_replicas:
@@ -49,8 +51,8 @@ class DataParallel(Strategy):
         return [swapped(model, over_replicas(batch_norms(model), Across.of(Fabric())))]
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        [self.module] = self.split(model)
-        self._loss, self._before_backward = loss, before_backward
+        [module] = self.split(model)
+        self.begin(module, loss, comm, before_backward)
         self._across = across_of(self.module)
         if self._across is not None and self.across is not None:
             self._across.join(self.across)
@@ -60,10 +62,7 @@ class DataParallel(Strategy):
             if self._across is not None and self._across.has_others:
                 self._across.stand_in(self.module, of_each(batch.inputs, lambda x: x.new_zeros(1, *x.shape[1:])))
             return None
-        loss = self._loss(call(self.module, batch.inputs), batch.targets)
-        self._before_backward([loss], True)
-        loss.backward()
-        return loss.detach()
+        return super().forward_backward(batch)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """Counted in a rehearsal of a pass."""

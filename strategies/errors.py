@@ -14,6 +14,6 @@ class MissingToolError(RuntimeError):
 
 
 class NotFiniteError(RuntimeError):
-    """What a worker is to send is NaN or infinite: the run has diverged."""
+    """What a worker is to send is NaN or infinite, or liars sent what no rule can join: the run has diverged."""
 
     exit_code = 6

@@ -13,32 +13,29 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ..batches import call
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, World
+from .base import BeforeBackward, Cost, Loss, Sync, World
 from .exchange.clip import Clip
+from .exchange.privacy import Privacy
+from .exchange.privacy.dp_sgd import of_samples
+from .whole import Whole
 
 
-class Single(Strategy):
+class Single(Whole):
     """Serial mini-batch SGD: w <- step(w, grad of the batch's mean loss)."""
 
     max_replicas = 1
+    runs_whole = True
 
-    def __init__(self, clip: Clip | None = None) -> None:
-        """`clip`: of the gradient; None for none."""
-        self.clip = clip
+    def __init__(self, clip: Clip | None = None, privacy: Privacy | None = None) -> None:
+        """`clip`: of the gradient; None for none. `privacy`: None for a plain gradient. Raises `LayoutError`."""
+        self.clip, self._private = clip, of_samples(privacy)
 
     def own_sync(self) -> Sync:
-        return LocalUpdate(self.clip)
+        return LocalUpdate(self.clip, self._private)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        self.module, self._loss, self._before_backward = model, loss, before_backward
-
-    def forward_backward(self, batch: Batch) -> Tensor:
-        loss = self._loss(call(self.module, batch.inputs), batch.targets)
-        self._before_backward([loss], True)
-        loss.backward()
-        return loss.detach()
+        self.begin(model, loss, comm, before_backward)
 
 
 class LocalUpdate(Sync):
@@ -46,8 +43,8 @@ class LocalUpdate(Sync):
 
     may_begin_anew = True
 
-    def __init__(self, clip: Clip | None = None) -> None:
-        self.clip = clip
+    def __init__(self, clip: Clip | None = None, privacy: Privacy | None = None) -> None:
+        self.clip, self.privacy = clip, privacy
 
     def update(self) -> None:
         self.clip_gradients()

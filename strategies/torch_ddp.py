@@ -35,11 +35,11 @@ from torch.optim import Optimizer
 from ..batches import call
 from ..comm import Comm
 from ..comm.process import ProcessComm
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, State, Strategy, Sync, World, payload
+from .base import Batch, BeforeBackward, Cost, Loss, State, Strategy, Sync, World, payload
 from .errors import LayoutError
 from .exchange.clip import Clip
 from .exchange.collectives import Fabric
-from .external.zero_redundancy import ZeroRedundancy, largest_share
+from .external.zero_redundancy import ZeroRedundancy, shares_of
 from .schedules import scaled
 
 
@@ -167,9 +167,5 @@ class _DDPUpdate(Sync):
             traffic["broadcast"] = (replicas - 1) * size / replicas
         return Cost(worker=traffic, buffers=size if replicas > 1 else 0)
 
-    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
-        """As if the optimizer kept as much for each entry."""
-        if not self._strategy.zero_optimizer:
-            return held
-        share = largest_share(parameters, replicas)
-        return {**held, "optimizer": held["optimizer"] * share // payload(parameters)}
+    def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
+        return [*shares_of(parameters, replicas)] if self._strategy.zero_optimizer else [parameters]

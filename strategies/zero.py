@@ -109,6 +109,8 @@ class Zero(Strategy):
         self.longest = clip.max if isinstance(clip, ByNorm) else None  # that a gradient may be
         theirs = read(config) if isinstance(config, str) else config or {}
         self.settings = merged(self._own_settings(), theirs)
+        self.frozen: list[int] = []  # entries of weights that are not trained
+        self.own_adam = False  # that DeepSpeed's steps
         self.bucket = int(self.settings["zero_optimization"].get("reduce_bucket_size", BUCKET))
 
     @classmethod
@@ -152,6 +154,7 @@ class Zero(Strategy):
             build_ops(say)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
+        self.own_adam = self.offload != "none" and isinstance(optimizer, torch.optim.Adam)
         if self.stage > 0:
             check_elementwise(optimizer, f"strategy.stage={self.stage}", "strategy=data_parallel")
         elif self._narrow:  # DeepSpeed's masters are one flat tensor
@@ -163,6 +166,7 @@ class Zero(Strategy):
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
+        self.frozen = [each.numel() for each in model.parameters() if not each.requires_grad]
         return [model.to(DTYPES[self.precision.name])]
 
     def rehearse(
@@ -330,9 +334,18 @@ class _ZeroUpdate(Sync):
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         strategy = self._strategy
-        width = DTYPES[strategy.precision.name].itemsize
-        accumulates = strategy.accumulated > 1
-        return stated(strategy.stage, strategy.offload, width, strategy.bucket, accumulates, held, parameters, replicas)
+        return stated(
+            strategy.stage,
+            strategy.offload,
+            DTYPES[strategy.precision.name].itemsize,
+            strategy.bucket,
+            strategy.accumulated > 1,
+            held,
+            parameters,
+            strategy.frozen,
+            replicas,
+            strategy.own_adam,
+        )
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         strategy = self._strategy

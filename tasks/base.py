@@ -36,6 +36,8 @@ class DataSpec:
     `inputs`: None for samples of one tensor. Else a sample is several, by name or in an order, and `input_shape` and
     `input_dtype` say nothing; a model's forward is given them as keyword arguments, or as positional ones.
     `weights`: each sample, or each of its targets, has a weight in the loss and the metric; false and true are a mask.
+    `range`: the smallest and the largest value that an input may have, as the model is given it: of black and of white.
+    None: there are no such bounds, or nobody knows them. Attacks on inputs count by it (docs/adversarial.md).
     """
 
     input_shape: tuple[int, ...] = ()
@@ -48,6 +50,7 @@ class DataSpec:
     target_dtype: torch.dtype = torch.int64
     inputs: Mapping[str, Field] | tuple[Field, ...] | None = None
     weights: bool = False
+    range: tuple[float, float] | None = None
 
     @property
     def fields(self) -> dict[str | int, Field]:

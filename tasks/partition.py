@@ -10,7 +10,7 @@ Dirichlet and ByLabel: each replica owns samples of its own, of other classes an
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -42,14 +42,32 @@ class Partition(ABC):
     def indices(self, step: int, replica: int) -> Tensor:
         """The samples of `replica` at `step`, int64 [its size]."""
 
+    def owned(self, replica: int) -> Tensor:
+        """The samples that are this replica's own, in every epoch, int64 [n_k]; of a partition that deals such."""
+        raise AssertionError(f"{type(self).__name__} deals each epoch anew")
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """n_k / n: of an epoch's samples, how many each replica takes."""
+        sizes = [self._of_epoch(replica) for replica in range(self.replicas)]
+        samples = sum(sizes)
+        return tuple(size / samples for size in sizes)
+
+    def _of_epoch(self, replica: int) -> int:
+        """n_k"""
+        return sum(self.size(step, replica) for step in range(self.steps_per_epoch))
+
 
 class Partitioner(ABC):
     """A way to deal samples to replicas: a choice of the group `partition`.
 
-    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk.
+    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk. `owns`:
+    replicas have samples of their own, the same in all epochs.
     """
 
     looks_at_targets: bool = True
+    owns: bool = False
+    copies: int = 1  # so many replicas in a row take the same samples
 
     @abstractmethod
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
@@ -109,6 +127,10 @@ class ShuffledPartition(Partition):
         whole = self.replicas * self.batch_size
         return min(whole, self.samples - step % self.steps_per_epoch * whole)
 
+    def _of_epoch(self, replica: int) -> int:
+        last = self.steps_per_epoch - 1  # the only uneven one
+        return last * self.batch_size + self.size(last, replica)
+
     def indices(self, step: int, replica: int) -> Tensor:
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         each, extra = divmod(self.total(step), self.replicas)
@@ -117,12 +139,56 @@ class ShuffledPartition(Partition):
         return order[start : start + self.size(step, replica)].clone()
 
 
+class Repeated(Partitioner):
+    """Deals to groups of `copies` replicas in a row, whose members all take what another partitioner deals to one."""
+
+    def __init__(self, each: Partitioner, copies: int) -> None:
+        """The replicas are a multiple of `copies`."""
+        self.each, self.copies, self.looks_at_targets = each, copies, each.looks_at_targets
+
+    def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
+        return self.each.steps_per_epoch(samples, replicas // self.copies, batch_size)
+
+    def check(self, spec: DataSpec, replicas: int) -> None:
+        self.each.check(spec, replicas // self.copies)
+
+    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "RepeatedPartition":
+        return RepeatedPartition(self.each.deal(targets, replicas // self.copies, batch_size, seed), self.copies)
+
+
+@dataclass(frozen=True)
+class RepeatedPartition(Partition):
+    """`total` counts each sample once, so that the shares of a group's members are those of the group."""
+
+    each: Partition
+    copies: int
+
+    @property
+    def replicas(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.each.replicas * self.copies
+
+    @property
+    def steps_per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.each.steps_per_epoch
+
+    def size(self, step: int, replica: int) -> int:
+        return self.each.size(step, replica // self.copies)
+
+    def total(self, step: int) -> int:
+        return self.each.total(step)
+
+    def indices(self, step: int, replica: int) -> Tensor:
+        return self.each.indices(step, replica // self.copies)
+
+
 class Dirichlet(Partitioner):
     """Of each class, replica k owns the share p_k, p ~ Dirichlet(alpha, ..., alpha) (Yurochkin et al. 2019, section 4).
 
     Small `alpha`: few classes a replica, and replicas of very different sizes; large: close to identically distributed.
     A replica that is left with nothing gets a sample of the one that has most.
     """
+
+    owns = True
 
     def __init__(self, alpha: Annotated[float, Gt(0), Le(1e9)] = 0.5) -> None:
         self.alpha = alpha
@@ -162,6 +228,8 @@ class ByLabel(Partitioner):
     McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data", section 3, call
     it pathological: most replicas have samples of `labels` classes only.
     """
+
+    owns = True
 
     def __init__(self, labels: Annotated[int, Ge(1)] = 2) -> None:
         self.labels = labels
@@ -225,6 +293,12 @@ class OwnedPartition(Partition):
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         start = step_of_epoch * self.batch_size
         return self._order(epoch, replica)[start : start + self.batch_size].clone()
+
+    def owned(self, replica: int) -> Tensor:
+        return torch.from_numpy(self._owned[replica])
+
+    def _of_epoch(self, replica: int) -> int:
+        return self._sizes[replica]
 
     def _order(self, epoch: int, replica: int) -> Tensor:
         known, order = self._orders.get(replica, (-1, None))

@@ -48,6 +48,55 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- attacks on inputs
+    Mutation(
+        "tasks/adversarial/threat.py",
+        "return (x + d).clamp(self.low, self.high)",
+        "return x + d",
+        "tests/tasks/test_adversarial.py -k within_the_range",
+    ),
+    Mutation(
+        "tasks/adversarial/threat.py",
+        "d = self.norm.project(changed - x, self.radius)",
+        "d = changed - x",
+        "tests/tasks/test_adversarial.py -k 'within_the_range or loop'",
+    ),
+    Mutation(
+        "tasks/adversarial/threat.py",
+        "return self.eps * (self.high - self.low)",
+        "return self.eps",
+        "tests/tasks/test_adversarial.py -k within_the_range",
+    ),
+    Mutation(
+        "tasks/adversarial/attacks.py",
+        "torch.autograd.grad(-total if towards else total, [x])",
+        "torch.autograd.grad(total, [x])",
+        "tests/tasks/test_adversarial.py -k leads_to_its_target",
+    ),
+    Mutation(
+        "tasks/adversarial/attacks.py",
+        "    model.eval()\n",
+        "",
+        "tests/tasks/test_adversarial.py -k in_evaluation_and_leaves",
+    ),
+    Mutation(
+        "tasks/adversarial/robust.py",
+        "worst = torch.minimum(worst, _of_samples((found == y) * weights))",
+        "worst = _of_samples((found == y) * weights)",
+        "tests/tasks/test_adversarial.py -k 'no_restart_misleads or by_their_pixels'",
+    ),
+    Mutation(
+        "engine/adversary.py",
+        "(self.seed, batch.step)",
+        "(self.seed,)",
+        "tests/engine/test_adversarial_training.py -k 'plain_loop_in_torch_bit_for_bit and pgd'",
+    ),
+    Mutation(
+        "engine/compute.py",
+        "self._comm.elapse(passes * (cost.forward + cost.to_input) * self._factor)",
+        "pass",
+        "tests/engine/test_adversarial_training.py -k modelled_clock",
+    ),
     # -- averages of weights, and the noise of gradients
     Mutation(
         "strategies/averages/ema.py", "return 1 - decay", "return decay", "tests/engine/test_averages.py -k bit_for_bit"
@@ -837,9 +886,27 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/fedavg.py",
-        "self._weights.add_(w_k, alpha=n_k / n)",
+        "self._weights.add_(w_k, alpha=counts[k] / n)",
         "self._weights.add_(w_k, alpha=1 / len(self._delivered))",
         "tests/strategies/test_fedavg.py -k 'virtual and not digits'",
+    ),
+    Mutation(
+        "strategies/sync/fedbuff.py",
+        "alpha=(1 + tau) ** -self.discount",
+        "alpha=(1 + tau) ** -1.0",
+        "tests/strategies/test_fedbuff.py -k 'algorithm_1 and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/fedbuff.py",
+        "self._fetched[client] = self._version",
+        "self._fetched[client] = self._version - 1",
+        "tests/strategies/test_fedbuff.py -k is_fedavg",
+    ),
+    Mutation(
+        "strategies/sync/fedbuff.py",
+        'self._count, self._version = saved["count"], saved["version"]',
+        'self._count, self._version = 0, saved["version"]',
+        "tests/strategies/test_fedbuff.py -k 'saved_bit_for_bit and virtual'",
     ),
     Mutation(
         "strategies/sync/gossip.py",
@@ -894,6 +961,18 @@ MUTATIONS = [
         "found = norms > 100 * torch.finfo(norms.dtype).eps * norms.max()",
         "found = norms > -1",
         "tests/strategies/test_dion.py -k 'that_has_all_samples and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/dion.py",
+        "return [[x for x in parameters if x.dim() != 2]]",
+        "return [parameters]",
+        "tests/engine/test_memory_account.py -k 'virtual_cluster_memory and dion'",
+    ),
+    Mutation(
+        "strategies/external/deepspeed_memory.py",
+        "-(-entries // replicas) if stage == 3 else entries for entries in frozen",
+        "0 for entries in frozen",
+        "tests/engine/test_memory_account.py -k frozen_weights",
     ),
     Mutation(
         "strategies/sync/onebit_adam.py",
@@ -1047,7 +1126,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/rates.py",
-        "experiment.batch_size * (parts.layout.replicas if joined else 1)",
+        "experiment.batch_size * (parts.layout.replicas // parts.partitioner.copies if joined else 1)",
         "experiment.batch_size * parts.layout.replicas",
         "tests/engine/test_rates.py -k scaling_rule",
     ),
@@ -1216,7 +1295,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/planning.py",
-        "return (until - first, last), (until - first - epochs, replicas - last)",
+        "return (until - first, last * copies), (until - first - epochs, (replicas - last) * copies)",
         "return ()",
         "tests/engine/test_planned_bytes.py -k 'no_samples and push'",
     ),
@@ -1262,6 +1341,36 @@ MUTATIONS = [
         "positive = count_of_rows(columns >= 0)",
         "positive = count_of_rows(columns > 0)",
         "tests/strategies/test_signs.py -k papers",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "if not self._compared <= number < self._made:",
+        "if True:",
+        "tests/comm/test_calls.py -k first_or_after",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "if len({*said}) > 1:",
+        "if False:",
+        "tests/comm/test_calls.py -k first_or_after",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "at = past.find(past[-length:])",
+        "at = past.rfind(past[-length:], 0, -1)",
+        "tests/comm/test_calls.py -k like_the_present",
+    ),
+    Mutation(
+        "comm/calls.py",
+        "return self._calls[at % period if at < 0 else at]",
+        "return self._calls[max(at, 0)]",
+        "tests/comm/test_calls.py -k for_ever",
+    ),
+    Mutation(
+        "comm/works.py",
+        "                comm.check_alike(self._what)\n",
+        "                continue\n",
+        "tests/comm/test_calls.py -k so_with_every",
     ),
     Mutation(
         "comm/native/all_reduce.c",
@@ -1343,8 +1452,14 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/collectives/auto.py",
-        "return Choice(min(times, key=times.__getitem__), times)",
-        "return Choice(max(times, key=times.__getitem__), times)",
+        "most = ALIKE * min(times.values())",
+        "most = max(times.values())",
+        "tests/strategies/test_collective_costs.py",
+    ),
+    Mutation(
+        "strategies/exchange/collectives/auto.py",
+        "most = ALIKE * min(times.values())",
+        "most = min(times.values())",
         "tests/strategies/test_collective_costs.py",
     ),
     Mutation(
@@ -1408,6 +1523,48 @@ MUTATIONS = [
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
+        "strategies/exchange/client/fedprox.py",
+        "alpha=self.mu",
+        "alpha=-self.mu",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual' -m ''",
+    ),
+    Mutation(
+        "strategies/exchange/client/scaffold.py",
+        "y.grad.add_(correction)  # g - c_k + c",
+        "pass",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/client/scaffold.py",
+        "alpha=self.shares[client]",
+        "alpha=1 / len(self.shares)",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/client/scaffold.py",
+        "self._own, self._sum = kept[client].clone(), torch.zeros_like(self._c)",
+        "pass",
+        "tests/strategies/test_federated_clients.py -k resumed_between",
+    ),
+    Mutation(
+        "strategies/exchange/client/fednova.py",
+        "tau / (lengths[k] / unit)",
+        "tau",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "return drawn(self.seed, self._round, self._shares, self._per_round)[client]",
+        "return samples",
+        "tests/strategies/test_federated_clients.py -k 'papers and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "self._gone = frozenset(k for k, at in after.items()",
+        "self._gone = frozenset(k for k, at in {}.items()",
+        "tests/strategies/test_federated_clients.py -k in_vain",
+    ),
+    Mutation(
         "strategies/exchange/server/adaptive.py",
         "(v - square).sign()",
         "1",
@@ -1460,6 +1617,84 @@ MUTATIONS = [
         "torch.where(lengths > longest, longest / lengths",
         "torch.where(lengths < longest, longest / lengths",
         "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/sync/local_sgd.py",
+        "copy.deepcopy(self.joining)",
+        "self.joining",
+        "tests/strategies/test_joined_ways.py -k looking",
+    ),
+    Mutation(
+        "strategies/sync/local_sgd.py",
+        "torch.tensor([self._own])",
+        "torch.tensor([1])",
+        "tests/strategies/test_joined_ways.py -k 'local_sgd_goes and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/self_centered_clipping.py",
+        "[: max(len(lengths) - f, 0)]",
+        "",
+        "tests/strategies/test_joined_ways.py -k radius",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "if own not in self.attack.liars(replicas):",
+        "if True:",
+        "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
+    ),
+    Mutation(
+        "strategies/sync/gossip.py",
+        "self._weights if counts else",
+        "self._weights if True else",
+        "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/draco.py",
+        "> self.copies // 2:",
+        ">= self.copies // 2:",
+        "tests/strategies/test_draco.py -k outvoted",
+    ),
+    Mutation(
+        "tasks/partition.py",
+        "return self.each.total(step)",
+        "return self.each.total(step) * self.copies",
+        "tests/strategies/test_draco.py -k 'group_takes'",
+    ),
+    Mutation(
+        "engine/rates.py",
+        "parts.layout.replicas // parts.partitioner.copies",
+        "parts.layout.replicas",
+        "tests/strategies/test_draco.py -k plain_training",
+    ),
+    Mutation(
+        "strategies/exchange/stepping.py",
+        "self._joining.aggregate.copies)",
+        "1)",
+        "tests/strategies/test_draco.py -k parameter_server_does -m slow",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/zeno.py",
+        "self.rho * (g @ g)",
+        "self.rho",
+        "tests/strategies/test_zeno.py -k far_enough",
+    ),
+    Mutation(
+        "strategies/sync/downpour.py",
+        "gradient.copy_(admitted)",
+        "pass",
+        "tests/strategies/test_zeno.py -k length",
+    ),
+    Mutation(
+        "engine/poisoning.py",
+        "if step < attack.from_step or",
+        "if",
+        "tests/engine/test_poisoning.py -k from_their_step",
+    ),
+    Mutation(
+        "engine/poisoning.py",
+        "[taken.targets != attack.target]",
+        "",
+        "tests/engine/test_poisoning.py -k success",
     ),
     Mutation(
         "strategies/exchange/attack/furthest.py",

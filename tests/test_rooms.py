@@ -49,6 +49,8 @@ OWNERS = {  # what is imported -> the files that may
     "wandb": ["tracking/wandb*.py", "compat/wandb.py"],
     "mlflow": ["tracking/mlflow.py"],
     "torch.utils.tensorboard": ["tracking/tensorboard.py"],
+    "opacus": ["compat/opacus.py"],
+    "cryptography": ["strategies/exchange/secure/primitives.py"],
     "hydra": ["engine/compose.py", "compat/hydra.py"],
     "optuna": ["sweep/study.py", "compat/optuna.py"],
     "torch.distributed": [
@@ -161,6 +163,8 @@ ALGORITHMS = {
 }
 CHOICES = [choice for choices in groups().values() for choice in choices]
 COMPANIONS = {  # what a choice needs beside it
+    **{("aggregate", name): ["hardware=virtual", "hardware.workers=7"] for name in ("bulyan", "krum", "multi_krum")},
+    **{("server", name): ["sync=fedavg"] for name in ("adagrad", "adam", "momentum", "sgd", "yogi")},
     ("data", "text"): ["model=gpt"],
     ("data", "sparse"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("data", "svmlight"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
@@ -169,6 +173,8 @@ COMPANIONS = {  # what a choice needs beside it
     ("compress", "demo"): ["optimizer.momentum=0"],
     ("compress", "dgc"): ["optimizer.momentum=0"],
     ("compress", "masked"): ["adapt=pruned"],
+    ("privacy", "dp_fedavg"): ["sync=fedavg"],
+    ("secure", "bonawitz"): ["sync=fedavg", "hardware=virtual", "hardware.workers=3"],
     ("data", "diabetes"): ["model=linear", "task=squared"],
     ("data", "disks"): ["model=unet", "data.side=16"],
     ("model", "unet"): ["data=disks", "data.side=16"],

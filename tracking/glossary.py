@@ -68,6 +68,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "staleness_max": ("updates", "the largest such number"),
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
+    "left_rounds": ("", "rounds that clients left before they could deliver (sync.dropout), of all clients"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
     "noise_scale": (
         "samples",
@@ -75,9 +76,36 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "which training takes twice the steps, and twice the samples, that it takes at least",
     ),
     "weights_kept": ("", "weights that adapt=pruned has not taken out, of those that it may, at the end"),
+    "backdoor_success": (
+        "share",
+        "test samples of other classes that the model gives the label of attack=backdoor with its patch on them",
+    ),
     "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
+    "epsilon": (
+        "",
+        "what the run has spent with privacy=dp_sgd or dp_fedavg at its delta, had batches been drawn: the smaller, "
+        "the less its model gives away (docs/privacy.md)",
+    ),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
+    "robust_accuracy": (
+        "share",
+        "right on the test split, also when evaluate.attack changes its samples by at most evaluate.eps, at the last "
+        "evaluation",
+    ),
+    "target_reached": (
+        "share",
+        "predictions of other classes that evaluate.attack led to evaluate.target, at the last evaluation",
+    ),
+    "client_worst": (
+        "share",
+        "accuracy on their own test samples of the tenth of clients for whom it is worst (callbacks=by_client)",
+    ),
+    "client_spread": ("share", "standard deviation over clients of the accuracy on their own test samples"),
+    "personal_mean": (
+        "share",
+        "mean over clients of it once each has fine-tuned the model (callbacks.by_client.steps)",
+    ),
     "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
     "epochs_to_accuracy": ("epochs", "passes over the data until the target was reached, by the run's evaluations"),

@@ -155,6 +155,7 @@ class Measured:
     dropped: int  # gradients that came too late
     lost: list[int]  # ranks that died
     too_short: bool  # for figures of time
+    left: int = 0  # rounds that clients left before they could deliver
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "per_worker": [each.plain() for each in self.per_worker]}
@@ -201,7 +202,10 @@ class Summary:
     predicted: Predicted
     model_bytes: int | None = None  # where it is put to use, packed if `adapt` packs it; None: not known
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
-    beside: Mapping[str, float] = field(default_factory=dict[str, float])  # what `adapt` tells of the model, by name
+    beside: Mapping[str, float] = field(
+        default_factory=dict[str, float]
+    )  # what `adapt`, or an attack, tells of the model
+    labels: list[list[int]] | None = None  # of each replica that owns samples, how many of each label it trains on
 
     def plain(self) -> dict[str, Any]:
         """As summary.json has it."""
@@ -215,6 +219,7 @@ class Summary:
             told["predicted_step_ms"] = self.predicted.step_ms
         told = _spread(_spread(_spread(_spread(told, "choices"), "measured"), "score"), "beside")
         told = told if self.metrics else _without(told, "metrics")
+        told = told if self.labels is not None else _without(told, "labels")
         return told if self.reason is not None else _without(told, "reason")
 
 

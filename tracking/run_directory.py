@@ -7,6 +7,7 @@ runs/<name>/
     live.json          how far each worker is, while the run goes on: see live.py
     summary.json       the run's result row, written at the end
     prediction.json    what a step was predicted to take, by part, with formulas; where it was predicted
+    adversarial.json   what an attack left of the model, where there was one: see adversarial.py
     schedule.json      of a pipeline with --trace, a step as modelled and as measured: see schedule.py
     logs/              one log a worker
     checkpoints/
@@ -63,6 +64,7 @@ class RunDirectory:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
+        self.adversarial = path / "adversarial.json"
         self.schedule = path / "schedule.json"
         self.prediction = path / "prediction.json"
         self.logs = path / "logs"
@@ -158,6 +160,9 @@ class RunDirectory:
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.summary, json.dumps(finite(summary), indent=2) + "\n")
 
+    def write_adversarial(self, kept: dict[str, Any]) -> None:
+        write_atomically(self.adversarial, json.dumps(finite(kept), separators=(",", ":")) + "\n")
+
     def write_schedule(self, schedule: dict[str, Any]) -> None:
         write_atomically(self.schedule, json.dumps(finite(schedule), separators=(",", ":")) + "\n")
 
@@ -165,8 +170,8 @@ class RunDirectory:
         write_atomically(self.prediction, json.dumps(finite(prediction), indent=2) + "\n")
 
     def forget_summary(self) -> None:
-        """That of an earlier life of the run, its schedule and its prediction. Raises StorageError."""
-        for file in (self.summary, self.schedule, self.prediction):
+        """That of an earlier life of the run, and what was told beside it. Raises StorageError."""
+        for file in (self.summary, self.adversarial, self.schedule, self.prediction):
             with writing(file):
                 file.unlink(missing_ok=True)
 

@@ -3,7 +3,7 @@
 import gc
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,7 @@ class RunData:
     file: Path | None = None  # that holds this run and no other: a W&B file
     damage: tuple[str, ...] = ()  # of its files, what could not be read
     schedule: dict[str, Any] | None = None  # as schedule.json: see schedule.py
+    adversarial: dict[str, Any] | None = None  # as adversarial.json: see adversarial.py
 
 
 @contextmanager
@@ -116,9 +117,15 @@ def from_directory(run: RunDirectory, records: bool = True) -> RunData:
     told, of_records = _records(run, every)
     summary = summaries.summary_of(run, told if every else None)
     swept, of_note = _swept(run)
-    schedule, of_schedule = _schedule(run)
-    damage = (*of_config, *of_records, *of_note, *of_schedule)
-    return RunData(run.name, summary, config, told or [], run.path, swept, damage=damage, schedule=schedule)
+    schedule, of_schedule = _schedule(run.schedule) if os.path.lexists(run.schedule) else (None, [])
+    adversarial, of_attack = _adversarial(run.adversarial) if os.path.lexists(run.adversarial) else (None, [])
+    damage = (*of_config, *of_records, *of_note, *of_schedule, *of_attack)
+    return RunData(
+        *(run.name, summary, config, told or [], run.path, swept),
+        damage=damage,
+        schedule=schedule,
+        adversarial=adversarial,
+    )
 
 
 def check(run: RunData) -> None:
@@ -157,17 +164,25 @@ def _records(run: RunDirectory, wanted: bool) -> tuple[list[Record] | None, list
     return records, [f"{run.metrics}: {count} no record (the first: line {damaged[0]})"] if damaged else []
 
 
-def _schedule(run: RunDirectory) -> tuple[dict[str, Any] | None, list[str]]:
-    if not os.path.lexists(run.schedule):
-        return None, []
+def _schedule(file: Path) -> tuple[dict[str, Any] | None, list[str]]:
     from .schedule import read_schedule
 
+    return _kept(file, read_schedule)
+
+
+def _adversarial(file: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    from .adversarial import read_adversarial
+
+    return _kept(file, read_adversarial)
+
+
+def _kept(file: Path, read: Callable[[Path], dict[str, Any]]) -> tuple[dict[str, Any] | None, list[str]]:
     try:
-        return read_schedule(run.schedule), []
+        return read(file), []
     except OSError as error:
-        return None, [f"{run.schedule}: cannot be read ({error.strerror})"]
+        return None, [f"{file}: cannot be read ({error.strerror})"]
     except UnusableFileError as error:
-        return None, [f"{run.schedule}: {error}"]
+        return None, [f"{file}: {error}"]
 
 
 @_collector_paused()

@@ -49,12 +49,20 @@ FIELDS: dict[str, Field] = {
     "staleness_mean": Field("mean", "staleness"),
     "staleness_max": Field("max", "staleness"),
     "dropped_gradients": Field("dropped"),
+    "left_rounds": Field("left"),
     "consensus_distance": Field("consensus_distance"),
     "noise_scale": Field("noise_scale", "metrics"),
+    "client_worst": Field("client_worst", "metrics"),
+    "client_spread": Field("client_spread", "metrics"),
+    "personal_mean": Field("personal_mean", "metrics"),
     "weights_kept": Field("weights_kept"),
+    "backdoor_success": Field("backdoor_success"),
     "model_bytes": Field("model_bytes"),
+    "epsilon": Field("epsilon"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
+    "robust_accuracy": Field("robust_accuracy", "metrics"),
+    "target_reached": Field("target_reached", "metrics"),
     "r2": Field("r2"),
     "time_to_accuracy_s": Field("time_to_accuracy"),
     "why": Field("reason", text=True, longest=LONGEST_REASON),
@@ -150,7 +158,8 @@ def _told_by(record: Record) -> Summary:
         case "step":
             return {"loss": record.get("loss")}
         case "evaluation":
-            return {key: record.get(key) for key in (*METRICS, "loss", "consensus_distance", "weights_kept")}
+            told = ("loss", "consensus_distance", "weights_kept", "backdoor_success")
+            return {key: record.get(key) for key in (*METRICS, *told)}
         case "end":
             return {"status": record.get("status"), "reason": record.get("reason")}
         case "resume":

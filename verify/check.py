@@ -249,6 +249,11 @@ def verify(
     check_only(only, strategies, modes)
     began = time.monotonic()
     serial = compose([*overrides, f"strategy={PLAIN}", f"sync={SERIAL_SYNC}"], directory)
+    if (chosen := serial.choice("adversarial_training").name) != "none":
+        raise ConfigError(
+            f"adversarial_training={chosen}: the reference learns samples as they are, and changed ones follow from "
+            "weights to the last bit; choose adversarial_training=none"
+        )
     if serial.weights is not None and Path(serial.weights).is_dir():
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
     adapt = serial.choice("adapt")

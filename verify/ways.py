@@ -17,7 +17,8 @@ from ..tracking.files import UnusableFileError, parse_yaml, read_text
 from .knobs import variants
 
 SERIAL_SYNC, PLAIN = "bsp", "data_parallel"  # with which all strategies, and all sync modes, are tried
-NO_WAYS = ("attack", "clip")  # groups whose choices are wrong on purpose, or are of serial training, too
+# groups whose choices are wrong on purpose, or noisy, or are of serial training, too
+NO_WAYS = ("attack", "clip", "privacy", "secure")
 
 
 @dataclass(frozen=True)

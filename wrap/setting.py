@@ -8,13 +8,14 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..conf.groups import GROUPS
-from ..engine import given
+from ..engine import given, poisoning
 from ..engine.compose import compose
 from ..engine.errors import ConfigError
 from ..engine.experiment import Choice, Experiment
 from ..engine.pairs import check_pair
 from ..engine.targets import build
 from ..strategies import Strategy, Sync
+from ..strategies.exchange.aggregate import Aggregator
 
 STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
 MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.given))
@@ -63,6 +64,16 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip"
             )
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
+        if poisoning.found(of_groups) is not None:
+            raise ConfigError(
+                f"attack={experiment.choice('attack').name}: changes the samples that a worker trains on, and a script "
+                "reads its own; choose another attack, or paceline train the model as a class (docs/your_own.md)"
+            )
+        if isinstance(aggregate := of_groups["aggregate"], Aggregator) and aggregate.copies > 1:
+            raise ConfigError(
+                f"aggregate={experiment.choice('aggregate').name}: several workers must train on the same samples, and "
+                "a script deals its own; choose another aggregate, or paceline train the model as a class"
+            )
         given.check_taken(experiment, strategy, sync)
         sync.check_optimizer(optimizer)
     return sync

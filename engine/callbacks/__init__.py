@@ -2,6 +2,7 @@
 
 from .base import Callback, EvaluationView, Norms, StepView
 from .best import Best
+from .by_client import ByClient
 from .dynamic_int8 import DynamicInt8
 from .early_stop import EarlyStop
 from .gradient_norm import GradientNorm
@@ -9,6 +10,7 @@ from .noise_scale import NoiseScale
 
 __all__ = [
     "Best",
+    "ByClient",
     "Callback",
     "DynamicInt8",
     "EarlyStop",

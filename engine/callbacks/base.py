@@ -13,11 +13,13 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from ...strategies.base import Loss
 from ...tasks.base import Readable
+from ...tasks.clients import Clients
 
 Number = float | int | Tensor  # [] of any dtype
 Metrics = Mapping[str, Number]
-Sees = Literal["outputs", "gradients", "norms"]
+Sees = Literal["outputs", "gradients", "norms", "clients"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class EvaluationView:
     Of an asynchronous mode it is told after training, in the order of the steps. `values`: the metric by its name
     (accuracy, r2), the loss, and what callbacks before this one measured. `model`: the whole, in evaluation mode, with
     these weights, on `device`; no gradients are recorded. `test`: the split that it was judged on, on the host.
-    `judge`: the metric and the loss of another model on it, one that was made of this one and is on that device.
+    `judge`: the metric and the loss of another model, one that was made of this one and is on that device, on it or on
+    other samples. `clients`: what each replica owns, for one that `sees` clients; `loss`: that is trained.
     """
 
     step: int
@@ -71,7 +74,9 @@ class EvaluationView:
     model: nn.Module
     test: Readable
     device: torch.device
-    judge: Callable[[nn.Module, torch.device], Mapping[str, float]]
+    judge: Callable[..., Mapping[str, float]]  # (model, device, split of other samples)
+    clients: Clients | None = None
+    loss: Loss | None = None
 
 
 class Callback(ABC):

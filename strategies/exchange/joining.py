@@ -5,6 +5,7 @@ the honest rows, needs all rows in one place: on a server, or under bsp on every
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,24 +14,82 @@ from ..base import State
 from ..errors import LayoutError, NotFiniteError
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest, Seen
+from .collectives import Collective, Fabric
 from .compress import Compressor
 from .rank_order import RankOrderedSum
 from .seeded import generator
 
+# gradients of one step and version; of a clock, some of which may be missing; ways of weights since all had the same;
+# weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
+Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
+
 
 class Joining:
-    """`plain`: nobody lies and the rule is the mean, which is plain training."""
+    """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
-    def __init__(self, aggregate: Aggregator | None, attack: Attack | None) -> None:
-        """None for the mean, and for nobody."""
+    def __init__(self, aggregate: Aggregator | None, attack: Attack | None, of: Joined = "gradients") -> None:
+        """None for the mean, and for nobody. `of`: what is joined. Raises `LayoutError`."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
+        if self.aggregate.local and of != "neighbours":
+            raise LayoutError(
+                "aggregate: goes from each worker's own weights, so that all would get other ones; choose sync=gossip, "
+                "or aggregate=centered_clipping"
+            )
+        if self.aggregate.copies > 1 and of != "gradients":
+            raise LayoutError(
+                "aggregate: compares gradients of the same samples and weights to the bit, in each step; choose "
+                "sync=bsp or parameter_server, or another aggregate"
+            )
+        if self.aggregate.one_by_one and of != "pushes":
+            raise LayoutError(
+                "aggregate: looks at each push as it comes, by the last one of a trusted replica; choose sync=asp, or "
+                "aggregate=fltrust"
+            )
+        if of == "neighbours" and not self.aggregate.of_points:
+            raise LayoutError(
+                "aggregate: is one for gradients or ways, and here each worker joins its neighbours' weights; choose "
+                "aggregate=self_centered_clipping, or another"
+            )
         self.streaming = self.aggregate.streaming and not self.attack.colludes
-        self.plain = self.streaming and isinstance(self.attack, Honest)
+        self.plain = self.streaming and not self.attack.forges
 
     def check(self, replicas: int) -> None:
         """Raises `LayoutError`."""
         self.attack.check(replicas)
         self.aggregate.check(replicas)
+
+    def check_exchange(self, compress: Compressor, collective: Collective) -> None:
+        """Refuse what cannot be where all rows go to all. Raises `LayoutError`."""
+        if self.streaming:
+            return
+        by = "attack" if self.aggregate.streaming else "aggregate"
+        if not isinstance(collective, Fabric):
+            raise LayoutError(
+                f"collective, {by}: each worker gets what all send, to join it; it is not added up on its way; choose "
+                "collective=fabric, or aggregate=mean and attack=none"
+            )
+        self.check_lossless(compress)
+        if compress.of_kept:
+            raise LayoutError(
+                f"compress, {by}: each worker gets what all send, whole, to join it; choose compress=none, or "
+                "aggregate=mean and attack=none"
+            )
+
+    def check_lossless(self, compress: Compressor) -> None:
+        """Raises `LayoutError`."""
+        if self.aggregate.copies > 1 and not compress.lossless:
+            raise LayoutError(
+                "compress, aggregate: gradients of the same samples are compared to the bit, and messages of them may "
+                "differ; choose compress=none"
+            )
+
+    def check_not_alone(self, replicas: int) -> None:
+        """Raises `LayoutError`."""
+        if replicas == 1 and not self.plain:
+            raise LayoutError(
+                "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
+                "aggregate=mean and attack=none"
+            )
 
     def notes(self, compress: Compressor, replicas: int) -> list[str]:
         """What may surprise; see `Sync.notes`."""
@@ -70,18 +129,39 @@ class Joining:
         stacked = torch.stack([rows[replica] for replica in given])
         self._forge(stacked, given, replicas, step)
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=stacked.device)
+        if rule.copies > 1:
+            counted = rule.decoded(stacked, given, step)
+            stacked, weighed = stacked[counted], weighed[counted]
+        return self._made(stacked, weighed, given, replicas, step)
+
+    def join_near(self, own: int, rows: Mapping[int, Tensor], replicas: int, step: int) -> Tensor:
+        """One worker's: by replica the ways [d] from its own weights to those that it has of its neighbours, and of
+        itself, zero -> [d], the way that the rule makes of them. Raises `NotFiniteError`.
+
+        Those who collude know the honest rows among these, and do not lie to each other.
+        """
+        given = [own, *sorted(rows.keys() - {own})]
+        stacked = torch.stack([rows[replica] for replica in given])
+        if own not in self.attack.liars(replicas):
+            self._forge(stacked, given, replicas, step)
+        alike = torch.ones(len(given), dtype=torch.float64, device=stacked.device)
+        return self._made(stacked, alike, given, len(given), step)
+
+    def _made(self, stacked: Tensor, weighed: Tensor, given: list[int], rows: int, step: int) -> Tensor:
+        """[n, d] and [n], of these replicas -> [d]. `rows`: as many as there are where each has samples."""
+        rule = self.aggregate
         if not rule.robust:
             return _checked(rule.aggregate(stacked, weighed, 0), stacked, rule)
         if rule.first is not None and rule.first not in given:
             raise NotFiniteError(f"replica {rule.first}, which is trusted, has no samples in step {step} to go by")
-        f = min(rule.withstands(replicas), len(given))
+        f = min(rule.withstands(rows), len(given))
         finite = _finite(stacked)
         if removed := len(given) - int(finite.sum()):
             bad = [replica for replica, good in zip(given, finite.tolist(), strict=True) if not good]
             if removed > f or rule.first in bad:
                 raise NotFiniteError(
                     f"what replicas {', '.join(map(str, bad))} sent in step {step} is not finite, and this aggregate "
-                    f"of {replicas} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
+                    f"of {rows} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
                 )
             stacked, weighed = stacked[finite], weighed[finite]
         mixed = rule.before.mix(stacked, f - removed, generator(rule.seed, step))
@@ -114,8 +194,11 @@ class Joining:
 
     def check_one_at_a_time(self) -> None:
         """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
+        if self.aggregate.one_by_one and not self.attack.colludes:
+            return
         if not self.streaming:
-            by, usual = ("attack", "none") if self.aggregate.streaming else ("aggregate", "mean")
+            of_attack = self.aggregate.streaming or self.aggregate.one_by_one
+            by, usual = ("attack", "none") if of_attack else ("aggregate", "mean")
             raise LayoutError(
                 f"{by}: this server applies each push as it comes, and never has several gradients to look at; "
                 f"choose sync=parameter_server (or sync=ssp with sync.staleness=0), or {by}={usual}"

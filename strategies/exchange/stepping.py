@@ -59,9 +59,13 @@ class Stepping:
         self._seen = torch.zeros(1, dtype=torch.float64)  # batches of all replicas, whose gradients were stepped with
         self._staleness: Counter[int] = Counter()
         self._answers: Channel | None = None
-        self._joining = joining
+        self._joining = self._remembers = joining
         self._received = None if joining is None else torch.empty_like(self.weights)
         self._clock = None if joining is None else joining.onto(self.gradient, serving.workers)
+
+    def remember(self, joining: Joining) -> None:
+        """Save what this rule remembers: the server steps with one push at a time."""
+        self._remembers = joining
 
     def share(self, servers: Comm) -> None:
         """From here on all of these servers have the weights of the first of them, in shared memory."""
@@ -105,7 +109,7 @@ class Stepping:
         assert self._received is not None and self._clock is not None
         self.receive(self._received, worker)
         self._clock.add(worker, share, self._received)
-        self.count(worker, share)
+        self.count(worker, share / (1 if self._joining is None else self._joining.aggregate.copies))
 
     def step_with_gathered(self) -> bool:
         """w <- step(w, g), g = sum_j share_j g_j / sum_j share_j, or what the rule makes of all g_j, if any came."""
@@ -151,7 +155,7 @@ class Stepping:
         state = {"optimizer": self._optimizer.state_dict(), "weights": weights, "seen": float(self._seen)}
         if self._answers is not None:
             state["answers"] = self._answers.state_dict()
-        if self._joining is not None and (remembered := self._joining.state_dict()):
+        if self._remembers is not None and (remembered := self._remembers.state_dict()):
             state["joining"] = remembered
         self.serving.send_state(state, worker)
 
@@ -165,8 +169,8 @@ class Stepping:
             self.weights.copy_(own["weights"])
         if self._answers is not None:
             self._answers.load_state_dict(own["answers"])
-        if self._joining is not None:
-            self._joining.load_state_dict(own.get("joining", {}))
+        if self._remembers is not None:
+            self._remembers.load_state_dict(own.get("joining", {}))
 
     def buffers(self) -> list[Tensor]:
         received = [] if self._received is None else [self._received]

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...compat.deepspeed import held_by, optimizer_state
-from ..base import Memory, payload
+from ..base import Memory, kept_of, payload
 
 MOVED = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "parameters")}  # by offload, to the host
 
@@ -19,15 +19,21 @@ def stated(
     accumulates: bool,
     held: Memory,
     parameters: Sequence[Tensor],
+    frozen: Sequence[int],
     replicas: int,
+    own_adam: bool,
 ) -> Memory:
-    """Of Psi parameters of `width` bytes and K replicas the table in zero.py, at the precision that there is, and
+    """Of Psi trained parameters of `width` bytes and K replicas the table in zero.py, at the precision that there is;
+    `frozen` ones, of so many entries, are whole on all but at stage 3, which cuts them up, too. And
+
 
     - a copy of the weights in fp32 for the optimizer, from stage 1 on in fp32 training too;
     - from stage 1 on a bucket (of `bucket` entries at most) that gradients travel in, and at stage 2 and 3, before it
       fills, the gradients themselves;
     - where a step has several micro-batches (`accumulates`), at stage 3 a second share, of what has been summed so far;
     - with offload, gradients in fp32 on the host; at stage 3 as they were computed, too.
+
+    `own_adam`: DeepSpeed's steps, whose count of steps is no tensor.
     """
     psi = sum(parameter.numel() for parameter in parameters)
     pieces = sum(-(-parameter.numel() // replicas) for parameter in parameters)  # stage 3 cuts each parameter
@@ -37,15 +43,20 @@ def stated(
     gradients = {0: psi, 1: psi, 2: min(psi, bucket + share), 3: bucket + share * (2 if accumulates else 1)}[stage]
     if offloads and stage > 1:
         gradients = bucket
+    fixed = sum(-(-entries // replicas) if stage == 3 else entries for entries in frozen)
+    each, count = kept_of(held["optimizer"], parameters)
+    flat = 1 if stage > 0 else len(parameters)  # tensors that are stepped
+    stepped = share if stage in (0, 3) else -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters
+    state = each * 4 // width * stepped + (0 if own_adam else count * flat)
     memory = {
         **held,
-        "parameters": width * (share if stage == 3 else psi),
+        "parameters": width * (fixed + (share if stage == 3 else psi)),
         "gradients": width * gradients,
-        "optimizer": held["optimizer"] * 4 // width * share // psi + (4 * share if stage > 0 or width < 4 else 0),
+        "optimizer": state + (4 * stepped if stage > 0 or width < 4 else 0),
         "buffers": held["buffers"] + width * bucket,
     }
     if offloads:
-        memory["host_gradients"] = (4 + (width if stage == 3 else 0)) * share
+        memory["host_gradients"] = 4 * stepped + (width * share if stage == 3 else 0)
     return _moved(memory, offload)
 
 

@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from ...compat.fsdp import held_by, whole_parameters
 from ...compat.storages import storage_key
-from ..base import Memory, payload
+from ..base import Memory, kept_of, payload
 
 Group = Sequence[Tensor]  # parameters that are gathered at once
 
@@ -52,12 +52,13 @@ def stated(
     if accumulates:
         gradients.append(payload(root_trained) + sum(map(payload, trained)))
     every = [*root, *(parameter for block in blocks for parameter in block)]
-    share = padded(every, replicas) // replicas
+    each, count = kept_of(held["optimizer"], (stepped := [p for p in every if p.requires_grad]))
+    entries = padded(stepped, replicas) // replicas // stepped[0].element_size()
     return {
         **held,
-        "parameters": share,
+        "parameters": padded(every, replicas) // replicas,
         "gradients": max(gradients),
-        "optimizer": held["optimizer"] * share // max(payload(every), 1),
+        "optimizer": each * entries + count * len(stepped),
         "buffers": held["buffers"] + max(buffers),
     }
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from ...comm.process import ProcessComm
 from ...comm.torch_world import torch_world
-from ..base import State, payload
+from ..base import State
 from ..state import recv_state, to_messages
 
 
@@ -26,11 +26,6 @@ def shares_of(parameters: Sequence[Tensor], workers: int) -> list[list[Tensor]]:
         shares[owner].append(parameter)
         sizes[owner] += parameter.numel()
     return shares
-
-
-def largest_share(parameters: Sequence[Tensor], workers: int) -> int:
-    """Bytes of the tensors that one worker owns, at most."""
-    return max(map(payload, shares_of(parameters, workers)))
 
 
 class ZeroRedundancy:

@@ -56,11 +56,13 @@ from ..exchange.collectives.base import added
 from ..exchange.compress import Compressor, Dense, Vector, vector_of
 from ..exchange.elementwise import check_elementwise
 from ..exchange.joining import Joining
+from ..exchange.privacy import Privacy
+from ..exchange.privacy.dp_sgd import of_samples
 from ..exchange.reducer import Reducer
 from ..exchange.sharded_gradients import Layout, ShardedGradients, lay_out
 from ..exchange.start_alike import start_alike
 
-SHARE = 8  # bytes: a float64
+SHARE = 8  # bytes: a float64, or an int64
 
 
 class NaiveBSP(Sync):
@@ -70,9 +72,14 @@ class NaiveBSP(Sync):
     shows_mean = True
     may_begin_anew = True
 
-    def __init__(self, collective: Collective | None = None, clip: Clip | None = None) -> None:
-        """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none."""
-        self.collective, self.clip = collective or Fabric(), clip
+    def __init__(
+        self, collective: Collective | None = None, clip: Clip | None = None, privacy: Privacy | None = None
+    ) -> None:
+        """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none. `privacy`: None for none.
+
+        Raises `LayoutError`.
+        """
+        self.collective, self.clip, self.privacy = collective or Fabric(), clip, of_samples(privacy)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -118,17 +125,19 @@ class BSP(Sync):
         aggregate: Aggregator | None = None,
         attack: Attack | None = None,
         clip: Clip | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         """`find_unused`: walk the graph before backward, so that the bucket of an unused parameter need not wait for
         the end of backward, and leave alone what no replica used (no weight decay, no momentum: as in serial training).
         `shard`: what replicas share out instead of each holding it whole; see exchange/sharded_gradients.py.
         `compress`: None for no compression. `collective`: None for the fabric's. `aggregate`, `attack`: None for the
-        mean, and for nobody. `clip`: of what all step with, the mean or what the rule makes; None for none. Raises
-        `LayoutError`.
+        mean, and for nobody. `clip`: of what all step with, the mean or what the rule makes; None for none. `privacy`:
+        of each sample; None for nobody's. Raises `LayoutError`.
         """
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
         self.find_unused, self.shard = find_unused, shard
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
+        self.privacy = of_samples(privacy)
         check_adds_up(self.compress, self.collective)
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.joining = Joining(aggregate, attack)
@@ -138,17 +147,13 @@ class BSP(Sync):
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
         if not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
-        if not self.joining.streaming and not isinstance(self.collective, Fabric):
-            by = "attack" if self.joining.aggregate.streaming else "aggregate"
+        self.joining.check_exchange(self.compress, self.collective)
+        if self.privacy is not None and not (self.joining.plain and isinstance(self.compress, Dense)):
+            by = "compress" if self.joining.plain else "attack" if self.joining.aggregate.streaming else "aggregate"
             raise LayoutError(
-                f"collective, {by}: each worker gets the gradients of all to join them; they are not "
-                "added up on their way; choose collective=fabric, or aggregate=mean and attack=none"
-            )
-        if self.compress.of_kept and not self.joining.streaming:
-            by = "attack" if self.joining.aggregate.streaming else "aggregate"
-            raise LayoutError(
-                f"compress, {by}: each worker gets the gradients of all, whole, to join them; choose compress=none, or "
-                "aggregate=mean and attack=none"
+                f"privacy, {by}: each replica adds its share of the noise, which hides a sample in the sum of all "
+                "gradients and in nothing else that is made of them; choose compress=none, aggregate=mean and "
+                "attack=none, or privacy=none"
             )
         if shard != "none" and not self.joining.plain:
             raise LayoutError(
@@ -323,11 +328,7 @@ class BSP(Sync):
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         self.joining.check(world.replicas)
-        if world.replicas == 1 and not self.joining.plain:
-            raise LayoutError(
-                "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
-                "aggregate=mean and attack=none"
-            )
+        self.joining.check_not_alone(world.replicas)
         size, replicas, varies = payload(parameters), world.replicas, self.compress.varies(world.steps)
         found = self.collective.traffic(4 * len(parameters), world) if self.find_unused else {}
         if self.shard == "none" or replicas == 1:

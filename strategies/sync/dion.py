@@ -159,6 +159,9 @@ class Dion(Sync):
     def buffers(self) -> list[Tensor]:
         return [*self._m, *self._q]
 
+    def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
+        return [[x for x in parameters if x.dim() != 2]]
+
     def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
         matrices = [tuple(x.shape) for part in parts for x in part if x.dim() == 2]
         most = max(matrices, key=min, default=None)

@@ -23,9 +23,10 @@ servers write at once. Versions, and so staleness, are each server's own.
 Deviations from the paper: a is pushed when it holds n_push gradients, where Dean's first push holds one; replicas start
 alike; a batch without samples is neither fetched for nor pushed.
 
-With `attack` some workers push other gradients than theirs. With `compress` a worker pushes the message of a
-(exchange/channel.py), to each server its own, and adds what was left out to its next push; servers answer with whole
-weights.
+With `attack` some workers push other gradients than theirs. With `aggregate=zeno` a push counts only if it points along
+the last one of a trusted replica (exchange/aggregate/zeno.py), and what does not is told of as dropped. With `compress`
+a worker pushes the message of a (exchange/channel.py), to each server its own, and adds what was left out to its next
+push; servers answer with whole weights.
 
 `consensus` is replica 0's own copy: as last fetched, with its own steps since. A checkpoint holds the servers' weights
 and optimizers when replica 0 saved, and how far replica 0 is between two pushes; what the others had not pushed is
@@ -92,8 +93,10 @@ class Downpour(Sync):
         self.steps_on_workers = fetch > 1
         self.compress = compress or Dense()
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
-        self.joining = Joining(aggregate, attack)
+        self.joining = Joining(aggregate, attack, of="pushes")
         self.joining.check_one_at_a_time()
+        self.joining.check_pieces(servers)
+        self.max_parts = None if self.joining.aggregate.coordinatewise else 1
         self.clip = clip
         self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
         self.serial_alone = push == 1  # what is kept back is not stepped with yet
@@ -111,6 +114,8 @@ class Downpour(Sync):
             serving = Serving(comm, self._workers, self.survives)
             shard = shards[self._number] if self.lock else shards[0]
             self._server = Stepping(shard, optimizer, serving, self.compress, None, "asp", self.rate)
+            self._server.remember(self.joining)
+            self._dropped = 0
             if self._among_servers is not None:
                 self._server.share(self._among_servers)
         else:
@@ -184,8 +189,21 @@ class Downpour(Sync):
             case share:
                 self._server.receive(self._server.gradient, worker)
                 self._server.count(worker, share * self.n_push)
-                self._server.step(share if self.takes_share else 1.0)  # w <- step(w, a)
-                self.made_at = self.comm.now()
+                if self._admits(worker):
+                    self._server.step(share if self.takes_share else 1.0)  # w <- step(w, a)
+                    self.made_at = self.comm.now()
+                else:
+                    self._dropped += 1
+
+    def _admits(self, worker: int) -> bool:
+        """What this worker pushed counts, as the rule will have it."""
+        if not self.joining.aggregate.one_by_one:
+            return True
+        gradient = self._server.gradient
+        admitted = self.joining.aggregate.admitted(gradient, worker)
+        if admitted is not None and admitted is not gradient:
+            gradient.copy_(admitted)
+        return admitted is not None
 
     # -- state and measures
 
@@ -205,7 +223,10 @@ class Downpour(Sync):
         return self._server.buffers() if self._serves else self._worker.buffers()
 
     def report(self) -> Measures:
-        return self._server.report() if self._serves else {}
+        if not self._serves:
+            return {}
+        dropped: Measures = {"dropped": self._dropped} if self.joining.aggregate.one_by_one else {}
+        return {**self._server.report(), **dropped}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)

@@ -12,8 +12,9 @@ central gradient descent on all samples, n_k uneven or not. One client alone tra
 many threads it is serial training, bit for bit. (On processes the server takes its share of the cores, unless
 hardware.threads says how many each has.)
 
-Who is sampled follows from (seed, r), so that no message tells it. A round is E epochs of the engine's steps; clients
-that are not sampled jump to their next round's first step, and wait there until the server has closed the round before.
+Who is sampled follows from (seed, r), so that no message tells it (exchange/participation.py). A round is E epochs of
+the engine's steps; clients that are not sampled jump to their next round's first step, and wait there until the server
+has closed the round before.
 
 Deviations from the paper: n_k counts the samples that w_k was trained on in the round, which is E times its data
 set's, and less where training ends inside a round; dividing by n makes the two alike. A client is an optimizer of any
@@ -30,6 +31,24 @@ server makes w_k again; w goes to clients whole.
 With a `server` rule other than the usual one the server steps with the mean way Delta = sum_k (n_k / n) (w_k - w), by
 momentum, Adagrad, Adam or Yogi (exchange/server/). What the rule remembers is sent to replica 0 where it saves, and is
 part of a checkpoint.
+
+With a `client` rule other than the usual one clients correct their steps, and deliver something beside their weights
+(exchange/client/): FedProx, SCAFFOLD, FedNova. What the server keeps of that is part of a checkpoint.
+
+With `sampling=weighted` the m clients of a round are drawn by their share n_k / n of all samples, with replacement, and
+their mean is plain, one that was drawn twice counting twice (Li et al. 2020, "On the Convergence of FedAvg on Non-IID
+Data", ICLR, scheme I; arXiv 1907.02189). So a client counts as much as it has samples, on average over rounds.
+
+With `dropout=p` a client that was sampled leaves the round with probability p, after one of its L steps, each as likely
+as another. What it has trained is lost, but for its optimizer's state; the round's mean is of those that deliver, and
+where nobody does, w stays. Who leaves follows from (seed, r, k). The server does not wait for one that leaves, once
+that has its weights.
+With `privacy=dp_fedavg` the server clips each way to C, steps with 1/m of their sum, and adds noise
+(exchange/privacy/dp_fedavg.py): n_k count no more.
+
+With `secure=bonawitz` the server learns the sum of the ways, and neither one of them nor n_k
+(exchange/secure/bonawitz.py): in place of delivering, clients take part in its protocol, which begins once all who
+live have come to the round's end.
 
 With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
 with an `attack` some clients deliver another way than theirs.
@@ -51,32 +70,39 @@ for whole epochs before they send anything. Data that differ much between client
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from enum import IntEnum
-from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
-import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack, Honest
+from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences, held
+from ..exchange.client import ClientRule
+from ..exchange.client import Plain as PlainClient
 from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
+from ..exchange.participation import drawn, leaves_after, sampled
+from ..exchange.privacy import DPFedAvg, Privacy
+from ..exchange.privacy.dp_fedavg import of_clients
+from ..exchange.secure import Bonawitz, Secure
 from ..exchange.server import Plain, ServerRule
 from ..exchange.serving import Serving
 from ..exchange.survivors import isend_to, wait_for
 from ..state import recv_state
 
 HEADER = 24  # bytes: a message, a round, a number of samples
+NUMBER = 8  # bytes: what a client rule counts
 
 
 class Message(IntEnum):
@@ -87,6 +113,15 @@ class Message(IntEnum):
     PEEK = 2  # send me the weights that this round starts from, to evaluate, and when they were made
     DONE = 3  # I take part in no more; send me the last weights once all are done
     SAVE = 4  # send me what your rule and your aggregate remember, now
+
+
+class Delivery(NamedTuple):
+    """What a client brought of a round. `change`, `length`: see `ClientRule`."""
+
+    samples: int  # n_k
+    weights: Tensor  # [n], w_k
+    change: Tensor | None
+    length: float
 
 
 class FedAvg(Sync):
@@ -109,57 +144,135 @@ class FedAvg(Sync):
         attack: Attack | None = None,
         server: ServerRule | None = None,
         clip: Clip | None = None,
+        client: ClientRule | None = None,
+        sampling: Literal["uniform", "weighted"] = "uniform",
+        dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
+        privacy: Privacy | None = None,
+        secure: Secure | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
+        `client`: how it trains; None for its optimizer's steps. `sampling`: whether clients are drawn all alike, or by
+        their samples. `dropout`: how likely a client leaves a round before its end. `privacy`: of each client; None for
+        nobody's. `secure`: None where the server sees all. Raises `LayoutError`.
         """
-        self.server = server or Plain()
-        self.joining, self.clip = Joining(aggregate, attack), clip
-        if not self.joining.aggregate.coordinatewise:
+        self.server, self.client = server or Plain(), client or PlainClient()
+        self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
+        self.client.check(self.joining)
+        self.privacy = of_clients(privacy)
+        if self.privacy is not None and not self.joining.streaming:
+            raise LayoutError(
+                "privacy, aggregate: noise hides a client in the sum of all ways, and in nothing else that is made of "
+                "them; choose aggregate=mean and an attack whose workers know nothing of others, or privacy=none"
+            )
+        if self.privacy is not None or not self.joining.aggregate.coordinatewise:
             self.max_parts = 1
         self.compress = compress or Dense()
         check_differences(self.compress)
+        self.secure = secure if isinstance(secure, Bonawitz) else None
+        if self.secure is not None:
+            self._check_secure()
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
+        self.sampling, self.dropout = sampling, dropout
+        self._check_hides()
+
+    def _check_hides(self) -> None:
+        """Refuse what would tell more of a client than its clipped or masked way. Raises `LayoutError`."""
+        by = "privacy" if self.privacy is not None else "secure"
+        if self.privacy is None and self.secure is None:
+            return
+        if self.client.controls or self.client.counts:
+            raise LayoutError(
+                f"client, {by}: this rule's clients deliver more than their weights, which is neither clipped nor "
+                f"masked; choose client=plain or fedprox, or {by}=none"
+            )
+        if self.sampling == "weighted" or self.dropout > 0:
+            key = "sync.dropout" if self.dropout > 0 else "sync.sampling"
+            raise LayoutError(
+                f"{key}, {by}: what is promised holds for clients that are drawn all alike and stay; choose "
+                f"sync.sampling=uniform and sync.dropout=0, or {by}=none"
+            )
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        self.client.check_optimizer(optimizer)
+
+    def _check_secure(self) -> None:
+        """Raises `LayoutError`."""
+        if not self.joining.streaming:
+            raise LayoutError(
+                "secure, aggregate: robust rules compare what clients bring, and attacks that collude know it, which "
+                "nobody sees where the server learns the sum alone; choose aggregate=mean and an attack whose workers "
+                "know nothing of others, or secure=none"
+            )
+        if self.privacy is not None:
+            raise LayoutError(
+                "secure, privacy: the server clips what each client brings, which it does not see where it learns the "
+                "sum alone; choose privacy=none, or secure=none"
+            )
+        if not isinstance(self.compress, Dense):
+            raise LayoutError(
+                "secure, compress: masked numbers are added up as they are, and look like noise; choose compress=none, "
+                "or secure=none"
+            )
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
-        self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
-        whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
+        vectors = ("way", "change") if self.client.controls else ("way",)
+        self._channel = Channel(self.compress, comm, dict.fromkeys(vectors, vector_of(parameters.values())))
+        whole = self.compress.lossless and not self.joining.attack.forges and self.secure is None
+        if self.secure is not None:
+            self.secure.begin(comm)
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
+        self._shares = tuple(self.shares_of_samples or (1 / self._clients,) * self._clients)
+        self.client.prepare(self._weights, list(parameters.values()), self._shares)
         self._round = 0  # that this client is in, or enters next; on the server, the open one
         self._inside = False  # a round
         self._seen = 0  # samples in this round
+        self._at = 0  # the step of this round, from 1
+        self._left = 0  # rounds that this client left before their end
         self._finished = False
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
-        self._rows: Tensor | None = None  # on the server: room for the m deliveries of a round
+        self._rows: list[Tensor] = []  # on the server: room for the m deliveries of a round, [m, n] each
         self._rounds = 0  # on the server: those that changed w
+        self._gone: frozenset[int] = frozenset()  # on a resumed one: of the round, who has left it, or will and has w
+        self._given_up = 0  # and those that too few clients came to the end of
 
     # -- a client
 
     def next_step(self, step: int) -> int:
-        length = self.epochs * self.steps_per_epoch
+        length = self._length
         if not self._inside:
+            if step // length < self._round:  # which began before this one left it
+                step = self._round * length
             self._round = step // length
-            while self.comm.rank not in self._sampled(self._round):
+            while self.comm.rank not in self._sampled(self._round) or self._has_left(step - self._round * length):
                 self._round += 1
                 step = self._round * length
-        self._ends_round = (step + 1) % length == 0
+        self._at = step + 1 - self._round * length
         return step
+
+    def _has_left(self, done: int) -> bool:
+        """This client, its round, after so many of its steps."""
+        after = self._leaves_after(self.comm.rank, self._round)
+        return after is not None and done >= after
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
         if not self._inside:
             self._tell(Message.JOIN)
             self.comm.recv(self._weights, self._server)
+            if self.client.controls:
+                self.comm.recv(self.client.c, self._server)
             if self._began is not None:
                 self._began.copy_(self._weights)
             self._inside, self._seen = True, 0
+            self.client.begin()
             self._keep_to_evaluate(self._weights)
             if self.momentum == "reset":
                 self.optimizer.state.clear()
@@ -167,22 +280,42 @@ class FedAvg(Sync):
 
     def update(self) -> None:
         self.clip_gradients()
-        self.optimizer.step()
-        if self._ends_round:
+        if any(parameter.grad is not None for parameter in self.parameters.values()):
+            self.client.step(self.optimizer)
+        if self._has_left(self._at):
+            self._leave()
+        elif self._at == self._length:
             self._deliver()
 
-    def _deliver(self) -> None:
+    def _leave(self) -> None:
+        self._inside = False
+        self._round += 1
+        self._left += 1
+
+    def _deliver(self, is_over: bool = False) -> None:
+        """`is_over`: training ended inside of the round."""
         with self.comm.timeline.named("push"):
-            self._tell(Message.DELIVER, self._seen)
+            self._tell(Message.DELIVER, self._seen if self.secure is None else is_over)
+            if self.client.counts:
+                self.comm.send(torch.tensor([self.client.length()], dtype=torch.float64), self._server)
             way = self._weights if self._began is None else self._weights - self._began
             way = self.joining.sent(way, self.comm.rank, self._clients, self._round)
-            self._channel.isend("way", way, self._server).wait()
+            if self.secure is not None:
+                self.secure.deliver(way, self._seen, self._round, self._per_round)
+            else:
+                self._channel.isend("way", way, self._server).wait()
+            if self.client.controls:
+                self._channel.isend("change", self.client.change(), self._server).wait()
         self._inside = False
         self._round += 1
 
     def drain(self) -> None:
-        if self._inside:  # training ends inside a round
-            self._deliver()
+        if not self._inside:
+            return
+        if self._leaves_after(self.comm.rank, self._round) is not None:
+            self._leave()  # training ends inside a round, which one that would have left it does not outlive
+        else:
+            self._deliver(is_over=True)
 
     def finish(self) -> None:
         self.drain()
@@ -215,11 +348,13 @@ class FedAvg(Sync):
     # -- the server
 
     def serve(self) -> None:
-        self._rows = self._weights.new_empty(self._per_round, len(self._weights))
+        room = self._per_round if self.secure is None else 0
+        self._rows = [self._weights.new_empty(room, len(self._weights)) for _ in range(1 + self.client.controls)]
         self._serving = serving = Serving(self.comm, self._clients, self.survives)
         self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
-        self._delivered: dict[int, tuple[int, Tensor]] = {}  # k -> n_k, w_k
-        self._missing = serving.going & self._sampled(self._round)  # those of the open round that have yet to deliver
+        self._delivered: dict[int, Delivery] = {}  # by client
+        # those of the open round that have yet to deliver, or, if they leave it, to fetch w
+        self._missing = serving.going & self._sampled(self._round) - self._gone
         while serving.going:
             serving.hear(self._listen)
             self._advance()
@@ -229,13 +364,20 @@ class FedAvg(Sync):
         client = self.comm.recv_any(self._header)
         message, asked, samples = self._header.tolist()
         match message:
+            case Message.DELIVER if self.secure is not None:  # what it brings comes once all are there
+                self._delivered[client] = Delivery(samples, self._weights, None, 1.0)
+                self._missing.discard(client)
             case Message.DELIVER:
-                assert self._rows is not None
-                weights = self._rows[len(self._delivered)]
+                weights, *change = (rows[len(self._delivered)] for rows in self._rows)
+                length = torch.ones(1, dtype=torch.float64)
+                if self.client.counts:
+                    self.comm.recv(length, client)
                 self._channel.recv("way", weights, client)
                 if self._began is not None:
                     weights += self._weights
-                self._delivered[client] = samples, weights
+                if self.client.controls:
+                    self._channel.recv("change", change[0], client)
+                self._delivered[client] = Delivery(samples, weights, change[0] if change else None, float(length))
                 self._missing.discard(client)
             case Message.SAVE:
                 self._serving.send_state(self._remembered(), client)
@@ -262,8 +404,11 @@ class FedAvg(Sync):
                 return
             for client in ready:
                 del self._waiting[client]
+            joining = [k for k in ready if ready[k] is Message.JOIN]
             with self.comm.timeline.named("fetch"):
-                sending = isend_to(self._weights, [k for k in ready if ready[k] is Message.JOIN], self.comm)
+                sending = isend_to(self._weights, joining, self.comm)
+                if self.client.controls:
+                    sending += isend_to(self.client.c, joining, self.comm)
             with self.comm.ledger.aside():
                 peeks, made_at = (
                     [k for k in ready if ready[k] is Message.PEEK],
@@ -271,22 +416,59 @@ class FedAvg(Sync):
                 )
                 sending += isend_to(self._weights, peeks, self.comm) + isend_to(made_at, peeks, self.comm)
             wait_for(sending)
+            self._missing -= {k for k in joining if self._leaves_after(k, self._round) is not None}
 
     def _average(self) -> None:
         """w = sum_k (n_k / n) w_k, or w + what the rule makes of all w_k - w"""
-        n = sum(samples for samples, _ in self._delivered.values())
+        if self.secure is not None:
+            self._sum_securely(self.secure)
+            self._delivered.clear()
+            return
+        counts = {k: self._count(k, each.samples) for k, each in self._delivered.items()}
+        n = sum(counts.values())
         if n > 0:
-            if self.joining.streaming and self.server.plain:
+            self._stretch(counts)
+            models = {k: each.weights for k, each in sorted(self._delivered.items())}
+            if self.joining.streaming and self.server.plain and self.privacy is None:
                 self._weights.zero_()
-                for _, (n_k, w_k) in sorted(self._delivered.items()):
-                    self._weights.add_(w_k, alpha=n_k / n)
+                for k, w_k in models.items():
+                    self._weights.add_(w_k, alpha=counts[k] / n)
             else:
-                ways = {k: w_k.sub_(self._weights) for k, (_, w_k) in self._delivered.items()}
-                samples = {k: n_k for k, (n_k, _) in self._delivered.items()}
-                self.server.step(self._weights, self.joining.join(ways, samples, self._clients, self._round))
+                ways = {k: w_k.sub_(self._weights) for k, w_k in models.items()}
+                if isinstance(self.privacy, DPFedAvg):
+                    way = self.privacy.mean(ways, self._per_round, self._round)
+                else:
+                    way = self.joining.join(ways, counts, self._clients, self._round)
+                self.server.step(self._weights, way)
+            self.client.take({k: each.change for k, each in self._delivered.items() if each.change is not None})
             self._rounds += 1
             self.made_at = self.comm.now()
         self._delivered.clear()
+
+    def _count(self, client: int, samples: int) -> int:
+        """n_k; where clients are drawn by their samples, how often this one was."""
+        if self.sampling == "uniform" or samples == 0:
+            return samples
+        return drawn(self.seed, self._round, self._shares, self._per_round)[client]
+
+    def _stretch(self, counts: dict[int, int]) -> None:
+        """w_k <- w + f_k (w_k - w)"""
+        factors = self.client.factors(counts, {k: each.length for k, each in self._delivered.items()})
+        for k, factor in factors.items():
+            if factor != 1:
+                self._delivered[k].weights.sub_(self._weights).mul_(factor).add_(self._weights)
+
+    def _sum_securely(self, secure: Bonawitz) -> None:
+        """w + the mean of w_k - w by samples, of all who come to the round's end, where they are enough."""
+        is_over = any(each.samples for each in self._delivered.values())
+        with self.comm.ledger.aside() if is_over else nullcontext():
+            found = secure.collect(self._delivered, self._round, len(self._weights), self._per_round)
+        if found is None:
+            self._given_up += len(self._delivered) > 0
+            return
+        self.server.step(self._weights, found[0].to(self._weights))
+        self._rounds += 1
+        self.made_at = self.comm.now()
 
     # -- who takes part
 
@@ -298,54 +480,90 @@ class FedAvg(Sync):
     @property
     def _per_round(self) -> int:
         """m"""
-        return max(round(self.fraction * self._clients), 1)
+        return self.per_round(self._clients)
+
+    def per_round(self, clients: int) -> int:
+        """m, of K."""
+        return max(round(self.fraction * clients), 1)
+
+    @property
+    def _length(self) -> int:
+        """L"""
+        return self.epochs * self.steps_per_epoch
 
     def _sampled(self, number: int) -> frozenset[int]:
+        if self.sampling == "weighted":
+            return frozenset(drawn(self.seed, number, self._shares, self._per_round))
         return sampled(self.seed, number, self._clients, self._per_round)
+
+    def _leaves_after(self, client: int, number: int) -> int | None:
+        """The step of round `number`, from 1, after which `client` leaves it; None: it stays."""
+        if self.dropout == 0:
+            return None
+        return leaves_after(self.seed, number, client, self.dropout, self._length)
 
     # -- state and measures
 
     def state_dict(self) -> State:
         """Of replica 0: its optimizer, its round, and what it has trained of it."""
-        local = {"weights": self._weights, "seen": self._seen} if self._inside else None
+        local = {"weights": self._weights, "seen": self._seen, "steps": self._at} if self._inside else None
         kept = {"optimizer": self.optimizer.state_dict(), "channel": self._channel.state_dict()}
+        kept["client"] = self.client.own_state(self._inside)
         return {**kept, "round": self._round, "local": local, "server": self._ask_remembered()}
 
     def _remembered(self) -> State:
         """Of the server."""
-        return {"rule": self.server.state_dict(), "joining": self.joining.state_dict()}
+        state = {"rule": self.server.state_dict(), "joining": self.joining.state_dict()}
+        return {**state, "client": self.client.server_state()}
 
     def _ask_remembered(self) -> State | None:
         """On replica 0, of the server, which is in the round that replica 0 is in, or enters next."""
-        if self.comm.rank != 0 or self._finished or (self.server.plain and not self.joining.aggregate.remembers):
+        if self.comm.rank != 0 or self._finished or not self._remembers:
             return None
         with self.comm.ledger.aside():
             self._tell(Message.SAVE)
             return recv_state(self._server, self.comm)
 
+    @property
+    def _remembers(self) -> bool:
+        """The server has something to save."""
+        return not self.server.plain or self.joining.aggregate.remembers or self.client.controls
+
     def load_state_dict(self, state: State) -> None:
         self._round = state["round"]
-        if self.comm.rank == self._server and (remembered := state.get("server")) is not None:
-            self.server.load_state_dict(remembered["rule"])
-            self.joining.load_state_dict(remembered["joining"])
+        local, serves = state["local"], self.comm.rank == self._server
+        if (remembered := state.get("server")) is not None:
+            self.client.load_server_state(remembered["client"], None if serves else self.comm.rank)
+            if serves:
+                self.server.load_state_dict(remembered["rule"])
+                self.joining.load_state_dict(remembered["joining"])
+        if serves and local is not None and self.dropout > 0:
+            after = {k: self._leaves_after(k, self._round) for k in range(self._clients)}
+            self._gone = frozenset(k for k, at in after.items() if at is not None and (k == 0 or at <= local["steps"]))
         if self.comm.rank == 0:
             super().load_state_dict(state)
             self._channel.load_state_dict(state.get("channel", {}))
-            if state["local"] is not None:
+            if local is not None:
                 self._keep_to_evaluate(self._weights)
                 if self._began is not None:
                     self._began.copy_(self._weights)
-                self._weights.copy_(state["local"]["weights"])
-                self._inside, self._seen = True, state["local"]["seen"]
+                self.client.begin()
+                self._weights.copy_(local["weights"])
+                self._inside, self._seen = True, local["seen"]
+            self.client.load_own_state(state.get("client", {}))
 
     def buffers(self) -> list[Tensor]:
-        own = (self._evaluated, self._rows, self._began, *self.server.buffers())
+        own = (self._evaluated, *self._rows, self._began, *self.server.buffers(), *self.client.buffers())
         return [*(buffer for buffer in own if buffer is not None), *self._channel.buffers()]
 
     def report(self) -> Measures:
         measured: Measures = {"lost": sorted(self.comm.lost())}
         if self.comm.rank == self._server:
             measured["rounds"] = self._rounds
+        elif self.dropout > 0:
+            measured["left"] = self._left
+        if self.comm.rank == self._server and self.secure is not None:
+            measured["given_up"] = self._given_up
         return measured
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
@@ -356,23 +574,46 @@ class FedAvg(Sync):
         self.joining.check(world.replicas)
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
-        began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
-        own = size + began + held(self.compress, [vector])
+        began = 0 if self.compress.lossless and not self.joining.attack.forges and self.secure is None else size
+        m, more = self.per_round(world.replicas), self.client.controls
+        if self.secure is not None:
+            self.secure.check(m)
+        own = size + began + held(self.compress, [vector] * (1 + more)) + self.client.holds(size)
         if world.steps_per_epoch is None:
             return Cost(
                 buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
             )
-        length = self.epochs * world.steps_per_epoch
-        joined, delivered = world.often(length, first=1), world.often(length)
+        joined, delivered = self._often(world, self.epochs * world.steps_per_epoch)
+        answer, told = self.compress.nbytes(vector) * (1 + more) + HEADER + NUMBER * self.client.counts, 0
+        if self.secure is not None:
+            answer = HEADER + self.secure.client_bytes(m, sum(parameter.numel() for parameter in parameters))
+            told = self.secure.server_bytes(m)
         return Cost(
-            worker={"send": HEADER * joined + (self.compress.nbytes(vector) + HEADER) * delivered},
-            server={"send": world.replicas * size * joined},
+            worker={"send": HEADER * joined + answer * delivered},
+            server={"send": world.replicas * (size * (1 + more) * joined + told * delivered)},
             buffers=own,
-            varies=self.compress.varies(None),
+            varies=self.compress.varies(None) or self._varies(),
         )
 
+    def _varies(self) -> str:
+        if self.dropout > 0 and self.sampling == "weighted":
+            return "sync.sampling: who is drawn, and so who leaves, depends on the samples of each client"
+        return ""
 
-@lru_cache(maxsize=256)
-def sampled(seed: int, number: int, clients: int, count: int) -> frozenset[int]:
-    """The `count` of `clients` that take part in round `number`."""
-    return frozenset(np.random.default_rng((seed, number)).choice(clients, count, replace=False).tolist())
+    def _often(self, world: World, length: int) -> tuple[float, float]:
+        """(fetches, deliveries) of a step that a client trains."""
+        if self.dropout == 0:
+            return world.often(length, first=1), world.often(length)
+        if world.steps is None:
+            steps = (1 - self.dropout) * length + self.dropout * (length + 1) / 2
+            return 1 / steps, (1 - self.dropout) / steps
+        joined = delivered = trained = 0
+        per_round = max(round(self.fraction * world.replicas), 1)
+        for number in range(-(-world.steps // length)):
+            steps = min(length, world.steps - number * length)
+            for client in sampled(self.seed, number, world.replicas, per_round):
+                after = leaves_after(self.seed, number, client, self.dropout, length)
+                joined += 1
+                delivered += after is None and steps == length
+                trained += steps if after is None else min(after, steps)
+        return joined / trained, delivered / trained

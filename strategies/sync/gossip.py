@@ -28,11 +28,21 @@ gamma is `consensus_step`: 1 and C(x) = x is the plain rule; the more C leaves o
 all W_i is conserved as before. It takes a graph that stays as it is. (In the paper X begins at 0; here all X_i begin at
 the weights of worker 0.)
 
-The consensus is the mean over the living replicas. One worker sends nothing and is serial training, bit for bit.
+With an `attack` some workers send other weights than theirs. With an `aggregate` other than the mean each worker goes
+the way that the rule makes of the ways from its own weights to its neighbours', its own row, zero, among them
+(`aggregate=self_centered_clipping` is the one made for this; exchange/joining.py):
+
+    W_i <- W_i + rule(0, {W_j - W_i}).
+
+Those who collude know what the worker that they lie to has of honest neighbours. The bound holds for the rows that one
+worker joins: 3 on a ring, 1 + ceil(log2 n) on the exponential graph.
+
+The consensus is the mean over the living replicas, without those that lie. One worker sends nothing and is serial
+training, bit for bit.
 
 Cost per step, S bytes of weights, or of their message: a worker sends |to| S / period; |to| is min(2, n - 1) on a
 ring, ceil(log2 n) on the exponential graph, 1 on the one-peer one, and (n - n mod 2) / n for a random matching (the
-mean over workers).
+mean over workers). A rule other than the mean keeps all rows, (1 + |of|) S of memory.
 
 Use it where no link may carry more than a few messages a step, with many replicas or a network without a fast core:
 time does not grow with their number. `gossip_exponential` mixes the fastest with one message a step; `gossip` keeps
@@ -49,13 +59,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, State, Sync, World, payload
 from ..errors import LayoutError
+from ..exchange.aggregate import Aggregator
+from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences
 from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import as_bytes, check_one_dtype, flatten
+from ..exchange.joining import Joining
 from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ..exchange.topology import Topology, neighbours, out_degree
 
@@ -76,10 +89,13 @@ class Gossip(Sync):
         seed: Annotated[int, Ge(0)] = 0,
         consensus_step: Annotated[float, Gt(0), Le(1)] = 1.0,
         compress: Compressor | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
         clip: Clip | None = None,
     ) -> None:
         """`period`: steps between two rounds of mixing. `seed`: of the matchings. `consensus_step`: gamma, with
-        `compress`; None for no compression. `clip`: of a replica's own gradient; None for none.
+        `compress`; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody. `clip`: of a
+        replica's own gradient; None for none.
 
         Raises `LayoutError`.
         """
@@ -88,6 +104,17 @@ class Gossip(Sync):
         self.compress, self.clip = compress or Dense(), clip
         check_differences(self.compress)
         self.entrywise = self.compress.entrywise
+        self.joining = Joining(aggregate, attack, of="neighbours")
+        if not self.joining.aggregate.coordinatewise:
+            self.max_parts = 1
+        if not self.joining.plain:
+            self.unaveraged = "joins weights of neighbours, of which some lie or a rule makes what it will"
+            if not isinstance(self.compress, Dense):
+                by = "attack" if self.joining.streaming else "aggregate"
+                raise LayoutError(
+                    f"compress, {by}: with compress a worker knows of its neighbours what their messages add up to, "
+                    "and not their weights; choose compress=none, or aggregate=mean and attack=none"
+                )
         if not isinstance(self.compress, Dense) and topology not in STAYS:
             raise LayoutError(
                 f"sync.topology={topology}: neighbours change from round to round, and with compress a worker must "
@@ -100,7 +127,9 @@ class Gossip(Sync):
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "gossip")  # W_i
         room = len(self._weights) if comm.size > 1 else 0
-        self._mixed = self._weights.new_empty(room)
+        self._mixed = self._weights.new_empty(room if self.joining.streaming else 0)
+        rows = self._joined_rows(comm.size) if comm.size > 1 and not self.joining.streaming else 0
+        self._rows = self._weights.new_zeros(rows, room)  # W_j - W_i, its own first
         self._received = torch.empty(room, dtype=self._weights.dtype)
         self._known: dict[int, Tensor] | None = None  # X_j, by worker
         if not isinstance(self.compress, Dense) and comm.size > 1:
@@ -110,16 +139,26 @@ class Gossip(Sync):
             self._known = {j: alike.clone() for j in (comm.rank, *near.of)}
             vectors = {"difference": vector_of(parameters.values())}
             self._channel = Channel(self.compress, comm, vectors, feedback=False)
-        self._t = 0
+        self._t = self._step = 0  # its own steps; the run's last one that began
         self._finished = False
+
+    def _joined_rows(self, replicas: int) -> int:
+        """That one worker joins, its own among them."""
+        return 1 + max(len(neighbours(self.topology, i, replicas, 0, self.seed).of) for i in range(replicas))
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._step = batch.step
 
     def update(self) -> None:
         self.clip_gradients()
         self.optimizer.step()
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:
-            if self._known is None:
+            if self._known is None and self.joining.streaming:
                 self._mix(round=self._t // self.period - 1)
+            elif self._known is None:
+                self._join(round=self._t // self.period - 1)
             else:
                 self._mix_what_is_known(self._known)
 
@@ -144,7 +183,7 @@ class Gossip(Sync):
     def _mix(self, round: int) -> None:
         near = neighbours(self.topology, self.comm.rank, self.comm.size, round, self.seed)
         a = 1 / (1 + len(near.of))
-        leaving = self._weights.cpu()
+        leaving = self._sent().cpu()
         with self.comm.timeline.named("weights"):
             sending = isend_to(leaving, near.to, self.comm)
         # W_i <- sum_j a_ij W_j
@@ -155,16 +194,41 @@ class Gossip(Sync):
         wait_for(sending)
         self._weights.copy_(self._mixed)
 
+    def _join(self, round: int) -> None:
+        """W_i <- W_i + rule(0, {W_j - W_i})"""
+        near = neighbours(self.topology, self.comm.rank, self.comm.size, round, self.seed)
+        leaving = self._sent().cpu()
+        with self.comm.timeline.named("weights"):
+            sending = isend_to(leaving, near.to, self.comm)
+        ways = {self.comm.rank: self._rows[0]}
+        for j, way in zip(near.of, self._rows[1:], strict=False):  # in a matching one may sit out
+            if recv_from(self._received, j, self.comm):
+                torch.sub(self._received.to(way.device), self._weights, out=way)
+            else:
+                way.zero_()  # the dead are replaced by the worker itself
+            ways[j] = way
+        wait_for(sending)
+        self._weights.add_(self.joining.join_near(self.comm.rank, ways, self.comm.size, self._step))
+
+    def _sent(self) -> Tensor:
+        return self.joining.sent(self._weights, self.comm.rank, self.comm.size, self._step)
+
+    def _mean(self) -> Tensor:
+        """Over the living replicas that do not lie."""
+        liars = self.joining.attack.liars(self.comm.size)
+        counts = float(self.comm.rank not in liars or len(liars) == self.comm.size)
+        return mean_of_living(self._weights if counts else torch.zeros_like(self._weights), counts, self.comm)
+
     def consensus(self) -> dict[str, Tensor]:
-        """The mean over the living replicas."""
+        """The mean over the living replicas that do not lie."""
         if self._finished or self.comm.size == 1:
             return super().consensus()
-        mean = mean_of_living(self._weights, 1.0, self.comm)
+        mean = self._mean()
         return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
 
     def finish(self) -> None:
         if self.comm.size > 1:
-            self._weights.copy_(mean_of_living(self._weights, 1.0, self.comm))
+            self._weights.copy_(self._mean())
         self._finished = True
 
     def state_dict(self) -> State:
@@ -181,13 +245,43 @@ class Gossip(Sync):
 
     def buffers(self) -> list[Tensor]:
         known = [] if self._known is None else [*self._known.values(), *self._channel.buffers()]
-        return [self._mixed, self._received, *known]
+        return [self._mixed, self._rows, self._received, *known]
 
     def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+        replicas = world.replicas
+        own = self.joining.notes(self.compress, replicas) if replicas > 1 else []
+        liars, most = (
+            self.joining.attack.liars(replicas),
+            self.joining.aggregate.withstands(self._joined_rows(replicas)),
+        )
+        if self.joining.streaming or not liars:
+            return own
+        own = [note for note in own if " lie, and this aggregate " not in note]  # it joins some of them only
+        near = [{*neighbours(self.topology, i, replicas, 0, self.seed).of} & liars for i in range(replicas)]
+        worst = max((i for i in range(replicas) if i not in liars), key=lambda i: len(near[i]), default=0)
+        if len(near[worst]) <= most:
+            return own
+        return [
+            *own,
+            f"attack.workers={self.joining.attack.workers}: {len(near[worst])} of the neighbours of worker {worst} "
+            f"lie, and this aggregate is made for {most} at most: training may go anywhere",
+        ]
+
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "gossip")
+        self.joining.attack.check(world.replicas)
+        self.joining.check_not_alone(world.replicas)
+        rows = self._joined_rows(world.replicas)
+        try:
+            self.joining.aggregate.check(rows)
+        except LayoutError as error:
+            raise LayoutError(
+                f"{error}; a worker joins its own row and those of {rows - 1} neighbours: sync.topology=exponential "
+                "has more of them"
+            ) from None
         size, known, replicas = payload(parameters), 0, world.replicas
         vector = vector_of(parameters)
         self.compress.check(vector)
@@ -197,6 +291,6 @@ class Gossip(Sync):
         sent = out_degree(self.topology, replicas) * self.compress.nbytes(vector)
         return Cost(
             worker={"send": sent * world.often(self.period)},
-            buffers=2 * size + known if replicas > 1 else 0,
+            buffers=(2 if self.joining.streaming else 1 + rows) * size + known if replicas > 1 else 0,
             varies=self.compress.varies(None),
         )

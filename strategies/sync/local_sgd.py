@@ -29,18 +29,24 @@ mean is weighted. The paper's inner optimizer is AdamW, its H 500, nu 0.7 and mu
 With `compress` a replica sends the message of its way in the round, (n_i / n) (w_i - w) from the weights w that the
 round began with, and all take w + the sum of what is decoded. State that is averaged goes uncompressed.
 
-The consensus is what a round that ended now would leave, without compression. One replica alone is serial training, bit
-for bit, unless there is an outer optimizer.
+With an `aggregate` other than the mean every replica gets the ways w_i - w of all, and all go from w the way that the
+rule makes of them (exchange/joining.py); an outer optimizer steps with that. With an `attack` some send another way
+than theirs, in rounds that end in `attack.from_step` or later.
+
+The consensus is what a round that ended now would leave, lies included, without compression. One replica alone is
+serial training, bit for bit, unless there is an outer optimizer.
 
 Cost per step, S bytes of weights, K replicas, a names of averaged state: the collective's for sums of S (1 + a) bytes,
-divided by H; with `compress` the weights' share of it is what exchange/channel.py states. Before the switch it is
-BSP's, and what is stated is the mean over the steps of the run.
+divided by H; with `compress` the weights' share of it is what exchange/channel.py states. Where all get the ways of
+all, send (K-1) S / H and all_gather 8 (K-1) / H, and K S of memory. Before the switch it is BSP's, and what is stated
+is the mean over the steps of the run.
 
 Use `local_sgd` where the network is slow and a small loss of accuracy a step may be made good by more steps;
 `post_local_sgd` where large batches generalise badly and the first steps still need every average; `diloco` where
 workers are far apart, in other data centres, and exchange every hundred steps or so.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -52,6 +58,8 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ..base import Batch, Cost, State, Sync, World, payload
 from ..errors import LayoutError
+from ..exchange.aggregate import Aggregator
+from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
 from ..exchange.clip import Clip
@@ -59,9 +67,10 @@ from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.joining import Joining
 from ..exchange.outer import nesterov
 from ..exchange.start_alike import start_alike
-from .bsp import BSP
+from .bsp import BSP, SHARE
 
 
 class LocalSGD(Sync):
@@ -79,16 +88,35 @@ class LocalSGD(Sync):
         outer_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0,
         compress: Compressor | None = None,
         collective: Collective | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
         clip: Clip | None = None,
     ) -> None:
         """`period`: H. `average_state`: keys of what the optimizer keeps for a parameter. `outer_lr`, `outer_momentum`:
-        nu and mu. `compress`: None for no compression. `collective`: None for the fabric's. `clip`: of a replica's own
-        gradient, before the switch of the mean; None for none. Raises `LayoutError`.
+        nu and mu. `compress`: None for no compression. `collective`: None for the fabric's. `aggregate`, `attack`:
+        None for the mean, and for nobody. `clip`: of a replica's own gradient, before the switch of the mean; None for
+        none. Raises `LayoutError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         self.entrywise = self.compress.entrywise
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
+        self.joining = Joining(aggregate, attack, of="ways")
+        self.joining.check_exchange(self.compress, self.collective)
+        if not self.joining.aggregate.coordinatewise:
+            self.max_parts = 1
+        if not self.joining.plain:
+            self.unaveraged = "joins the ways of replicas, of which some lie or a rule makes what it will"
+            if average_state:
+                raise LayoutError(
+                    f"sync.average_state={list(average_state)}: what an optimizer keeps is averaged as it is, that of "
+                    "liars too; choose sync.average_state=[], or aggregate=mean and attack=none"
+                )
+            if switch_step > 0:
+                raise LayoutError(
+                    f"sync.switch_step={switch_step}: a rule sees gradients before the switch and weights' ways after "
+                    "it, which are of different lengths; choose sync.switch_step=0, or aggregate=mean and attack=none"
+                )
         if switch_step > 0 and not isinstance(self.compress, Dense):
             raise LayoutError(
                 f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "
@@ -116,14 +144,17 @@ class LocalSGD(Sync):
             self._before_switch.counted, self._before_switch.scaled = self.counted, self.scaled
             self._before_switch.prepare(parameters, optimizer, comm)
         self._channel = Channel(self.compress, comm, {"way": vector_of(self._params)}, self.collective)
-        whole = isinstance(self.compress, Dense) or comm.size == 1
+        whole = (isinstance(self.compress, Dense) and self.joining.plain) or comm.size == 1
         self._began = None if whole else self._weights.clone()  # w
+        gathers = comm.size > 1 and not self.joining.streaming
+        self._rows = self._weights.new_empty(comm.size, len(self._weights)) if gathers else None
         self._state = torch.empty_like(self._weights) if self.average_state else None
         self._outer = None  # w and v
         if self.outer_lr is not None:
             self._outer = self._weights.clone(), torch.zeros_like(self._weights)
         self._t = 0
         self._own = self._all = 0  # n_i and n
+        self._step = 0  # of the run, the last that began
 
     # -- steps
 
@@ -136,6 +167,7 @@ class LocalSGD(Sync):
             bsp.begin(batch)
         else:
             super().begin(batch)
+            self._step = batch.step
             self._own += batch.size
             self._all += batch.total
 
@@ -169,7 +201,10 @@ class LocalSGD(Sync):
         if self._began is None:
             self._average(self._weights)
         else:
-            self._average_ways(self._began)
+            self._weights.sub_(self._began)  # w_i - w
+            with self.comm.timeline.named("average"):
+                self._average_ways(self._weights)
+            self._weights.add_(self._began)
         if self._outer is not None:
             self._outer = self._outer_step(self._outer, self._weights)
             self._weights.copy_(self._outer[0])
@@ -177,12 +212,22 @@ class LocalSGD(Sync):
             self._began.copy_(self._weights)
         self._own = self._all = 0
 
-    def _average_ways(self, began: Tensor) -> None:
-        """w_i <- w + sum_i decoded((n_i / n) (w_i - w))"""
-        self._weights.sub_(began).mul_(self._own / self._all)
-        with self.comm.timeline.named("average"):
-            self._channel.all_reduce("way", self._weights).wait()
-        self._weights.add_(began)
+    def _average_ways(self, way: Tensor) -> None:
+        """way <- sum_i decoded((n_i / n) way_i), or what the rule makes of all decoded(way_i), in place."""
+        sent = self._sent(way)
+        if self._rows is None:
+            self._channel.all_reduce("way", way.copy_(sent).mul_(self._own / self._all)).wait()
+            return
+        self._channel.all_gather("way", sent, self._rows)
+        way.copy_(self._channel.finish("way", self._joined(self.joining, self._rows)))
+
+    def _sent(self, way: Tensor) -> Tensor:
+        return self.joining.sent(way, self.comm.rank, self.comm.size, self._step)
+
+    def _joined(self, joining: Joining, rows: Tensor) -> Tensor:
+        """[K, n] -> [n]: by the rule."""
+        samples = self.comm.all_gather(torch.tensor([self._own])).flatten().tolist()
+        return joining.join(dict(enumerate(rows)), dict(enumerate(samples)), self.comm.size, self._step)
 
     def _average(self, x: Tensor) -> Tensor:
         """x <- sum_i (n_i / n) x_i, in place."""
@@ -232,7 +277,15 @@ class LocalSGD(Sync):
         """What the round would leave if it ended now."""
         if self._all == 0:
             return super().consensus()
-        weights = self._average(self._weights.clone())
+        if self._began is None or self.joining.plain:
+            weights = self._average(self._weights.clone())
+        else:
+            way = self._sent(self._weights - self._began)
+            if self.joining.streaming:
+                way = self._average(way)
+            else:  # a rule that remembers is not to know that somebody looked
+                way = self._joined(copy.deepcopy(self.joining), self.comm.all_gather(way))
+            weights = self._began + way
         if self._outer is not None:
             weights, _ = self._outer_step(self._outer, weights)
         return dict(zip(self.parameters, views_of(weights, self._params), strict=True))
@@ -247,6 +300,7 @@ class LocalSGD(Sync):
             "outer": self._outer,
             "began": self._began,
             "channel": self._channel.state_dict(),
+            "joining": self.joining.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -259,25 +313,37 @@ class LocalSGD(Sync):
         if self._began is not None:
             self._began.copy_(state["began"])
             self._channel.load_state_dict(state["channel"])
+            self.joining.load_state_dict(state.get("joining", {}))
 
     def buffers(self) -> list[Tensor]:
         state = [self._state] if self._state is not None else []
-        began = [self._began] if self._began is not None else []
+        began = [each for each in (self._began, self._rows) if each is not None]
         switch = self._before_switch.buffers() if self._before_switch else ()
         return [*state, *began, *(self._outer or ()), *self._channel.buffers(), *switch]
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
+        own = self.joining.notes(self.compress, world.replicas) if world.replicas > 1 else []
+        if not self.joining.streaming:
+            return own
+        return [*own, *notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)]
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "local_sgd")
+        self.joining.check(world.replicas)
+        self.joining.check_not_alone(world.replicas)
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
         of_state = times(names, self.collective.traffic(size, world)) if names else {}
-        traffic = added(of_sums(self.compress, self.collective, vectors, world), of_state)
+        if self.joining.streaming:
+            of_weights = of_sums(self.compress, self.collective, vectors, world)
+        else:
+            sent = self.compress.mean_nbytes(vectors[0], world.steps)
+            of_weights = {"send": (replicas - 1) * sent, "all_gather": (replicas - 1) * SHARE}
+        traffic = added(of_weights, of_state)
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
-            own += (0 if isinstance(self.compress, Dense) else size) + held(self.compress, vectors)
+            own += 0 if isinstance(self.compress, Dense) and self.joining.plain else size
+            own += held(self.compress, vectors) + (0 if self.joining.streaming else replicas * size)
         traffic = times(world.often(self.period, self.switch_step + self.period), traffic)
         varies = self.compress.varies(world.steps)
         if self.switch_step > 0:

@@ -21,7 +21,7 @@ Replicas stay bit-identical; what a replica has left out is its own. One replica
 
 Cost per step among K replicas, for S bytes of n entries: the collective's for a sum of S in the warm-up, then send
 (K-1) m, m = n / 8 bytes and four for each parameter; what is stated is the mean over the steps of the run.
-Buffers: BSP's buckets, S; m_i and e_i, S each.
+Buffers: BSP's buckets, S; m_i and, after the warm-up, e_i, S each.
 
 Use it with optimizer=adam on slow networks, where the variance settles after a warm-up and a run goes on for long
 after it. Before that it sends what sync=bsp does.
@@ -167,13 +167,14 @@ class OneBitAdam(Sync):
         if world.replicas == 1:
             return Cost()
         size, vector = payload(parameters), vector_of(parameters)
-        own = 2 * size + held(self._rule, [vector])
+        own, left_out = 2 * size, held(self._rule, [vector])
         if world.steps is None:
             return Cost(
-                buffers=own,
+                buffers=own + left_out,
                 varies=f"sync.warmup={self.warmup}: how many steps come after it is known once the data are dealt",
             )
         warm = min(self.warmup / world.steps, 1.0)
+        own += left_out if warm < 1 else 0
         adam = BSP(collective=self.collective).cost(parameters, world).worker
         signs = {"send": (world.replicas - 1) * self._rule.nbytes(vector)}
         return Cost(worker=added(times(warm, adam), times(1 - warm, signs)), buffers=own)

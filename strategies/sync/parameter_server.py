@@ -89,6 +89,7 @@ class ParameterServer(Sync):
                 )
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.joining = Joining(aggregate, attack)
+        self.joining.check_lossless(self.compress)
         self.joining.check_pieces(servers)
         self.max_parts = None if self.joining.aggregate.coordinatewise else 1
         self.clip = clip

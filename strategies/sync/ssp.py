@@ -104,7 +104,7 @@ class SSP(Sync):
         self.takes_share, self.servers = rate == "share", servers
         self.compress = compress or Dense()
         self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
-        self.joining = Joining(aggregate, attack)
+        self.joining = Joining(aggregate, attack, of="clocks")
         if self.bound > 0:
             self.joining.check_one_at_a_time()
         self.joining.check_pieces(servers)

@@ -21,8 +21,9 @@ class Arrays(Data):
 
     One input is a model's only argument; several are keyword arguments by their names. Floating numbers become
     float32, bytes (uint8) float32 from 0 to 1, other whole numbers int64. `kind`: whether targets are labels or
-    numbers; null: whole numbers are labels. `classes`: null counts them. A fixed fifth is for test, unless there is a
-    `test_path`.
+    numbers; null: whole numbers are labels. `classes`: null counts them. `range`: the smallest and the largest value of
+    a lone input of floating numbers (see DataSpec); that of bytes is 0 to 1. A fixed fifth is for test, unless there is
+    a `test_path`.
     """
 
     def __init__(
@@ -34,12 +35,16 @@ class Arrays(Data):
         weights: str | None = None,
         kind: Kind | None = None,
         classes: Annotated[int, Ge(2)] | None = None,
+        range: tuple[float, float] | None = None,
         limit: Annotated[int, Ge(1)] | None = None,
         loader_workers: Annotated[int, Ge(0)] = 0,
     ) -> None:
         self.path, self.test_path = asked(path), asked(test_path)
         self.inputs, self.targets, self.weights = inputs, targets, weights
         self.kind: Kind | None = kind
+        if range is not None and not range[0] < range[1]:
+            raise TaskConfigError(f"data.range={list(range)}: the first must be below the second")
+        self.range = range
         self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
 
     @cached_property
@@ -72,6 +77,7 @@ class Arrays(Data):
             target_dtype=torch.float32 if kind == "numbers" else torch.int64,
             inputs=None if len(names) == 1 else fields,
             weights=self.weights is not None,
+            range=(0.0, 1.0) if _dtype(arrays[names[0]]) == torch.uint8 else self.range,
         )
 
     def load(self) -> tuple[Columns, Columns]:

@@ -17,6 +17,8 @@ from .files import folder_of
 SAMPLES = 1797
 TRAIN = SAMPLES * 4 // 5
 MEAN, DEVIATION = 4.884, 6.017  # of all pixels, which are 0 to 16
+BLACK, WHITE = ((value - MEAN) / DEVIATION for value in (0, 16))
+RANGE = float(np.float32(BLACK)), float(np.float32(WHITE))  # to the bit what the extreme pixels are
 SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
 
 
@@ -33,7 +35,8 @@ class Digits(Data):
 
     @property
     def spec(self) -> DataSpec:
-        return DataSpec((1, 8, 8), torch.float32, (), 10, at_most(TRAIN, self.limit), SAMPLES - TRAIN)
+        train = at_most(TRAIN, self.limit)
+        return DataSpec((1, 8, 8), torch.float32, (), 10, train, SAMPLES - TRAIN, range=RANGE)
 
     def load(self) -> tuple[Split, Split]:
         if self.found() is None:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import torch
 from annotated_types import Ge
+from torch import Tensor
 
 from ..base import Data, DataSpec, Split, at_most
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
@@ -65,7 +66,8 @@ class FashionMNIST(Data):
             if _complete(self.root):
                 train, test = (read_shape(_path(self.root, name), 1)[0] for name in (TRAIN_LABELS, TEST_LABELS))
         train = None if train is None else at_most(train, self.limit)
-        return DataSpec((1, SIDE, SIDE), torch.float32, (), CLASSES, train, test)
+        black, white = standardised(torch.tensor([0.0, 255.0], device="cpu")).tolist()  # to the bit as pixels are
+        return DataSpec((1, SIDE, SIDE), torch.float32, (), CLASSES, train, test, range=(black, white))
 
     def load(self) -> tuple[Split, Split]:
         if self.download and self.found() is None:
@@ -116,8 +118,12 @@ class FashionMNIST(Data):
                 f"{_path(folder, labels_name)} has a label {labels.max()}; the last is {CLASSES - 1}."
             )
         inputs = torch.from_numpy(images[:limit].astype("float32")).unsqueeze(1)
-        inputs.div_(255).sub_(MEAN).div_(STD)
-        return Split(inputs, torch.from_numpy(labels[:limit].astype("int64")))
+        return Split(standardised(inputs), torch.from_numpy(labels[:limit].astype("int64")))
+
+
+def standardised(pixels: Tensor) -> Tensor:
+    """In place; pixels are 0 to 255."""
+    return pixels.div_(255).sub_(MEAN).div_(STD)
 
 
 def cache_folder() -> Path:

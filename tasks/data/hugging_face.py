@@ -89,6 +89,7 @@ class HuggingFace(Data):
             target_dtype=torch.float32 if kind == "numbers" else torch.int64,
             inputs=None if len(names) == 1 else fields,
             weights=self.weights is not None,
+            range=(0.0, 1.0) if read[names[0]].dtype == torch.uint8 else None,
         )
 
     def _count(self, train: Any, first: Tensor) -> int:

@@ -56,7 +56,9 @@ class Images(Data):
         height, width = self.size or _opened(files[0], self.mode, None).shape[:2]
         held = None if self.test_path is None else len(self._listed(self.test_path)[1])
         train, test = sizes(len(files), held, self.limit)
-        return DataSpec((CHANNELS[self.mode], height, width), torch.float32, (), len(classes), train, test)
+        return DataSpec(
+            (CHANNELS[self.mode], height, width), torch.float32, (), len(classes), train, test, range=(0.0, 1.0)
+        )
 
     def load(self) -> tuple[Items, Items]:
         spec = self.spec

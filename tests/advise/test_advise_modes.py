@@ -23,3 +23,14 @@ def test_all_take_the_same_samples_and_what_is_typed_stays() -> None:
         assert settings["strategy"] == "pipeline"
         replicas = 4 // int(settings["strategy.stages"])
         assert int(settings["batch_size"]) * replicas == question.batch == 32
+
+
+def test_a_collective_is_listed_once_whatever_its_names() -> None:
+    def collectives(*overrides: str) -> set[str]:
+        found = alternatives(ask(["hardware.workers=2", *overrides]), 2)
+        return {way.group for way in found if way.family == "collective"}
+
+    assert not collectives() & {"fabric", "shared_memory", "auto"} and "ring" in collectives()
+    modelled = collectives("hardware=virtual")
+    assert "shared_memory" in modelled and "auto" not in modelled
+    assert collectives("collective=shared_memory") == {"shared_memory"}

@@ -71,6 +71,7 @@ def here(tmp_path: Path) -> Here:
         (("sync=easgd_async", "sync.period=4"), 4 * 4 + ALPHA),
         # a round: fetch there and back, 3 x 4 s; the last delivery is there a message later
         (("sync=fedavg",), 2 * (3 * 4 + 2 * ALPHA) + ALPHA),
+        (("sync=fedbuff",), 2 * (3 * 4 + 2 * ALPHA) + ALPHA),
         # worker 1's gradients come too late; of the two others, a version is there and back and a second
         (("sync=backup_workers", "hardware.workers=3", "data.limit=144"), 6 * (1 + 2 * ALPHA) - ALPHA),
     ],
@@ -97,6 +98,8 @@ def test_the_last_evaluation_is_dated_when_the_last_of_its_weights_was_made(
         (("sync=easgd_async", "sync.period=2"), 3 + 2 * ALPHA),
         # what the round's end made, which is there when worker 1's delivery is
         (("sync=fedavg",), 3 * 4 + 3 * ALPHA),
+        # what replica 0 has delivered is there a message after its round
+        (("sync=fedbuff",), 3 + 3 * ALPHA),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -77,6 +77,56 @@ def test_the_kinds_of_memory_are_as_predicted(strategy: str, model: str, tmp_pat
     assert sum(size for kind, size in found.items() if kind != "process_peak") <= 1.01 * found["process_peak"]
 
 
+SMALL = ["model.hidden=[33,17]", "adapt=lora", "adapt.rank=4"]
+EXACT = {  # where it is what training leaves out, or counts of steps, that a plan may get wrong
+    **{f"zero, stage {n}": [f"strategy.stage={n}", "hardware.workers=2", *SMALL] for n in range(4)},
+    "zero in odd shares": ["strategy.stage=1", "hardware.workers=3", "model.hidden=[33,17]"],
+    "zero, all offloaded": ["strategy.offload=all", "hardware.workers=2", *SMALL],
+    "zero, bf16": ["strategy.stage=2", "hardware.workers=2", "adapt=quantized", "precision=bf16"],
+    "zero, whole, bf16": ["strategy.stage=0", "hardware.workers=2", "adapt=quantized", "precision=bf16"],
+    "torch_fsdp": ["hardware.workers=2", *SMALL],
+    "offload": ["hardware.workers=2", *SMALL],
+    "torch_zero_optimizer": ["hardware.workers=3", "optimizer=lamb"],
+    "torch_zero_optimizer, Muon": ["hardware.workers=3", "optimizer=muon"],
+}
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("how", EXACT)
+def test_memory_is_planned_to_the_byte(how: str, tmp_path: Path, fork_server: None) -> None:
+    found, stated = measured(tmp_path, f"strategy={how.partition(',')[0].partition(' ')[0]}", *EXACT[how])
+    assert {kind: found[kind] for kind in stated} == stated
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        ["sync=dion"],
+        ["sync=dion", "optimizer=muon"],
+        ["sync=onebit_adam", "sync.warmup=2"],
+        ["sync=onebit_adam", "sync.warmup=1"],
+    ],
+    ids=" ".join,
+)
+def test_on_a_virtual_cluster_memory_is_planned_to_the_byte(sync: list[str], tmp_path: Path) -> None:
+    """Dion's matrices have no state of the optimizer's, and the warm-up leaves nothing out."""
+    few = [text for text in SETTINGS if not text.startswith("hardware")]
+    result = engine.run([*few, "hardware=virtual", "hardware.workers=2", *sync], root=tmp_path, quiet=True)
+    assert result is not None
+    found, stated = result.summary["memory"], result.summary["predicted"]["memory"]
+    assert {kind: found[kind] for kind in stated} == stated
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_frozen_weights_are_planned(stage: int) -> None:
+    """DeepSpeed holds them whole, and cut up at stage 3 alone."""
+    how = [*SETTINGS, "adapt=lora", "hardware.workers=2"]
+    whole = engine.prepare([*how, "strategy=data_parallel"]).plan().peak_memory()["parameters"]
+    planned = engine.prepare([*how, "strategy=zero", f"strategy.stage={stage}"]).plan().peak_memory()["parameters"]
+    assert planned == (whole if stage == 2 else whole // 2)
+
+
 def test_a_graph_that_is_let_go_of_without_backward_is_off_the_account() -> None:
     """Also where it keeps what it puts out, as exp and relu do."""
     with memory.activations() as account:

@@ -66,6 +66,9 @@ def test_with_each_compressor_under_each_mode(sync, rule):
         pytest.param(["sync=backup_workers", "sync.backups=0"], marks=pytest.mark.slow),
         pytest.param(["sync=fedavg", "sync.epochs=2"], marks=pytest.mark.slow),
         pytest.param(["sync=fedavg", "sync.fraction=0.5"], marks=pytest.mark.slow),
+        pytest.param(["sync=fedbuff"], marks=pytest.mark.slow),
+        pytest.param(["sync=fedbuff", "sync.steps=1"], marks=pytest.mark.slow),
+        pytest.param(["sync=fedbuff", "sync.steps=3"], marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )

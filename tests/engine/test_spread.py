@@ -22,7 +22,7 @@ def distance(comm: Comm) -> float | None:
     replica, part = divmod(comm.rank, 2)
     if part != STAGES.loss_part:
         return None
-    return consensus_distance(weights_of(replica), replica, STAGES, comm)
+    return consensus_distance(weights_of(replica), replica, range(1, 3), STAGES, comm)
 
 
 def test_it_is_the_root_of_the_mean_square_distance_from_the_mean_on_the_chief_alone(

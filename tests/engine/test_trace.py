@@ -408,6 +408,7 @@ def test_a_run_shows_every_step_of_every_worker_from_the_first_one_on(
     [
         ("backup_workers", {"push", "fetch"}),
         ("fedavg", {"push", "fetch"}),
+        ("fedbuff", {"push", "fetch"}),
         ("easgd_async", {"push", "fetch"}),
         ("easgd", {"pulls"}),
         ("gossip", {"weights"}),

@@ -44,15 +44,21 @@ def main(
         for outcome in judge(cases, jobs):
             outcomes.append(outcome)
             if outcome.wrong is not None:
-                print(f"WRONG: {outcome.case.kind}: {outcome.case.what}: {outcome.wrong}", file=sys.stderr, flush=True)
+                print(_said(outcome), file=sys.stderr, flush=True)
             elif verbose:
                 print(f"right: {outcome.case.kind}: {outcome.case.what}, {outcome.seconds:.1f} s", file=sys.stderr)
     if not outcomes:
         raise typer.BadParameter(f"--match {match}: no case has this in its words, or this machine does not allow it")
     print(table(outcomes))
-    wrong = sum(outcome.wrong is not None for outcome in outcomes)
-    print(f"seed {seed}, {share:.0%} of each kind: {wrong} wrong of {len(outcomes):,}")
+    wrong = [outcome for outcome in outcomes if outcome.wrong is not None]
+    for outcome in wrong:  # once more: who sees only the end of a long output sees what went wrong
+        print(_said(outcome))
+    print(f"seed {seed}, {share:.0%} of each kind: {len(wrong)} wrong of {len(outcomes):,}")
     raise typer.Exit(1 if wrong else 0)
+
+
+def _said(outcome: Outcome) -> str:
+    return f"WRONG: {outcome.case.kind}: {outcome.case.what}: {outcome.wrong}"
 
 
 if __name__ == "__main__":

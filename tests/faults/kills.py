@@ -46,6 +46,7 @@ SCENES = {
     "asp": _scene("asp", 3, servers=1, goes_on=True),
     "ssp": _scene("ssp", 3, servers=1, goes_on=True),
     "fedavg": _scene("fedavg", 3, servers=1, goes_on=True),
+    "fedbuff": _scene("fedbuff", 3, servers=1, goes_on=True),
     "easgd_async": _scene("easgd_async", 3, servers=1, goes_on=True),
     "gossip": _scene("gossip", 3, goes_on=True),
     "gossip_async": _scene("gossip_async", 3, goes_on=True),

@@ -147,6 +147,16 @@ def test_auto_takes_what_takes_the_least_time(network, workers, chosen):
     assert others[chosen] == min(others.values()) and len(others) == 5
 
 
+def test_auto_gives_up_no_overlap_for_less_than_a_hundredth_of_the_time():
+    """Of two workers recursive doubling takes one step where a ring takes two: 10 us, of 50 us or of 100 ms."""
+    auto, world = Auto(Network(FAST, FAST)), World(2, hosts=(0, 1))
+    assert auto.choose(4000.0, world).name == "recursive_doubling"
+    choice = auto.choose(1e7, world)
+    assert choice.name == "fabric" and choice.seconds["fabric"] > choice.seconds["recursive_doubling"]
+    assert "fabric for a sum of 10,000,000 bytes among 2 workers" in auto.explain()[1]
+    assert "ms (goes on during backward) by the cost model; recursive_doubling 1" in auto.explain()[1]
+
+
 def test_auto_goes_inside_of_hosts_first_where_messages_between_them_cost():
     network = Network(between=SLOW, inside=FAST, workers_per_host=3)
     auto, hosts = Auto(network), tuple(rank // 3 for rank in range(6))
@@ -174,7 +184,7 @@ def test_auto_compares_the_memory_of_one_host_where_workers_can_sum_in_it(worker
 
 def test_what_auto_chose_for_a_plan_is_what_workers_choose():
     network, hosts, found = Network(SLOW, SLOW), tuple(range(5)), []
-    for entries in (10, 100_000):
+    for entries in (10, 10_000):
         auto = Auto(network)
         stated = auto.traffic(4 * entries, World(5, 7, hosts))  # the number of steps makes no difference
 

@@ -8,6 +8,8 @@ import safetensors.torch
 
 from paceline.engine import prepare, run
 from paceline.engine.errors import WorkerFailedError
+from paceline.engine.experiment import CONF
+from paceline.engine.hints import elsewhere
 
 pytestmark = pytest.mark.dist
 TINY = ("tracking=none", "model.hidden=[16]", "batch_size=8", "checkpoint.every=0", "data.limit=96", "steps=12")
@@ -22,6 +24,7 @@ MODES = {
     "diloco": (),
     "gossip": ("sync.consensus_step=0.5",),
     "fedavg": (),
+    "fedbuff": (),
 }
 TENTH = ("compress=topk", "compress.ratio=0.1")
 HOW = {
@@ -156,7 +159,15 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=qsgd", "compress.bits=3"), "compress.bits=3: must be 2, 4 or 8"),
         (("compress=qsgd", "compress.bucket=0"), "compress.bucket=0: must be greater than or equal to 1"),
         (("compress=terngrad", "compress.clip=0"), "compress.clip=0: must be greater than 0"),
-        (("compress=terngrad", "compress.error_feedback=true"), "compress.error_feedback"),
+        (
+            ("compress=terngrad", "compress.error_feedback=true"),
+            "compress.error_feedback: there is no such key; compress=terngrad has none: its messages are unbiased, .* "
+            "would grow without end; compress=bf16, .* have compress.error_feedback",
+        ),
+        (
+            ("compress=terngrad", "+compress.error_feedback=true"),
+            "compress.error_feedback: TernGrad has no such parameter; compress=terngrad has none: its messages are",
+        ),
         (("compress=onebit", "compress.error_feedback=3"), "compress.error_feedback=3"),
         (("compress=powersgd", "compress.rank=0"), "compress.rank=0: must be greater than or equal to 1"),
         (("compress=powersgd", "compress.rank=17"), r"compress.rank=17: must be at most 16, .* matrix \[16, 64\]"),
@@ -170,7 +181,10 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         ),
         (("compress=dgc", "compress.momentum=1"), "compress.momentum=1: must be less than 1"),
         (("compress=dgc", "compress.warmup=-1"), "compress.warmup=-1: must be greater than or equal to 0"),
-        (("compress=dgc", "compress.error_feedback=true"), "compress.error_feedback"),
+        (
+            ("compress=dgc", "compress.error_feedback=true"),
+            "compress=dgc has none: what is not sent always stays in each",
+        ),
         (("compress=sparseloco", "compress.beta=1"), "compress.beta=1: must be less than 1"),
         (("compress=sparseloco", "compress.beta=-0.1"), "compress.beta=-0.1: must be greater than or equal to 0"),
         (("compress=sparseloco", "compress.ratio=1.5"), "compress.ratio=1.5: must be less than or equal to 1"),
@@ -191,6 +205,15 @@ def test_what_cannot_be_compressed_is_refused_by_name(overrides: tuple[str, ...]
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, "compress=topk", "hardware.workers=2", *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+def test_each_rule_has_error_feedback_or_a_reason_to_have_none() -> None:
+    files = {path.stem: path.read_text() for path in (CONF / "compress").glob("*.yaml")}
+    reasons = {name: elsewhere("compress.error_feedback", choice=name) for name in files}
+    usual = elsewhere("compress.error_feedback")
+    without = {name for name, reason in reasons.items() if reason != usual}
+    assert without == {name for name, text in files.items() if "\nerror_feedback:" not in text}
+    assert all(f"compress={name} has none: " in reasons[name] and reasons[name].endswith(usual) for name in without)
 
 
 def test_a_matrix_below_the_rank_travels_whole_beside_others_in_a_bucket_of_its_own() -> None:
@@ -216,11 +239,21 @@ def test_a_vote_is_refused_by_name_where_differences_of_weights_travel(sync: str
         (("compress=powersgd", "compress.rank=16", "hardware.workers=2"), "nothing of this model becomes shorter"),
         (("compress=randomk", "compress.ratio=1", "hardware.workers=2"), "nothing of this model becomes shorter"),
         (("compress=randomk", "hardware.workers=1"), "one replica alone sends nothing"),
+        (
+            ("compress=topk", "compress.ratio=1e-9", "hardware.workers=2"),
+            "compress.ratio=1e-09: less than one of the 1,210 entries of a message; one is sent all the same",
+        ),
+        (
+            ("compress=sparseloco", "compress.ratio=0.001", "compress.chunk=64", "sync=diloco", "hardware.workers=2"),
+            "compress.ratio=0.001: less than one of the 64 entries of a chunk; one is sent all the same",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_plan_says_where_a_rule_saves_nothing_and_why(overrides: tuple[str, ...], says: str) -> None:
-    notes = [note for note in prepare([*TINY, *overrides]).plan().notes if note.startswith("compress=")]
+def test_a_plan_says_where_a_rule_saves_nothing_or_sends_more_than_asked_and_why(
+    overrides: tuple[str, ...], says: str
+) -> None:
+    notes = [note for note in prepare([*TINY, *overrides]).plan().notes if note.startswith("compress")]
     assert len(notes) == 1 and says in notes[0]
 
 

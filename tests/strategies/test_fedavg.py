@@ -41,6 +41,7 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.aggregate import Aggregator, Median
 from paceline.strategies.exchange.attack import SignFlip
+from paceline.strategies.exchange.client import ClientRule
 from paceline.strategies.exchange.compress import Compressor, TopK
 from paceline.strategies.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, ServerRule, ServerSGD
 from paceline.strategies.state import from_bytes, to_bytes
@@ -74,6 +75,9 @@ class Federation:
     aggregate: Aggregator | None = None
     attack: SignFlip | None = None
     server: ServerRule | None = None
+    client: ClientRule | None = None
+    sampling: str = "uniform"
+    dropout: float = 0.0
     state: bytes | None = None  # {"weights", "sync"} of client 0, to go on from
     deaths: Mapping[int, int] = field(default_factory=dict)  # client -> the step in which it dies
 
@@ -115,8 +119,11 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     model = federation.initial(0 if serves else comm.rank + 5)
     compress = copy.deepcopy(federation.compress)
     joining = federation.aggregate, federation.attack, copy.deepcopy(federation.server)
-    sync = FedAvg(federation.fraction, federation.epochs, federation.momentum, federation.seed, compress, *joining)
-    sync.steps_per_epoch = federation.partition.steps_per_epoch
+    own = {"client": copy.deepcopy(federation.client), "sampling": federation.sampling, "dropout": federation.dropout}
+    knobs = federation.fraction, federation.epochs, federation.momentum, federation.seed, compress, *joining
+    sync = FedAvg(*knobs, **own)
+    partition = federation.partition
+    sync.steps_per_epoch, sync.shares_of_samples = partition.steps_per_epoch, partition.shares
     state = from_bytes(federation.state) if federation.state is not None else None
     if state is not None:
         model.load_state_dict(state["weights"])
@@ -435,7 +442,7 @@ class Alone:
 def test_a_client_jumps_to_the_first_step_of_its_next_round(fraction, clients, epochs, per_epoch, step):
     for rank in range(clients):
         sync = FedAvg(max(fraction, 0.05), epochs)
-        sync.steps_per_epoch, sync._inside = per_epoch, False
+        sync.steps_per_epoch, sync._inside, sync._round = per_epoch, False, 0
         sync.comm = Alone(rank, clients + 1)
         length, landed = epochs * per_epoch, sync.next_step(step)
         assert rank in sync._sampled(landed // length)

@@ -263,8 +263,8 @@ def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(her
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("sync=local_sgd", "aggregate=median"), "aggregate=median: sync=local_sgd has no use for it; these take it: "),
-        (("sync=gossip", "attack=sign_flip"), "attack=sign_flip: sync=gossip has no use for it; these take it: .*bsp"),
+        (("sync=easgd", "aggregate=median"), "aggregate=median: sync=easgd has no use for it; these take it: "),
+        (("sync=easgd", "attack=sign_flip"), "attack=sign_flip: sync=easgd has no use for it; these take it: .*bsp"),
         (
             ("sync=asp", "aggregate=median"),
             "aggregate=median: this server applies each push as it comes.*sync=parameter_server",

@@ -208,6 +208,7 @@ MODES = {
     "streaming_diloco": ["sync=streaming_diloco"],
     "noloco": ["sync=noloco"],
     "fedavg": ["sync=fedavg"],
+    "fedbuff": ["sync=fedbuff"],
     "easgd": ["sync=easgd"],
     "easgd_async": ["sync=easgd_async"],
     "easgd_round_robin": ["sync=easgd_round_robin"],

@@ -11,7 +11,7 @@ from torch import nn
 
 from paceline import engine
 from paceline.strategies.errors import LayoutError
-from paceline.strategies.external.zero_redundancy import largest_share
+from paceline.strategies.external.zero_redundancy import shares_of
 from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.torch_ddp import TorchDDP
@@ -131,12 +131,15 @@ def test_a_resumed_run_equals_the_uninterrupted_one(fork_server, tmp_path):
     assert identical(run("steps=8", resume="first"), straight)
 
 
-def test_the_largest_share_is_that_of_the_greedy_order():
+def test_the_shares_are_those_of_the_greedy_order():
     """Tensors of 9, 4, 3 and 2 entries over two workers: 9, and 4 + 3 + 2."""
-    sizes = [torch.empty(n) for n in (3, 9, 2, 4)]
-    assert largest_share(sizes, 2) == 36
-    assert largest_share(sizes, 1) == 72
-    assert largest_share([*sizes, torch.empty(8)], 2) == 4 * 14  # 9, 8, 4 to the 8, 3 to the 9, 2 to the first
+
+    def shares(*sizes: int, workers: int = 2) -> list[list[int]]:
+        return [[len(each) for each in share] for share in shares_of([torch.empty(n) for n in sizes], workers)]
+
+    assert shares(3, 9, 2, 4) == [[9], [4, 3, 2]]
+    assert shares(3, 9, 2, 4, workers=1) == [[9, 4, 3, 2]]
+    assert shares(3, 9, 2, 4, 8) == [[9, 3, 2], [8, 4]]  # the third goes where fewer are
 
 
 def test_parameters_of_two_dtypes_are_refused():

@@ -27,6 +27,14 @@ def test_an_epoch_takes_every_sample_exactly_once(partition: ShuffledPartition, 
     assert all(taken(partition, step) for step in steps)
 
 
+@settings(deadline=None, max_examples=30)
+@given(partitions)
+def test_shares_are_those_of_the_samples_that_an_epoch_takes(partition: ShuffledPartition) -> None:
+    steps = range(partition.steps_per_epoch)
+    sizes = [sum(partition.size(step, replica) for step in steps) for replica in range(partition.replicas)]
+    assert list(partition.shares) == [size / partition.samples for size in sizes]
+
+
 @settings(deadline=None)
 @given(partitions, st.integers(0, 1000))
 def test_the_replicas_together_take_what_one_with_the_whole_batch_takes(

@@ -60,8 +60,11 @@ SUMMARY = Summary(
     model_sha256=None,
     reason="was asked to stop",
     predicted=Predicted(3.0, {"parameters": 4}, 7.0),
-    metrics={"noise_scale": 90.0},
-    beside={"weights_kept": 9},
+    metrics={
+        **{"noise_scale": 90.0, "robust_accuracy": 0.5, "target_reached": 0.25},
+        **{"client_worst": 0.5, "client_spread": 0.1, "personal_mean": 0.9},
+    },
+    beside={"weights_kept": 9, "backdoor_success": 0.5},
     model_bytes=4096,
 )
 

@@ -1,7 +1,8 @@
 """The report's pictures: memory over a step, each worker's step, topologies; what they say and what they lack."""
 
+import io
 import json
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,14 @@ from browser import Browser
 from recorded import directory
 from some_runs import recorded
 
-from paceline.tracking.drawn import memory, roofline, steps, topologies
+from paceline.tracking.drawn import memory, png, roofline, steps, topologies
 from paceline.tracking.drawn.roofline import Point, Roof
 from paceline.tracking.drawn.topologies import Cell
 from paceline.tracking.figures.palette import DARK, LIGHT
 from paceline.tracking.prediction import seconds_by_part
 from paceline.tracking.report import write_report
 from paceline.tracking.report.document import document
-from paceline.tracking.sources import RunData, from_directory
+from paceline.tracking.sources import RunData, Swept, from_directory
 
 SVG = "{http://www.w3.org/2000/svg}"
 HELD = {"parameters": 100, "gradients": 90, "optimizer": 80, "activations": 70, "buffers": 10}
@@ -211,4 +212,95 @@ def test_pictures_follow_the_page_into_the_dark_and_have_words(window: Browser, 
         assert colour_of_compute(window) == colours[dark]
         window.run("document.getElementById('theme').click()")
         assert colour_of_compute(window) == colours[not dark]
+    assert not window.complaints()
+
+
+# -- attacks on inputs
+
+
+def attacked(name: str, pgd: list[float], **run: Any) -> RunData:
+    """A run of two samples of 2 x 2 grey pixels; white ones are said to be wrong."""
+    white, black, grey = (b64encode(bytes([level] * 4)).decode() for level in (255, 0, 128))
+    item = {"label": 3, "before": 3, "after": 8, "clean": black, "perturbation": grey, "changed": white}
+    told = {"method": "pgd", "norm": "linf", "eps": 0.1, "steps": 7, "step_size": 0.03, "restarts": 1, "target": None}
+    curve = {"eps": [0.0, 0.1], "pgd": pgd, "fgsm": None, "noise": [0.9, 0.9]}
+    told |= {"samples": 2, "curve": curve, "doubts": ["it is a test"]}
+    told["examples"] = {"shape": [1, 2, 2], "items": [item, item | {"after": 3}]}
+    return replace(recorded(name, **run), adversarial=told)
+
+
+def test_accuracy_over_eps_is_a_line_for_each_setting_and_method_of_the_mean_of_its_seeds() -> None:
+    seeds = [
+        attacked(f"pgd-{seed}", [0.9, accuracy], swept=Swept("sweep", 0, seed, {"sync": "bsp"}), config={"seed": seed})
+        for seed, accuracy in enumerate((0.5, 0.7))
+    ]
+    part = pictured(seeds[0], seeds[1], attacked("plain", [0.9, 0.1], number=1), recorded("without"))["adversarial"]
+    says = part["figures"][0]["says"]
+    assert "pgd under PGD: 90.0% at 0, 60.0% at 0.1" in says and "plain under PGD: 90.0% at 0, 10.0% at 0.1" in says
+    assert "plain under random noise: 90.0% at 0, 90.0% at 0.1" in says and "FGSM" not in says
+    lines = [each.get("points") or "" for each in ET.fromstring(drawn(part)).iter(f"{SVG}polyline")]
+    assert len(lines) == 4 and len({line.split()[1] for line in lines}) == 3  # noise is the same of both
+    assert len(part["figures"]) == 4 and "without" not in str([each["name"] for each in part["figures"]])
+
+
+def test_samples_are_shown_before_and_after_with_what_was_added_and_what_the_model_says() -> None:
+    figure = pictured(attacked("mine", [0.9, 0.5]))["adversarial"]["figures"][1]
+    assert "1 of the 2 shown were right and are wrong then" in figure["says"]
+    assert "Gradients may be masked" in figure["says"] and "it is a test" in figure["says"]
+    svg = ET.fromstring(b64decode(figure["pictures"][0]["source"].removeprefix("data:image/svg+xml;base64,")))
+    images = [each.get("href") or "" for each in svg.iter(f"{SVG}image")]
+    levels = [_grey(source) for source in images]
+    assert levels == [0, 0, 128, 128, 255, 255]
+    words = [each.text for each in svg.iter(f"{SVG}text")]
+    assert "8, wrong: it is 3" in words and words.count("3, right") == 3
+
+
+def opened(source: str) -> Any:
+    """An image, by its address in a page."""
+    from PIL import Image
+
+    return Image.open(io.BytesIO(b64decode(source.removeprefix("data:image/png;base64,"))))
+
+
+def _grey(source: str) -> int:
+    image = opened(source)
+    assert image.size == (2, 2) and image.mode == "L"
+    return image.getpixel((1, 1))
+
+
+def test_a_picture_in_colours_is_what_pillow_reads() -> None:
+    pixels = bytes(range(12))  # red, then green, then blue, row by row
+    image = opened(png.source(pixels, 3, 2, 2))
+    assert [image.getpixel(at) for at in ((0, 0), (1, 0), (0, 1), (1, 1))] == [
+        (0, 4, 8),
+        (1, 5, 9),
+        (2, 6, 10),
+        (3, 7, 11),
+    ]
+
+
+@pytest.mark.browser
+def test_the_reports_adversarial_samples_are_images_in_a_browser(window: Browser, tmp_path: Path) -> None:
+    write_report([attacked("mine", [0.9, 0.5])], tmp_path / "report.html")
+    window.open(tmp_path / "report.html", width=1000, height=1400)
+    window.run("document.getElementById('adversarial').scrollIntoView()")
+    window.wait_for("[...document.querySelectorAll('#adversarial img')].every((each) => each.naturalWidth > 0)")
+    assert window.run("return document.querySelectorAll('#adversarial img').length") == 2
+    box = window.run(
+        "const image = document.querySelectorAll('#adversarial img')[1];"
+        "const { x, y, width } = image.getBoundingClientRect();"
+        "return [x + window.scrollX, y + window.scrollY, width, image.naturalWidth];"
+    )
+    window.screenshot(tmp_path / "page.png", whole=True)
+    shot = b64encode((tmp_path / "page.png").read_bytes()).decode()
+    page = opened(f"data:image/png;base64,{shot}").convert("L")
+    scale = box[2] / box[3]
+
+    def level(x: float, y: float) -> int:
+        return int(page.getpixel((int(box[0] + x * scale), int(box[1] + y * scale))))
+
+    side = 112
+    rows = [44 + side / 2 + i * (side + 26) for i in range(3)]
+    assert [level(76 + side / 2, y) for y in rows] == [0, 128, 255]
+    assert "Adversarial examples" in window.run("return document.getElementById('contents').textContent")
     assert not window.complaints()

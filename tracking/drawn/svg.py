@@ -28,6 +28,7 @@ _PATTERNS = (  # of colour i: what is drawn over it, in a tile of 8 x 8 pixels
 def _rules(page: str, words: str, quiet: str, line: str, colours: Sequence[str], used: set[str]) -> str:
     """Of the classes that are used."""
     kinds = {f"c{i}": f"fill: {colour}" for i, colour in enumerate(colours)}
+    kinds |= {f"s{i}": f"stroke: {colour}; fill: none" for i, colour in enumerate(colours)}
     rules = {
         "page": f"fill: {page}",
         "small": f"fill: {quiet}",

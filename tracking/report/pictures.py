@@ -1,4 +1,5 @@
-"""The report's pictures in SVG: memory over a step, where each worker's step goes, topologies; sections of images.
+"""The report's pictures in SVG: memory over a step, where each worker's step goes, topologies, attacks; sections of
+images.
 
 An image runs no script and fetches nothing, whatever is in it, and follows the page's light or dark.
 """
@@ -7,9 +8,9 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..drawn import memory, steps, topologies
+from ..drawn import adversarial, memory, steps, topologies
 from ..drawn.topologies import Cell
-from ..figures.facts import finite, section
+from ..figures.facts import finite, is_modelled, section, seeds_of, trained
 from ..prediction import seconds_by_part
 from ..sources import RunData
 from ..text import shown
@@ -27,6 +28,12 @@ def image(svg: str) -> str:
 def sections(runs: Sequence[RunData]) -> list[Plain]:
     """[{"id", "title", "note", "figures": [{"name", "says", "pictures": [{"alt", "source"}]}]}], those with any."""
     found = [
+        {
+            "id": "adversarial",
+            "title": "Adversarial examples",
+            "note": "",
+            "figures": [*_curves(runs), *_examples(runs)],
+        },
         _each(runs, "step-workers", "Where a step goes, worker by worker", _step),
         _each(runs, "memory-step", "Memory over a step", _memory),
         {"id": "topologies", "title": "Topologies", "note": "", "figures": list(_topologies(runs))},
@@ -134,3 +141,40 @@ def _mesh(run: RunData) -> dict[str, int]:
 def _was_too_large(run: RunData) -> bool:
     cap, held = cap_of(run), _known(section(section(run.summary, "predicted"), "memory"))
     return cap is not None and sum(held.values()) > cap
+
+
+def _curves(runs: Sequence[RunData]) -> Iterator[Plain]:
+    """Of each model, data set and norm one; a line for each setting and method, of all seeds with the same eps."""
+    groups = seeds_of(list(runs))
+    several = {place for _, places in groups for place in places}
+    settings = [*groups, *((shown(run.name), [i]) for i, run in enumerate(runs) if i not in several)]
+    figures: dict[tuple[str, str], list[adversarial.Line]] = {}
+    for number, (label, places) in enumerate(sorted(settings, key=lambda setting: setting[1])):
+        kept = [(runs[place], found) for place in places if (found := runs[place].adversarial) is not None]
+        if not kept:
+            continue
+        first, told = kept[0]
+        alike = [each for _, each in kept if each["curve"]["eps"] == told["curve"]["eps"]]
+        modelled = ", modelled" if is_modelled(first) else ""
+        lines = figures.setdefault((f"{trained(first)}{modelled}", told["norm"]), [])
+        for method in adversarial.WORDS:
+            values = tuple(tuple(each["curve"][method]) for each in alike if each["curve"][method] is not None)
+            if values and len(values) == len(alike):
+                lines.append(adversarial.Line(label, method, number, tuple(told["curve"]["eps"]), values))
+    for (what, norm), lines in figures.items():
+        svg = adversarial.curves_as_svg(f"{what}: accuracy under attack", norm, lines)
+        says = adversarial.in_words(norm, lines)
+        yield {"name": what, "says": says, "pictures": [{"alt": says, "source": image(svg)}]}
+
+
+def _examples(runs: Sequence[RunData]) -> Iterator[Plain]:
+    """Of the first runs that have some."""
+    kept = [(run, run.adversarial) for run in runs if run.adversarial is not None]
+    for run, told in kept[:MOST]:
+        doubts = adversarial.doubts_in_words(told)
+        if told["examples"] is None:
+            yield {"name": shown(run.name), "says": doubts, "pictures": []}
+            continue
+        says = f"{adversarial.examples_in_words(told)} {doubts}"
+        svg = adversarial.examples_as_svg(f"{shown(run.name)}: samples under attack", told)
+        yield _figure(run, says, svg)

@@ -7,6 +7,7 @@ A robust rule never sees a row that is not finite: such a row was removed, and f
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 from torch import Tensor
@@ -36,13 +37,20 @@ class Aggregator(ABC):
     `coordinatewise`: each entry of the result depends on the same entry of the rows alone, so that a vector may be cut
     into pieces, each of which is aggregated apart. `robust`: rows that are not finite are removed before it, and it has
     a bound. `remembers`: a result depends on those before it. `first`: the replica whose row comes first, where the
-    rule must know it.
+    rule must know it. `local`: the first row is that of the worker that joins, each for itself. `of_points`: rows may
+    be measured from any point, and the result is measured from there, too. `copies`: so many replicas in a row are
+    given the same samples, and `decoded` says which row of each group counts. `one_by_one`: it is asked about each row
+    as it comes, by `admitted`.
     """
 
     streaming: bool = False
     coordinatewise: bool = False
     robust: bool = False
     remembers: bool = False
+    local: bool = False
+    of_points: bool = True
+    copies: int = 1
+    one_by_one: bool = False
     bound: str = ""  # in n rows and f
     first: int | None = None
     f: int | None = None
@@ -81,6 +89,14 @@ class Aggregator(ABC):
 
         f: how many of the rows may lie.
         """
+
+    def decoded(self, rows: Tensor, replicas: Sequence[int], step: int) -> list[int]:
+        """[n, d], of these replicas -> which of the rows the rule is given. Raises `NotFiniteError`."""
+        return list(range(len(rows)))
+
+    def admitted(self, row: Tensor, replica: int) -> Tensor | None:
+        """[d], pushed by this replica -> what is stepped with; None: nothing. `row` stays."""
+        return row
 
     def state_dict(self) -> State:
         """What it remembers from one call to the next; {} where that is nothing."""

@@ -23,6 +23,7 @@ from .base import Named, Robust
 
 class CenteredClipping(Robust):
     remembers = True
+    of_points = False
 
     def __init__(
         self,

@@ -24,6 +24,7 @@ from .base import Aggregator
 
 class FLTrust(Aggregator):
     robust = True
+    of_points = False
     bound = "two rows at least, one of which is trusted"
 
     def __init__(self, trusted: int = 0) -> None:

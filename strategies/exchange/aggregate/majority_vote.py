@@ -18,6 +18,7 @@ from .base import Robust
 
 class MajorityVote(Robust):
     coordinatewise = True
+    of_points = False
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return rows.sign().sum(0).sign()

@@ -1,10 +1,12 @@
 """What workers send that lie: one file an attack. See base.py."""
 
 from .alie import ALittleIsEnough
-from .base import Attack, Seen
+from .backdoor import Backdoor
+from .base import Attack, Poison, Seen
 from .constant import Constant
 from .furthest import MinMax, MinSum
 from .inner_product import InnerProduct
+from .label_flip import LabelFlip
 from .mimic import Mimic
 from .noise import Noise
 from .none import Honest
@@ -13,13 +15,16 @@ from .sign_flip import SignFlip
 __all__ = [
     "ALittleIsEnough",
     "Attack",
+    "Backdoor",
     "Constant",
     "Honest",
     "InnerProduct",
+    "LabelFlip",
     "Mimic",
     "MinMax",
     "MinSum",
     "Noise",
+    "Poison",
     "Seen",
     "SignFlip",
 ]

@@ -5,11 +5,13 @@ samples that were tampered with, and send what honestly follows from them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from ....batches import Samples
 from ...errors import LayoutError
 
 
@@ -26,10 +28,11 @@ class Seen:
 
 class Attack(ABC):
     """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet; all who lie
-    send the same then.
+    send the same then. `forges`: some send another row than their own.
     """
 
     colludes: bool = False
+    forges: bool = True
 
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0) -> None:
         """`workers`: who lies; a number means so many of the last replicas, a list names them. `from_step`: they tell
@@ -67,3 +70,27 @@ class Attack(ABC):
     @abstractmethod
     def forge(self, own: Tensor, seen: Seen) -> Tensor:
         """[d], what the worker should send -> [d], what it sends."""
+
+
+class Poison(Attack):
+    """Who lies trains on samples that were tampered with, and sends what follows from them. The change is that of the
+    step and the samples alone: all workers of a replica make the same, again in a resumed run.
+    """
+
+    forges = False
+
+    @abstractmethod
+    def poisoned(self, inputs: Samples, targets: Tensor, classes: int) -> tuple[Samples, Tensor]:
+        """Of [n, ...] each, on the host, what is trained on in their place; they stay. `classes`: labels are below."""
+
+    def check_data(self, inputs: Mapping[str | int, torch.Size], floating: bool, classes: int) -> None:
+        """Raises `LayoutError` where it cannot be done to samples of these shapes. `classes`: 0 where targets are
+        numbers. `floating`: so are all inputs.
+        """
+        if classes == 0:
+            raise LayoutError(
+                "attack: changes labels, and these data have none; choose attack=none, or data with labels"
+            )
+
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
+        return own

@@ -6,6 +6,8 @@ from .base import Attack, Seen
 
 
 class Honest(Attack):
+    forges = False
+
     def __init__(self) -> None:
         super().__init__(0)
 

@@ -4,7 +4,8 @@ Each candidate's phases are timed on the network that the hardware's configurati
 network is described, as for processes on hosts of which nothing is known, it is the fabric's. The ring of messages is
 no candidate: the fabric's takes as long, and goes on while the worker computes. Memory that workers share is one where
 the fabric can sum in it and has another way, too: where all are on one modelled host. (On the CPUs of a real host it is
-what the fabric does, and its GPUs have none.) Of equals the first is taken, in the order below.
+what the fabric does, and its GPUs have none.) Of those within a hundredth of the least time the first is taken, in the
+order below, in which sums that go on during backward come first.
 
 Cost: that of the algorithm that is chosen.
 
@@ -44,6 +45,7 @@ CANDIDATES: dict[str, Collective] = {
 
 
 OVERLAPPING = ("fabric", "shared_memory")
+ALIKE = 1.01  # times the least: that much is nothing beside what backward may hide
 OVERLAPS = " (goes on during backward)"  # which the times that are compared leave out
 
 
@@ -76,7 +78,8 @@ class Auto(Collective):
             for name, each in CANDIDATES.items()
             if self._is_possible(name, world)
         }
-        return Choice(min(times, key=times.__getitem__), times)
+        most = ALIKE * min(times.values())
+        return Choice(next(name for name, time in times.items() if time <= most), times)
 
     def _is_possible(self, name: str, world: World) -> bool:
         match name:
@@ -123,7 +126,8 @@ def _said(workers: int, hosts: int, name: str, choices: dict[float, Choice]) -> 
     took = sorted((time, other) for other, time in times.items() if other != name)
     others = ", ".join(f"{other} {_millis(time)}{OVERLAPS if other in OVERLAPPING else ''}" for time, other in took)
     of = "the largest takes " if least < most else ""
-    return f"{what}: {of}{_millis(times[name])} by the cost model; {others}"
+    since = OVERLAPS if name in OVERLAPPING and times[name] > min(times.values()) else ""
+    return f"{what}: {of}{_millis(times[name])}{since} by the cost model; {others}"
 
 
 def _millis(seconds: float) -> str:

@@ -129,6 +129,10 @@ class Compressor(ABC):
         """Why nobody can say beforehand how many bytes so many messages have; "" where `mean_nbytes` says it."""
         return ""
 
+    def notes(self, vector: Vector) -> list[str]:
+        """What these knobs make of it other than one may think, a sentence each; nothing is an error."""
+        return []
+
     def held(self, vector: Vector) -> int:
         """Stated bytes that a slot holds once it is used."""
         return self.remembered(vector) + (0 if self.feedback is None else self.feedback.held(vector.nbytes))

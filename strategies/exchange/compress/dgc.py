@@ -37,7 +37,7 @@ from torch.optim import Optimizer
 
 from .base import Compressor, Slot, UnreadableError, Vector, check_length
 from .feedback import Feedback, Remembered, check_no_momentum
-from .places import pair_bytes, pairs, read_pairs
+from .places import note_on_ratio, pair_bytes, pairs, read_pairs
 from .topk import largest
 
 STAGES = 5  # the last of them is what comes after the warm-up
@@ -75,6 +75,9 @@ class DGC(Compressor):
         elif message.nbytes > self.nbytes(vector):
             raise UnreadableError(f"{message.nbytes} bytes where at most {self.nbytes(vector)} were expected")
         return read_pairs(message, vector)
+
+    def notes(self, vector: Vector) -> list[str]:
+        return note_on_ratio(self.ratio, vector.n)
 
     def nbytes(self, vector: Vector) -> int:
         return pair_bytes(share(self.ratio_at(0), vector.n), vector)

@@ -12,6 +12,13 @@ from .base import UnreadableError, Vector
 PLACE = 4  # bytes: int32
 
 
+def note_on_ratio(ratio: float, n: int, what: str = "message") -> list[str]:
+    """See `Compressor.notes`: ceil(ratio n) is never 0."""
+    if ratio * n >= 1:
+        return []
+    return [f"compress.ratio={ratio:g}: less than one of the {n:,} entries of a {what}; one is sent all the same"]
+
+
 # -- in a whole vector
 
 

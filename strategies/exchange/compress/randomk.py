@@ -37,6 +37,7 @@ from torch import Tensor
 
 from .base import Slot, Summed, Totalling, UnreadableError, Vector, check_length
 from .feedback import ErrorFeedback
+from .places import note_on_ratio
 
 SEED = 8  # bytes: int64
 
@@ -72,6 +73,9 @@ class RandomK(Summed):
             x[places] -= values
         yield values
         out.zero_()[places] = values
+
+    def notes(self, vector: Vector) -> list[str]:
+        return note_on_ratio(self.ratio, vector.n)
 
     def nbytes(self, vector: Vector) -> int:
         return SEED + self.count(vector.n) * vector.dtype.itemsize

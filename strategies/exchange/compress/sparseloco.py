@@ -34,7 +34,7 @@ from torch import Tensor
 from .base import Compressor, Slot, UnreadableError, Vector, check_finite, check_length, check_read
 from .feedback import ErrorFeedback
 from .packing import pack, packed_bytes, scale_type, unpack
-from .places import bits_of, check_rising, largest_of_rows, pack_places, unpack_places
+from .places import bits_of, check_rising, largest_of_rows, note_on_ratio, pack_places, unpack_places
 
 
 class SparseLoCo(Compressor):
@@ -105,6 +105,9 @@ class SparseLoCo(Compressor):
         values = values.clone().view(vector.dtype)  # a message may begin anywhere in memory; its numbers may not
         check_read(values)
         return values
+
+    def notes(self, vector: Vector) -> list[str]:
+        return note_on_ratio(self.ratio, min(self.chunk, vector.n), "chunk")
 
     def nbytes(self, vector: Vector) -> int:
         if self.lossless:

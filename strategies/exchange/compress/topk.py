@@ -34,7 +34,7 @@ from torch import Tensor
 
 from .base import Compressor, Slot, Vector, check_length
 from .feedback import ErrorFeedback
-from .places import pair_bytes, pairs, read_pairs
+from .places import note_on_ratio, pair_bytes, pairs, read_pairs
 
 BLOCK = 2**15  # entries that are compared at once: they stay in the cache
 STRIDE = 61  # every so many entries one is in the sample
@@ -56,6 +56,9 @@ class TopK(Compressor):
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))
         return read_pairs(message, vector)
+
+    def notes(self, vector: Vector) -> list[str]:
+        return note_on_ratio(self.ratio, vector.n)
 
     def nbytes(self, vector: Vector) -> int:
         return pair_bytes(self.count(vector.n), vector)

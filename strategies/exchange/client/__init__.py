@@ -1,0 +1,9 @@
+"""How a federated client trains in a round, and what it delivers beside its weights: one file a rule. See base.py."""
+
+from .base import ClientRule
+from .fednova import FedNova
+from .fedprox import FedProx
+from .plain import Plain
+from .scaffold import Scaffold
+
+__all__ = ["ClientRule", "FedNova", "FedProx", "Plain", "Scaffold"]

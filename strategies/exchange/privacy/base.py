@@ -1,0 +1,46 @@
+"""Differential privacy (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", definition 2.4): a
+randomised training M is (epsilon, delta)-private if for neighbouring data D, D' and any set S of models
+
+    P[M(D) in S] <= exp(epsilon) P[M(D') in S] + delta.
+
+D' is D without one sample (`of` is sample), or without all the samples of one client. A way bounds what one of them can
+change in a sum (clipping to C), and adds noise of that size to the sum (N(0, sigma^2 C^2) to each entry).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Lt
+
+Above0 = Annotated[float, Gt(0)]
+Share = Annotated[float, Gt(0), Lt(1)]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run spends: `steps` releases of a sum with noise, of `units` samples or clients, each of which is in a
+    release with probability `rate`, and in `passes` of them at most as they are dealt.
+    """
+
+    units: int
+    rate: float
+    steps: int
+    passes: int
+
+
+class Privacy:
+    """`of`: who is protected; None: nobody. `bounds`: it clips, so that training is not the plain one.
+
+    `clip`, `noise`: C and sigma. `delta`: None for 1 / n^1.1 of n samples or clients. `epsilon`: what a run may spend,
+    by which the engine finds sigma; None where sigma is given.
+    """
+
+    of: Literal["sample", "client"] | None = None
+    clip: float | None = None
+    noise: float = 0.0
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def bounds(self) -> bool:
+        return self.clip is not None

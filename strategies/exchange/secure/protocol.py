@@ -1,0 +1,333 @@
+"""Secure aggregation (Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
+CCS, figure 4). A server learns the sum of at least t of n clients' vectors x_u, modulo 2^64, and nothing else; clients
+may vanish at any time.
+
+    0 advertise   u draws two key pairs, and signs and sends the public ones, c_u and s_u
+    1 share       u draws a seed b_u, and sends each v its shares of b_u and of s_u's secret key, encrypted for v
+    2 mask        y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv),   s_uv by s_u and s_v
+    3 check       u signs who has sent y, as it was told; all must have been told the same
+    4 unmask      of each peer that has sent y, u gives its share of the seed; of each that has vanished, of the key
+                  sum x_u = sum y_u - sum PRG(b_u) + the masks with those who vanished
+
+Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. Keys
+agree by X25519 and HKDF-SHA256, masks are ChaCha20's stream, shares travel under ChaCha20-Poly1305, and who signs does
+so by Ed25519 with a key that all knew beforehand. Every key and signature is of one round alone, so that no message of
+another round is of use.
+
+Deviations from the paper: keys are signed with who they are of, and so are hashes of all shares, of the seed and its
+stream's length: a share that was tampered with is found, and who gave it named. Masks are between all who shared keys
+(not a sparse graph).
+
+Objects here exchange messages and know nothing of how they travel: `Client` and `Server` each have one method a step.
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NoReturn
+
+import numpy as np
+
+from .fixed_point import WIDTH, Ring
+from .primitives import Identity, agreed, decrypted, encrypted, new_key, public_of, stream, verified
+from .shamir import SHARE, join, split
+
+KEY = 32  # bytes
+SIGNATURE = 64
+HASH = 32
+SEALED = 2 * SHARE + 16  # bytes of both shares, encrypted
+Draw = Callable[[int], bytes]
+
+
+class SecureError(RuntimeError):
+    """Somebody broke the rules, or too few are left: the round is worth nothing, and nobody's vector was given away."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What u advertises."""
+
+    seal: bytes  # c_u
+    mask: bytes  # s_u
+    signature: bytes
+
+    def signed(self, number: int, client: int) -> bytes:
+        return b"keys" + _said(number, client) + self.seal + self.mask
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What u sends: for each v its two shares, sealed, and hashes by which anybody knows them."""
+
+    sealed: dict[int, bytes]
+    hashes: dict[int, tuple[bytes, bytes]]  # of the share of the seed, and of that of the key
+    seed: bytes  # hash of b_u
+    signature: bytes
+
+    def signed(self, number: int, client: int) -> bytes:
+        told = b"".join(_said(v) + b"".join(self.hashes[v]) for v in sorted(self.hashes))
+        return b"shares" + _said(number, client) + told + self.seed
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What u gives of its peers: shares of seeds, and of keys."""
+
+    seeds: dict[int, bytes]
+    keys: dict[int, bytes]
+
+
+class Client:
+    """One client's part in round `number`. Each method raises `SecureError`, after which it says nothing more."""
+
+    def __init__(
+        self,
+        number: int,
+        client: int,
+        t: int,
+        identity: Identity,
+        known: Mapping[int, bytes],
+        draw: Draw = secrets.token_bytes,
+    ) -> None:
+        """`known`: everybody's public key to verify signatures by. `draw`: random bytes."""
+        self.number, self.client, self.t = number, client, t
+        self._identity, self._known, self._draw = identity, known, draw
+        self._seal, self._mask, self._seed = new_key(draw(KEY)), new_key(draw(KEY)), draw(KEY)
+        self._keys: dict[int, Keys] = {}
+        self._held: dict[int, tuple[bytes, bytes]] = {}  # of peers: shares of the seed and of the key
+        self._step = 0
+
+    def advertise(self) -> Keys:
+        """Step 0"""
+        self._next(0)
+        keys = Keys(public_of(self._seal), public_of(self._mask), b"")
+        return Keys(keys.seal, keys.mask, self._identity.sign(keys.signed(self.number, self.client)))
+
+    def share(self, keys: Mapping[int, Keys]) -> Shares:
+        """Step 1. `keys`: of all who take part."""
+        self._next(1)
+        self._enough(keys, "advertised keys")
+        if self.client not in keys:
+            self._refuse("the server left out this client's own keys")
+        for v, each in keys.items():
+            self._verify(v, each.signed(self.number, v), each.signature, "keys")
+        if len({key for each in keys.values() for key in (each.seal, each.mask)}) < 2 * len(keys):
+            self._refuse("two of the advertised keys are the same")
+        self._keys = dict(keys)
+        order, below = sorted(keys), self._below
+        of_seed = dict(zip(order, split(self._seed, self.t, len(order), below), strict=True))
+        of_key = dict(zip(order, split(self._mask, self.t, len(order), below), strict=True))
+        self._held[self.client] = of_seed[self.client], of_key[self.client]
+        sealed = {
+            v: encrypted(self._sealing(v), of_seed[v] + of_key[v], _said(self.number, self.client, v))
+            for v in order
+            if v != self.client
+        }
+        hashes = {v: (_hash(of_seed[v]), _hash(of_key[v])) for v in order}
+        made = Shares(sealed, hashes, _hash(self._seed), b"")
+        return Shares(sealed, hashes, made.seed, self._identity.sign(made.signed(self.number, self.client)))
+
+    def mask(self, x: Ring, sealed: Mapping[int, bytes], hashes: Mapping[int, tuple[bytes, bytes]]) -> Ring:
+        """Step 2: [d] -> [d]. `sealed`: by peer, what it sealed for this client, and by which hashes to know it."""
+        self._next(2)
+        self._enough({*sealed, self.client}, "shared their keys")
+        for v, message in sealed.items():
+            if v not in self._keys:
+                self._refuse(f"client {v} has shares and no keys")
+            plain = decrypted(self._sealing(v), message, _said(self.number, v, self.client))
+            if plain is None:
+                self._refuse(f"the shares of client {v} were tampered with, or are of another round or client")
+            own = plain[:SHARE], plain[SHARE:]
+            if (_hash(own[0]), _hash(own[1])) != hashes.get(v):
+                self._refuse(f"the shares of client {v} are not those that it told the hashes of")
+            self._held[v] = own
+        # y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
+        y = x + stream(self._seed, b"self" + _said(self.number, self.client), len(x))
+        for v in sealed:
+            between = pairwise(self._mask, self._keys[v].mask, self.number, self.client, v, len(x))
+            y = y + between if v > self.client else y - between
+        return y
+
+    def check(self, masked: Collection[int]) -> bytes:
+        """Step 3. `masked`: who sent a vector, as the server says -> a signature of that."""
+        self._next(3)
+        self._enough(masked, "sent a vector")
+        if not {*masked} <= self._held.keys():
+            self._refuse("the server says that one has sent a vector who shared no keys")
+        self._masked = frozenset(masked)
+        return self._identity.sign(_consistent(self.number, masked))
+
+    def unmask(self, seeds: Collection[int], keys: Collection[int], signatures: Mapping[int, bytes]) -> Opened:
+        """Step 4. The server asks for shares of the seeds of some, and of the keys of others."""
+        self._next(4)
+        if both := {*seeds} & {*keys}:
+            self._refuse(f"the server asks for both shares of client {min(both)}, which would give its vector away")
+        if {*seeds} != self._masked or {*keys} != self._held.keys() - self._masked:
+            self._refuse("the server asks for other shares than of the seeds of those who sent a vector, and no others")
+        self._enough({*signatures} & self._masked, "signed who has sent a vector")
+        for v, signature in signatures.items():
+            self._verify(v, _consistent(self.number, self._masked), signature, "list of those who sent a vector")
+        return Opened({v: self._held[v][0] for v in seeds}, {v: self._held[v][1] for v in keys})
+
+    def _next(self, step: int) -> None:
+        if step != self._step:
+            self._refuse(f"a message of step {step} came in step {self._step}: it was sent twice, or out of turn")
+        self._step += 1
+
+    def _enough(self, who: Collection[int], what: str) -> None:
+        if len(who) < self.t:
+            self._refuse(f"{len(who)} clients have {what}, and {self.t} must")
+
+    def _verify(self, v: int, message: bytes, signature: bytes, what: str) -> None:
+        if v not in self._known or not verified(self._known[v], message, signature):
+            self._refuse(f"the {what} of client {v} were not signed by it for round {self.number}")
+
+    def _refuse(self, why: str) -> NoReturn:
+        self._step = -1
+        raise SecureError(f"round {self.number}, client {self.client}: {why}")
+
+    def _sealing(self, v: int) -> bytes:
+        low, high = sorted((self.client, v))
+        return agreed(self._seal, self._keys[v].seal, b"seal" + _said(self.number, low, high))
+
+    def _below(self, most: int) -> int:
+        return int.from_bytes(self._draw(SHARE + 16)) % most  # 128 bits more: as good as uniform
+
+
+class Server:
+    """The server's part in round `number`. It keeps what it was sent; each method raises `SecureError`."""
+
+    def __init__(self, number: int, t: int, known: Mapping[int, bytes]) -> None:
+        self.number, self.t, self._known = number, t, known
+        self.keys: dict[int, Keys] = {}
+        self.shares: dict[int, Shares] = {}
+        self._sum: Ring | None = None
+        self.masked: set[int] = set()
+        self._signatures: dict[int, bytes] = {}
+        self._opened: dict[int, Opened] = {}
+
+    def advertised(self, client: int, keys: Keys) -> None:
+        self._once(client, self.keys)
+        self._verify(client, keys.signed(self.number, client), keys.signature, "keys")
+        self.keys[client] = keys
+
+    def shared(self, client: int, shares: Shares) -> None:
+        self._once(client, self.shares)
+        self._verify(client, shares.signed(self.number, client), shares.signature, "shares")
+        if shares.hashes.keys() != self.keys.keys() or shares.sealed.keys() != self.keys.keys() - {client}:
+            raise SecureError(f"round {self.number}: client {client} did not share its keys with all")
+        self.shares[client] = shares
+
+    def for_client(self, client: int) -> tuple[dict[int, bytes], dict[int, tuple[bytes, bytes]]]:
+        """What `Client.mask` is given."""
+        peers = [v for v in self.shares if v != client]
+        return {v: self.shares[v].sealed[client] for v in peers}, {v: self.shares[v].hashes[client] for v in peers}
+
+    def receive(self, client: int, y: Ring) -> None:
+        self._once(client, self.masked)
+        if client not in self.shares:
+            raise SecureError(f"round {self.number}: client {client} sent a vector and shared no keys")
+        self._sum = y.copy() if self._sum is None else self._sum + y
+        self.masked.add(client)
+
+    def checked(self, client: int, signature: bytes) -> None:
+        self._once(client, self._signatures)
+        self._verify(client, _consistent(self.number, self.masked), signature, "list of those who sent a vector")
+        self._signatures[client] = signature
+
+    def asks(self) -> tuple[set[int], set[int], dict[int, bytes]]:
+        """What `Client.unmask` is given: never both shares of one client."""
+        self.enough(self.masked, "sent a vector")
+        self.enough(self._signatures, "signed who has sent a vector")
+        return {*self.masked}, self.shares.keys() - self.masked, dict(self._signatures)
+
+    def opened(self, client: int, opened: Opened) -> None:
+        self._once(client, self._opened)
+        asked = self.masked, self.shares.keys() - self.masked
+        for place, (got, of) in enumerate(zip((opened.seeds, opened.keys), asked, strict=True)):
+            if got.keys() != of:
+                raise SecureError(f"round {self.number}: client {client} gave other shares than it was asked for")
+            for v, share in got.items():
+                if _hash(share) != self.shares[v].hashes[client][place]:
+                    raise SecureError(
+                        f"round {self.number}: client {client} gave a share of client {v} that was tampered with"
+                    )
+        self._opened[client] = opened
+
+    def total(self) -> tuple[Ring, frozenset[int]]:
+        """[d], the sum of the vectors of those who sent one, and who they are."""
+        self.enough(self._opened, "given their shares")
+        assert self._sum is not None
+        total, d = self._sum, len(self._sum)
+        place = {v: x for x, v in enumerate(sorted(self.keys), 1)}
+        givers = sorted(self._opened)[: self.t]
+        for u in sorted(self.masked):
+            seed = self._joined(u, {place[v]: self._opened[v].seeds[u] for v in givers}, "seed")
+            if _hash(seed) != self.shares[u].seed:
+                raise SecureError(f"round {self.number}: the shares of client {u}'s seed are not of the seed")
+            total = total - stream(seed, b"self" + _said(self.number, u), d)
+        for gone in sorted(self.shares.keys() - self.masked):
+            key = self._joined(gone, {place[v]: self._opened[v].keys[gone] for v in givers}, "key")
+            if public_of(key) != self.keys[gone].mask:
+                raise SecureError(f"round {self.number}: the shares of client {gone}'s key are not of the key")
+            for u in self.masked:  # what u has added for the one who is gone
+                between = pairwise(key, self.keys[u].mask, self.number, gone, u, d)
+                total = total - between if gone > u else total + between
+        return total, frozenset(self.masked)
+
+    def _joined(self, client: int, shares: dict[int, bytes], what: str) -> bytes:
+        try:
+            return join(shares)
+        except ValueError:
+            raise SecureError(f"round {self.number}: the shares of client {client}'s {what} are of none") from None
+
+    @property
+    def signed(self) -> Collection[int]:
+        return self._signatures
+
+    @property
+    def given(self) -> Collection[int]:
+        """Who has given its shares of others."""
+        return self._opened
+
+    def enough(self, who: Collection[int], what: str) -> None:
+        if len(who) < self.t:
+            raise SecureError(f"round {self.number}: {len(who)} clients have {what}, and {self.t} must")
+
+    def _once(self, client: int, found: Collection[int]) -> None:
+        if client in found:
+            raise SecureError(f"round {self.number}: client {client} sent the same twice")
+
+    def _verify(self, client: int, message: bytes, signature: bytes, what: str) -> None:
+        if client not in self._known or not verified(self._known[client], message, signature):
+            raise SecureError(
+                f"round {self.number}: the {what} of client {client} were not signed by it for this round"
+            )
+
+
+def pairwise(own: bytes, peer: bytes, number: int, u: int, v: int, d: int) -> Ring:
+    """PRG(s_uv), the same for both: by the secret key of one and the public key of the other."""
+    low, high = sorted((u, v))
+    return stream(agreed(own, peer, b"mask" + _said(number, low, high)), b"pair", d)
+
+
+def _consistent(number: int, masked: Collection[int]) -> bytes:
+    return b"check" + _said(number, *sorted(masked))
+
+
+def _said(*numbers: int) -> bytes:
+    return np.array(numbers, dtype="<i8").tobytes()
+
+
+def _hash(data: bytes) -> bytes:
+    return sha256(data).digest()
+
+
+def client_bytes(n: int, d: int) -> int:
+    """What a client sends in a round of n in which nobody vanishes: of d numbers."""
+    keys = 2 * KEY + SIGNATURE
+    shares = (n - 1) * SEALED + n * 2 * HASH + HASH + SIGNATURE
+    return keys + shares + WIDTH * d + SIGNATURE + n * SHARE

@@ -1,0 +1,59 @@
+"""A strategy's replica that is one worker with the whole model, whose pass is plain or, with privacy=dp_sgd, made of
+each sample's gradient (exchange/privacy/per_sample.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batches import Samples, call
+from ..comm import Comm
+from .base import Batch, BeforeBackward, Loss, Memory, Pass, Strategy, payload
+from .exchange.privacy.per_sample import PerSample, check_model, rehearsed
+
+
+class Whole(Strategy):
+    """`begin` is what `prepare` ends with."""
+
+    per_sample = True
+    _sample_by_sample: PerSample | None = None
+    _at_once = 0  # samples whose gradients are held together, where they are
+
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+        if self.privacy is not None:
+            check_model(model, inputs, targets, loss, self.privacy)
+        return {}
+
+    def begin(self, module: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        self.module, self._loss, self._before_backward = module, loss, before_backward
+        if self.privacy is not None:
+            self._sample_by_sample = PerSample(module, loss, self.privacy, comm.board.rank)
+
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        if batch.size == 0:
+            return None
+        if self._sample_by_sample is not None:
+            loss = self._sample_by_sample.loss(self.module, batch)
+        else:
+            loss = self._loss(call(self.module, batch.inputs), batch.targets)
+        self._before_backward([loss], True)
+        loss.backward()
+        return loss.detach()
+
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        if self.privacy is None:
+            return super().rehearse(parts, inputs, targets, loss, device)
+        self._at_once = min(self.privacy.at_once or len(inputs), len(inputs))
+        return rehearsed(parts, inputs, targets, loss, self.privacy)
+
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        trained = [parameter for parameter in part.parameters() if parameter.requires_grad]
+        return {**held, "gradients": held["gradients"] + self._at_once * payload(trained)}
+
+    def measured(self, held: Memory) -> Memory:
+        own = 0 if self._sample_by_sample is None else self._sample_by_sample.held
+        return {**held, "gradients": held["gradients"] + own}

@@ -1,0 +1,1 @@
+"""Inputs that are changed a little so that a model errs: who may change what, how, and training against it."""

@@ -1,0 +1,518 @@
+"""Rules of federated clients, and who takes part, against their papers' algorithms, simulated in plain torch."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracles import ROUNDING, Weights, adam, identical, mlp, momentum, weights_of
+from test_fedavg import Federation, run, sgd
+
+from paceline import engine
+from paceline.engine.errors import ConfigError
+from paceline.strategies.base import World
+from paceline.strategies.errors import LayoutError
+from paceline.strategies.exchange.aggregate import Median
+from paceline.strategies.exchange.attack import SignFlip
+from paceline.strategies.exchange.client import FedNova, FedProx, Plain, Scaffold
+from paceline.strategies.exchange.compress import TopK
+from paceline.strategies.exchange.participation import drawn, leaves_after
+from paceline.strategies.exchange.server import ServerSGD
+from paceline.strategies.state import to_bytes
+from paceline.strategies.sync.fedavg import HEADER, NUMBER, FedAvg
+
+pytestmark = pytest.mark.dist
+LR = 0.1  # of `sgd` and `momentum`
+
+
+def nesterov(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=LR, momentum=0.6, nesterov=True)
+
+
+# -- the oracle: each paper's algorithm with all vectors flat
+
+
+@dataclass
+class Simulation:
+    """Li et al. 2020, Algorithm 2 (FedProx); Karimireddy et al. 2020, Algorithm 1 with option II; Wang et al. 2020,
+    equation 6. Who takes part is looked up; all else is written anew.
+    """
+
+    federation: Federation
+    w: torch.Tensor = field(init=False)  # [n]
+    c: torch.Tensor = field(init=False)
+    controls: dict[int, torch.Tensor] = field(default_factory=dict)
+    optimizers: dict[int, Any] = field(default_factory=dict)
+    left: Counter[int] = field(default_factory=Counter)
+    history: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.w = flat(weights_of(self.federation.initial()))
+        self.c = torch.zeros_like(self.w)
+        self.history.append(self.w)
+
+    def rounds(self) -> "Simulation":
+        for number in range(self.federation.rounds):
+            self.round(number)
+            self.history.append(self.w)
+        return self
+
+    def round(self, number: int) -> None:
+        f = self.federation
+        ways, weights, lengths, changes = [], [], [], {}
+        for client, times in self.chosen(number).items():
+            first, end = number * f.round_length, min((number + 1) * f.round_length, f.steps)
+            after = leaves_after(f.seed, number, client, f.dropout, f.round_length) if f.dropout else None
+            steps = range(first, end if after is None else min(first + after, end))
+            y, n_k, c_k, length = self.train(client, steps)
+            if after is not None:
+                self.left[client] += 1
+                continue
+            ways.append(y - self.w)
+            weights.append(n_k if f.sampling == "uniform" else times)
+            lengths.append(length)
+            if c_k is not None:
+                changes[client] = c_k - self.controls.get(client, torch.zeros_like(self.c))
+                self.controls[client] = c_k
+        total = sum(weights)
+        if total == 0:
+            return
+        p = [weight / total for weight in weights]
+        if isinstance(f.client, FedNova):
+            tau = sum(share * length for share, length in zip(p, lengths, strict=True))
+            ways = [tau * way / length for way, length in zip(ways, lengths, strict=True)]
+        joined = sum(share * way for share, way in zip(p, ways, strict=True))
+        if f.aggregate is not None:
+            joined = torch.stack(ways).quantile(0.5, dim=0)
+        self.w = self.w + joined * (f.server.lr if isinstance(f.server, ServerSGD) else 1)
+        for client, change in changes.items():
+            self.c = self.c + change * (f.sizes[client] / sum(f.sizes))
+
+    def chosen(self, number: int) -> dict[int, int]:
+        f = self.federation
+        if f.sampling == "uniform":
+            return dict.fromkeys(f.sampled(number), 1)
+        shares = tuple(size / sum(f.sizes) for size in f.sizes)
+        return dict(drawn(f.seed, number, shares, max(round(f.fraction * len(f.sizes)), 1)))
+
+    def train(self, client: int, steps: range):
+        f, rule = self.federation, self.federation.client
+        model = f.initial()
+        torch.nn.utils.vector_to_parameters(self.w.clone(), model.parameters())
+        optimizer = f.optimizer(model.parameters())
+        if f.momentum == "kept" and client in self.optimizers:
+            optimizer.load_state_dict(self.optimizers[client])
+        own = self.controls.get(client, torch.zeros_like(self.c))
+        n_k = count = 0
+        for step in steps:
+            batch = f.batch(step, client)
+            if batch.size == 0:
+                continue
+            loss = F.cross_entropy(model(batch.inputs), batch.targets)
+            if isinstance(rule, FedProx):
+                y = torch.nn.utils.parameters_to_vector(model.parameters())
+                loss = loss + rule.mu / 2 * (y - self.w).square().sum()
+            if isinstance(rule, Scaffold):
+                y = torch.nn.utils.parameters_to_vector(model.parameters())
+                loss = loss + (y * (self.c - own)).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            n_k, count = n_k + batch.size, count + 1
+        self.optimizers[client] = optimizer.state_dict()
+        y = flat(weights_of(model))
+        c_k = own - self.c + (self.w - y) / (count * LR) if isinstance(rule, Scaffold) and count else None
+        return y, n_k, c_k, norm_of_a(optimizer.param_groups[0], count)
+
+
+def norm_of_a(group: dict[str, Any], steps: int) -> float:
+    """|a_k|_1 of a round's `steps` under SGD whose momentum begins anew: Wang et al. 2020, section 4.2."""
+    rho = group.get("momentum", 0.0)
+    if rho == 0:
+        return float(steps)
+    if group["nesterov"]:
+        return sum(1 + rho * (1 - rho ** (t + 1)) / (1 - rho) for t in range(steps))
+    return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
+
+def flat(weights: Weights) -> torch.Tensor:
+    return torch.cat([weights[name].flatten() for name in weights])
+
+
+SIZES = (4, 7, 3, 5)
+FEDERATIONS = {
+    "fedprox": Federation((4, 6, 4), steps=9, client=FedProx(mu=0.5)),
+    "fedprox, some of the clients": Federation(SIZES, steps=24, fraction=0.5, seed=4, client=FedProx(mu=2.0)),
+    "fedprox with momentum": Federation(SIZES, steps=12, optimizer=momentum, client=FedProx()),
+    "fedprox and a median": Federation(SIZES, steps=12, client=FedProx(), aggregate=Median()),
+    "scaffold": Federation((4, 6, 4), steps=12, client=Scaffold()),
+    "scaffold, some of the clients": Federation(SIZES, steps=32, fraction=0.5, seed=4, client=Scaffold()),
+    "scaffold, two epochs, the last cut short": Federation((7, 2, 5), steps=18, epochs=2, client=Scaffold()),
+    "scaffold, half of the way": Federation(SIZES, steps=12, client=Scaffold(), server=ServerSGD(lr=0.5)),
+    "fednova": Federation((4, 9, 2), steps=15, client=FedNova()),
+    "fednova with momentum": Federation((4, 9, 2), steps=15, optimizer=momentum, momentum="reset", client=FedNova()),
+    "fednova with Nesterov's": Federation((4, 9, 2), steps=15, optimizer=nesterov, momentum="reset", client=FedNova()),
+    "fednova and a median": Federation((4, 9, 2), steps=15, client=FedNova(), aggregate=Median()),
+    "fednova, some of the clients": Federation(SIZES, steps=24, fraction=0.5, seed=4, client=FedNova()),
+    "weighted": Federation((1, 9, 3, 5), steps=30, fraction=0.5, sampling="weighted"),
+    "weighted scaffold": Federation((1, 9, 3, 5), steps=30, fraction=0.5, sampling="weighted", client=Scaffold()),
+    "weighted fednova": Federation((1, 9, 3, 5), steps=30, sampling="weighted", client=FedNova()),
+    "dropout": Federation(SIZES, steps=24, dropout=0.4),
+    "dropout, momentum": Federation(SIZES, steps=24, dropout=0.4, optimizer=momentum),
+    "dropout, the last round cut short": Federation((7, 2, 5), steps=22, epochs=2, dropout=0.5),
+    "dropout, scaffold": Federation(SIZES, steps=24, dropout=0.4, client=Scaffold()),
+    "dropout, fednova, weighted": Federation(SIZES, steps=24, dropout=0.4, sampling="weighted", client=FedNova()),
+    "nobody is left of some rounds": Federation((4, 6), steps=30, dropout=0.8, fraction=0.5),
+}
+FAST = (
+    "fedprox",
+    "scaffold, some of the clients",
+    "fednova with momentum",
+    "weighted",
+    "dropout, the last round cut short",
+)
+every_federation = pytest.mark.parametrize(
+    "federation",
+    [pytest.param(f, marks=[] if name in FAST else pytest.mark.slow) for name, f in FEDERATIONS.items()],
+    ids=list(FEDERATIONS),
+)
+
+
+@every_federation
+def test_rounds_are_those_of_the_papers_algorithm(fabric, federation):
+    *clients, server = run(fabric, federation)
+    simulated = Simulation(federation).rounds()
+    assert (flat(server["weights"]) - simulated.w).abs().max() < ROUNDING
+    assert all(identical(client["weights"], server["weights"]) for client in clients)
+    assert [client["report"].get("left", 0) for client in clients] == [simulated.left[k] for k in range(len(clients))]
+
+
+def test_each_rule_goes_another_way():
+    one = Federation((4, 9, 2), steps=30)
+    rules = [FedProx(mu=0.5), Scaffold(), FedNova(), None]
+    ends = [Simulation(replace(one, client=rule)).rounds().w for rule in rules]
+    ends += [Simulation(replace(one, **{"sampling": "weighted"})).rounds().w]
+    ends += [Simulation(replace(one, dropout=0.5)).rounds().w]
+    assert not any((a - b).abs().max() < 1e-4 for i, a in enumerate(ends) for b in ends[:i])
+
+
+# -- what must hold
+
+
+@pytest.mark.parametrize(
+    ("sizes", "optimizer", "rule"),
+    [
+        ((4, 7, 3), momentum, FedProx(mu=0.0)),
+        ((4, 7, 3), momentum, Plain()),
+        ((4, 4, 4), sgd, FedNova()),
+        ((4, 3, 4), momentum, FedNova()),  # as many steps, of different size
+    ],
+)
+def test_at_its_neutral_knob_or_where_it_has_nothing_to_do_it_is_fedavg_bit_for_bit(
+    virtual_workers, sizes, optimizer, rule
+):
+    plain = Federation(sizes, steps=12, optimizer=optimizer)
+    one, other = (run(virtual_workers, replace(plain, client=client)) for client in (None, rule))
+    assert identical(one[-1]["weights"], other[-1]["weights"])
+
+
+@pytest.mark.parametrize("rule", [FedProx(mu=0.3), Scaffold(), FedNova()])
+def test_the_first_step_of_a_round_is_corrected_by_nothing_where_all_begins(virtual_workers, rule):
+    """One client whose round is one step: y = w, c = c_k = 0, and one length."""
+    plain = Federation((2, 2, 2), steps=1, optimizer=momentum)
+    one, other = (run(virtual_workers, replace(plain, client=client)) for client in (None, rule))
+    assert identical(one[-1]["weights"], other[-1]["weights"])
+
+
+@pytest.mark.parametrize("rule", [Scaffold(), FedNova()])
+def test_one_client_alone_is_fedavg_bit_for_bit(virtual_workers, rule):
+    alone = Federation((9,), steps=15, optimizer=momentum, model=mlp)
+    one, other = (run(virtual_workers, replace(alone, client=client)) for client in (None, rule))
+    assert identical(one[-1]["weights"], other[-1]["weights"])
+
+
+def test_scaffolds_c_is_the_mean_of_all_c_k_by_their_samples():
+    simulated = Simulation(Federation(SIZES, steps=32, fraction=0.5, seed=4, client=Scaffold())).rounds()
+    share = [size / sum(SIZES) for size in SIZES]
+    total = sum(share[k] * c_k for k, c_k in simulated.controls.items())
+    assert len(simulated.controls) == 4 and (total - simulated.c).abs().max() < 1e-12
+
+    rule = Scaffold()
+    rule.prepare(torch.zeros(3), [], (0.25, 0.75))
+    rule.take({1: torch.ones(3), 0: torch.ones(3)})
+    rule.take({1: torch.ones(3)})
+    kept = rule.server_state()["kept"]
+    assert torch.equal(rule.c, 0.25 * kept[0] + 0.75 * kept[1]) and torch.equal(kept[1], torch.full((3,), 2.0))
+
+
+def test_scaffold_comes_to_the_optimum_that_fedavg_passes_by():
+    """Two clients with f_k = (x - t_k)^2 a_k / 2: the optimum of their sum is not the mean of their own, and FedAvg
+    with several steps a round ends between; SCAFFOLD ends at it.
+    """
+
+    def end(scaffold: bool) -> float:
+        a, t, x = (1.0, 10.0), (0.0, 1.0), 0.0
+        c, own = 0.0, [0.0, 0.0]
+        for _ in range(400):
+            ys, new = [], []
+            for k in (0, 1):
+                y, total = x, 0.0
+                for _ in range(10):
+                    g = a[k] * (y - t[k])
+                    total += g
+                    y -= 0.05 * (g + (c - own[k] if scaffold else 0.0))
+                ys.append(y)
+                new.append(total / 10)
+            c += sum(n - o for n, o in zip(new, own, strict=True)) / 2
+            own, x = new, sum(ys) / 2
+        return x
+
+    assert abs(end(True) - 10 / 11) < 1e-6 < 0.1 < abs(end(False) - 10 / 11)
+
+
+def test_fednova_makes_each_way_as_long_as_if_all_had_taken_as_many_steps():
+    factors = FedNova().factors({0: 1, 1: 3, 2: 0}, {0: 2.0, 1: 4.0, 2: 0.0})
+    assert factors == {0: pytest.approx(3.5 / 2), 1: pytest.approx(3.5 / 4), 2: 1.0}
+    assert FedNova().factors({0: 5, 1: 3}, {0: 0.1 * 3, 1: 0.1 * 3}) == {0: 1.0, 1: 1.0}
+
+
+# -- who takes part
+
+
+def test_a_client_is_drawn_as_often_as_it_has_samples_and_its_mean_is_by_how_often():
+    shares, rounds, count = (0.1, 0.2, 0.7), 3000, 2
+    times = Counter[int]()
+    for number in range(rounds):
+        draws = drawn(3, number, shares, count)
+        assert sum(draws.values()) == count and draws == drawn.__wrapped__(3, number, shares, count)
+        times.update(draws)
+    for k, share in enumerate(shares):
+        draws = rounds * count
+        assert abs(times[k] - draws * share) < 4.5 * (draws * share * (1 - share)) ** 0.5
+
+
+def test_a_client_leaves_with_its_probability_after_any_step_of_the_round():
+    rounds, length, p = 4000, 5, 0.3
+    left = [leaves_after(0, number, 2, p, length) for number in range(rounds)]
+    counts = Counter(left)
+    assert set(counts) == {None, 1, 2, 3, 4, 5}
+    assert abs(rounds - counts[None] - rounds * p) < 4.5 * (rounds * p * (1 - p)) ** 0.5
+    each = rounds * p / length
+    assert all(abs(counts[step] - each) < 4.5 * each**0.5 for step in range(1, length + 1))
+    assert left == [leaves_after.__wrapped__(0, number, 2, p, length) for number in range(rounds)]
+    assert left != [leaves_after(0, number, 1, p, length) for number in range(rounds)]
+    assert left != [leaves_after(1, number, 2, p, length) for number in range(rounds)]
+
+
+def test_a_client_trains_until_it_leaves_and_then_not_before_its_next_round(virtual_workers):
+    federation = Federation(SIZES, steps=40, dropout=0.5, seed=2)
+    *clients, server = run(virtual_workers, federation)
+    length, expected = federation.round_length, [list[int]() for _ in SIZES]
+    delivered = 0
+    for number in range(federation.rounds):
+        stays = 0
+        for k in federation.sampled(number):
+            after = leaves_after(2, number, k, 0.5, length)
+            stays += after is None
+            expected[k] += range(number * length, number * length + (after or length))
+        delivered += stays > 0
+    assert [client["trained"] for client in clients] == expected
+    assert server["report"]["rounds"] == delivered
+
+
+def test_where_all_leave_a_round_its_weights_stay():
+    federation = FEDERATIONS["nobody is left of some rounds"]
+    history = Simulation(federation).rounds().history
+    same = [bool((a == b).all()) for a, b in pairwise(history)]
+    assert any(same) and not all(same)
+
+
+# -- looking at it, saving it
+
+
+RESUMED = {
+    "fedprox": Federation(SIZES, steps=16, looks=True, client=FedProx(mu=0.5)),
+    "scaffold": Federation(SIZES, steps=16, looks=True, client=Scaffold()),
+    "fednova": Federation((4, 9, 2), steps=15, looks=True, client=FedNova()),
+    "weighted": Federation((9, 1, 3, 5), steps=30, fraction=0.5, looks=True, sampling="weighted"),
+    "dropout": Federation(SIZES, steps=24, dropout=0.4, looks=True),
+    "dropout, scaffold": Federation(SIZES, steps=24, dropout=0.4, seed=1, looks=True, client=Scaffold()),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "dropout, scaffold" else pytest.mark.slow) for name in RESUMED]
+)
+def test_resumed_between_rounds_it_is_the_uninterrupted_run_bit_for_bit(virtual_workers, name):
+    federation = RESUMED[name]
+    straight = run(virtual_workers, federation)
+    at = {step + 1: state for step, state in zip(straight[0]["trained"], straight[0]["states"], strict=True)}
+    between = {step: state for step, state in at.items() if state["sync"]["local"] is None}
+    for step, state in list(between.items())[::2]:
+        resumed = run(virtual_workers, replace(federation, start=step, state=to_bytes(state)))
+        assert identical(resumed[-1]["weights"], straight[-1]["weights"]), step
+    assert len(between) > 2
+
+
+@pytest.mark.parametrize("rule", [FedProx(mu=0.5), Scaffold(), FedNova()])
+def test_one_client_resumed_inside_a_round_is_the_uninterrupted_run_bit_for_bit(virtual_workers, rule):
+    federation = Federation((9,), steps=15, epochs=2, optimizer=momentum, client=rule, model=mlp, looks=True)
+    straight, _ = run(virtual_workers, federation)
+    for at in (3, 10, 12):
+        saved = to_bytes(straight["states"][at - 1])
+        resumed, _ = run(virtual_workers, replace(federation, start=at, state=saved, looks=False))
+        assert identical(resumed["weights"], straight["weights"])
+
+
+def test_resumed_inside_a_round_that_some_have_left_nobody_is_waited_for_in_vain(virtual_workers):
+    federation = Federation((8, 8, 5), steps=24, dropout=0.5, looks=True)
+    straight = run(virtual_workers, federation)
+    for step, state in zip(straight[0]["trained"], straight[0]["states"], strict=True):
+        if state["sync"]["local"] is not None:
+            resumed = run(virtual_workers, replace(federation, start=step + 1, state=to_bytes(state), looks=False))
+            assert all(bool(each.isfinite().all()) for each in resumed[-1]["weights"].values())
+
+
+@pytest.mark.slow
+def test_real_processes_and_the_virtual_cluster_train_the_same_bits(workers, virtual_workers):
+    federation = Federation(SIZES, steps=24, dropout=0.3, client=Scaffold(), looks=True)
+    real, virtual = run(workers, federation), run(virtual_workers, federation)
+    for one, other in zip(real, virtual, strict=True):
+        assert identical(one["weights"], other["weights"]) and one["ledger"] == other["ledger"]
+
+
+# -- cost
+
+
+@pytest.mark.parametrize(
+    ("rule", "vectors", "numbers"), [(None, 0, 0), (FedProx(), 0, 0), (Scaffold(), 1, 0), (FedNova(), 0, 1)]
+)
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_stated_cost_is_what_a_trained_step_sends(virtual_workers, rule, vectors, numbers, dropout):
+    federation = Federation(SIZES, steps=24, fraction=0.5, client=rule, dropout=dropout, model=mlp)
+    parameters = list(mlp().parameters())
+    size = 4 * sum(parameter.numel() for parameter in parameters)
+    *clients, server = run(virtual_workers, federation)
+    joins = delivers = 0
+    for number in range(federation.rounds):
+        for k in federation.sampled(number):
+            joins += 1
+            delivers += dropout == 0 or leaves_after(0, number, k, dropout, federation.round_length) is None
+    sent = sum(client["ledger"].get("send", 0) for client in clients)
+    assert sent == joins * HEADER + delivers * (size * (1 + vectors) + HEADER + NUMBER * numbers)
+    assert server["ledger"] == {"send": joins * size * (1 + vectors)}
+
+    world = World(len(clients), federation.partition.steps_per_epoch, steps=federation.steps)
+    cost = FedAvg(0.5, client=rule, dropout=dropout).cost(parameters, world)
+    trained = sum(len(client["trained"]) for client in clients)
+    assert cost.worker["send"] * trained == pytest.approx(sent)
+    assert cost.server["send"] * trained / len(clients) == pytest.approx(server["ledger"]["send"])
+    assert cost.buffers == size * (1 + {FedProx: 1, Scaffold: 3}.get(type(rule), 0))
+
+
+def test_the_cost_of_dropout_is_that_of_long_runs_where_the_steps_are_not_known():
+    parameters = list(mlp().parameters())
+    sync = FedAvg(dropout=0.4)
+    unknown, long = (sync.cost(parameters, World(4, 6, steps=steps)) for steps in (None, 6 * 5000))
+    assert unknown.worker["send"] == pytest.approx(long.worker["send"], rel=0.02)
+    assert unknown.server["send"] == pytest.approx(long.server["send"], rel=0.02)
+    varies = FedAvg(dropout=0.4, sampling="weighted").cost(parameters, World(4, 6)).varies
+    assert varies.startswith("sync.sampling")
+
+
+# -- what goes with it, and what is refused
+
+
+def test_scaffolds_changes_are_compressed_as_ways_are(virtual_workers):
+    federation = Federation((4, 6, 4), steps=9, client=Scaffold(), compress=TopK(0.5), model=mlp)
+    plain, packed = run(virtual_workers, replace(federation, compress=None)), run(virtual_workers, federation)
+    sent = [results[0]["ledger"]["send"] for results in (plain, packed)]
+    size = 4 * sum(parameter.numel() for parameter in mlp().parameters())
+    assert sent[0] == 3 * (2 * size + 2 * HEADER)
+    vector = [parameter.numel() for parameter in mlp().parameters()]
+    assert sent[1] == 3 * (2 * (2 * 4 * (sum(vector) // 2)) + 2 * HEADER)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"client": Scaffold(), "aggregate": Median()}, "client, aggregate: the rule joins clients' ways"),
+        ({"client": Scaffold(), "attack": SignFlip(1)}, "client, attack: what a liar says"),
+    ],
+)
+def test_what_scaffold_cannot_defend_is_refused(knobs, said):
+    with pytest.raises(LayoutError, match=said):
+        FedAvg(**knobs)
+
+
+def test_fednova_refuses_an_optimizer_that_divides_gradients():
+    with pytest.raises(LayoutError, match=r"client: counts how often .*Adam divides gradients; choose optimizer=sgd"):
+        FedAvg(client=FedNova()).check_optimizer(adam(mlp().parameters()))
+    FedAvg(client=FedNova()).check_optimizer(momentum(mlp().parameters()))
+
+
+# -- whole runs
+
+TINY = ["tracking=none", "model.hidden=[16]", "data.limit=96", "batch_size=8", "sync=fedavg"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["client=scaffold", "aggregate=median", "hardware.workers=3"], "client=scaffold, aggregate=median: the rule"),
+        (["client=fednova", "optimizer=adam"], "client=fednova: counts how often each gradient"),
+        (["client=fedprox", "client.mu=-1"], "client.mu=-1"),
+        (["sync=bsp", "client=fedprox"], "client=fedprox: sync=bsp has no use for it; these take it: sync=fedavg"),
+        (["sync.dropout=1"], "sync.dropout=1"),
+        (["sync.sampling=fair"], "sync.sampling='fair'"),
+    ],
+)
+def test_bad_input_is_refused_by_name(asked, said):
+    with pytest.raises((ConfigError, LayoutError), match=None) as caught:
+        engine.prepare([*TINY, *asked]).plan()
+    assert str(caught.value).startswith(said) and caught.value.exit_code == 2
+
+
+WHOLE = [[f"client={name}"] for name in ("fedprox", "scaffold", "fednova")] + [
+    ["sync.dropout=0.3"],
+    ["client=scaffold", "sync.dropout=0.3", "server=adam", "server.lr=0.01"],
+    ["sync.sampling=weighted", "sync.fraction=0.5", "partition=dirichlet", "hardware.workers=4"],
+    ["client=scaffold", "compress=bf16"],
+    ["client=fednova", "aggregate=median", "hardware.workers=3"],
+    ["client=fedprox", "clip=norm", "clip.max=0.5"],
+    ["client=scaffold", "strategy=pipeline", "strategy.stages=2", "hardware.workers=4"],
+    ["client=fednova", "strategy=offload"],
+    ["client=scaffold", "precision=bf16"],
+    ["client=scaffold", "adapt=lora"],
+    ["client=fednova", "schedule=cosine"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", WHOLE, ids=" ".join)
+def test_it_goes_with_the_rest_on_processes_and_on_the_virtual_cluster_bit_for_bit(monkeypatch, tmp_path, asked):
+    monkeypatch.chdir(tmp_path)
+    one, other = (
+        engine.run([*TINY, "optimizer.momentum=0", "epochs=4", *asked, *more], quiet=True)
+        for more in (["hardware.threads=1"], ["hardware=virtual"])
+    )
+    assert one is not None and other is not None
+    assert one.loss == other.loss and one.accuracy == other.accuracy
+    for result in (one, other):
+        stated, sent = result.summary["predicted"]["bytes_per_step"], result.summary["wire"]["bytes_per_step"]
+        assert stated is None or stated == pytest.approx(sent, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [*WHOLE[:5], WHOLE[9]], ids=" ".join)
+def test_a_run_is_resumed_bit_for_bit(monkeypatch, tmp_path, asked):
+    monkeypatch.chdir(tmp_path)
+    asked = [*TINY, "optimizer.momentum=0", "hardware.threads=1", *asked]
+    whole = engine.run([*asked, "epochs=4"], quiet=True)
+    engine.run([*asked, "epochs=2"], name="half", quiet=True)
+    rest = engine.run(["epochs=4"], resume="half", quiet=True)
+    assert whole is not None and rest is not None
+    assert whole.summary["model_sha256"] == rest.summary["model_sha256"]

@@ -1,0 +1,271 @@
+"""secure=bonawitz under sync=fedavg: rounds against plain sums of rounded numbers, and clients that are killed."""
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from fabrics import FABRICS
+from oracles import Weights, identical, mlp64, samples, weights_of
+
+from paceline.engine import plan, prepare, run
+from paceline.engine.errors import ConfigError
+from paceline.strategies.base import Batch, World
+from paceline.strategies.errors import LayoutError, MissingToolError
+from paceline.strategies.exchange.attack import SignFlip
+from paceline.strategies.exchange.secure import Bonawitz, primitives
+from paceline.strategies.exchange.secure.protocol import SecureError
+from paceline.strategies.exchange.server import ServerSGD
+from paceline.strategies.sync.fedavg import FedAvg, sampled
+from paceline.tasks.partition import OwnedPartition
+
+slow = pytest.mark.slow
+
+
+class Mortal(Bonawitz):
+    """Clients that are killed as they would say something in a round. `dies`: client -> (round, the how manieth)."""
+
+    def __init__(self, dies: Mapping[int, tuple[int, int]]) -> None:
+        super().__init__(threshold=0.6)
+        self.dies, self.said = dies, 0
+
+    def deliver(self, way: torch.Tensor, samples: int, number: int, sampled: int) -> None:
+        self.number, self.said = number, 0
+        super().deliver(way, samples, number, sampled)
+
+    def _say(self, data: bytes) -> None:
+        self.said += 1
+        if self.dies.get(self._comm.rank) == (self.number, self.said):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._say(data)
+
+
+KEYS, SHARES, VECTOR, SIGNATURE, OPENED = 1, 2, 3, 4, 5  # the how manieth thing that a client says
+
+
+@dataclass(frozen=True)
+class Federation:
+    sizes: tuple[int, ...] = (4, 6, 3, 5, 4)
+    steps: int = 9
+    fraction: float = 1.0
+    dies: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    momentum: float | None = None  # of the server
+    attack: SignFlip | None = None
+
+    @property
+    def partition(self) -> OwnedPartition:
+        bounds = np.cumsum([0, *self.sizes])
+        return OwnedPartition([np.arange(a, b) for a, b in pairwise(bounds)], 2, 0)
+
+    def batch(self, step: int, client: int) -> Batch:
+        inputs, targets = samples(0, self.partition.samples)
+        chosen = self.partition.indices(step, client)
+        return Batch(inputs[chosen], targets[chosen], self.partition.total(step))
+
+    def server(self) -> ServerSGD | None:
+        return None if self.momentum is None else ServerSGD(momentum=self.momentum)
+
+
+def sgd(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def take_part(comm, federation: Federation) -> dict[str, Any]:
+    serves = comm.rank == len(federation.sizes)
+    torch.manual_seed(0 if serves else comm.rank + 5)
+    model, secure = mlp64(), Mortal(federation.dies)
+    given = {"attack": federation.attack, "server": federation.server(), "secure": secure}
+    sync = FedAvg(federation.fraction, **given)
+    sync.steps_per_epoch = federation.partition.steps_per_epoch
+    with comm.ledger.aside():
+        sync.prepare(dict(model.named_parameters()), sgd(model.parameters()), comm)
+    if serves:
+        sync.serve()
+        return {"weights": weights_of(model), "report": sync.report(), "ledger": comm.ledger.snapshot()}
+    done = 0
+    while (step := sync.next_step(done)) < federation.steps:
+        batch = federation.batch(step, comm.rank)
+        sync.begin(batch)
+        if batch.size:
+            F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        sync.update()
+        done = step + 1
+    sent = comm.ledger.snapshot()
+    with comm.ledger.aside():
+        sync.drain()
+        sync.finish()
+    return {"weights": weights_of(model), "ledger": sent}
+
+
+def by_hand(federation: Federation) -> Weights:
+    """Plain sums of rounded numbers modulo 2^64, by Python's own integers."""
+    torch.manual_seed(0)
+    model = mlp64()
+    w = torch.cat([each.detach().flatten() for each in model.parameters()])
+    v = torch.zeros_like(w)
+    length, clients = federation.partition.steps_per_epoch, len(federation.sizes)
+    for number in range(-(-federation.steps // length)):
+        total, n = [0] * len(w), 0
+        for client in sampled(0, number, clients, max(round(federation.fraction * clients), 1)):
+            last = federation.dies.get(client, (number, OPENED))
+            if number > last[0] or (number == last[0] and last[1] <= VECTOR):
+                continue
+            torch.nn.utils.vector_to_parameters(w.clone(), model.parameters())
+            optimizer = sgd(model.parameters())
+            n_k = 0
+            for step in range(number * length, min((number + 1) * length, federation.steps)):
+                batch = federation.batch(step, client)
+                optimizer.zero_grad()
+                if batch.size:
+                    F.cross_entropy(model(batch.inputs), batch.targets).backward()
+                    optimizer.step()
+                n_k += batch.size
+            way = torch.cat([each.detach().flatten() for each in model.parameters()]) - w
+            if federation.attack is not None and client in federation.attack.liars(clients):
+                way = -federation.attack.scale * way
+            q = [int(each) for each in (way.clamp(-16, 16) * 2**24).round().tolist()]
+            total = [(a + n_k * b) % 2**64 for a, b in zip(total, q, strict=True)]
+            n += n_k
+        signed = torch.tensor([each - 2**64 if each >= 2**63 else each for each in total], dtype=torch.float64)
+        way = signed / (2.0**24 * n)
+        v = way if federation.momentum is None else federation.momentum * v + way
+        w = w + v
+    torch.nn.utils.vector_to_parameters(w, model.parameters())
+    return weights_of(model)
+
+
+def trained(federation: Federation, fabric: str = "virtual") -> list[dict[str, Any]]:
+    lost = {"lost": tuple(federation.dies)} if federation.dies else {}
+    return FABRICS[fabric](len(federation.sizes) + 1, take_part, federation, **lost)
+
+
+@pytest.mark.parametrize(
+    "federation",
+    [
+        Federation(),
+        Federation(fraction=0.6, steps=12),
+        Federation(steps=8, momentum=0.5),
+        Federation(attack=SignFlip(scale=3.0)),
+    ],
+    ids=["all", "three of five", "ends inside a round, and a server's rule", "a liar"],
+)
+def test_rounds_are_plain_sums_of_rounded_numbers_bit_for_bit(federation: Federation) -> None:
+    *clients, server = trained(federation)
+    assert identical(server["weights"], by_hand(federation))
+    assert all(identical(each["weights"], server["weights"]) for each in clients)
+    assert server["report"]["given_up"] == 0
+
+
+def test_what_is_sent_is_what_is_stated() -> None:
+    federation = Federation(steps=9)
+    *clients, server = trained(federation)
+    length, parameters = federation.partition.steps_per_epoch, list(mlp64().parameters())
+    cost = FedAvg(secure=Bonawitz()).cost(parameters, World(5, length, steps=9))
+    assert [each["ledger"]["send"] for each in clients] == [pytest.approx(9 * cost.worker["send"])] * 5
+    assert server["ledger"]["send"] == pytest.approx(9 * cost.server["send"])
+
+
+@slow
+@pytest.mark.dist
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("dies", "given_up"),
+    [
+        ({}, 0),
+        ({4: (1, KEYS)}, 0),
+        ({1: (1, SHARES)}, 0),
+        ({2: (1, VECTOR)}, 0),
+        ({3: (1, SIGNATURE)}, 0),
+        ({2: (0, OPENED), 4: (1, VECTOR)}, 0),
+        ({1: (0, VECTOR), 2: (1, VECTOR)}, 0),
+    ],
+    ids=["nobody", "keys", "shares", "before its vector", "after its vector", "two", "one a round"],
+)
+def test_killed_clients_are_in_the_sum_if_they_had_sent_their_vectors(dies, given_up: int) -> None:
+    federation = Federation(dies=dies)
+    *_, server = trained(federation, "process")
+    assert identical(server["weights"], by_hand(federation))
+    assert server["report"] == {"lost": sorted(dies), "rounds": 3, "given_up": given_up}
+
+
+@slow
+@pytest.mark.dist
+@pytest.mark.fault
+def test_a_round_with_too_few_left_is_given_up_and_w_stays() -> None:
+    dies = {client: (0, VECTOR) for client in (1, 2, 3)}
+    federation = Federation(dies=dies, steps=3)
+    *_, server = trained(federation, "process")
+    torch.manual_seed(0)
+    assert identical(server["weights"], weights_of(mlp64()))
+    assert server["report"] == {"lost": [1, 2, 3], "rounds": 0, "given_up": 1}
+
+
+# -- runs
+
+SHORT = ["tracking=none", "model.hidden=[16]", "data.limit=240", "batch_size=8", "epochs=2", "sync=fedavg"]
+VIRTUAL = ["hardware=virtual", "hardware.workers=4", "secure=bonawitz", *SHORT]
+
+
+def test_a_run_sends_and_holds_what_its_plan_says_and_is_nearly_the_plain_one(tmp_path) -> None:
+    planned = plan(VIRTUAL)
+    secure = run(VIRTUAL, root=tmp_path / "a", quiet=True)
+    plain = run([*VIRTUAL, "secure=none"], root=tmp_path / "b", quiet=True)
+    assert secure is not None and plain is not None
+    assert secure.summary["wire"]["bytes_per_step"] == planned.bytes_per_step()
+    held = planned.peak_memory()
+    assert {kind: secure.summary["memory"][kind] for kind in held} == held
+    assert secure.summary["loss"] == pytest.approx(plain.summary["loss"], rel=1e-5)
+    assert secure.summary["secure"] == "bonawitz"
+
+
+@slow
+@pytest.mark.dist
+@pytest.mark.timeout(240)
+def test_processes_are_the_virtual_cluster_bit_for_bit_though_masks_are_not(tmp_path) -> None:
+    how = ["hardware.workers=4", "hardware.threads=1", "secure=bonawitz", *SHORT]
+    found = [run(how, root=tmp_path, name=name, quiet=True) for name in ("one", "other")]
+    modelled = run(VIRTUAL, root=tmp_path, name="modelled", quiet=True)
+    losses = {result.summary["loss"] for result in (*found, modelled) if result is not None}
+    assert len(losses) == 1
+
+
+def test_a_client_with_more_samples_than_fit_refuses_before_it_sends_anything() -> None:
+    with pytest.raises(
+        SecureError, match="round 2, client 1: 1,000 samples make sums of 5 clients larger than 63 bits"
+    ):
+        rule = Bonawitz(bits=48, largest=16.0)
+        rule._comm = type("Comm", (), {"rank": 1, "size": 6})()
+        rule.deliver(torch.zeros(3), 1000, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["aggregate=median"], "secure=bonawitz, aggregate=median: robust rules compare what clients bring"),
+        (["attack=alie"], "attacks that collude know it, which nobody sees where the server learns the sum alone"),
+        (["compress=topk"], "secure=bonawitz, compress=topk: masked numbers are added up as they are"),
+        (["privacy=dp_fedavg"], "secure=bonawitz, privacy=dp_fedavg: the server clips what each client brings"),
+        (["sync=bsp"], "secure=bonawitz: sync=bsp has no use for it; these take it: sync=fedavg"),
+        (["hardware.workers=2"], "secure=bonawitz: a round has 2 clients, and of the sum of two each knows"),
+        (["sync.fraction=0.5"], "a round has 2 clients"),
+        (["secure.threshold=0.5"], "secure.threshold=0.5: must be"),
+        (["secure.bits=48", "secure.largest=1e6"], "one number takes more than 63 bits"),
+    ],
+)
+def test_what_it_cannot_go_with_is_refused_by_name(overrides: list[str], says: str) -> None:
+    with pytest.raises((ConfigError, LayoutError)) as caught:
+        prepare([*VIRTUAL, *overrides]).plan()
+    assert says in str(caught.value) and caught.value.exit_code == 2
+
+
+def test_where_cryptography_is_missing_it_is_said_with_the_extra(monkeypatch) -> None:
+    monkeypatch.setattr(primitives, "IS_THERE", False)
+    with pytest.raises(MissingToolError, match=r"pip install 'paceline\[privacy\]'") as caught:
+        Bonawitz()
+    assert caught.value.exit_code == 3

@@ -1,0 +1,310 @@
+"""Secure aggregation by itself: clients and a server as objects, their messages handed on by hand."""
+
+import random
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from paceline.strategies.exchange.secure.fixed_point import FixedPoint
+from paceline.strategies.exchange.secure.primitives import Identity
+from paceline.strategies.exchange.secure.protocol import Client, Opened, SecureError, Server, client_bytes
+from paceline.strategies.exchange.secure.shamir import SECRET, SHARE, join, split
+
+slow = pytest.mark.slow
+
+
+# -- shares
+
+
+@given(st.binary(min_size=SECRET, max_size=SECRET), st.integers(1, 6), st.integers(0, 4), st.randoms())
+def test_any_t_shares_give_the_secret(secret: bytes, t: int, more: int, order: random.Random) -> None:
+    shares = dict(enumerate(split(secret, t, t + more), 1))
+    assert join({x: shares[x] for x in order.sample(sorted(shares), t)}) == secret
+
+
+def test_fewer_shares_say_nothing_and_a_tampered_one_gives_no_secret() -> None:
+    shares = dict(enumerate(split(bytes(32), 3, 5), 1))
+    for wrong in ({1: shares[1], 2: shares[2]}, {1: shares[1], 2: shares[2], 3: shares[4]}):
+        with pytest.raises(ValueError, match="no shares of a secret"):
+            join(wrong)
+
+
+def test_a_share_alone_fits_every_secret() -> None:
+    """Of two that give the secret: for each secret there is a coefficient with which the first share is this one."""
+    secret, share = int.from_bytes(b"a" * SECRET), (7).to_bytes(SHARE)
+    for other in (secret, 0, 2**255 + 1):
+        shares = split(other.to_bytes(SECRET), 2, 3, lambda most, other=other: (7 - other) % most)
+        assert shares[0] == share and join({1: shares[0], 3: shares[2]}) == other.to_bytes(SECRET)
+
+
+# -- numbers
+
+
+def test_numbers_are_rounded_clipped_weighed_and_summed_exactly() -> None:
+    fixed = FixedPoint(bits=8, largest=2.0)
+    x, y = torch.tensor([1.5, -0.501, 5.0, -7.0]), torch.tensor([-3.0, 0.25, 0.0, 1.0])
+    total = fixed.encode(x, 3) + fixed.encode(y, 2)
+    expected = [(3 * 384 - 2 * 512), 3 * -128 + 2 * 64, 3 * 512, 3 * -512 + 2 * 256]
+    assert total.view(np.int64).tolist() == expected
+    assert fixed.decode(total, 5).tolist() == [each / 256 / 5 for each in expected]
+    assert fixed.most() * 512 < 2**63 <= (fixed.most() + 1) * 512
+
+
+# -- a round
+
+
+class World:
+    """n clients with vectors [d], seeded; `round` hands messages on until the sum."""
+
+    def __init__(self, n: int, t: int, d: int = 50, number: int = 3, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        draw = rng.bytes
+        identities = {u: Identity(draw(32)) for u in range(n)}
+        known = {u: each.public for u, each in identities.items()}
+        self.clients = {u: Client(number, u, t, identities[u], known, draw) for u in range(n)}
+        self.server = Server(number, t, known)
+        self.x = {u: rng.integers(0, 2**64, d, dtype=np.uint64) for u in range(n)}
+        self.seconds = dict.fromkeys(range(n), 0.0)
+        self.sent = dict.fromkeys(range(n), 0)
+        self.going = set(range(n))
+
+    def advertise(self) -> None:
+        for u in sorted(self.going):
+            self.server.advertised(u, self.timed(u, self.clients[u].advertise))
+
+    def share(self) -> None:
+        for u in sorted(self.going):
+            self.server.shared(u, self.timed(u, self.clients[u].share, self.server.keys))
+
+    def mask(self) -> None:
+        for u in sorted(self.going):
+            self.server.receive(u, self.timed(u, self.clients[u].mask, self.x[u], *self.server.for_client(u)))
+
+    def check(self) -> None:
+        for u in sorted(self.going):
+            self.server.checked(u, self.timed(u, self.clients[u].check, self.server.masked))
+
+    def unmask(self) -> None:
+        asks = self.server.asks()
+        for u in sorted(self.going):
+            self.server.opened(u, self.timed(u, self.clients[u].unmask, *asks))
+
+    def timed(self, u: int, step, *given):
+        began = time.perf_counter()
+        made = step(*given)
+        self.seconds[u] += time.perf_counter() - began
+        self.sent[u] += size_of(made)
+        return made
+
+    def vanish(self, *who: int) -> None:
+        self.going -= {*who}
+
+    def plain(self, who: Collection[int]) -> np.ndarray:
+        return sum((self.x[u] for u in who), start=np.zeros_like(self.x[0]))
+
+
+def size_of(message) -> int:
+    if isinstance(message, bytes):
+        return len(message)
+    if isinstance(message, np.ndarray):
+        return message.nbytes
+    if isinstance(message, dict):
+        return sum(map(size_of, message.values()))
+    if isinstance(message, tuple):
+        return sum(map(size_of, message))
+    return sum(map(size_of, vars(message).values()))
+
+
+STEPS = ("advertise", "share", "mask", "check", "unmask")
+
+
+def through(world: World, vanish: dict[str, Collection[int]]) -> tuple[np.ndarray, frozenset[int]]:
+    """`vanish`: who is gone before a step."""
+    for step in STEPS:
+        world.vanish(*vanish.get(step, ()))
+        getattr(world, step)()
+    return world.server.total()
+
+
+@pytest.mark.parametrize(
+    "vanish",
+    [
+        {},
+        {"advertise": [1]},
+        {"share": [0]},
+        {"mask": [2, 5]},
+        {"check": [0]},
+        {"unmask": [6]},
+        {"share": [3], "mask": [0], "unmask": [5]},
+    ],
+    ids=str,
+)
+def test_the_sum_is_that_of_all_who_sent_a_vector_bit_for_bit(vanish) -> None:
+    world = World(7, 4)
+    total, who = through(world, vanish)
+    gone = {u for step in STEPS[:3] for u in vanish.get(step, ())}
+    assert who == frozenset(range(7)) - gone
+    assert np.array_equal(total, world.plain(who))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_fewer_than_t_end_the_round_by_name(step: str) -> None:
+    with pytest.raises(SecureError, match=r"round 3.*: 3 clients have .*, and 4 must"):
+        through(World(7, 4), {step: [0, 2, 4, 6]})
+
+
+def test_a_masked_vector_is_uniform_and_two_rounds_have_nothing_in_common() -> None:
+    seen = []
+    for number in (1, 2):
+        world = World(5, 3, d=20_000, number=number)
+        world.x = {u: np.zeros(20_000, dtype=np.uint64) for u in range(5)}
+        world.advertise()
+        world.share()
+        seen.append(world.clients[2].mask(world.x[2], *world.server.for_client(2)))
+    for y in seen:
+        assert stats.kstest(y.astype(np.float64) / 2.0**64, "uniform").pvalue > 1e-3
+        counts = np.bincount(y.view(np.uint8), minlength=256)
+        assert stats.chisquare(counts).pvalue > 1e-3
+        ones = np.unpackbits(y.view(np.uint8)).mean()
+        assert abs(ones - 0.5) < 4 * 0.5 / np.sqrt(8 * y.nbytes)
+    assert abs(np.corrcoef(seen[0].astype(float), seen[1].astype(float))[0, 1]) < 4 / np.sqrt(20_000)
+
+
+def test_no_mask_but_all_together_gives_a_vector_away() -> None:
+    """What is left of two clients' masked vectors is more than the sum of both, where a third has masked, too."""
+    world = World(4, 3)
+    world.advertise()
+    world.share()
+    masked = [world.clients[u].mask(world.x[u], *world.server.for_client(u)) for u in range(4)]
+    assert all(not np.any(y == world.x[u]) for u, y in enumerate(masked))
+    assert not np.any(masked[0] + masked[1] == world.x[0] + world.x[1])
+
+
+# -- who breaks the rules
+
+
+def before_unmask() -> World:
+    world = World(5, 3)
+    world.advertise()
+    world.share()
+    world.vanish(4)
+    world.mask()
+    world.check()
+    return world
+
+
+def test_no_client_gives_both_shares_of_a_peer_and_the_server_never_asks_for_them() -> None:
+    world = before_unmask()
+    seeds, keys, signatures = world.server.asks()
+    assert not seeds & keys and (seeds, keys) == ({0, 1, 2, 3}, {4})
+    with pytest.raises(SecureError, match="client 0: the server asks for both shares of client 4, which would give"):
+        world.clients[0].unmask({*seeds, 4}, keys, signatures)
+    with pytest.raises(SecureError, match="out of turn"):
+        world.clients[0].unmask(seeds, keys, signatures)  # it says nothing more
+    for wrong in (({0, 1, 2}, {3, 4}), ({0, 1, 2, 3}, set()), ({0, 1, 2, 3, 4}, set())):
+        other = before_unmask()
+        with pytest.raises(SecureError, match="asks for other shares than"):
+            other.clients[1].unmask(*wrong, other.server.asks()[2])
+
+
+def test_a_server_that_tells_clients_different_lists_is_found_out() -> None:
+    world = World(5, 3)
+    world.advertise()
+    world.share()
+    world.mask()
+    honest = {u: world.clients[u].check({0, 1, 2, 3}) for u in range(3)}
+    deceived = {3: world.clients[3].check({0, 1, 2, 3, 4})}
+    with pytest.raises(SecureError, match="client 3: the list of those who sent a vector of client 0 were not signed"):
+        world.clients[3].unmask({0, 1, 2, 3, 4}, set(), honest | deceived)
+
+
+def test_what_was_tampered_with_is_refused_by_name() -> None:
+    world = World(4, 3)
+    world.advertise()
+    wrong = replace(world.server.keys[1], mask=bytes(32))
+    with pytest.raises(SecureError, match="client 2: the keys of client 1 were not signed by it for round 3"):
+        world.clients[2].share({**world.server.keys, 1: wrong})
+    with pytest.raises(SecureError, match="the keys of client 1 were not signed by it for this round"):
+        Server(3, 3, {1: bytes(world.server._known[1])}).advertised(1, wrong)
+
+    world = World(4, 3)
+    world.advertise()
+    world.share()
+    sealed, hashes = world.server.for_client(0)
+    flipped = bytes([sealed[2][0] ^ 1]) + sealed[2][1:]
+    with pytest.raises(SecureError, match="client 0: the shares of client 2 were tampered with"):
+        world.clients[0].mask(world.x[0], {**sealed, 2: flipped}, hashes)
+    with pytest.raises(SecureError, match="the shares of client 2 are not those that it told the hashes of"):
+        World_after_sharing().clients[0].mask(world.x[0], sealed, {**hashes, 2: hashes[1]})
+
+
+def World_after_sharing() -> World:
+    world = World(4, 3)
+    world.advertise()
+    world.share()
+    return world
+
+
+def test_a_share_that_a_client_gives_wrongly_is_named_with_who_gave_it() -> None:
+    world = before_unmask()
+    opened = world.clients[2].unmask(*world.server.asks())
+    wrong = Opened({**opened.seeds, 1: opened.seeds[0]}, opened.keys)
+    with pytest.raises(SecureError, match="client 2 gave a share of client 1 that was tampered with"):
+        world.server.opened(2, wrong)
+    with pytest.raises(SecureError, match="client 2 gave other shares than it was asked for"):
+        world.server.opened(2, Opened(opened.seeds, {}))
+
+
+def test_replays_are_refused_by_name() -> None:
+    earlier, now = World(4, 3, number=3), World(4, 3, number=4)
+    earlier.advertise()
+    with pytest.raises(SecureError, match="round 4: the keys of client 1 were not signed by it for this round"):
+        now.server.advertised(1, earlier.server.keys[1])
+    now.advertise()
+    with pytest.raises(SecureError, match="round 4: client 1 sent the same twice"):
+        now.server.advertised(1, now.server.keys[1])
+    now.clients[0].share(now.server.keys)
+    with pytest.raises(SecureError, match="a message of step 1 came in step 2: it was sent twice, or out of turn"):
+        now.clients[0].share(now.server.keys)
+
+
+def test_a_vector_that_came_late_cannot_be_opened_with_what_was_asked_for_another_list() -> None:
+    world = before_unmask()
+    late = World_after_sharing()
+    assert world.server.masked == {0, 1, 2, 3}
+    with pytest.raises(SecureError, match="client 0 sent the same twice"):
+        world.server.receive(0, late.x[0])
+
+
+# -- what it costs
+
+
+@slow
+@pytest.mark.timeout(300)
+def test_64_clients_of_whom_30_percent_vanish_sum_100000_numbers(record_property) -> None:
+    """Prints what docs/privacy.md has: python -m pytest -s -k 64_clients tests/strategies/test_secure_protocol.py"""
+    n, d = 64, 100_000
+    world = World(n, 43, d)
+    began = time.perf_counter()
+    total, who = through(world, {"mask": range(0, 20, 2), "check": range(1, 19, 2)})
+    assert len(who) == n - 10 and np.array_equal(total, world.plain(who))
+    all_of_it, one = time.perf_counter() - began, 63
+    print(
+        f"\n{n} clients, 19 vanish, {d:,} numbers: a client sends {world.sent[one]:,} bytes ({8 * d:,} of them its "
+        f"vector) and computes {world.seconds[one]:.3f} s; the server computes "
+        f"{all_of_it - sum(world.seconds.values()):.2f} s"
+    )
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_a_client_sends_the_stated_bytes(n: int) -> None:
+    world = World(n, 2, d=10)
+    through(world, {})
+    assert set(world.sent.values()) == {client_bytes(n, 10)}
