@@ -20,7 +20,7 @@ FORMULAS = {
     "bubble": "what the schedule leaves idle of the busiest stage, by simulation with the stages' own times",
     "communication": "alpha + S beta for each exchange of replicas, less what idle cores hide of it",
     "waiting": "the slowest of the workers that wait for one another, by order statistics",
-    "optimizer": "its operators, and what stepping a parameter takes beside",
+    "optimizer": "its operators, those of clipping and averaging, and what stepping a parameter takes beside",
     "input": "gathering the batch's rows",
     "host": "what a step of the training loop takes beside",
 }

@@ -3,23 +3,29 @@
 What of a strategy or a sync mode has no formula here is not predicted, and the reason is said.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from ..cost.calibration import Calibration, read
-from ..cost.expected import expected_maximum
+from ..cost.expected import expected_maximum, expected_order
+from ..cost.kernels import Kernel
 from ..cost.predicted import NotPredicted, PredictedStep
 from ..cost.rules import CostError
-from ..cost.worker import FORMULAS, Exchange, Placed, Work, exchanged, optimizer, seconds
+from ..cost.worker import FORMULAS, Kernels, Placed, Work, exchanged, optimizer, seconds
 from ..strategies.data_parallel import DataParallel
 from ..strategies.domain import DomainParallel
 from ..strategies.hybrid import Hybrid
 from ..strategies.pipeline import Pipeline
 from ..strategies.single import Single
+from ..strategies.sync.backup_workers import BackupWorkers
+from ..strategies.sync.fedavg import FedAvg
 from ..strategies.tensor import TensorParallel
 from ..strategies.torch_ddp import TorchDDP
 from .build import Parts, assemble
 from .exchanges_of_ddp import of_ddp, owned
-from .exchanges_of_sync import Between, between
+from .exchanges_of_sync import Between, between, clipped, of_norm
 from .experiment import Experiment
 from .fits import batch_of
 from .layout import Layout as Workers
@@ -98,21 +104,30 @@ def parts_of_step(
             talk = of_ddp(strategy, module, replicas)
         else:
             talk = between(experiment, parts, trained(module), replicas)
-        work = replace(work, hooked=talk.hooked, moved=talk.moved, every=talk.every)
-        inside: list[Exchange] = []
+        beside = (*clipped(sync.clip, trained(module)), *_averaged(experiment, trained(module)))
+        optimized = (*work.optimizer, *beside)
+        work = replace(work, hooked=talk.hooked, moved=talk.moved, every=talk.every, optimizer=optimized)
+        inside = of_norm(sync.clip, parts.layout.parts)
         if isinstance(strategy, TensorParallel | DomainParallel):
             for size in parts.accumulation.sizes(experiment.batch_size):
                 inside += exchanges(strategy.exchanges(parts.modules, inputs[:size])[number], strategy.parts)
         found = seconds(work, placed, calibration, inside, talk.exchanges)
         flops += work.flops * replicas
         if talk.served is not None:
-            served = stepped(work, trained(module), parts.make_optimizer, fused)
+            served = stepped(replace(work, optimizer=()), trained(module), parts.make_optimizer, fused)
             found |= _served(found, talk, served, placed, calibration, replicas)
         if not slowest or sum(found.values()) > sum(slowest.values()):
             slowest = found
     if isinstance(strategy, Pipeline | Hybrid):
         slowest = pipelined(parts, experiment.batch_size, slowest, placed, calibration)
     return _with_stragglers(experiment, parts, slowest), flops
+
+
+def _averaged(experiment: Experiment, tensors: Sequence[Tensor]) -> Kernels:
+    """Of an average of weights, which goes through them in each step; that of whole epochs hardly ever does."""
+    if experiment.choice("average").name in ("none", "swa"):
+        return ()
+    return tuple(Kernel("add_", (float(max(each.numel(), 1)),)) for each in tensors)
 
 
 def _served(
@@ -140,4 +155,11 @@ def _with_stragglers(experiment: Experiment, parts: Parts, found: dict[str, floa
         return found
     together = parts.layout.workers if parts.sync.synchronous else parts.layout.parts
     factor = expected_maximum(chosen.name, chosen.knobs, together, least=1.0)
+    if isinstance(parts.sync, BackupWorkers):  # replicas of one worker each
+        replicas = parts.layout.replicas
+        factor = expected_order(chosen.name, chosen.knobs, replicas, replicas - parts.sync.backups, least=1.0)
+    elif isinstance(parts.sync, FedAvg):  # a round waits for the slowest, whose steps are slow by turns
+        raise NotPredicted(
+            f"stragglers={chosen.name} under sync=fedavg: the slowest sum over a round has no formula here"
+        )
     return found | {"waiting": found.get("waiting", 0.0) + (factor - 1) * found["compute"]}

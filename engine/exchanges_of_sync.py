@@ -14,15 +14,19 @@ from ..cost.predicted import NotPredicted
 from ..cost.worker import Exchange, Kernels
 from ..strategies.base import World, payload
 from ..strategies.exchange.buckets import grouped
+from ..strategies.exchange.clip import Clip
+from ..strategies.exchange.clip.base import NORM
 from ..strategies.exchange.collectives import Collective
 from ..strategies.exchange.collectives.fabric import Fabric
 from ..strategies.exchange.collectives.shared_memory import SharedMemory
 from ..strategies.exchange.compress import Compressor, Dense, Summed
 from ..strategies.exchange.compress.base import Slot, Vector, vector_of
 from ..strategies.single import LocalUpdate
+from ..strategies.sync.backup_workers import BackupWorkers
 from ..strategies.sync.bsp import BSP, SHARE, NaiveBSP
 from ..strategies.sync.downpour import Downpour
 from ..strategies.sync.easgd import EASGD
+from ..strategies.sync.fedavg import FedAvg
 from ..strategies.sync.gossip import Gossip
 from ..strategies.sync.hogwild import Hogwild
 from ..strategies.sync.independent import Independent
@@ -54,8 +58,6 @@ class Between:
 def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], replicas: int) -> Between:
     """Of a worker with these parameters among so many replicas. Raises `NotPredicted`."""
     sync, name = parts.sync, experiment.sync.name
-    if (chosen := experiment.choice("clip").name) != "none":
-        raise NotPredicted(f"clip={chosen}: what it takes to go through a gradient for that was not measured")
     if isinstance(sync, BSP) and not sync.joining.plain:  # refused with sync.shard
         return _joined(sync, trained, replicas)
     for group, usual in (("aggregate", "mean"), ("attack", "none")):
@@ -97,7 +99,9 @@ def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], rep
             times = max(1, round(sent / size))
             exchanges = (Exchange("send", replicas, sent / times, times / sync.period),) if replicas > 1 else ()
             return Between(exchanges, _passes(1 + 2 * times, entries), sync.period)
-        case ParameterServer() | Downpour() | SSP() if isinstance(sync.compress, Dense):
+        case FedAvg():
+            return _rounds(experiment, parts, sync, size, entries)
+        case ParameterServer() | Downpour() | SSP() | BackupWorkers() if isinstance(sync.compress, Dense):
             if sync.servers > 1:
                 raise NotPredicted(
                     "sync.servers: how several servers share the cores was not tried against measurements"
@@ -107,10 +111,41 @@ def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], rep
             return Between(
                 (Exchange("send", 2, size, 2.0),),
                 _passes(1, entries),
-                served="all" if isinstance(sync, ParameterServer) else "each",
+                served="all" if isinstance(sync, ParameterServer | BackupWorkers) else "each",
             )
         case _:
             raise NotPredicted(f"sync={name}: with these knobs, what its messages take has no formula here")
+
+
+def _rounds(experiment: Experiment, parts: Parts, sync: FedAvg, size: float, entries: int) -> Between:
+    """Of a client: w comes and w_k goes, once a round. The server adds up those of all, one after another."""
+    if sync.fraction < 1:
+        raise NotPredicted(f"sync.fraction={sync.fraction:g}: who sits a round out takes no steps in it, others do")
+    for group, usual in (("compress", "none"), ("server", "plain")):
+        if (chosen := experiment.choice(group).name) != usual:
+            raise NotPredicted(f"{group}={chosen} under sync=fedavg: what it takes of a round has no formula here")
+    clients, train, steps = parts.layout.replicas, parts.data.spec.train_size, None
+    if train is not None:
+        steps = parts.partitioner.steps_per_epoch(train, clients, experiment.batch_size)
+    if steps is None:
+        raise NotPredicted("sync=fedavg: how many steps a round has is known once the data are there")
+    period = sync.epochs * steps
+    return Between((Exchange("send", 2, size, 2.0 / period),), _passes(clients + 1, entries), period)
+
+
+def clipped(clip: Clip | None, trained: Sequence[Tensor]) -> Kernels:
+    """What a clip computes of a gradient: it goes through it for the norm, where it takes one, and to change it."""
+    if clip is None or not clip.clips:
+        return ()
+    tables = ("sum", "mul_") if clip.measures else ("mul_",)
+    return tuple(Kernel(table, (float(max(each.numel(), 1)),)) for each in trained for table in tables)
+
+
+def of_norm(clip: Clip | None, parts: int) -> list[Exchange]:
+    """The squares of a norm, summed among the workers of a replica."""
+    if clip is None or not clip.measures or parts == 1:
+        return []
+    return [Exchange("all_reduce", parts, 2 * (parts - 1) / parts * NORM)]
 
 
 def _each(found: Between, period: int, moved: Kernels) -> Between:

@@ -13,7 +13,7 @@ from ..cost.layout import Layout, Recompute
 from ..cost.links import Link, Links
 from ..cost.predicted import NotPredicted, PredictedStep
 from ..cost.rules import CostError
-from ..cost.step import Cluster, step_time
+from ..cost.step import ADAM_BYTES, Cluster, step_time
 from ..cost.transformer import Transformer
 from ..tasks.base import DataSpec
 from ..tasks.models.gpt import GPT
@@ -32,7 +32,8 @@ FORMULAS = {
     "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
     "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",
     "data": "alpha + 2 (d-1)/d S beta, less what backward hides (Patarasuk and Yuan 2009)",
-    "optimizer": "the bytes that Adam reads and writes, whatever the optimizer is, over the memory's bandwidth",
+    "optimizer": "the bytes that Adam (whatever the optimizer is), clipping and averaging read and write, over the "
+    "memory's bandwidth",
     "offload": "gradients and weights over the host's link, Adam in its memory (Ren et al. 2021)",
     "host": "kernels that the device waits for, and what a step takes beside",
 }
@@ -55,10 +56,12 @@ def predict_step(
     if layout.dtype not in device.peak:
         raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
     cluster = cluster_of(machine, device, workers)
+    parts = asdict(step_time(of, layout, cluster, Efficiency()))
+    parts["optimizer"] *= 1 + _bytes_beside(experiment) / ADAM_BYTES
     hosts = ceil(workers.workers / machine.devices)
     hourly, samples = machine.price_per_hour, experiment.batch_size * workers.replicas
     return PredictedStep(
-        parts=asdict(step_time(of, layout, cluster, Efficiency())),
+        parts=parts,
         formulas=FORMULAS,
         how=HOW,
         samples=samples,
@@ -70,6 +73,15 @@ def predict_step(
         dtype=layout.dtype,
         price_per_second=None if hourly is None else hosts * hourly / 3600,
     )
+
+
+def _bytes_beside(experiment: Experiment) -> float:
+    """That go through memory for an entry beside the optimizer's: of a clip, which reads a gradient for its norm, and
+    again to change it, and of an average of each step's weights.
+    """
+    passes = {"none": 0, "norm": 3, "value": 2}.get(experiment.choice("clip").name, 3)
+    passes += 0 if experiment.choice("average").name in ("none", "swa") else 3
+    return 4.0 * passes
 
 
 def transformer_on(
@@ -118,6 +130,9 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
         raise NotPredicted(f"sync={sync.name} sends what the data and the run decide, or waits for nobody")
     if experiment.choice("compress").name != "none":
         raise NotPredicted(f"what compress={experiment.choice('compress').name} takes on an accelerator is not known")
+    for group, usual in (("aggregate", "mean"), ("attack", "none"), ("stragglers", "none")):
+        if (chosen := experiment.choice(group).name) != usual:
+            raise NotPredicted(f"{group}={chosen}: what it takes on accelerators is not in cost/")
     knobs, axes = strategy.knobs, workers.mesh.axes
     dtype = DTYPES.get(experiment.choice("precision").name)
     if dtype is None:

@@ -1934,6 +1934,18 @@ MUTATIONS = [
         "tests/cli/test_cli_advise.py -m slow -k lack_memory",
     ),
     Mutation(
+        "engine/calibrated.py",
+        "replicas - parts.sync.backups, least=1.0",
+        "replicas, least=1.0",
+        "tests/engine/test_calibrated.py -k backup_workers_wait",
+    ),
+    Mutation(
+        "cost/expected.py",
+        "for j in range(fastest)]",
+        "for j in range(workers)]",
+        "tests/cost/test_cost_worker.py -k k_th_fastest",
+    ),
+    Mutation(
         "engine/schedule_time.py",
         "parts.layout.workers / len(simulation.events) * placed.threads",
         "placed.threads",

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.cost.alpha_beta import AlphaBeta
 from paceline.cost.calibration import Calibration, Disk, Link
-from paceline.cost.expected import expected_maximum
+from paceline.cost.expected import expected_maximum, expected_order
 from paceline.cost.kernels import Kernel, Rates, Table
 from paceline.cost.rules import CostError
 from paceline.cost.worker import FORMULAS, Exchange, Placed, Work, seconds, taking_turns
@@ -95,3 +95,25 @@ def test_what_has_no_distribution_or_no_mean_is_refused() -> None:
         expected_maximum("pareto", {"alpha": 1.0}, 2)
     with pytest.raises(CostError, match="stragglers=mine"):
         expected_maximum("mine", {}, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "draw"),
+    [
+        ("exponential", {"base": 0.5, "scale": 1.0}, lambda rng, n: 0.5 + rng.standard_exponential(n)),
+        ("lognormal", {"sigma": 0.5}, lambda rng, n: rng.lognormal(0.0, 0.5, n)),
+        ("pareto", {"alpha": 3.0}, lambda rng, n: 1 + rng.pareto(3.0, n)),
+    ],
+)
+def test_the_k_th_fastest_of_n_is_as_slow_as_drawn_ones_are_on_average(kind: str, knobs: Any, draw: Any) -> None:
+    drawn = np.sort(draw(np.random.default_rng(0), (100_000, 4)), axis=1)
+    for fastest in (1, 3):
+        for least in (0.0, 1.0):
+            expected = float(np.maximum(drawn, least)[:, fastest - 1].mean())
+            assert expected_order(kind, knobs, 4, fastest, least) == pytest.approx(expected, rel=0.01)
+    assert expected_order(kind, knobs, 4, 4) == expected_maximum(kind, knobs, 4)
+
+
+def test_one_slow_worker_is_waited_for_only_where_all_are() -> None:
+    slow = {"worker": 1, "factor": 3.0}
+    assert [expected_order("one_slow", slow, 3, fastest) for fastest in (1, 2, 3)] == [1.0, 1.0, 3.0]

@@ -118,6 +118,36 @@ def test_a_server_is_waited_for(lab: Path) -> None:
     assert one.parts["optimizer"] == 0.0
 
 
+def test_clipping_and_averaging_go_through_the_tensors_once_more(lab: Path) -> None:
+    plain = predicted(lab, "strategy=single").parts
+    for overrides, passes in (("clip=norm", 2), ("clip=value", 1), ("average=ema", 1), ("average=swa", 0)):
+        parts = predicted(lab, "strategy=single", overrides).parts
+        assert parts["optimizer"] == pytest.approx(plain["optimizer"] + 4 * passes * MILLI)
+        assert {**parts, "optimizer": 0.0} == {**plain, "optimizer": 0.0}
+    cut = ["strategy=tensor", "hardware.workers=2", "model.hidden=[8,8]"]  # its workers sum the squares
+    alone, summed = (predicted(lab, *cut, clip).parts for clip in ("clip=value", "clip=norm"))
+    assert summed["tensor"] == pytest.approx(alone["tensor"] + 10 * MILLI)
+
+
+def test_a_round_of_fedavg_exchanges_once_and_its_server_adds_up_all(lab: Path) -> None:
+    """1,437 digits, of two clients in batches of 32: 23 steps."""
+    for epochs in (1, 2):
+        parts = predicted(lab, "sync=fedavg", f"sync.epochs={epochs}", "hardware.workers=2").parts
+        assert parts["communication"] == pytest.approx((2 * 10 + 2 + 1) * MILLI / (23 * epochs))
+        assert parts["optimizer"] == pytest.approx(12 * MILLI * max(1.0, 2 / cores())) and "waiting" not in parts
+
+
+def test_backup_workers_wait_for_the_fastest_alone(lab: Path) -> None:
+    def waiting(*overrides: str) -> float:
+        slow = predicted(lab, "hardware.workers=4", "stragglers=exponential", "stragglers.scale=0.5", *overrides)
+        none = predicted(lab, "hardware.workers=4", *overrides)
+        return (slow.parts["waiting"] - none.parts["waiting"]) / slow.parts["compute"]
+
+    assert waiting("sync=backup_workers", "sync.backups=0") == pytest.approx(0.5 * (1 + 1 / 2 + 1 / 3 + 1 / 4))
+    assert waiting("sync=backup_workers", "sync.backups=1") == pytest.approx(0.5 * (1 / 2 + 1 / 3 + 1 / 4))
+    assert waiting("sync=backup_workers", "sync.backups=3") == pytest.approx(0.5 / 4)
+
+
 def test_a_pipeline_has_a_bubble_and_tensor_parallel_workers_their_sums(lab: Path) -> None:
     piped = predicted(lab, "strategy=pipeline", "hardware.workers=2", "strategy.micro_batches=2")
     assert piped.parts["bubble"] > 0 and "tensor" not in piped.parts
@@ -165,7 +195,10 @@ def test_where_a_rate_and_a_price_are_known_there_are_mfu_and_dollars(tmp_path: 
     [
         ("strategy=torch_fsdp hardware.workers=2", "strategy=torch_fsdp: its engine is not ours"),
         ("aggregate=median compress=bf16 hardware.workers=3", "aggregate or attack with compress"),
-        ("sync=backup_workers hardware.workers=2", "sync=backup_workers: with these knobs"),
+        ("sync=backup_workers compress=topk hardware.workers=2", "sync=backup_workers: with these knobs"),
+        ("sync=fedavg sync.fraction=0.5 hardware.workers=2", "sync.fraction=0.5: who sits a round out"),
+        ("sync=fedavg server=adam hardware.workers=2", "server=adam under sync=fedavg"),
+        ("sync=fedavg stragglers=one_slow hardware.workers=2", "stragglers=one_slow under sync=fedavg"),
         ("sync=bsp sync.shard=optimizer", "sync.shard=optimizer"),
         ("sync=asp sync.servers=2", "sync.servers: how several servers"),
         ("sync=asp sync.push=2", "steps with and without a push"),

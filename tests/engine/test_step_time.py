@@ -92,6 +92,13 @@ def test_micro_batches_that_are_not_of_one_size_take_as_long_as_the_largest() ->
     assert step.samples == 20
 
 
+def test_clipping_and_averaging_take_bytes_beside_adams_32() -> None:
+    plain = predicted(*EIGHT).parts
+    for overrides, nbytes in (("clip=norm", 12), ("clip=value", 8), ("clip=norm average=ema", 24), ("average=swa", 0)):
+        parts = predicted(*EIGHT, *overrides.split()).parts
+        assert parts == plain | {"optimizer": pytest.approx((1 + nbytes / 32) * plain["optimizer"])}
+
+
 def test_an_unknown_price_stays_unknown() -> None:
     assert predicted(*EIGHT, "hardware.machine.price_per_hour=null").price(3600) is None
 
@@ -104,6 +111,9 @@ def test_an_unknown_price_stays_unknown() -> None:
         ([*EIGHT, "hardware.device=cpu"], "workers do not compute on the accelerators"),
         (["hardware=a100_8", "model=cnn", "data=fashion_mnist"], "model=cnn is no GPT"),
         ([*EIGHT, "sync=asp"], "sync=asp sends what the data and the run decide"),
+        ([*EIGHT, "aggregate=median"], "aggregate=median: what it takes on accelerators is not in cost/"),
+        ([*EIGHT, "attack=sign_flip"], "attack=sign_flip: what it takes"),
+        ([*EIGHT, "stragglers=exponential"], "stragglers=exponential: what it takes"),
         ([*EIGHT, "compress=qsgd"], "what compress=qsgd takes on an accelerator is not known"),
         ([*EIGHT, "strategy=pipeline", "strategy.schedule=zb_h1"], "zb_h1: no closed form gives its bubble"),
         ([*EIGHT, "strategy=torch_fsdp", "strategy.shard_over=4"], "strategy=torch_fsdp is not in cost/"),
