@@ -27,7 +27,7 @@ from ..tracking.sinks import sinks_from
 from ..tracking.visible import visible
 from . import ROOT
 from .compose import compose, override_stored
-from .errors import ConfigError, DivergedError, MachineError
+from .errors import ConfigError, DivergedError, MachineError, UntrainedError
 from .experiment import Experiment
 from .failures import exit_code_of
 from .launchers import is_first, launcher_of
@@ -383,6 +383,7 @@ def carry_out(
     configured ones; `close` is given the mirror once training is over. None in a process that another one speaks for.
     """
     data = _check(prepared, plan)
+    Raises what the run ended with; `UntrainedError` where it came to its end, and no step was taken.
     from .launch import launch
 
     launcher, layout = launcher_of(prepared.experiment), plan.layout
@@ -403,7 +404,10 @@ def carry_out(
         finally:
             if mirror is not None:
                 close(mirror)
-    return result_of(directory) if tells else None
+    result = result_of(directory) if tells else None
+    if result is not None and result.status == "failed":
+        raise UntrainedError(f"run {result.name}: {result.summary['reason']}")
+    return result
 
 
 def _check_machine(prepared: Prepared, plan: "Plan") -> None:

@@ -69,6 +69,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
+    "skipped_steps": ("", "steps of precision=fp16 that changed no weight, as a gradient overflowed; worker 0's"),
     "noise_scale": (
         "samples",
         "the gradient noise scale at the last step that it was measured in (callbacks=noise_scale): about the batch at "

@@ -201,6 +201,7 @@ class Summary:
     predicted: Predicted
     model_bytes: int | None = None  # where it is put to use, packed if `adapt` packs it; None: not known
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
+    skipped_steps: int | None = None  # of worker 0, as its gradients overflowed; None: they are not scaled
     beside: Mapping[str, float] = field(default_factory=dict[str, float])  # what `adapt` tells of the model, by name
 
     def plain(self) -> dict[str, Any]:
@@ -215,6 +216,7 @@ class Summary:
             told["predicted_step_ms"] = self.predicted.step_ms
         told = _spread(_spread(_spread(_spread(told, "choices"), "measured"), "score"), "beside")
         told = told if self.metrics else _without(told, "metrics")
+        told = told if self.skipped_steps is not None else _without(told, "skipped_steps")
         return told if self.reason is not None else _without(told, "reason")
 
 

@@ -49,6 +49,7 @@ FIELDS: dict[str, Field] = {
     "staleness_mean": Field("mean", "staleness"),
     "staleness_max": Field("max", "staleness"),
     "dropped_gradients": Field("dropped"),
+    "skipped_steps": Field("skipped_steps"),
     "consensus_distance": Field("consensus_distance"),
     "noise_scale": Field("noise_scale", "metrics"),
     "weights_kept": Field("weights_kept"),
@@ -148,7 +149,7 @@ def _told_by(record: Record) -> Summary:
             choices = (group.name for group in SHOWN)
             return {key: record.get(key) for key in (*choices, "workers", "servers", "modelled", "target_accuracy")}
         case "step":
-            return {"loss": record.get("loss")}
+            return {key: record[key] for key in ("loss", "skipped_steps") if key in record}
         case "evaluation":
             return {key: record.get(key) for key in (*METRICS, "loss", "consensus_distance", "weights_kept")}
         case "end":
