@@ -110,7 +110,7 @@ class Pruned(Adapt):
                 raise LayoutError(
                     f"adapt=pruned: changes weights between steps, and strategy={chosen} {strategy.owns_update}, of "
                     "which it would have to change its copies; choose strategy=data_parallel, single, domain, "
-                    "torch_ddp, or pipeline with strategy.schedule=1f1b"
+                    "offload, torch_ddp, or pipeline with strategy.schedule=1f1b"
                 )
             why = "keeps more of training than weights and an optimizer's state, which would have to be pruned, too"
             if not (sync.synchronous and sync.weights_agree):
@@ -121,8 +121,8 @@ class Pruned(Adapt):
         if cut := [name for part in parts for name in placements_of(part) if name in self.sizes]:
             raise LayoutError(
                 f"adapt=pruned: strategy={chosen} holds {cut[0]} in pieces, of which a worker has one, and which "
-                "weights are the smallest is found where they are whole; choose strategy=data_parallel, pipeline or "
-                "domain"
+                "weights are the smallest is found where they are whole; choose strategy=data_parallel, pipeline, "
+                "domain or offload"
             )
 
     def check_steps(self, steps: int) -> None:

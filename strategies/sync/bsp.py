@@ -137,7 +137,7 @@ class BSP(Sync):
         if not self.joining.plain:
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
         if not self.joining.aggregate.coordinatewise:
-            self.max_parts = 1
+            self.max_parts, self.whole_rows = 1, True
         if not self.joining.streaming and not isinstance(self.collective, Fabric):
             by = "attack" if self.joining.aggregate.streaming else "aggregate"
             raise LayoutError(

@@ -118,7 +118,7 @@ class FedAvg(Sync):
         self.server = server or Plain()
         self.joining, self.clip = Joining(aggregate, attack), clip
         if not self.joining.aggregate.coordinatewise:
-            self.max_parts = 1
+            self.max_parts, self.whole_rows = 1, True
         self.compress = compress or Dense()
         check_differences(self.compress)
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed

@@ -276,6 +276,11 @@ def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(her
             "collective=ring, aggregate=median: .*choose collective=fabric, or aggregate=mean",
         ),
         (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas; choose fewer"),
+        (("attack=sign_flip", "attack.workers=[1,0,1]"), r"attack.workers=\[1, 0, 1\]: names replica 1 twice"),
+        (
+            ("aggregate=krum", "strategy=pipeline", "hardware.workers=8"),
+            "aggregate=krum: looks at each replica's gradient whole, and strategy=pipeline cuts a replica over 2",
+        ),
         (("attack=sign_flip", "attack.workers=[2]"), r"attack.workers=\[2\]: there are 2 replicas, 0 to 1"),
         (("attack=sign_flip", "attack.workers=-1"), "attack.workers=-1: must be at least 0"),
         (("attack=sign_flip", "attack.scale=0"), "attack.scale=0: must be greater than 0"),
