@@ -116,12 +116,15 @@ def check_model(callbacks: Callbacks, model: nn.Module) -> None:
             raise ConfigError(f"{key_of(name, callback)}: {error}") from None
 
 
-def notes_on(callbacks: Callbacks, modelled: bool) -> list[str]:
+def notes_on(callbacks: Callbacks, modelled: bool, steps: int | None) -> list[str]:
+    """`steps`: of the run; None where the data must say."""
     watching = ", ".join(f"callbacks.{name}" for name, callback in callbacks.items() if watches_steps(callback))
     if not watching:
         return []
     cost = "takes no time on the modelled clock" if modelled else "is part of the step's time, for which others wait"
-    found = [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
+    late = [(name, each.every) for name, each in callbacks.items() if steps is not None and each.every > steps]
+    found = [f"callbacks.{name}.every={every}: the run has {steps:,} steps, and measures none" for name, every in late]
+    found += [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
     if seeing := ", ".join(f"callbacks.{name}" for name in sees_norms(callbacks)):
         found.append(
             f"{seeing}: replicas tell each other how long their gradients are, by an all_reduce of 8 bytes whose time "

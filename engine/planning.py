@@ -18,7 +18,7 @@ from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
 from ..tasks.partition import Shuffled, ShuffledPartition
-from . import accumulating, averaging, calling, given, kept, memory, precisions
+from . import accumulating, averaging, calling, given, kept, lying, memory, precisions
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -98,7 +98,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
-            *calling.notes_on(parts.callbacks, parts.launcher.modelled),
+            *calling.notes_on(parts.callbacks, parts.launcher.modelled, steps),
+            *lying.notes_on(parts, steps),
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],

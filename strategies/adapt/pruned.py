@@ -63,10 +63,15 @@ class Pruned(Adapt):
     ) -> None:
         """`rounds`: n. `share`: p. `scope`: among which weights the smallest are looked for. `restart`: what a round
         begins with. `rewind_to`: k, in steps. `modules`: whose weights are pruned, by the module's name, or by what it
-        ends in after a dot; * stands for anything.
+        ends in after a dot; * stands for anything. Raises `LayoutError`.
         """
         self.rounds, self.share, self.scope, self.restart, self.rewind_to = rounds, share, scope, restart, rewind_to
         self.modules = tuple(modules)
+        if restart == "none" and rewind_to:
+            raise LayoutError(
+                f"adapt.rewind_to={rewind_to}: with adapt.restart=none a round goes on with the weights that were "
+                "trained, and nothing is set back; choose adapt.restart=rewind or random, or adapt.rewind_to=0"
+            )
         self.trainings, self.prunes = 1 + rounds, rounds > 0
         self.sizes: dict[str, int] = {}  # entries of the model's weights that may be pruned, in its order
         self.dtype = torch.float32  # theirs

@@ -168,3 +168,8 @@ def test_where_there_are_no_two_gradients_it_is_refused_by_name(how: list[str], 
     with pytest.raises(ConfigError) as refused:
         prepare(["callbacks=noise_scale", "hardware.workers=2", *how]).plan()
     assert says in str(refused.value) and refused.value.exit_code == 2
+
+
+def test_a_run_that_is_too_short_to_measure_anything_is_noted() -> None:
+    how = ["callbacks=noise_scale", "hardware.workers=2", "steps=3", "callbacks.noise_scale.every=4"]
+    assert any("every=4: the run has 3 steps, and measures none" in note for note in prepare(how).plan().notes)

@@ -322,6 +322,15 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
             "attack.workers=1: 1 of 2 replicas lie, .* is made for 0",
         ),
         (("attack=sign_flip", "attack.workers=[]"), "nobody lies"),
+        (
+            ("attack=sign_flip", "hardware.workers=5", "aggregate=median", "aggregate.f=0"),
+            "attack.workers=1: 1 of 5 replicas lie, .* is made for 0",
+        ),
+        (("attack=sign_flip", "attack.from_step=3", "steps=3"), "attack.from_step=3: the run has 3 steps, and nobody"),
+        (
+            ("attack=sign_flip", "aggregate=fltrust", "aggregate.trusted=1"),
+            r"aggregate.trusted=1: this replica lies \(attack.workers=1\)",
+        ),
         (("compress=topk", "aggregate=median"), "compress=topk, aggregate=median: each worker sends other entries"),
         (("compress=topk", "hardware.workers=1"), "compress=topk: one replica alone sends nothing"),
         (
