@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 from ..batches import Samples
 from ..engine import given
 from ..engine.build import Parts, assemble
+from ..engine.callbacks.base import Callback
 from ..engine.compose import compose
 from ..engine.errors import ConfigError, InterruptedRunError, MachineError
 from ..engine.experiment import Experiment
@@ -264,6 +265,15 @@ def verify(
             "rounding may differ by more than rounding explains; choose another adapt"
         )
     todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
+    for name, callback in serial.callbacks.items():
+        if "norms" in build(f"callbacks.{name}", callback, Callback, tuple(allow_modules), {"seed": 0}).sees:
+            raise ConfigError(
+                f"callbacks.{name}: compares gradients of several replicas and changes no training, so that there is "
+                "nothing to verify, and most ways have none to show; leave it out"
+            )
+    if serial.choice("average").name != "none":  # whatever the way, there must be weights to average in so few steps
+        alone = [f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", "hardware.workers=1", f"steps={steps}", "tracking=none"]
+        prepare([*overrides, *alone], config_dir, allow_modules).plan()
     if serial.choice("precision").name != "fp32":  # all are in that one
         todo = [way for way in todo if not any(text.startswith("precision=") for text in way.overrides)]
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as root:
