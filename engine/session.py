@@ -168,7 +168,7 @@ def prepare(
     if experiment.weights is not None and resume is None:
         from .weights import resolved
 
-        experiment = resolved(experiment, trust_checkpoint)
+        experiment = resolved(experiment, trust_checkpoint, root)
     if experiment.name is not None and resume is None and is_first():
         RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
     check_tracking(experiment.tracking)
@@ -230,7 +230,7 @@ def _trace_file(file: Path) -> Path:
 
 
 def _checkpoint(directory: RunDirectory, step: str) -> Path:
-    from .checkpoint import steps_of
+    from .checkpoint import directory_of, steps_of
 
     whole = steps_of(directory.checkpoints)
     if not whole:
@@ -244,6 +244,8 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
         return whole[-1]
     if step == "best":
         step = _best(directory)
+    elif step.isascii() and step.isdigit() and len(step) <= 18:  # the steps that it has behind it
+        step = directory_of(directory.checkpoints, int(step)).name
     wanted = directory.checkpoints / step
     if wanted not in whole:
         names = ", ".join(path.name for path in whole)
@@ -381,9 +383,9 @@ def carry_out(
 ) -> Result | None:
     """Train. `started` is given the workers' handle; `opened` the run's directory, and gives sinks beside the
     configured ones; `close` is given the mirror once training is over. None in a process that another one speaks for.
+    Raises what the run ended with; `UntrainedError` where it came to its end, and no step was taken.
     """
     data = _check(prepared, plan)
-    Raises what the run ended with; `UntrainedError` where it came to its end, and no step was taken.
     from .launch import launch
 
     launcher, layout = launcher_of(prepared.experiment), plan.layout
