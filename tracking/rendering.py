@@ -130,7 +130,7 @@ def _cell(row: Row, column: Column) -> str:
         return visible(f"{value} ({', '.join(notes)})" if notes else str(value))
     if value is None or value == []:
         return TOO_SHORT if is_too_short(row, column.key) else "-"
-    text = column.text(value) if column.key in BY_KEY else anything(value)
+    text = column.text(value)
     text = text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
     half = row.get(column.key + INTERVAL)
     return visible(f"{text} ±{_half(half, text)}" if half else text)
