@@ -101,16 +101,28 @@ def check_norms(callbacks: Callbacks, experiment: Experiment, strategy: Strategy
                 "strategy=data_parallel with sync=bsp"
             )
         if not sync.shows_mean:
-            raise ConfigError(
-                f"{asks}, and sync={experiment.sync.name} as it is chosen does not show both: it cuts, compresses or "
-                "joins gradients in another way, or steps without their mean; choose sync=bsp with sync.shard=none, "
-                "compress=none, aggregate=mean and attack=none"
-            )
+            raise ConfigError(f"{asks}, and {_hides(experiment)}")
         if replicas < 2:
             raise ConfigError(
                 f"{asks}, and hardware.workers={replicas} makes them the same; choose hardware.workers=2 or more, with "
                 "a smaller batch_size for the same batch of all"
             )
+
+
+def _hides(experiment: Experiment) -> str:
+    """What of the choices lets no worker see the plain mean of all gradients, and what to choose."""
+    usual = {"compress": "none", "aggregate": "mean", "attack": "none"}
+    why = {
+        "compress": "sends them changed",
+        "aggregate": "makes something else than their mean of them",
+        "attack": "has some workers send others",
+    }
+    for group, plain in usual.items():
+        if (chosen := experiment.choice(group).name) != plain:
+            return f"{group}={chosen} {why[group]}; choose {group}={plain}"
+    if (shard := experiment.sync.knobs.get("shard", "none")) != "none":
+        return f"sync.shard={shard} leaves each worker a piece of the mean; choose sync.shard=none"
+    return f"sync={experiment.sync.name} steps without the mean of all; choose sync=bsp"
 
 
 def check_model(callbacks: Callbacks, model: nn.Module) -> None:
@@ -122,12 +134,15 @@ def check_model(callbacks: Callbacks, model: nn.Module) -> None:
             raise ConfigError(f"{key_of(name, callback)}: {error}") from None
 
 
-def notes_on(callbacks: Callbacks, modelled: bool) -> list[str]:
+def notes_on(callbacks: Callbacks, modelled: bool, steps: int | None) -> list[str]:
+    """`steps`: of the run; None where the data must say."""
     watching = ", ".join(f"callbacks.{name}" for name, callback in callbacks.items() if watches_steps(callback))
     if not watching:
         return []
     cost = "takes no time on the modelled clock" if modelled else "is part of the step's time, for which others wait"
-    found = [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
+    late = [(name, each.every) for name, each in callbacks.items() if steps is not None and each.every > steps]
+    found = [f"callbacks.{name}.every={every}: the run has {steps:,} steps, and measures none" for name, every in late]
+    found += [f"{watching}: looks at each step of worker 0's replica, which {cost}"]
     if seeing := ", ".join(f"callbacks.{name}" for name in sees_norms(callbacks)):
         found.append(
             f"{seeing}: replicas tell each other how long their gradients are, by an all_reduce of 8 bytes whose time "

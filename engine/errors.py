@@ -19,6 +19,12 @@ class LoaderError(RuntimeError):
     exit_code = 4
 
 
+class UntrainedError(RuntimeError):
+    """A run came to its end, and no step of it changed a weight."""
+
+    exit_code = 4
+
+
 class DivergedError(RuntimeError):
     """The loss is NaN or infinite."""
 

@@ -346,6 +346,10 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             what, rule = path, "is missing"
         elif finding["type"] == "value_error" and isinstance(finding["input"], dict):
             what, rule = path, finding["msg"].removeprefix("Value error, ")  # it names the keys that it is about
+        elif finding["type"] == "too_short":
+            least = finding.get("ctx", {}).get("min_length", 1)
+            many = "one entry" if least == 1 else f"{least} entries"
+            what, rule = f"{path}={finding['input']!r}", f"must have {many} at least"
         else:
             what, rule = f"{path}={finding['input']!r}", finding["msg"].replace("Input should be", "must be")
         rules.setdefault(what, {})[rule] = None

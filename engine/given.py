@@ -77,7 +77,7 @@ def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None, e
         if sync is None:
             who, where = f"strategy={name} {strategy.owns_update} and", "with strategy=data_parallel, "
         raise ConfigError(
-            f"{group.name}{_shown(choice, group)}: {who} has no use for it; {where}{_takers(group)}; "
+            f"{group.name}{_shown(choice, group)}: {who} has no use for it; {where}{_takers(group, choice)}; "
             f"{group.name}={group.usual} goes with all"
         )
 
@@ -107,15 +107,21 @@ def _shown(choice: Choice, group: Group) -> str:
     return f"={choice.name}" if choice.name != group.usual else f"._target_={choice.target}"
 
 
-def _takers(group: Group) -> str:
+def _takers(group: Group, choice: Choice) -> str:
     """Which of our own choices have a use for it: asked in a refusal alone, since it imports them all."""
+    prunes = group.name == "compress" and choice.name in of_kept_alone()  # where weights may be pruned alone
     names = [
         f"{kind}={file.stem}"
         for kind in _BASES
         for file in sorted((CONF / kind).glob("*.yaml"))
-        if takes(kind, shipped(kind, file.stem), group)
+        if takes(kind, shipped(kind, file.stem), group) and not (prunes and not _may_prune(kind, file.stem))
     ]
     return f"these take it: {', '.join(names)}" if names else "none of paceline's own takes it"
+
+
+def _may_prune(kind: str, name: str) -> bool:
+    made = build(kind, shipped(kind, name), _BASES[kind], (), usual())
+    return isinstance(made, Sync) and made.may_begin_anew
 
 
 def takes(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:

@@ -70,8 +70,9 @@ def to_the_end(
 
 
 def _is_complete(run: Path) -> bool:
+    """Whether it came to its end, be it that no step was taken (outcome.py)."""
     summary = RunDirectory(run).read_summary()
-    return summary is not None and summary["status"] == "completed"
+    return summary is not None and summary["status"] in ("completed", "failed")
 
 
 @contextmanager

@@ -47,6 +47,7 @@ class Report:
     left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
     passes: list[Pass] = field(default_factory=list[Pass])  # none where no trace was asked for
+    taken: int | None = None  # steps that were not left out; None: gradients are not scaled, and none can be
 
     @property
     def measured(self) -> list[tuple[float, float, int]]:

@@ -47,6 +47,7 @@ def report(worker: Worker, trained: Trained | None) -> None:
     resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
     held = _with_process(kinds, worker.device, resident)
     own = meter.report(worker.comm.rank, worker.role, held, worker.sync.report())
+    own.taken = None if worker.scale is None else worker.scale.taken
     board, layout = worker.comm.board, worker.layout
     board.post(f"report/{worker.comm.rank}", json.dumps(own.as_json()))
     if worker.is_chief:
@@ -140,12 +141,15 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
     modelled = worker.parts.launcher.modelled
     measured = summarise(reports, layout)
     short = not modelled and is_too_short(reports)  # a modelled clock is exact
-    reason = trained.job.stopped if trained.status == "completed" else f"was asked to stop, after step {done}"
+    status, scale = trained.status, worker.scale
+    reason = trained.job.stopped if status == "completed" else f"was asked to stop, after step {done}"
+    if status == "completed" and scale is not None and not any(report.taken for report in reports):
+        status, reason = "failed", _untrained(done, scale.value, experiment.choice("precision").name)
     worker.directory.write_summary(
         Summary(
             name=worker.directory.name,
             choices=worker.choices(),
-            status=trained.status,
+            status=status,
             workers=layout.workers,
             servers=layout.servers * layout.parts,
             replicas=layout.replicas,
@@ -171,6 +175,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics={**evaluations.measured, **worker.calling.last},
+            skipped_steps=None if scale is None else scale.skipped,
             beside={
                 **({} if worker.meanwhile is None else worker.meanwhile.numbers()),
                 **evaluations.backdoor,
@@ -179,4 +184,12 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             labels=_labels(worker, trained.job),
         ).plain()
     )
-    worker.directory.add(End(trained.status, reason))
+    worker.directory.add(End(status, reason))
+
+
+def _untrained(steps: int, scale: float, precision: str) -> str:
+    return (
+        f"precision={precision}: no step was taken, and all weights are as they were: in each of {steps:,} steps a "
+        f"gradient overflowed, and the loss scale is down to {scale:,.0f} only; choose a smaller precision.scale, more "
+        "steps, or precision=bf16"
+    )

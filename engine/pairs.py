@@ -45,6 +45,13 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             f"privacy, strategy: takes the gradient of each sample by itself, which strategy={strategy_name} does not "
             "give; choose strategy=data_parallel or single, or privacy=none"
         )
+    if sync.whole_rows and strategy.parts > 1:
+        raise LayoutError(
+            f"aggregate: looks at each replica's gradient whole, and strategy={strategy_name} cuts a replica over "
+            f"{_workers(strategy.parts)}, of which each has a piece; choose strategy=data_parallel, or a rule that "
+            "looks at each entry by itself: aggregate=mean, median, trimmed_mean or majority_vote, with "
+            "aggregate.before=none"
+        )
     if sync.max_parts is not None and strategy.parts > sync.max_parts:
         raise ConfigError(
             f"sync={sync_name}: takes replicas of {_workers(sync.max_parts)}, and strategy={strategy_name} cuts one "

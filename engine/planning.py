@@ -19,7 +19,7 @@ from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
 from ..tasks.adversarial.attacks import ascent, evaluating
 from ..tasks.partition import Repeated, Shuffled, ShuffledPartition
-from . import accumulating, averaging, calling, given, kept, memory, precisions, private
+from . import accumulating, averaging, calling, given, kept, lying, memory, precisions, private
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -102,7 +102,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
             *private.notes_on(spent),
-            *calling.notes_on(parts.callbacks, parts.launcher.modelled),
+            *calling.notes_on(parts.callbacks, parts.launcher.modelled, steps),
+            *lying.notes_on(parts, steps),
         ],
         spec,
         [given.named(text, experiment) for text in collective.explain()],

@@ -35,7 +35,7 @@ class Result:
 
     @property
     def status(self) -> str:
-        """completed, or interrupted."""
+        """completed, or interrupted; failed, of a run in which no step was taken."""
         return str(self.summary["status"])
 
     @property
@@ -95,6 +95,11 @@ class Result:
     def seconds(self) -> float:
         """Of training."""
         return float(self.summary["seconds"])
+
+    @property
+    def skipped_steps(self) -> int | None:
+        """Those that changed no weight, as a gradient overflowed; None: gradients are not scaled (precision=fp16)."""
+        return self.summary.get("skipped_steps")
 
     @property
     def steps(self) -> int:

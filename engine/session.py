@@ -27,7 +27,7 @@ from ..tracking.sinks import sinks_from
 from ..tracking.visible import visible
 from . import ROOT
 from .compose import compose, override_stored
-from .errors import ConfigError, DivergedError, MachineError
+from .errors import ConfigError, DivergedError, MachineError, UntrainedError
 from .experiment import Experiment
 from .failures import exit_code_of
 from .launchers import is_first, launcher_of
@@ -168,7 +168,7 @@ def prepare(
     if experiment.weights is not None and resume is None:
         from .weights import resolved
 
-        experiment = resolved(experiment, trust_checkpoint)
+        experiment = resolved(experiment, trust_checkpoint, root)
     if experiment.name is not None and resume is None and is_first():
         RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
     check_tracking(experiment.tracking)
@@ -230,7 +230,7 @@ def _trace_file(file: Path) -> Path:
 
 
 def _checkpoint(directory: RunDirectory, step: str) -> Path:
-    from .checkpoint import steps_of
+    from .checkpoint import directory_of, steps_of
 
     whole = steps_of(directory.checkpoints)
     if not whole:
@@ -244,6 +244,8 @@ def _checkpoint(directory: RunDirectory, step: str) -> Path:
         return whole[-1]
     if step == "best":
         step = _best(directory)
+    elif step.isascii() and step.isdigit() and len(step) <= 18:  # the steps that it has behind it
+        step = directory_of(directory.checkpoints, int(step)).name
     wanted = directory.checkpoints / step
     if wanted not in whole:
         names = ", ".join(path.name for path in whole)
@@ -381,6 +383,7 @@ def carry_out(
 ) -> Result | None:
     """Train. `started` is given the workers' handle; `opened` the run's directory, and gives sinks beside the
     configured ones; `close` is given the mirror once training is over. None in a process that another one speaks for.
+    Raises what the run ended with; `UntrainedError` where it came to its end, and no step was taken.
     """
     data = _check(prepared, plan)
     from .launch import launch
@@ -403,7 +406,10 @@ def carry_out(
         finally:
             if mirror is not None:
                 close(mirror)
-    return result_of(directory) if tells else None
+    result = result_of(directory) if tells else None
+    if result is not None and result.status == "failed":
+        raise UntrainedError(f"run {result.name}: {result.summary['reason']}")
+    return result
 
 
 def _check_machine(prepared: Prepared, plan: "Plan") -> None:

@@ -1,8 +1,9 @@
 """The weights that a run begins with, where they are not drawn at random: `weights=`.
 
-A safetensors file, such as any run's model.safetensors, whatever strategy made it; or a run's checkpoint; or the
-directory of a checkpoint that DeepSpeed wrote elsewhere. That is pickled, and reading it runs whatever code it holds:
-it has to be trusted explicitly. A checkpoint is read once, into the run's own directory.
+A safetensors file, such as any run's model.safetensors, whatever strategy made it; or a run, by its name or its
+directory, which means that file; or a run's checkpoint; or the directory of a checkpoint that DeepSpeed wrote
+elsewhere. That is pickled, and reading it runs whatever code it holds: it has to be trusted explicitly. A checkpoint is
+read once, into the run's own directory.
 
 What paceline wrote has a checksum, and is refused when that differs. Anyone else's file is taken as it is.
 
@@ -20,30 +21,55 @@ from torch import Tensor, nn
 from ..strategies.adapt import Adapt
 from ..strategies.base import load_state, state_of
 from ..tracking.checksums import verdict_on_tensors
-from ..tracking.errors import CorruptRunError
+from ..tracking.errors import CorruptRunError, RunNameError
 from ..tracking.files import NotRegularError, check_regular
-from ..tracking.run_directory import RunDirectory, is_run
-from . import checkpoint
+from ..tracking.run_directory import RunDirectory, is_run, run_names
+from ..tracking.text import did_you_mean
+from . import ROOT, checkpoint
 from .errors import ConfigError, CorruptCheckpointError
 from .experiment import Experiment
 
 CONVERTED = "weights.safetensors"  # in the run directory
 
 
-def resolved(experiment: Experiment, trusts: bool) -> Experiment:
-    """`weights` as an absolute path; workers have another current directory. Raises `ConfigError`."""
+def resolved(experiment: Experiment, trusts: bool, root: Path | str = ROOT) -> Experiment:
+    """`weights` as an absolute path; workers have another current directory. `root`: where a run of that name may be.
+
+    Raises `ConfigError`.
+    """
     if experiment.weights is None:
         return experiment
-    path = Path(experiment.weights).resolve()
-    try:
-        there = path.exists()
-    except (OSError, ValueError):  # a name that is too long, or has a NUL in it
-        there = False
-    if not there:
-        raise ConfigError(f"weights={experiment.weights}: there is no such file")
+    path = _found(experiment.weights, root)
+    if is_run(path):
+        path = _learnt(experiment.weights, path)
     if path.is_dir() and not _is_ours(path):
         _check_deepspeed(experiment.weights, path, trusts)
     return experiment.model_copy(update={"weights": str(path)})
+
+
+def _found(told: str, root: Path | str) -> Path:
+    """What is there under this path, or the run of this name. Raises `ConfigError`."""
+    try:
+        if (path := Path(told).resolve()).exists():
+            return path
+    except (OSError, ValueError):  # a name that is too long, or has a NUL in it
+        pass
+    for runs in (root, ROOT):  # a sweep's runs have a root of their own
+        with suppress(RunNameError, OSError, ValueError):
+            return RunDirectory.open(runs, told).path
+    runs = run_names(root)
+    hint = f"; {hint}" if (hint := did_you_mean(Path(told).name, runs)) else ""
+    raise ConfigError(f"weights={told}: there is no such file, and no run of that name{hint}")
+
+
+def _learnt(told: str, run: Path) -> Path:
+    """The file of a run's weights. Raises `ConfigError`."""
+    file = run / "model.safetensors"
+    if file.exists():
+        return file
+    kept = checkpoint.steps_of(run / "checkpoints")
+    instead = f"; its last checkpoint may do: weights={kept[-1]}" if kept else ""
+    raise ConfigError(f"weights={told}: the run has no model.safetensors, as it came to no end{instead}")
 
 
 def _is_ours(folder: Path) -> bool:
@@ -54,9 +80,9 @@ def _is_ours(folder: Path) -> bool:
 def _check_deepspeed(told: str, path: Path, trusts: bool) -> None:
     if not (path / "latest").is_file():
         raise ConfigError(
-            f"weights={told}: must be a safetensors file, such as runs/NAME/model.safetensors, a run's checkpoint, "
-            "such as runs/NAME/checkpoints/step-00000100, or the directory of a DeepSpeed checkpoint, which has a file "
-            "named latest"
+            f"weights={told}: must be a run, a safetensors file, such as runs/NAME/model.safetensors, a run's "
+            "checkpoint, such as runs/NAME/checkpoints/step-00000100, or the directory of a DeepSpeed checkpoint, "
+            "which has a file named latest"
         )
     if not trusts:
         raise ConfigError(

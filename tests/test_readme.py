@@ -36,6 +36,7 @@ PAGES = (
     "docs/schedules.md",
     "docs/smaller_models.md",
     "docs/federated.md",
+    "docs/large_batches.md",
     "docs/memory.md",
     "docs/cost.md",
     "docs/calibrate.md",
@@ -80,6 +81,7 @@ def of_page(page: str) -> list[ParameterSet]:
     """Its commands, with what they need."""
     needs = {
         "fashion": needs_fashion_mnist,
+        "large_batch": needs_fashion_mnist,  # the sweep and its table
         "resnet18": needs_torchvision,
         "data=table": needs_pyarrow,
         "hugging_face": needs_datasets,

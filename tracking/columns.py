@@ -138,6 +138,7 @@ COLUMNS = (
     Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
     Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
     Column("left_rounds", "left rounds", _fixed(0), short="left", usual=0),
+    Column("skipped_steps", "skipped", _fixed(0), short="skipped", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("noise_scale", "critical batch", _fixed(0), short="critical_batch"),
     Column("weights_kept", "kept", _fixed(0), short="kept"),

@@ -20,6 +20,7 @@ TERMS = {
 }
 _OF_A_WORKER = "peak of the largest worker"
 _RATIO = "ratio"
+_SINCE = "; of a run that was resumed, since then"
 MEANINGS: dict[str, tuple[str, str]] = {
     "run": ("", "the run's name, or that of runs that differ in their seed alone"),
     "front": ("", "* where no other run is better in all of --pareto's columns"),
@@ -61,14 +62,15 @@ MEANINGS: dict[str, tuple[str, str]] = {
         for kind in MEMORY_KINDS
     },
     "other_mib": ("MiB", f"temporaries, gathered weights and the runtime, {_OF_A_WORKER}"),
-    "bytes_per_step": ("bytes", "payload that leaves a worker in one step, servers' answers included"),
-    "megabytes": ("10^6 bytes", "payload that all workers and servers sent in the whole run"),
-    "messages": ("", "messages of the whole run"),
+    "bytes_per_step": ("bytes", f"payload that leaves a worker in one step, servers' answers included{_SINCE}"),
+    "megabytes": ("10^6 bytes", f"payload that all workers and servers sent in the whole run{_SINCE}"),
+    "messages": ("", f"messages of the whole run{_SINCE}"),
     "staleness_mean": ("updates", "mean number of others' updates between a replica's fetch and its push"),
     "staleness_max": ("updates", "the largest such number"),
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
     "left_rounds": ("", "rounds that clients left before they could deliver (sync.dropout), of all clients"),
+    "skipped_steps": ("", "steps of precision=fp16 that changed no weight, as a gradient overflowed; worker 0's"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
     "noise_scale": (
         "samples",

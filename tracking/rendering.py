@@ -28,6 +28,7 @@ _NOT_FOR_PEOPLE = (
 )
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
+_LIKE = {"accuracy": "accuracy", "bytes": "model_bytes", "loss": "loss"}  # by the end of a metric's name, the column
 _SHARED = 6.5  # the rank of a choice that all rows share
 _UNITS = {"%": 100.0, "KiB": 2**-10, "MiB": 2**-20, "GiB": 2**-30, "TiB": 2**-40}
 
@@ -86,7 +87,11 @@ def _column(key: str, table: list[Row]) -> Column:
     """A run's own values: numbers flush right."""
     values = [row.get(key) for row in table if row.get(key) is not None]
     numbers = bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-    return BY_KEY.get(key) or Column(key, key, anything if numbers else words, rank=SWEPT)
+    if key in BY_KEY:
+        return BY_KEY[key]
+    if numbers and (like := next((each for each in _LIKE if key.endswith(f"_{each}")), None)):  # a callback's own
+        return Column(key, key, BY_KEY[_LIKE[like]].text, rank=SWEPT)
+    return Column(key, key, anything if numbers else words, rank=SWEPT)
 
 
 def _for_people(table: list[Row], memory: bool, keys: Sequence[str]) -> tuple[list[Column], list[list[str]]]:
@@ -125,7 +130,7 @@ def _cell(row: Row, column: Column) -> str:
         return visible(f"{value} ({', '.join(notes)})" if notes else str(value))
     if value is None or value == []:
         return TOO_SHORT if is_too_short(row, column.key) else "-"
-    text = column.text(value) if column.key in BY_KEY else anything(value)
+    text = column.text(value)
     text = text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
     half = row.get(column.key + INTERVAL)
     return visible(f"{text} ±{_half(half, text)}" if half else text)

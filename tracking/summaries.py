@@ -50,6 +50,7 @@ FIELDS: dict[str, Field] = {
     "staleness_max": Field("max", "staleness"),
     "dropped_gradients": Field("dropped"),
     "left_rounds": Field("left"),
+    "skipped_steps": Field("skipped_steps"),
     "consensus_distance": Field("consensus_distance"),
     "noise_scale": Field("noise_scale", "metrics"),
     "client_worst": Field("client_worst", "metrics"),
@@ -156,7 +157,7 @@ def _told_by(record: Record) -> Summary:
             choices = (group.name for group in SHOWN)
             return {key: record.get(key) for key in (*choices, "workers", "servers", "modelled", "target_accuracy")}
         case "step":
-            return {"loss": record.get("loss")}
+            return {key: record[key] for key in ("loss", "skipped_steps") if key in record}
         case "evaluation":
             told = ("loss", "consensus_distance", "weights_kept", "backdoor_success")
             return {key: record.get(key) for key in (*METRICS, *told)}

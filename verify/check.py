@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 from ..batches import Samples
 from ..engine import given
 from ..engine.build import Parts, assemble
+from ..engine.callbacks.base import Callback
 from ..engine.compose import compose
 from ..engine.errors import ConfigError, InterruptedRunError, MachineError
 from ..engine.experiment import Experiment
@@ -35,6 +36,7 @@ from ..strategies.errors import MissingToolError
 from ..strategies.exchange.clip import ByNorm, ByValue, Clip, Unclipped
 from ..tasks.base import Readable
 from ..tasks.running_statistics import batch_norms
+from ..tracking.run_directory import is_run
 from .carry import carry_out
 from .judge import Row, judge, not_judged
 from .reference import Reference, Setting, refer
@@ -254,7 +256,7 @@ def verify(
             f"adversarial_training={chosen}: the reference learns samples as they are, and changed ones follow from "
             "weights to the last bit; choose adversarial_training=none"
         )
-    if serial.weights is not None and Path(serial.weights).is_dir():
+    if serial.weights is not None and Path(serial.weights).is_dir() and not is_run(Path(serial.weights)):
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
     adapt = serial.choice("adapt")
     way = build("adapt", adapt, Adapt, tuple(allow_modules), {})
@@ -268,6 +270,15 @@ def verify(
             f"adapt={adapt.name}: makes the model another one in mid-run, and what is made of weights that differ by "
             "rounding may differ by more than rounding explains; choose another adapt"
         )
+    for name, callback in serial.callbacks.items():
+        if "norms" in build(f"callbacks.{name}", callback, Callback, tuple(allow_modules), {"seed": 0}).sees:
+            raise ConfigError(
+                f"callbacks.{name}: compares gradients of several replicas and changes no training, so that there is "
+                "nothing to verify, and most ways have none to show; leave it out"
+            )
+    if serial.choice("average").name != "none":  # whatever the way, there must be weights to average in so few steps
+        alone = [f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", "hardware.workers=1", f"steps={steps}", "tracking=none"]
+        prepare([*overrides, *alone], config_dir, allow_modules).plan()
     todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
     if serial.choice("precision").name != "fp32":  # all are in that one
         todo = [way for way in todo if not any(text.startswith("precision=") for text in way.overrides)]

@@ -63,10 +63,15 @@ class Pruned(Adapt):
     ) -> None:
         """`rounds`: n. `share`: p. `scope`: among which weights the smallest are looked for. `restart`: what a round
         begins with. `rewind_to`: k, in steps. `modules`: whose weights are pruned, by the module's name, or by what it
-        ends in after a dot; * stands for anything.
+        ends in after a dot; * stands for anything. Raises `LayoutError`.
         """
         self.rounds, self.share, self.scope, self.restart, self.rewind_to = rounds, share, scope, restart, rewind_to
         self.modules = tuple(modules)
+        if restart == "none" and rewind_to:
+            raise LayoutError(
+                f"adapt.rewind_to={rewind_to}: with adapt.restart=none a round goes on with the weights that were "
+                "trained, and nothing is set back; choose adapt.restart=rewind or random, or adapt.rewind_to=0"
+            )
         self.trainings, self.prunes = 1 + rounds, rounds > 0
         self.sizes: dict[str, int] = {}  # entries of the model's weights that may be pruned, in its order
         self.dtype = torch.float32  # theirs
@@ -110,7 +115,7 @@ class Pruned(Adapt):
                 raise LayoutError(
                     f"adapt=pruned: changes weights between steps, and strategy={chosen} {strategy.owns_update}, of "
                     "which it would have to change its copies; choose strategy=data_parallel, single, domain, "
-                    "torch_ddp, or pipeline with strategy.schedule=1f1b"
+                    "offload, torch_ddp, or pipeline with strategy.schedule=1f1b"
                 )
             why = "keeps more of training than weights and an optimizer's state, which would have to be pruned, too"
             if not (sync.synchronous and sync.weights_agree):
@@ -121,8 +126,8 @@ class Pruned(Adapt):
         if cut := [name for part in parts for name in placements_of(part) if name in self.sizes]:
             raise LayoutError(
                 f"adapt=pruned: strategy={chosen} holds {cut[0]} in pieces, of which a worker has one, and which "
-                "weights are the smallest is found where they are whole; choose strategy=data_parallel, pipeline or "
-                "domain"
+                "weights are the smallest is found where they are whole; choose strategy=data_parallel, pipeline, "
+                "domain or offload"
             )
 
     def check_steps(self, steps: int) -> None:

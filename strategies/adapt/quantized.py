@@ -136,7 +136,7 @@ class Quantized(Adapt):
         if clip and kind != "binary":
             raise LayoutError(
                 f"adapt.clip=true: is for adapt.kind=binary, and adapt.kind={kind} has its largest weights among its "
-                "levels; adapt.clip=false"
+                "levels; choose adapt.clip=false, or adapt.kind=binary"
             )
         self.kind: Kind = kind
         self.ends, self.clip = ends, clip

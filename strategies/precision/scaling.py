@@ -30,11 +30,13 @@ FLAG = 4  # bytes: a float32, whether a worker's gradients overflowed
 
 
 class LossScale:
-    """`value`: S. `skipped`: steps that were left out. `among`: those who leave out a step together; None: alone."""
+    """`value`: S. `skipped`, `taken`: steps that were left out, and the others. `among`: those who leave out a step
+    together; None: alone.
+    """
 
     def __init__(self, value: float, grow_every: int) -> None:
         self.value, self._grow_every = value, grow_every
-        self.skipped = 0
+        self.skipped = self.taken = 0
         self.among: Comm | None = None
         self._good = 0  # steps since S last changed
         self._flag = torch.zeros(1)
@@ -79,6 +81,7 @@ class LossScale:
 
     def _follow(self, overflow: bool, rank: int) -> None:
         if not overflow:
+            self.taken += 1
             self._good += 1
             if self._good == self._grow_every:
                 self.value, self._good = 2 * self.value, 0
@@ -92,10 +95,11 @@ class LossScale:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scale": self.value, "good": self._good, "skipped": self.skipped}
+        return {"scale": self.value, "good": self._good, "skipped": self.skipped, "taken": self.taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.value, self._good, self.skipped = state["scale"], state["good"], state["skipped"]
+        self.taken = state.get("taken", 1)  # as they were saved before this was counted
 
 
 def scaled_backward(loss: Tensor, scale: LossScale) -> Tensor:

@@ -32,7 +32,7 @@ class OneCycle(Scaled):
         if not 0 < self._peak(horizon) < horizon.steps - 1:
             raise LayoutError(
                 f"schedule.rise={self.rise:g}: a run of {horizon.steps:,} steps is too short to rise in this fraction "
-                f"of it; choose more than {1 / self.rise:g} steps"
+                f"of it; choose {math.floor(1 / self.rise) + 1:,} steps or more"
             )
 
     def corners(self, horizon: Horizon) -> list[int]:

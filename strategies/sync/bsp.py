@@ -146,7 +146,7 @@ class BSP(Sync):
         if not self.joining.plain:
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
         if not self.joining.aggregate.coordinatewise:
-            self.max_parts = 1
+            self.max_parts, self.whole_rows = 1, True
         self.joining.check_exchange(self.compress, self.collective)
         if self.privacy is not None and not (self.joining.plain and isinstance(self.compress, Dense)):
             by = "compress" if self.joining.plain else "attack" if self.joining.aggregate.streaming else "aggregate"

@@ -167,7 +167,8 @@ class FedAvg(Sync):
                 "privacy, aggregate: noise hides a client in the sum of all ways, and in nothing else that is made of "
                 "them; choose aggregate=mean and an attack whose workers know nothing of others, or privacy=none"
             )
-        if self.privacy is not None or not self.joining.aggregate.coordinatewise:
+        self.whole_rows = not self.joining.aggregate.coordinatewise
+        if self.privacy is not None or self.whole_rows:
             self.max_parts = 1
         self.compress = compress or Dense()
         check_differences(self.compress)

@@ -206,7 +206,9 @@ def test_a_run_cannot_be_resumed_into_its_past(train: Train, root: Path) -> None
     assert (root / "mine" / "config.yaml").read_bytes() == config
     with pytest.raises(ConfigError, match=r"there is no such checkpoint; there are step-00000003, step-00000006"):
         train(resume="mine@step-00000004")
-    assert train("steps=5", resume="mine@step-00000003").summary["steps"] == 5
+    with pytest.raises(ConfigError, match=r"--resume mine@step-00000004: there is no such checkpoint"):
+        train(resume="mine@4")
+    assert train("steps=5", resume="mine@3").summary["steps"] == 5, "as step-00000003"
 
 
 def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: Train) -> None:

@@ -148,9 +148,17 @@ def test_real_processes_measure_it_and_a_resumed_run_goes_on_with_it(train) -> N
     ("how", "says"),
     [
         (["hardware.workers=1"], "and hardware.workers=1 makes them the same; choose hardware.workers=2 or more"),
-        (["sync=local_sgd"], "and sync=local_sgd as it is chosen does not show both"),
-        (["sync.shard=optimizer"], "and sync=bsp as it is chosen does not show both: it cuts, compresses or"),
-        (["compress=topk"], "choose sync=bsp with sync.shard=none, compress=none"),
+        (["sync=local_sgd"], "and sync=local_sgd steps without the mean of all; choose sync=bsp"),
+        (
+            ["sync.shard=optimizer"],
+            "and sync.shard=optimizer leaves each worker a piece of the mean; choose sync.shard=",
+        ),
+        (["compress=topk"], "and compress=topk sends them changed; choose compress=none"),
+        (
+            ["aggregate=median"],
+            "and aggregate=median makes something else than their mean of them; choose aggregate=mean",
+        ),
+        (["attack=sign_flip"], "and attack=sign_flip has some workers send others; choose attack=none"),
         (["strategy=pipeline"], "and strategy=pipeline does not show both whole on a worker; choose"),
         (["strategy=zero"], "strategy=zero"),
         (["callbacks.noise_scale.every=0"], "callbacks.noise_scale.every=0"),
@@ -160,3 +168,8 @@ def test_where_there_are_no_two_gradients_it_is_refused_by_name(how: list[str], 
     with pytest.raises(ConfigError) as refused:
         prepare(["callbacks=noise_scale", "hardware.workers=2", *how]).plan()
     assert says in str(refused.value) and refused.value.exit_code == 2
+
+
+def test_a_run_that_is_too_short_to_measure_anything_is_noted() -> None:
+    how = ["callbacks=noise_scale", "hardware.workers=2", "steps=3", "callbacks.noise_scale.every=4"]
+    assert any("every=4: the run has 3 steps, and measures none" in note for note in prepare(how).plan().notes)

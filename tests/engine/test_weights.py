@@ -60,7 +60,7 @@ def planned(*overrides, **how):
 
 
 def test_a_file_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="weights=nowhere: there is no such file"):
+    with pytest.raises(ConfigError, match="weights=nowhere: there is no such file, and no run of that name"):
         planned("weights=nowhere")
 
 
@@ -110,3 +110,23 @@ def test_deepspeeds_own_pickles_are_read_once_they_are_trusted(workers, tmp_path
         planned(f"weights={folder}")
     result = engine.run([*SMALL, *STILL, f"weights={folder}"], root=tmp_path, quiet=True, trust_checkpoint=True)
     assert equal(weights_of(result), saved)
+
+
+# -- a run, by its name
+
+
+def test_a_run_is_named_as_resume_has_it(trained, tmp_path):
+    """By its name under the root, or its directory: what it learnt."""
+    root, name = trained.path.parent, trained.path.name
+    for named in (name, str(trained.path)):
+        prepared = engine.prepare([*SMALL, f"weights={named}"], root=root)
+        assert prepared.experiment.weights == str(trained.path / "model.safetensors")
+    with pytest.raises(ConfigError, match=rf"no run of that name; did you mean {name}"):
+        engine.prepare([*SMALL, f"weights={name}x"], root=root)
+
+
+def test_a_run_that_came_to_no_end_has_no_weights_to_begin_with(tmp_path):
+    (tmp_path / "stopped" / "checkpoints" / "step-00000007").mkdir(parents=True)
+    (tmp_path / "stopped" / "metrics.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"weights=stopped: the run has no model.safetensors.*weights=.*00000007"):
+        engine.prepare([*SMALL, "weights=stopped"], root=tmp_path)

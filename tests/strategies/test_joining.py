@@ -276,6 +276,11 @@ def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(her
             "collective=ring, aggregate=median: .*choose collective=fabric, or aggregate=mean",
         ),
         (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas; choose fewer"),
+        (("attack=sign_flip", "attack.workers=[1,0,1]"), r"attack.workers=\[1, 0, 1\]: names replica 1 twice"),
+        (
+            ("aggregate=krum", "strategy=pipeline", "hardware.workers=8"),
+            "aggregate=krum: looks at each replica's gradient whole, and strategy=pipeline cuts a replica over 2",
+        ),
         (("attack=sign_flip", "attack.workers=[2]"), r"attack.workers=\[2\]: there are 2 replicas, 0 to 1"),
         (("attack=sign_flip", "attack.workers=-1"), "attack.workers=-1: must be at least 0"),
         (("attack=sign_flip", "attack.scale=0"), "attack.scale=0: must be greater than 0"),
@@ -317,6 +322,15 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
             "attack.workers=1: 1 of 2 replicas lie, .* is made for 0",
         ),
         (("attack=sign_flip", "attack.workers=[]"), "nobody lies"),
+        (
+            ("attack=sign_flip", "hardware.workers=5", "aggregate=median", "aggregate.f=0"),
+            "attack.workers=1: 1 of 5 replicas lie, .* is made for 0",
+        ),
+        (("attack=sign_flip", "attack.from_step=3", "steps=3"), "attack.from_step=3: the run has 3 steps, and nobody"),
+        (
+            ("attack=sign_flip", "aggregate=fltrust", "aggregate.trusted=1"),
+            r"aggregate.trusted=1: this replica lies \(attack.workers=1\)",
+        ),
         (("compress=topk", "aggregate=median"), "compress=topk, aggregate=median: each worker sends other entries"),
         (("compress=topk", "hardware.workers=1"), "compress=topk: one replica alone sends nothing"),
         (

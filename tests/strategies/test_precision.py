@@ -16,8 +16,9 @@ from paceline.comm import Comm
 from paceline.engine import prepare, run
 from paceline.engine.build import assemble
 from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
+from paceline.engine.errors import ConfigError, UntrainedError
 from paceline.engine.loop import seed_for
+from paceline.engine.results import load
 from paceline.strategies.base import state_of
 from paceline.strategies.errors import LayoutError, NotFiniteError
 from paceline.strategies.precision import BFloat16, Float16, Float32, LossScale
@@ -230,8 +231,10 @@ def test_a_step_that_overflows_is_left_out_by_all_and_halves_the_scale(tmp_path:
     moves = ["optimizer.weight_decay=0.1"]
     few = [*VIRTUAL, *MLP, *MODES[mode], *moves, "hardware.workers=2", "precision=fp16", "steps=5"]
     few = [text for text in few if text not in ("steps=6",)]
-    result = run([*few, f"precision.scale={2.0**60}"], quiet=True, root=tmp_path)
-    assert result is not None
+    with pytest.raises(UntrainedError, match=r"no step was taken.*each of 5 steps.*choose a smaller precision.scale"):
+        run([*few, f"precision.scale={2.0**60}"], quiet=True, root=tmp_path, name="left-out")
+    result = load("left-out", tmp_path)
+    assert (result.status, result.skipped_steps) == ("failed", len(steps_of(result.path)))
     begun = assemble(compose([*few]), ())
     torch.manual_seed(0)
     model = begun.make_model()
@@ -250,6 +253,7 @@ def test_error_feedback_is_never_given_an_overflow(tmp_path: Path) -> None:
     assert result is not None
     steps = steps_of(result.path)
     assert 0 < steps[-1]["skipped_steps"] < len(steps)
+    assert result.status == "completed" and result.skipped_steps == steps[-1]["skipped_steps"]
     assert all(bool(each.isfinite().all()) for each in weights_of(result.path).values())
 
 

@@ -130,6 +130,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "staleness_max": None,
         "dropped_gradients": 0,
         "lost_workers": 0,
+        "skipped_steps": None,
         "consensus_distance": None,
         "noise_scale": None,
         "robust_accuracy": None,
@@ -297,6 +298,7 @@ def test_staleness_is_a_column_when_some_run_has_it():
     [
         ({"dropped": 1234}, "dropped_gradients", 1234, "dropped", "1,234", "0"),
         ({"lost": [2, 5]}, "lost_workers", 2, "lost", "2", "0"),
+        ({"skipped_steps": 3}, "skipped_steps", 3, "skipped", "3", "-"),
         ({"consensus_distance": 0.0123456}, "consensus_distance", 0.0123456, "consensus", "0.0123", "-"),
         ({"consensus_distance": 0.0}, "consensus_distance", 0.0, "consensus", "0", "-"),
         ({"stragglers": "lognormal"}, "stragglers", "lognormal", "stragglers", "lognormal", "none"),

@@ -136,3 +136,10 @@ def test_a_run_too_short_to_measure_says_so_where_its_figures_would_stand():
         json.loads(render(told, "json"))[0] | {"too_short": True, "throughput_samples_per_s": None}
         == json.loads(render(told, "json"))[0]
     )
+
+
+def test_a_callbacks_own_metric_is_shown_as_its_like_and_kept_raw_for_programs():
+    own = {"int8_accuracy": 0.9725, "int8_bytes": 13926, "own": 0.9725}
+    told = [rows([data("a")])[0] | own]
+    assert render(told, columns=[*own]).splitlines()[1].split() == ["97.25%", "13.6", "KiB", "0.9725"]
+    assert json.loads(render(told, "json"))[0] == told[0]

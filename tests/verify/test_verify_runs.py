@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.engine.errors import ConfigError
+from paceline.strategies.errors import LayoutError
 from paceline.verify import Verification, verify
 from paceline.verify.judge import Row
 
@@ -199,3 +200,10 @@ def test_all_that_the_virtual_cluster_has_trains_as_one_worker_does(overrides: l
 def test_what_is_not_the_users_to_set_is_refused_at_once(overrides: list[str], only: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         verify([*VIRTUAL, *overrides], only=only)
+
+
+def test_what_no_way_can_be_verified_with_is_refused_by_name() -> None:
+    with pytest.raises(LayoutError, match=r"average.start=3: the first weights to average .* the run has 2 steps"):
+        verified("data_parallel", overrides=[*VIRTUAL, "average=swa"])
+    with pytest.raises(ConfigError, match=r"callbacks.noise_scale: compares gradients of several replicas"):
+        verified("data_parallel", overrides=[*VIRTUAL, "callbacks=[noise_scale]"])

@@ -41,6 +41,9 @@ class Attack(ABC):
         self.workers = workers if isinstance(workers, int) else sorted(set(workers))
         if (self.workers < 0) if isinstance(self.workers, int) else any(worker < 0 for worker in self.workers):
             raise LayoutError(f"attack.workers={workers}: must be at least 0, or a list of replicas from 0 on")
+        if not isinstance(workers, int) and len(workers) > len(set(workers)):
+            twice = next(worker for worker in workers if list(workers).count(worker) > 1)
+            raise LayoutError(f"attack.workers={list(workers)}: names replica {twice} twice; choose each once")
         if from_step < 0:
             raise LayoutError(f"attack.from_step={from_step}: must be at least 0, the step in which lies begin")
         self.from_step = from_step
