@@ -22,7 +22,7 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner
-from . import accumulating, averaging, calling, given, phases, precisions, rates
+from . import accumulating, averaging, calling, clients, given, phases, precisions, rates
 from .blame import blaming
 from .compute import ComputeModel
 from .errors import ConfigError
@@ -156,7 +156,9 @@ def assemble(
     layout = lay_out(experiment, strategy, sync, world_size)
     calling.check_norms(callbacks, experiment, strategy, sync, layout.replicas)
     check_samples(experiment, data.spec.train_size, layout)
-    partitioner.check(data.spec, layout.replicas)
+    with given.naming(experiment):
+        clients.check_clients(experiment, data.spec.train_size, sync, layout)
+    partitioner.check(data.spec, clients.dealt_to(sync, layout))
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
@@ -216,10 +218,12 @@ def assemble(
     def deal() -> Partition:
         train = load()[0]
         check_samples(experiment, len(train), layout)
+        clients.check_clients(experiment, len(train), sync, layout)
         spec, targets = data.spec, train.targets if partitioner.looks_at_targets else None
         if targets is None:
             targets = torch.empty(len(train), *spec.target_shape, dtype=spec.target_dtype, device="meta")
-        return partitioner.deal(targets, layout.replicas, experiment.batch_size, experiment.seed)
+        dealt = partitioner.deal(targets, clients.dealt_to(sync, layout), experiment.batch_size, experiment.seed)
+        return clients.shared_out(dealt, sync, layout)
 
     following = None
     if adapt.following is not None:

@@ -18,7 +18,7 @@ from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Dense
 from ..strategies.placements import entries, placements_of
 from ..tasks.partition import Shuffled, ShuffledPartition
-from . import accumulating, averaging, calling, given, kept, memory, precisions
+from . import accumulating, averaging, calling, clients, given, kept, memory, precisions
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -43,7 +43,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     layout, spec = parts.layout, parts.data.spec
     steps_per_epoch = None
     if spec.train_size is not None:
-        steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
+        sizes = spec.train_size, parts.sync, layout, experiment.batch_size
+        steps_per_epoch = clients.steps_per_epoch(parts.partitioner, *sizes)
     training = experiment.steps_in_all(steps_per_epoch)
     steps = None if training is None else training * parts.adapt.trainings
     if training is not None:
@@ -154,7 +155,7 @@ def _worlds(
 def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple[tuple[int, int], ...]:
     """See `World.busy`: the last step of an epoch may have fewer samples than there are replicas."""
     samples, replicas = parts.data.spec.train_size, parts.layout.replicas
-    if samples is None or not isinstance(parts.partitioner, Shuffled):
+    if samples is None or not isinstance(parts.partitioner, Shuffled) or parts.sync.shares(replicas) is not None:
         return ()
     dealt = ShuffledPartition(samples, replicas, experiment.batch_size, seed=0)
     last = dealt.total(dealt.steps_per_epoch - 1)

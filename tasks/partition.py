@@ -180,7 +180,7 @@ class ByLabel(Partitioner):
         if samples is not None and samples < count:
             raise PartitionError(
                 f"partition.labels={self.labels}: {replicas} replicas take {count} shards, and there are "
-                f"{samples} samples; fewer hardware.workers or partition=dirichlet would do"
+                f"{samples} samples; fewer hardware.workers (or sync.clients) or partition=dirichlet would do"
             )
 
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":

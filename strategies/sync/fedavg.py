@@ -31,6 +31,12 @@ With a `server` rule other than the usual one the server steps with the mean way
 momentum, Adagrad, Adam or Yogi (exchange/server/). What the rule remembers is sent to replica 0 where it saves, and is
 part of a checkpoint.
 
+With `clients` = N of them there are more clients than workers: the data are dealt to N, of whom m = max(C N, 1) take
+part in a round, shared out over the workers (exchange/in_turn.py), which train theirs one after another, each from w
+and with a new optimizer. That is Algorithm 1 of N clients but for the order of sums, and what is sent is that of P
+clients: S bytes a worker and round, however many clients it has trained. A worker that dies takes its clients of that
+round with it, and of later rounds those that would be its own.
+
 With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
 with an `attack` some clients deliver another way than theirs.
 
@@ -52,7 +58,7 @@ for whole epochs before they send anything. Data that differ much between client
 
 from collections.abc import Sequence
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -63,6 +69,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack, Honest
 from ..exchange.buckets import views_of
@@ -70,6 +77,7 @@ from ..exchange.channel import Channel, check_differences, held
 from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.in_turn import InTurn, Shares
 from ..exchange.joining import Joining
 from ..exchange.server import Plain, ServerRule
 from ..exchange.serving import Serving
@@ -109,11 +117,13 @@ class FedAvg(Sync):
         attack: Attack | None = None,
         server: ServerRule | None = None,
         clip: Clip | None = None,
+        clients: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
+        `clients`: N, trained in turn; None for one a worker. Raises `LayoutError`.
         """
         self.server = server or Plain()
         self.joining, self.clip = Joining(aggregate, attack), clip
@@ -122,6 +132,10 @@ class FedAvg(Sync):
         self.compress = compress or Dense()
         check_differences(self.compress)
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
+        self.clients = clients
+        self._turns: InTurn | None = None  # on a worker that has several
+        if clients is not None:
+            self._check_in_turn(clients)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -129,6 +143,9 @@ class FedAvg(Sync):
         self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
         whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
+        shares, trains = self.shares(comm.size - 1), comm.rank < comm.size - 1
+        in_turn = shares is not None and trains
+        self._turns = InTurn(shares, comm.rank, self.steps_per_epoch, self._weights) if in_turn else None
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
         self._round = 0  # that this client is in, or enters next; on the server, the open one
@@ -143,6 +160,9 @@ class FedAvg(Sync):
     # -- a client
 
     def next_step(self, step: int) -> int:
+        if self._turns is not None:
+            step, self._round, self._ends_round = self._turns.next_step(step, self._round, self._inside)
+            return step
         length = self.epochs * self.steps_per_epoch
         if not self._inside:
             self._round = step // length
@@ -161,8 +181,15 @@ class FedAvg(Sync):
                 self._began.copy_(self._weights)
             self._inside, self._seen = True, 0
             self._keep_to_evaluate(self._weights)
+            if self._turns is not None:
+                self._turns.begin()
             if self.momentum == "reset":
                 self.optimizer.state.clear()
+        elif self._turns is not None and self._turns.is_next():
+            self._turns.hand_over()
+            self.optimizer.state.clear()
+        if self._turns is not None:
+            self._turns.count(batch.size)
         self._seen += batch.size
 
     def update(self) -> None:
@@ -172,6 +199,8 @@ class FedAvg(Sync):
             self._deliver()
 
     def _deliver(self) -> None:
+        if self._turns is not None:
+            self._turns.end()
         with self.comm.timeline.named("push"):
             self._tell(Message.DELIVER, self._seen)
             way = self._weights if self._began is None else self._weights - self._began
@@ -215,7 +244,7 @@ class FedAvg(Sync):
     # -- the server
 
     def serve(self) -> None:
-        self._rows = self._weights.new_empty(self._per_round, len(self._weights))
+        self._rows = self._weights.new_empty(min(self._per_round, self._clients), len(self._weights))
         self._serving = serving = Serving(self.comm, self._clients, self.survives)
         self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
         self._delivered: dict[int, tuple[int, Tensor]] = {}  # k -> n_k, w_k
@@ -292,22 +321,63 @@ class FedAvg(Sync):
 
     @property
     def _clients(self) -> int:
-        """K"""
+        """K; with `clients`, the workers that have them"""
         return self.comm.size - 1
 
     @property
     def _per_round(self) -> int:
         """m"""
-        return max(round(self.fraction * self._clients), 1)
+        return self._share_of(self.clients or self._clients)
+
+    def _share_of(self, clients: int) -> int:
+        return max(round(self.fraction * clients), 1)
 
     def _sampled(self, number: int) -> frozenset[int]:
+        if self.clients is not None:
+            return frozenset(range(self._clients))  # each has some
         return sampled(self.seed, number, self._clients, self._per_round)
+
+    def shares(self, replicas: int) -> Shares | None:
+        if self.clients is None:
+            return None
+        m = self._share_of(self.clients)
+        if m < replicas:
+            raise LayoutError(
+                f"sync.clients={self.clients}: of them sync.fraction={self.fraction} is {m} in a round, and {replicas} "
+                f"workers take part in each; at most hardware.workers={m}, or a larger fraction"
+            )
+        return Shares(
+            self.clients, m, replicas, self.epochs, partial(sampled, self.seed, clients=self.clients, count=m)
+        )
+
+    def _check_in_turn(self, clients: int) -> None:
+        """What there is one of for each client is not kept. Raises `LayoutError`."""
+        given = f"sync.clients={clients}"
+        if self.momentum == "kept":
+            raise LayoutError(
+                f"sync.momentum=kept: with {given} a worker trains one client after another, and keeps no optimizer of "
+                "each; choose sync.momentum=reset"
+            )
+        if not isinstance(self.compress, Dense):
+            raise LayoutError(
+                f"compress, sync: with {given} a worker sends what its clients make together, and a message would be "
+                "made of each client's way; choose compress=none, or sync.clients=null"
+            )
+        if not self.joining.plain:
+            by, usual = ("attack", "none") if self.joining.aggregate.streaming else ("aggregate", "mean")
+            raise LayoutError(
+                f"{by}, sync: with {given} a worker sends what its clients make together, and the server never has the "
+                f"way of each; choose {by}={usual}, or sync.clients=null"
+            )
+        self.one_rate = f"with {given} a client's steps are made at different times of a run, and have one rate"
 
     # -- state and measures
 
     def state_dict(self) -> State:
         """Of replica 0: its optimizer, its round, and what it has trained of it."""
-        local = {"weights": self._weights, "seen": self._seen} if self._inside else None
+        local: State | None = {"weights": self._weights, "seen": self._seen} if self._inside else None
+        if local is not None and self._turns is not None:
+            local["turns"] = self._turns.state_dict()
         kept = {"optimizer": self.optimizer.state_dict(), "channel": self._channel.state_dict()}
         return {**kept, "round": self._round, "local": local, "server": self._ask_remembered()}
 
@@ -335,11 +405,14 @@ class FedAvg(Sync):
                 self._keep_to_evaluate(self._weights)
                 if self._began is not None:
                     self._began.copy_(self._weights)
+                if self._turns is not None:
+                    self._turns.load_state_dict(state["local"]["turns"])
                 self._weights.copy_(state["local"]["weights"])
                 self._inside, self._seen = True, state["local"]["seen"]
 
     def buffers(self) -> list[Tensor]:
-        own = (self._evaluated, self._rows, self._began, *self.server.buffers())
+        turns = [] if self._turns is None else self._turns.buffers()
+        own = (self._evaluated, self._rows, self._began, *self.server.buffers(), *turns)
         return [*(buffer for buffer in own if buffer is not None), *self._channel.buffers()]
 
     def report(self) -> Measures:
@@ -357,13 +430,16 @@ class FedAvg(Sync):
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
         began = 0 if self.compress.lossless and isinstance(self.joining.attack, Honest) else size
-        own = size + began + held(self.compress, [vector])
+        shares = self.shares(world.replicas)
+        own = size + began + held(self.compress, [vector]) + (0 if shares is None else 2 * size)
         if world.steps_per_epoch is None:
             return Cost(
                 buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
             )
         length = self.epochs * world.steps_per_epoch
         joined, delivered = world.often(length, first=1), world.often(length)
+        if shares is not None:
+            joined, delivered = shares.often(world)
         return Cost(
             worker={"send": HEADER * joined + (self.compress.nbytes(vector) + HEADER) * delivered},
             server={"send": world.replicas * size * joined},
