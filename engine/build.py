@@ -24,7 +24,19 @@ from ..tasks.base import Data, Readable
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner, Repeated
-from . import accumulating, averaging, calling, given, phases, poisoning, precisions, private, rates, robustness
+from . import (
+    accumulating,
+    averaging,
+    calling,
+    clients,
+    given,
+    phases,
+    poisoning,
+    precisions,
+    private,
+    rates,
+    robustness,
+)
 from .adversary import training_of
 from .blame import blaming
 from .compute import ComputeModel
@@ -166,13 +178,14 @@ def assemble(
     check_samples(experiment, data.spec.train_size, layout)
     with given.naming(experiment):
         poisoning.check(of_groups, data.spec, task, layout.replicas)
+        clients.check_clients(experiment, data.spec.train_size, sync, layout)
     aggregate = of_groups["aggregate"]
     assert isinstance(aggregate, Aggregator)
     if aggregate.copies > 1:
         with given.naming(experiment):
             aggregate.check(layout.replicas)
         partitioner = Repeated(partitioner, aggregate.copies)
-    partitioner.check(data.spec, layout.replicas)
+    partitioner.check(data.spec, clients.dealt_to(sync, layout))
     private.check(experiment, strategy, sync, adapt, partitioner)
     if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
         return assemble(settled_noise, allowed, world_size, instead)
@@ -235,10 +248,12 @@ def assemble(
     def deal() -> Partition:
         train = load()[0]
         check_samples(experiment, len(train), layout)
+        clients.check_clients(experiment, len(train), sync, layout)
         spec, targets = data.spec, train.targets if partitioner.looks_at_targets else None
         if targets is None:
             targets = torch.empty(len(train), *spec.target_shape, dtype=spec.target_dtype, device="meta")
-        return partitioner.deal(targets, layout.replicas, experiment.batch_size, experiment.seed)
+        dealt = partitioner.deal(targets, clients.dealt_to(sync, layout), experiment.batch_size, experiment.seed)
+        return clients.shared_out(dealt, sync, layout)
 
     following = None
     if adapt.following is not None:

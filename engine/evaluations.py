@@ -171,7 +171,7 @@ class Evaluations:
         """Where a callback sees them."""
         if not any("clients" in each.sees for each in self._worker.parts.callbacks.values()):
             return None
-        owned = [job.partition.owned(replica) for replica in range(job.partition.replicas)]
+        owned = [job.partition.owned(owner) for owner in range(job.partition.owners)]
         return Clients(job.train, self._test, owned)
 
     def _values(self, model: nn.Module, device: torch.device, split: Readable | None = None) -> dict[str, float]:

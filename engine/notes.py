@@ -8,6 +8,7 @@ from ..cost.calibration import read
 from ..strategies import Sync
 from ..tasks.partition import Partition
 from .calibration.machine import here_unlike
+from .clients import dealt_to
 from .experiment import Experiment
 from .launchers import launcher_of
 from .layout import Layout
@@ -22,7 +23,11 @@ def notes_on(
     device: torch.device,
 ) -> list[str]:
     """`steps` and `samples` (to train on): None where the data must say."""
-    notes = [*_on_calibration(experiment), *_on_batches(experiment, layout, samples), *_on_timing(experiment, steps)]
+    notes = [
+        *_on_calibration(experiment),
+        *_on_batches(experiment, sync, layout, samples),
+        *_on_timing(experiment, steps),
+    ]
     notes += [*_on_cores(experiment, layout, device), *_on_rounds(sync, layout, steps)]
     return [*notes, *_on_replicas(experiment, sync, layout)]
 
@@ -50,12 +55,14 @@ def effective_batch(partition: Partition, replicas: int) -> int:
     return max(partition.size(0, replica) for replica in range(replicas))
 
 
-def _on_batches(experiment: Experiment, layout: Layout, samples: int | None) -> list[str]:
-    if samples is None or (most := -(-samples // layout.replicas)) >= experiment.batch_size:
+def _on_batches(experiment: Experiment, sync: Sync, layout: Layout, samples: int | None) -> list[str]:
+    among = dealt_to(sync, layout)
+    if samples is None or (most := -(-samples // among)) >= experiment.batch_size:
         return []
+    who = "replicas" if among == layout.replicas else "clients"
     return [
         f"batch_size={experiment.batch_size}: data={experiment.data.name} has {samples:,} samples to train on, so "
-        f"that each of {layout.replicas:,} replicas takes at most {most:,} in a step"
+        f"that each of {among:,} {who} takes at most {most:,} in a step"
     ]
 
 

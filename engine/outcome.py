@@ -128,10 +128,10 @@ def _with_process(kinds: dict[str, int], device: torch.device, resident: int | N
 
 def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
     """Of each replica, where they own samples and are not too many to be looked at."""
-    replicas = job.partition.replicas
-    if not worker.parts.partitioner.owns or replicas > MOST_REPLICAS:
+    owners = job.partition.owners
+    if not worker.parts.partitioner.owns or owners > MOST_REPLICAS:
         return None
-    owned = [job.partition.owned(replica) for replica in range(replicas)]
+    owned = [job.partition.owned(owner) for owner in range(owners)]
     return Clients(job.train, job.train, owned).labels().tolist()
 
 

@@ -19,7 +19,7 @@ from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
 from ..tasks.adversarial.attacks import ascent, evaluating
 from ..tasks.partition import Repeated, Shuffled, ShuffledPartition
-from . import accumulating, averaging, calling, given, kept, lying, memory, precisions, private
+from . import accumulating, averaging, calling, clients, given, kept, lying, memory, precisions, private
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -44,7 +44,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     layout, spec = parts.layout, parts.data.spec
     steps_per_epoch = None
     if spec.train_size is not None:
-        steps_per_epoch = parts.partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
+        sizes = spec.train_size, parts.sync, layout, experiment.batch_size
+        steps_per_epoch = clients.steps_per_epoch(parts.partitioner, *sizes)
     training = experiment.steps_in_all(steps_per_epoch)
     steps = None if training is None else training * parts.adapt.trainings
     if training is not None:
@@ -168,9 +169,8 @@ def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple
     """See `World.busy`: the last step of an epoch may have fewer samples than there are replicas."""
     copies, partitioner = parts.partitioner.copies, parts.partitioner
     samples, replicas = parts.data.spec.train_size, parts.layout.replicas // copies
-    if samples is None or not isinstance(
-        partitioner.each if isinstance(partitioner, Repeated) else partitioner, Shuffled
-    ):
+    each = partitioner.each if isinstance(partitioner, Repeated) else partitioner
+    if samples is None or not isinstance(each, Shuffled) or parts.sync.shares(replicas) is not None:
         return ()
     dealt = ShuffledPartition(samples, replicas, experiment.batch_size, seed=0)
     last = dealt.total(dealt.steps_per_epoch - 1)

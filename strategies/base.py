@@ -20,6 +20,7 @@ from .schedules.base import CONSTANT
 
 if TYPE_CHECKING:
     from .exchange.clip import Clip, Counted
+    from .exchange.in_turn import Shares
     from .exchange.privacy import DPSGD, Privacy
     from .pipelining.simulate import Simulation
 
@@ -296,7 +297,7 @@ class Measures(TypedDict, total=False):
     staleness: dict[int, int]  # pushes, by the versions that came between their fetch and them
     dropped: int  # gradients that were computed and not used
     lost: list[int]  # ranks whose death it has seen
-    rounds: int  # FedAvg's, of the server
+    rounds: int  # FedAvg's, or FedBuff's steps, of the server
     left: int  # rounds that a client left before it could deliver
     given_up: int  # likewise: rounds that too few clients came to the end of
     buckets: int  # bsp's, that gradients are summed in
@@ -366,6 +367,10 @@ class Sync(ABC):
 
         Raises `LayoutError`.
         """
+
+    def shares(self, replicas: int) -> "Shares | None":
+        """How clients, to whom the data are dealt, are shared out over so many replicas; None where each is one."""
+        return None
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         """Take over these parameters, which all want gradients, and their optimizer.

@@ -42,8 +42,13 @@ class Partition(ABC):
     def indices(self, step: int, replica: int) -> Tensor:
         """The samples of `replica` at `step`, int64 [its size]."""
 
-    def owned(self, replica: int) -> Tensor:
-        """The samples that are this replica's own, in every epoch, int64 [n_k]; of a partition that deals such."""
+    @property
+    def owners(self) -> int:
+        """Of samples of their own: the replicas, or clients that these train in turn."""
+        return self.replicas
+
+    def owned(self, owner: int) -> Tensor:
+        """The samples that are this owner's, in every epoch, int64 [n_k]; of a partition that deals such."""
         raise AssertionError(f"{type(self).__name__} deals each epoch anew")
 
     @cached_property
@@ -248,7 +253,7 @@ class ByLabel(Partitioner):
         if samples is not None and samples < count:
             raise PartitionError(
                 f"partition.labels={self.labels}: {replicas} replicas take {count} shards, and there are "
-                f"{samples} samples; fewer hardware.workers or partition=dirichlet would do"
+                f"{samples} samples; fewer hardware.workers (or sync.clients) or partition=dirichlet would do"
             )
 
     def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":

@@ -909,6 +909,18 @@ MUTATIONS = [
         "tests/strategies/test_fedbuff.py -k 'saved_bit_for_bit and virtual'",
     ),
     Mutation(
+        "strategies/exchange/in_turn.py",
+        "self._sum.add_(self._weights - self._w, alpha=self._n_k)",
+        "self._sum.add_(self._weights - self._w, alpha=1)",
+        "tests/strategies/test_many_clients.py -k algorithm_1",
+    ),
+    Mutation(
+        "strategies/exchange/in_turn.py",
+        "return sorted(self.sampled(number))[place], number * a_turn + own",
+        "return sorted(self.sampled(number))[place], own",
+        "tests/strategies/test_many_clients.py -k 'each_sampled or algorithm_1'",
+    ),
+    Mutation(
         "strategies/sync/gossip.py",
         'worker={"send": sent * world.often(self.period)},',
         'worker={"send": sent},',

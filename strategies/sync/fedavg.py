@@ -50,6 +50,12 @@ With `secure=bonawitz` the server learns the sum of the ways, and neither one of
 (exchange/secure/bonawitz.py): in place of delivering, clients take part in its protocol, which begins once all who
 live have come to the round's end.
 
+With `clients` = N of them there are more clients than workers: the data are dealt to N, of whom m = max(C N, 1) take
+part in a round, shared out over the workers (exchange/in_turn.py), which train theirs one after another, each from w
+and with a new optimizer. That is Algorithm 1 of N clients but for the order of sums, and what is sent is that of P
+clients: S bytes a worker and round, however many clients it has trained. A worker that dies takes its clients of that
+round with it, and of later rounds those that would be its own.
+
 With an `aggregate` other than the mean, w goes the way that the rule makes of the clients' ways (exchange/joining.py);
 with an `attack` some clients deliver another way than theirs.
 
@@ -72,6 +78,7 @@ for whole epochs before they send anything. Data that differ much between client
 from collections.abc import Sequence
 from contextlib import nullcontext
 from enum import IntEnum
+from functools import partial
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -91,6 +98,7 @@ from ..exchange.client import Plain as PlainClient
 from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
+from ..exchange.in_turn import InTurn, Shares
 from ..exchange.joining import Joining
 from ..exchange.participation import drawn, leaves_after, sampled
 from ..exchange.privacy import DPFedAvg, Privacy
@@ -149,6 +157,7 @@ class FedAvg(Sync):
         dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
         privacy: Privacy | None = None,
         secure: Secure | None = None,
+        clients: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
@@ -156,7 +165,8 @@ class FedAvg(Sync):
         `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
         `client`: how it trains; None for its optimizer's steps. `sampling`: whether clients are drawn all alike, or by
         their samples. `dropout`: how likely a client leaves a round before its end. `privacy`: of each client; None for
-        nobody's. `secure`: None where the server sees all. Raises `LayoutError`.
+        nobody's. `secure`: None where the server sees all. `clients`: N, trained in turn; None for one a worker. Raises
+        `LayoutError`.
         """
         self.server, self.client = server or Plain(), client or PlainClient()
         self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
@@ -178,6 +188,10 @@ class FedAvg(Sync):
         self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
         self.sampling, self.dropout = sampling, dropout
         self._check_hides()
+        self.clients = clients
+        self._turns: InTurn | None = None  # on a worker that has several
+        if clients is not None:
+            self._check_in_turn(clients)
 
     def _check_hides(self) -> None:
         """Refuse what would tell more of a client than its clipped or masked way. Raises `LayoutError`."""
@@ -227,6 +241,9 @@ class FedAvg(Sync):
         if self.secure is not None:
             self.secure.begin(comm)
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
+        shares = self.shares(comm.size - 1)
+        if shares is not None and comm.rank < comm.size - 1:
+            self._turns = InTurn(shares, comm.rank, self.steps_per_epoch, self._weights)
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
         self._shares = tuple(self.shares_of_samples or (1 / self._clients,) * self._clients)
@@ -235,6 +252,7 @@ class FedAvg(Sync):
         self._inside = False  # a round
         self._seen = 0  # samples in this round
         self._at = 0  # the step of this round, from 1
+        self._ends_round = False  # with it
         self._left = 0  # rounds that this client left before their end
         self._finished = False
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
@@ -247,6 +265,9 @@ class FedAvg(Sync):
     # -- a client
 
     def next_step(self, step: int) -> int:
+        if self._turns is not None:
+            step, self._round, self._ends_round = self._turns.next_step(step, self._round, self._inside)
+            return step
         length = self._length
         if not self._inside:
             if step // length < self._round:  # which began before this one left it
@@ -256,6 +277,7 @@ class FedAvg(Sync):
                 self._round += 1
                 step = self._round * length
         self._at = step + 1 - self._round * length
+        self._ends_round = self._at == length
         return step
 
     def _has_left(self, done: int) -> bool:
@@ -275,8 +297,15 @@ class FedAvg(Sync):
             self._inside, self._seen = True, 0
             self.client.begin()
             self._keep_to_evaluate(self._weights)
+            if self._turns is not None:
+                self._turns.begin()
             if self.momentum == "reset":
                 self.optimizer.state.clear()
+        elif self._turns is not None and self._turns.is_next():
+            self._turns.hand_over()
+            self.optimizer.state.clear()
+        if self._turns is not None:
+            self._turns.count(batch.size)
         self._seen += batch.size
 
     def update(self) -> None:
@@ -285,7 +314,7 @@ class FedAvg(Sync):
             self.client.step(self.optimizer)
         if self._has_left(self._at):
             self._leave()
-        elif self._at == self._length:
+        elif self._ends_round:
             self._deliver()
 
     def _leave(self) -> None:
@@ -295,6 +324,8 @@ class FedAvg(Sync):
 
     def _deliver(self, is_over: bool = False) -> None:
         """`is_over`: training ended inside of the round."""
+        if self._turns is not None:
+            self._turns.end()
         with self.comm.timeline.named("push"):
             self._tell(Message.DELIVER, self._seen if self.secure is None else is_over)
             if self.client.counts:
@@ -349,7 +380,7 @@ class FedAvg(Sync):
     # -- the server
 
     def serve(self) -> None:
-        room = self._per_round if self.secure is None else 0
+        room = min(self._per_round, self._clients) if self.secure is None else 0
         self._rows = [self._weights.new_empty(room, len(self._weights)) for _ in range(1 + self.client.controls)]
         self._serving = serving = Serving(self.comm, self._clients, self.survives)
         self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
@@ -475,16 +506,16 @@ class FedAvg(Sync):
 
     @property
     def _clients(self) -> int:
-        """K"""
+        """K; with `clients`, the workers that have them"""
         return self.comm.size - 1
 
     @property
     def _per_round(self) -> int:
         """m"""
-        return self.per_round(self._clients)
+        return self.per_round(self.clients or self._clients)
 
     def per_round(self, clients: int) -> int:
-        """m, of K."""
+        """m, of K, or of N."""
         return max(round(self.fraction * clients), 1)
 
     @property
@@ -493,6 +524,8 @@ class FedAvg(Sync):
         return self.epochs * self.steps_per_epoch
 
     def _sampled(self, number: int) -> frozenset[int]:
+        if self.clients is not None:
+            return frozenset(range(self._clients))  # each has some
         if self.sampling == "weighted":
             return frozenset(drawn(self.seed, number, self._shares, self._per_round))
         return sampled(self.seed, number, self._clients, self._per_round)
@@ -503,11 +536,65 @@ class FedAvg(Sync):
             return None
         return leaves_after(self.seed, number, client, self.dropout, self._length)
 
+    def shares(self, replicas: int) -> Shares | None:
+        if self.clients is None:
+            return None
+        m = self.per_round(self.clients)
+        if m < replicas:
+            raise LayoutError(
+                f"sync.clients={self.clients}: of them sync.fraction={self.fraction} is {m} in a round, and {replicas} "
+                f"workers take part in each; at most hardware.workers={m}, or a larger fraction"
+            )
+        return Shares(
+            self.clients, m, replicas, self.epochs, partial(sampled, self.seed, clients=self.clients, count=m)
+        )
+
+    def _check_in_turn(self, clients: int) -> None:
+        """What there is one of for each client is not kept. Raises `LayoutError`."""
+        given = f"sync.clients={clients}"
+        if self.momentum == "kept":
+            raise LayoutError(
+                f"sync.momentum=kept: with {given} a worker trains one client after another, and keeps no optimizer of "
+                "each; choose sync.momentum=reset"
+            )
+        if not self.client.plain:
+            raise LayoutError(
+                f"client, sync: with {given} a worker trains one client after another, and keeps nothing of each; "
+                "choose client=plain, or sync.clients=null"
+            )
+        if self.sampling == "weighted" or self.dropout > 0:
+            key = "sync.dropout" if self.dropout > 0 else "sync.sampling"
+            raise LayoutError(
+                f"{key}: with {given} all that are drawn, each as likely as another, come to the end of a round; "
+                "choose sync.sampling=uniform and sync.dropout=0, or sync.clients=null"
+            )
+        if self.privacy is not None or self.secure is not None:
+            by = "privacy" if self.privacy is not None else "secure"
+            raise LayoutError(
+                f"{by}, sync: with {given} a worker sends what its clients make together, where each client's way "
+                f"would have to be hidden; choose {by}=none, or sync.clients=null"
+            )
+        if not isinstance(self.compress, Dense):
+            raise LayoutError(
+                f"compress, sync: with {given} a worker sends what its clients make together, and a message would be "
+                "made of each client's way; choose compress=none, or sync.clients=null"
+            )
+        if not self.joining.plain:
+            by, usual = ("attack", "none") if self.joining.aggregate.streaming else ("aggregate", "mean")
+            raise LayoutError(
+                f"{by}, sync: with {given} a worker sends what its clients make together, and the server never has the "
+                f"way of each; choose {by}={usual}, or sync.clients=null"
+            )
+        self.one_rate = f"with {given} a client's steps are made at different times of a run, and have one rate"
+
     # -- state and measures
 
     def state_dict(self) -> State:
         """Of replica 0: its optimizer, its round, and what it has trained of it."""
-        local = {"weights": self._weights, "seen": self._seen, "steps": self._at} if self._inside else None
+        local: State | None = None
+        if self._inside:
+            turns = {} if self._turns is None else {"turns": self._turns.state_dict()}
+            local = {"weights": self._weights, "seen": self._seen, "steps": self._at, **turns}
         kept = {"optimizer": self.optimizer.state_dict(), "channel": self._channel.state_dict()}
         kept["client"] = self.client.own_state(self._inside)
         return {**kept, "round": self._round, "local": local, "server": self._ask_remembered()}
@@ -549,12 +636,15 @@ class FedAvg(Sync):
                 if self._began is not None:
                     self._began.copy_(self._weights)
                 self.client.begin()
+                if self._turns is not None:
+                    self._turns.load_state_dict(local["turns"])
                 self._weights.copy_(local["weights"])
                 self._inside, self._seen = True, local["seen"]
             self.client.load_own_state(state.get("client", {}))
 
     def buffers(self) -> list[Tensor]:
-        own = (self._evaluated, *self._rows, self._began, *self.server.buffers(), *self.client.buffers())
+        turns = [] if self._turns is None else self._turns.buffers()
+        own = (self._evaluated, *self._rows, self._began, *self.server.buffers(), *self.client.buffers(), *turns)
         return [*(buffer for buffer in own if buffer is not None), *self._channel.buffers()]
 
     def report(self) -> Measures:
@@ -580,11 +670,15 @@ class FedAvg(Sync):
         if self.secure is not None:
             self.secure.check(m)
         own = size + began + held(self.compress, [vector] * (1 + more)) + self.client.holds(size)
+        shares = self.shares(world.replicas)
+        own += 0 if shares is None else 2 * size
         if world.steps_per_epoch is None:
             return Cost(
                 buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
             )
         joined, delivered = self._often(world, self.epochs * world.steps_per_epoch)
+        if shares is not None:
+            joined, delivered = shares.often(world)
         answer, told = self.compress.nbytes(vector) * (1 + more) + HEADER + NUMBER * self.client.counts, 0
         if self.secure is not None:
             answer = HEADER + self.secure.client_bytes(m, sum(parameter.numel() for parameter in parameters))
