@@ -299,8 +299,8 @@ class OwnedPartition(Partition):
         start = step_of_epoch * self.batch_size
         return self._order(epoch, replica)[start : start + self.batch_size].clone()
 
-    def owned(self, replica: int) -> Tensor:
-        return torch.from_numpy(self._owned[replica])
+    def owned(self, owner: int) -> Tensor:
+        return torch.from_numpy(self._owned[owner])
 
     def _of_epoch(self, replica: int) -> int:
         return self._sizes[replica]
