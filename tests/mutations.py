@@ -1382,7 +1382,7 @@ MUTATIONS = [
         "comm/works.py",
         "                comm.check_alike(self._what)\n",
         "                continue\n",
-        "tests/comm/test_calls.py -k so_with_every",
+        "tests/comm/test_calls.py -k first_or_after",
     ),
     Mutation(
         "comm/native/all_reduce.c",
