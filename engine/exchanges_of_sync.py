@@ -58,6 +58,8 @@ class Between:
 def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], replicas: int) -> Between:
     """Of a worker with these parameters among so many replicas. Raises `NotPredicted`."""
     sync, name = parts.sync, experiment.sync.name
+    if (chosen := experiment.choice("privacy").name) != "none":
+        raise NotPredicted(f"privacy={chosen}: what gradients of single samples, or noise, take has no formula here")
     if isinstance(sync, BSP) and not sync.joining.plain:  # refused with sync.shard
         return _joined(sync, trained, replicas)
     for group, usual in (("aggregate", "mean"), ("attack", "none")):
@@ -121,7 +123,7 @@ def _rounds(experiment: Experiment, parts: Parts, sync: FedAvg, size: float, ent
     """Of a client: w comes and w_k goes, once a round. The server adds up those of all, one after another."""
     if sync.fraction < 1:
         raise NotPredicted(f"sync.fraction={sync.fraction:g}: who sits a round out takes no steps in it, others do")
-    for group, usual in (("compress", "none"), ("server", "plain")):
+    for group, usual in (("compress", "none"), ("server", "plain"), ("client", "plain"), ("secure", "none")):
         if (chosen := experiment.choice(group).name) != usual:
             raise NotPredicted(f"{group}={chosen} under sync=fedavg: what it takes of a round has no formula here")
     clients, train, steps = parts.layout.replicas, parts.data.spec.train_size, None

@@ -130,7 +130,7 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
         raise NotPredicted(f"sync={sync.name} sends what the data and the run decide, or waits for nobody")
     if experiment.choice("compress").name != "none":
         raise NotPredicted(f"what compress={experiment.choice('compress').name} takes on an accelerator is not known")
-    for group, usual in (("aggregate", "mean"), ("attack", "none"), ("stragglers", "none")):
+    for group, usual in (("aggregate", "mean"), ("attack", "none"), ("privacy", "none"), ("stragglers", "none")):
         if (chosen := experiment.choice(group).name) != usual:
             raise NotPredicted(f"{group}={chosen}: what it takes on accelerators is not in cost/")
     knobs, axes = strategy.knobs, workers.mesh.axes

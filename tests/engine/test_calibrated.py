@@ -198,6 +198,7 @@ def test_where_a_rate_and_a_price_are_known_there_are_mfu_and_dollars(tmp_path: 
         ("sync=backup_workers compress=topk hardware.workers=2", "sync=backup_workers: with these knobs"),
         ("sync=fedavg sync.fraction=0.5 hardware.workers=2", "sync.fraction=0.5: who sits a round out"),
         ("sync=fedavg server=adam hardware.workers=2", "server=adam under sync=fedavg"),
+        ("sync=fedavg client=scaffold hardware.workers=2", "client=scaffold under sync=fedavg"),
         ("sync=fedavg stragglers=one_slow hardware.workers=2", "stragglers=one_slow under sync=fedavg"),
         ("sync=bsp sync.shard=optimizer", "sync.shard=optimizer"),
         ("sync=asp sync.servers=2", "sync.servers: how several servers"),
