@@ -63,6 +63,7 @@ SUMMARY = Summary(
     metrics={"noise_scale": 90.0},
     beside={"weights_kept": 9},
     model_bytes=4096,
+    skipped_steps=2,
 )
 
 
