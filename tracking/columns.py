@@ -169,7 +169,7 @@ COLUMNS = (
 TOO_SHORT = "too short"  # in the cells of these columns, where a run was too short to measure
 TIMED = ("throughput_samples_per_s", "step_ms", "speedup_throughput")
 BY_KEY = {column.key: column for column in COLUMNS}
-_BY_NAME = BY_KEY | {column.short: column for column in COLUMNS if column.short}
+_BY_NAME = {column.short: column for column in COLUMNS if column.short} | BY_KEY  # a key means its own column
 
 
 def known(name: str) -> Column | None:

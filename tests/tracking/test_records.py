@@ -66,6 +66,7 @@ SUMMARY = Summary(
     },
     beside={"weights_kept": 9, "backdoor_success": 0.5},
     model_bytes=4096,
+    skipped_steps=2,
 )
 
 
