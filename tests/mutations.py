@@ -97,6 +97,55 @@ MUTATIONS = [
         "pass",
         "tests/engine/test_adversarial_training.py -k modelled_clock",
     ),
+    # -- whose data are hidden, and sums that are seen alone
+    Mutation(
+        "strategies/exchange/privacy/clipping.py",
+        "clip / (1 + ROUNDING) / norms",
+        "clip / norms",
+        "tests/strategies/test_dp_sgd.py -k last_bit",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/per_sample.py",
+        "(batch.size / batch.total) ** 0.5",
+        "1.0",
+        "tests/strategies/test_dp_sgd.py -k sigma_clip",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/accountant.py",
+        "_epsilon(1.0, privacy.noise, budget.passes",
+        "_epsilon(budget.rate, privacy.noise, budget.passes",
+        "tests/strategies/test_dp_sgd.py -k once_an_epoch",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/dp_fedavg.py",
+        "div_(sampled)",
+        "div_(len(ways))",
+        "tests/strategies/test_dp_fedavg.py -k over_those_sampled",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "if both := {*seeds} & {*keys}:",
+        "if both := {*seeds} & {*seeds} - {*seeds}:",
+        "tests/strategies/test_secure_protocol.py -k both_shares",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "total - between if gone > u else total + between",
+        "total + between if gone > u else total - between",
+        "tests/strategies/test_secure_protocol.py -k sent_a_vector_bit_for_bit",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "_hash(share) != self.shares[v].hashes[client][place]",
+        "not share",
+        "tests/strategies/test_secure_protocol.py -k gives_wrongly",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        'return b"check" + _said(number, *sorted(masked))',
+        'return b"check" + _said(number)',
+        "tests/strategies/test_secure_protocol.py -k different_lists",
+    ),
     # -- averages of weights, and the noise of gradients
     Mutation(
         "strategies/averages/ema.py", "return 1 - decay", "return decay", "tests/engine/test_averages.py -k bit_for_bit"

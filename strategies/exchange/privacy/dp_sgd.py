@@ -18,8 +18,9 @@ it stands the one that holds for the batches as dealt, in which each sample is o
 the run's seed, so that a run repeats: who knows the seed can take it off again. C is divided by 1 + 1e-6, so that
 rounding leaves no clipped gradient longer than C. clip=null with noise=0 is plain training, bit for bit.
 
-Cost: nothing is sent beside what the sync mode sends. Memory of `at_once` gradients; about three times the time of a
-plain step for small models on a CPU. The virtual cluster counts the plain passes' time.
+Cost: nothing is sent beside what the sync mode sends. Memory of `at_once` gradients; on a CPU about three times the
+time of a plain step for a small CNN, and many times that for a small MLP, whose plain step is one product a layer. The
+virtual cluster counts the plain passes' time.
 
 Use it where a model is given away and single samples must not be read out of it. Take a C near the median of gradients'
 norms, large batches, and a small model: noise grows with the number of weights. Norms that mix samples (batch norm) are

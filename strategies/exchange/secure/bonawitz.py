@@ -13,7 +13,7 @@ trusted. Random numbers are the operating system's. A sum is the same whatever t
 bit all the same.
 
 Cost per round and client, of m clients and d weights, where nobody vanishes: a client sends 8 (d + 1) + 140 + 278 m
-bytes, about twice what plain weights take, and makes m masks of d numbers; the server sends 444 m - 172, and makes m
+bytes, about twice what plain weights take, and makes m masks of d numbers; the server sends 444 m - 164, and makes m
 masks for those who came to the end, and m more for each who vanished after sharing its keys. The virtual cluster counts
 the bytes, and no time for the masks.
 
