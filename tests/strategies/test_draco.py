@@ -119,6 +119,8 @@ def test_a_parameter_server_does_the_same_with_and_without_a_liar(here):
     asked = ("hardware=virtual", "hardware.workers=6", "sync=parameter_server", *SCALED, "aggregate=draco")
     honest, lied = summary(*asked), summary(*asked, *CODED[1:])
     assert honest["model_sha256"] == lied["model_sha256"]
+    plain = summary(*asked[:1], "hardware.workers=2", *asked[2:-1])
+    assert honest["loss"] == pytest.approx(plain["loss"], rel=1e-5)  # the schedule goes as far with each batch
     assert lied["wire"]["bytes_per_step"] == pytest.approx(lied["predicted"]["bytes_per_step"])
 
 

@@ -30,6 +30,7 @@ def test_a_push_counts_at_the_trusted_length_if_it_points_far_enough_along():
     assert rule().admitted(against, 1) is None
     assert rule(rho=0.1).admitted(across, 1) is None
     assert rule(rho=0.1, eps=2.5).admitted(across, 1) is not None
+    assert rule(rho=0.1, eps=2.4).admitted(across, 1) is None  # rho ||g||^2 is 2.5
     assert rule(eps=24.9).admitted(against, 1) is None and rule(eps=25.0).admitted(against, 1) is not None
 
 
