@@ -143,9 +143,9 @@ class FedAvg(Sync):
         self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
         whole = self.compress.lossless and isinstance(self.joining.attack, Honest)
         self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
-        shares, trains = self.shares(comm.size - 1), comm.rank < comm.size - 1
-        in_turn = shares is not None and trains
-        self._turns = InTurn(shares, comm.rank, self.steps_per_epoch, self._weights) if in_turn else None
+        shares = self.shares(comm.size - 1)
+        if shares is not None and comm.rank < comm.size - 1:
+            self._turns = InTurn(shares, comm.rank, self.steps_per_epoch, self._weights)
         self._header = torch.zeros(3, dtype=torch.int64)
         self._server = comm.size - 1
         self._round = 0  # that this client is in, or enters next; on the server, the open one
