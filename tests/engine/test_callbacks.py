@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -413,7 +412,7 @@ def test_two_of_one_object_are_built_anew_from_what_they_were_given() -> None:
     with pytest.raises(TypeError):
         Margin(skale=3.0)  # type: ignore[call-arg]
     made = calling.make(
-        SimpleNamespace(callbacks=compose(["callbacks=best"]).callbacks, seed=0, stop_at_target=False),  # type: ignore[arg-type]
+        compose(["callbacks=best"]),
         (),
         "accuracy",
     )

@@ -65,7 +65,7 @@ def test_a_whole_configuration_is_run_as_it_is() -> None:
     assert experiment(OmegaConf.create(stored.model_dump())) == stored
     whole: dict[str, Any] = dict(stored.model_dump())
     for group, section in whole.items():
-        if isinstance(section, dict) and "target" in section:
+        if isinstance(section, dict) and "knobs" in section:
             whole[group] = {"_target_": section["target"], **section["knobs"]}
     assert experiment(whole) == stored
     for name in ("gpt", "gpt_1b", "gpt_4b"):  # of one class: the one with these values

@@ -64,7 +64,7 @@ SUMMARY = Summary(
         **{"noise_scale": 90.0, "robust_accuracy": 0.5, "target_reached": 0.25},
         **{"client_worst": 0.5, "client_spread": 0.1, "personal_mean": 0.9},
     },
-    beside={"weights_kept": 9, "backdoor_success": 0.5},
+    beside={"weights_kept": 9, "backdoor_success": 0.5, "epsilon": 3.0},
     model_bytes=4096,
     skipped_steps=2,
 )
