@@ -309,11 +309,20 @@ def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan", data: "Data")
             f"{given}: is what each of {plan.trainings} trainings takes, of which the run has made some with {was}; go "
             f"on with {was}"
         )
+    if (epsilon := before.choice("privacy").knobs.get("epsilon")) is not None and (before.steps, before.epochs) != (
+        experiment.steps,
+        experiment.epochs,
+    ):
+        raise ConfigError(
+            f"{given}: privacy.epsilon={epsilon:g} chose the noise of as many steps as were asked for first, and steps "
+            "with other noise are not counted; give privacy.noise from the start, or a run of its own"
+        )
     more = "" if experiment.steps is None else ", or steps=null for as many as `epochs` says"
     newest = (
         checkpoint == steps_of(prepared.directory.checkpoints)[-1]
     )  # from an older one steps are made again, as asked
-    if plan.steps is not None and plan.steps == made and newest:
+    asks_the_same = (before.steps, before.epochs) == (experiment.steps, experiment.epochs)
+    if made is not None and newest and (asks_the_same if plan.steps is None else plan.steps == made):
         raise ConfigError(f"{given}: makes {made} steps, and the run has made them; give more to go on with it{more}")
     if plan.steps is not None and plan.steps < done:
         raise ConfigError(

@@ -91,7 +91,7 @@ def images_of_a_plan(place: Path) -> tuple[Path, Callable[[], object]]:
 def begun_with(place: Path) -> tuple[Path, Callable[[], object]]:
     def look() -> None:
         experiment = compose([f"weights={place / 'w.safetensors'}"])
-        weights.check(str(weights.resolved(experiment, False).weights), {}, "mlp")
+        weights.check(str(weights.resolved(experiment, False).weights), {}, "mlp", frozenset())
 
     return place / "w.safetensors", look
 

@@ -69,11 +69,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sweeps").symlink_to(ROOT / "sweeps")
     documented(folder)
     for block in [block for page in PAGES for language in ("python", "yaml") for block in blocks(language, page)]:
-        first, _, rest = block.partition("\n")
-        if re.fullmatch(r"# [\w/.-]+\.(py|yaml)", first):
-            path = folder / first.removeprefix("# ")
+        # as a reader copies it; Hydra wants its own header first
+        if found := re.match(r"(# @package [\w.]+\n)?# ([\w/.-]+\.(py|yaml))\n", block):
+            path = folder / found[2]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(rest)
+            path.write_text(block)
     return folder
 
 

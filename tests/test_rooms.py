@@ -163,6 +163,11 @@ ALGORITHMS = {
 }
 CHOICES = [choice for choices in groups().values() for choice in choices]
 COMPANIONS = {  # what a choice needs beside it
+    ("aggregate", "draco"): ["hardware=virtual", "hardware.workers=3"],
+    ("aggregate", "self_centered_clipping"): ["sync=gossip"],
+    ("aggregate", "zeno"): ["sync=asp"],
+    ("callbacks", "by_client"): ["sync=fedavg", "partition=by_label"],
+    **{("client", name): ["sync=fedavg"] for name in ("fednova", "fedprox", "scaffold")},
     **{("aggregate", name): ["hardware=virtual", "hardware.workers=7"] for name in ("bulyan", "krum", "multi_krum")},
     **{("server", name): ["sync=fedavg"] for name in ("adagrad", "adam", "momentum", "sgd", "yogi")},
     ("data", "text"): ["model=gpt"],

@@ -88,7 +88,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, State, Sync, World, payload
-from ..errors import LayoutError
+from ..errors import LayoutError, NotFiniteError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
@@ -475,6 +475,11 @@ class FedAvg(Sync):
             self.client.take({k: each.change for k, each in self._delivered.items() if each.change is not None})
             self._rounds += 1
             self.made_at = self.comm.now()
+            if not self._weights.isfinite().all():
+                raise NotFiniteError(
+                    f"the weights that round {self._round} makes are NaN or infinite, as clients "
+                    f"{', '.join(map(str, sorted(self._delivered)))} or one of them delivered such"
+                )
         self._delivered.clear()
 
     def _count(self, client: int, samples: int) -> int:

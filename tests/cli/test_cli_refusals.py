@@ -273,7 +273,7 @@ def test_a_model_that_returns_no_tensor_is_refused_at_once(command, paceline, no
     ("overrides", "says"),
     [
         (("attack.scale=2",), "attack=sign_flip has attack.scale"),
-        (("attack.workers=2",), "attack=gaussian (and 8 more) have attack.workers"),
+        (("attack.workers=2",), "attack=fall_of_empires (and 10 more) have attack.workers"),
         (("compress=topk", "compress.rate=0.1"), "did you mean compress.ratio"),
         (("attack=sign_flip", "attack.workers=1.5"), "attack.workers=1.5: must be a valid integer or a list"),
         (("hardware=virtual", "hardware.timeout=20"), "hardware=local has hardware.timeout"),

@@ -191,6 +191,21 @@ def test_a_finished_run_whose_last_checkpoint_lies_before_its_end_is_not_made_ag
     assert train("steps=8", resume="mine@step-00000004").summary["resumed_at"] == 4
 
 
+def test_a_finished_run_of_samples_that_are_the_clients_own_is_not_written_over(train: Train) -> None:
+    """How many steps it takes is known only once the data are dealt."""
+    done = train("partition=dirichlet", "epochs=1", "steps=null", "checkpoint.every=1", name="mine")
+    summary = (done.path / "summary.json").read_bytes()
+    with pytest.raises(ConfigError, match="and the run has made them"):
+        train(resume="mine")
+    assert (done.path / "summary.json").read_bytes() == summary
+
+
+def test_a_noise_that_was_chosen_for_fewer_steps_is_not_taken_for_more(train: Train) -> None:
+    train("privacy=dp_sgd", "privacy.epsilon=3", "epochs=1", "steps=null", "checkpoint.every=1", name="mine")
+    with pytest.raises(ConfigError, match=r"epochs=2: privacy.epsilon=3 chose the noise .* give privacy.noise"):
+        train("epochs=2", resume="mine")
+
+
 def test_training_seconds_add_up_over_a_runs_lives(train: Train) -> None:
     first = train("strategy=sabotage", "strategy.pause=0.1", "checkpoint.every_steps=6", name="mine")
     second = train("steps=12", resume="mine")

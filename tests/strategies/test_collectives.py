@@ -371,7 +371,7 @@ THOSE_THAT_ADD = f"or a compress whose messages can: {', '.join(rules_that_add_u
         (("collective=rign",), "collective=rign: .*did you mean ring"),
         (("collective=star", "compress=topk"), "collective=star, compress=topk: .*choose collective=fabric"),
         (
-            ("collective=hierarchical", "hardware=l4", "hardware.hosts=3"),
+            ("collective=hierarchical", "hardware=l4", "hardware.hosts=3", "hardware.workers=3"),
             "collective=hierarchical: .*each of the 3 that make this sum is alone on its host; must be several workers",
         ),
         (("collective=hierarchical",), "collective=hierarchical: .*all 2 that make this sum are on one host; must be"),

@@ -652,3 +652,10 @@ def test_yogis_second_moment_follows_the_square_by_signs():
     v = torch.tensor([0.01 + 0.01 * 1.0, 0.01 - 0.01 * 1e-4], dtype=torch.float64)
     assert torch.allclose(rule.state_dict()["v"], v, rtol=1e-12)
     assert torch.allclose(weights, 0.1 * 0.1 * way / (v.sqrt() + 0.1), rtol=1e-12)
+
+
+def test_a_client_that_delivers_nan_ends_the_run_and_the_round_is_named(tmp_path):
+    how = ["sync=fedavg", "attack=not_finite", "hardware=virtual", "hardware.workers=3", "epochs=1", "tracking=none"]
+    with pytest.raises(RuntimeError, match=r"the weights that round 0 makes are NaN .* clients 0, 1, 2") as ended:
+        train_with(how, root=tmp_path, quiet=True)
+    assert getattr(ended.value, "exit_code", None) == 6

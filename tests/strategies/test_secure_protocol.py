@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from paceline.strategies.errors import NotFiniteError
 from paceline.strategies.exchange.secure.fixed_point import FixedPoint
 from paceline.strategies.exchange.secure.primitives import Identity
 from paceline.strategies.exchange.secure.protocol import Client, Opened, SecureError, Server, client_bytes
@@ -308,3 +309,8 @@ def test_a_client_sends_the_stated_bytes(n: int) -> None:
     world = World(n, 2, d=10)
     through(world, {})
     assert set(world.sent.values()) == {client_bytes(n, 10)}
+
+
+def test_what_is_not_finite_is_refused_before_it_is_masked() -> None:
+    with pytest.raises(NotFiniteError, match="NaN or infinite"):
+        FixedPoint().encode(torch.tensor([1.0, float("nan")]), 1)

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...errors import NotFiniteError
+
 Ring = NDArray[np.uint64]
 WIDTH = 8  # bytes
 
@@ -26,7 +28,9 @@ class FixedPoint:
     largest: float = 16.0
 
     def encode(self, x: Tensor, weight: int) -> Ring:
-        """[d] -> [d], of weight x."""
+        """[d] -> [d], of weight x. Raises `NotFiniteError`: masked, no one could see what spoils the sum."""
+        if not x.isfinite().all():
+            raise NotFiniteError("what this client is to mask is NaN or infinite")
         scaled = (x.detach().cpu().double().clamp(-self.largest, self.largest) * 2**self.bits).round()
         return scaled.to(torch.int64).numpy().view(np.uint64) * np.uint64(weight)
 
