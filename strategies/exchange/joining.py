@@ -91,11 +91,25 @@ class Joining:
                 "aggregate=mean and attack=none"
             )
 
-    def notes(self, compress: Compressor, replicas: int) -> list[str]:
-        """What may surprise; see `Sync.notes`."""
+    def notes(self, compress: Compressor, replicas: int, rows: int | None = None, leave: bool = False) -> list[str]:
+        """What may surprise; see `Sync.notes`.
+
+        `rows`: of so many replicas at a time; None: of all. `leave`: of fewer, where some leave a round.
+        """
         found: list[str] = []
-        lying, most = len(self.attack.liars(replicas)), self.aggregate.withstands(replicas)
-        if lying > most:
+        n = replicas if rows is None else rows
+        lying, most = len(self.attack.liars(replicas)), self.aggregate.withstands(n)
+        if n < replicas and min(lying, n) > most:
+            found.append(
+                f"attack.workers={self.attack.workers}: {min(lying, n)} of the {n} replicas of a round may lie, and "
+                f"this aggregate is made for {most} of {n} at most: training may go anywhere"
+            )
+        elif lying and leave:
+            found.append(
+                f"aggregate: is made for {most} of {n} rows that lie; a round that replicas leave has fewer rows, of "
+                "which as many may lie: training may go anywhere"
+            )
+        elif lying > most:
             found.append(
                 f"attack.workers={self.attack.workers}: {lying} of {replicas} replicas lie, and this aggregate is made "
                 f"for {most} at most: training may go anywhere"

@@ -204,7 +204,7 @@ class FedAvg(Sync):
                 f"masked; choose client=plain or fedprox, or {by}=none"
             )
         if self.sampling == "weighted" or self.dropout > 0:
-            key = "sync.dropout" if self.dropout > 0 else "sync.sampling"
+            key = f"sync.dropout={self.dropout:g}" if self.dropout > 0 else "sync.sampling=weighted"
             raise LayoutError(
                 f"{key}, {by}: what is promised holds for clients that are drawn all alike and stay; choose "
                 f"sync.sampling=uniform and sync.dropout=0, or {by}=none"
@@ -568,7 +568,7 @@ class FedAvg(Sync):
                 "choose client=plain, or sync.clients=null"
             )
         if self.sampling == "weighted" or self.dropout > 0:
-            key = "sync.dropout" if self.dropout > 0 else "sync.sampling"
+            key = f"sync.dropout={self.dropout:g}" if self.dropout > 0 else "sync.sampling=weighted"
             raise LayoutError(
                 f"{key}: with {given} all that are drawn, each as likely as another, come to the end of a round; "
                 "choose sync.sampling=uniform and sync.dropout=0, or sync.clients=null"
@@ -663,7 +663,8 @@ class FedAvg(Sync):
         return measured
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return self.joining.notes(self.compress, world.replicas)
+        rows = self.per_round(world.replicas) if self.clients is None else None
+        return self.joining.notes(self.compress, world.replicas, rows, leave=self.dropout > 0)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "fedavg")

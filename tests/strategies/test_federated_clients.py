@@ -545,3 +545,17 @@ def test_what_a_client_holds_and_sends_is_as_predicted(tmp_path, client):
     assert result is not None
     assert result.memory["buffers"] == result.predicted.memory["buffers"]
     assert result.wire.bytes_per_step == result.predicted.bytes_per_step
+
+
+def notes_of(*overrides: str) -> str:
+    plan = engine.prepare(["sync=fedavg", "hardware=virtual", "hardware.workers=10", *overrides]).plan()
+    return "\n".join(plan.notes)
+
+
+def test_it_is_said_where_the_rows_of_a_round_may_hold_more_liars_than_a_rule_withstands() -> None:
+    lies = ("aggregate=median", "attack=sign_flip", "attack.workers=3")
+    assert "made for" not in notes_of(*lies)
+    assert "1 of the 1 replicas of a round may lie, and this aggregate is made for 0 of 1" in notes_of(
+        *lies, "sync.fraction=0.1"
+    )
+    assert "a round that replicas leave has fewer rows" in notes_of(*lies, "sync.dropout=0.5")
