@@ -121,8 +121,8 @@ def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], rep
 
 def _rounds(experiment: Experiment, parts: Parts, sync: FedAvg, size: float, entries: int) -> Between:
     """Of a client: w comes and w_k goes, once a round. The server adds up those of all, one after another."""
-    if sync.fraction < 1:
-        raise NotPredicted(f"sync.fraction={sync.fraction:g}: who sits a round out takes no steps in it, others do")
+    if (fraction := sync.participation.fraction) < 1:
+        raise NotPredicted(f"sync.fraction={fraction:g}: who sits a round out takes no steps in it, others do")
     for group, usual in (("compress", "none"), ("server", "plain"), ("client", "plain"), ("secure", "none")):
         if (chosen := experiment.choice(group).name) != usual:
             raise NotPredicted(f"{group}={chosen} under sync=fedavg: what it takes of a round has no formula here")

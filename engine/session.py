@@ -17,7 +17,7 @@ import yaml
 
 from ..tracking.alive import held
 from ..tracking.environment import environment
-from ..tracking.errors import CorruptRunError, StorageError
+from ..tracking.errors import StorageError
 from ..tracking.mirror import Mirror, Sink
 from ..tracking.records import End
 from ..tracking.redact import redact
@@ -34,7 +34,7 @@ from .launchers import is_first, launcher_of
 from .results import Result
 from .settings import Settings, asked
 from .signals import noted
-from .stored import Stored, check_identity, identity, read_stored
+from .stored import Stored, identity, read_stored
 
 if TYPE_CHECKING:
     from ..cost.predicted import PredictedStep
@@ -154,7 +154,9 @@ def prepare(
         stored = read_stored(directory)
         experiment = override_stored(stored.experiment, given.overrides)
         launcher_of(experiment).check(experiment, resumes=True)
-        chosen = _checkpoint(directory, step)
+        from .resuming import checkpoint_of
+
+        chosen = checkpoint_of(directory, step)
     else:
         experiment = given.experiment
         if experiment is None:
@@ -229,46 +231,6 @@ def _trace_file(file: Path) -> Path:
         raise MachineError(f"--trace {file}: cannot write to {path.parent} ({error.strerror})") from None
 
 
-def _checkpoint(directory: RunDirectory, step: str) -> Path:
-    from .checkpoint import directory_of, steps_of
-
-    whole = steps_of(directory.checkpoints)
-    if not whole:
-        model = directory.path / "model.safetensors"
-        raise ConfigError(
-            f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended before the first "
-            "was due; checkpoint.every_steps=... makes them more often)"
-            + (f"; its weights are there to start anew from: weights={model}" if model.exists() else "")
-        )
-    if not step:
-        return whole[-1]
-    if step == "best":
-        step = _best(directory)
-    elif step.isascii() and step.isdigit() and len(step) <= 18:  # the steps that it has behind it
-        step = directory_of(directory.checkpoints, int(step)).name
-    wanted = directory.checkpoints / step
-    if wanted not in whole:
-        names = ", ".join(path.name for path in whole)
-        raise ConfigError(f"--resume {directory.name}@{step}: there is no such checkpoint; there are {names}")
-    return wanted
-
-
-def _best(directory: RunDirectory) -> str:
-    from .callbacks.best import FILE, best_step
-    from .checkpoint import directory_of
-
-    step = best_step(directory)
-    if step is None:
-        raise ConfigError(f"--resume {directory.name}@best: the run did not look for it; callbacks=[best] does")
-    found = directory_of(directory.checkpoints, step)
-    if not found.is_dir():
-        raise ConfigError(
-            f"--resume {directory.name}@best: there is no checkpoint of its best step, {step}; to start anew from its "
-            f"weights: weights={directory.path / FILE}"
-        )
-    return found.name
-
-
 def make_ready(plan: "Plan", quiet: bool) -> None:
     """What the strategy, and sums in shared memory, need of this host and takes long, once."""
     from ..comm.shared_sum import NativeSum
@@ -286,50 +248,6 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
             "note: no native code can be compiled here, so that workers add up in shared memory by torch, which is "
             "about three times slower; paceline doctor says what is missing"
         )
-
-
-def _can_go_on(prepared: Prepared, checkpoint: Path, plan: "Plan", data: "Data") -> None:
-    """Before any process starts. Raises `CorruptCheckpointError` or `ConfigError`."""
-    from .checkpoint import read_manifest, steps_of
-    from .data_sums import check_data, sums_of
-
-    assert prepared.directory is not None and prepared.stored is not None
-    manifest = read_manifest(checkpoint)
-    check_identity(prepared.directory, prepared.stored, checkpoint, manifest.run)
-    made = None  # steps, where it came to its end
-    with suppress(CorruptRunError):  # a damaged summary is written anew
-        summary = prepared.directory.read_summary() or {}
-        made = summary.get("steps") if summary.get("status") == "completed" else None
-    done, experiment = manifest.step, plan.experiment
-    given = f"epochs={experiment.epochs}" if experiment.steps is None else f"steps={experiment.steps}"
-    before = prepared.stored.experiment
-    if plan.trainings > 1 and (before.steps, before.epochs) != (experiment.steps, experiment.epochs):
-        was = f"epochs={before.epochs}" if before.steps is None else f"steps={before.steps}"
-        raise ConfigError(
-            f"{given}: is what each of {plan.trainings} trainings takes, of which the run has made some with {was}; go "
-            f"on with {was}"
-        )
-    if (epsilon := before.choice("privacy").knobs.get("epsilon")) is not None and (before.steps, before.epochs) != (
-        experiment.steps,
-        experiment.epochs,
-    ):
-        raise ConfigError(
-            f"{given}: privacy.epsilon={epsilon:g} chose the noise of as many steps as were asked for first, and steps "
-            "with other noise are not counted; give privacy.noise from the start, or a run of its own"
-        )
-    more = "" if experiment.steps is None else ", or steps=null for as many as `epochs` says"
-    newest = (
-        checkpoint == steps_of(prepared.directory.checkpoints)[-1]
-    )  # from an older one steps are made again, as asked
-    asks_the_same = (before.steps, before.epochs) == (experiment.steps, experiment.epochs)
-    if made is not None and newest and (asks_the_same if plan.steps is None else plan.steps == made):
-        raise ConfigError(f"{given}: makes {made} steps, and the run has made them; give more to go on with it{more}")
-    if plan.steps is not None and plan.steps < done:
-        raise ConfigError(
-            f"{given}: makes {plan.steps} steps, and {checkpoint.name} has {done} behind it already{more}"
-        )
-    if manifest.data is not None:
-        check_data(prepared.directory, sums_of(data), manifest.data)
 
 
 def run(
@@ -376,7 +294,10 @@ def _check(prepared: Prepared, plan: "Plan") -> "Data":
     _check_machine(prepared, plan)
     data = _have_data(prepared)
     if prepared.checkpoint is not None:
-        _can_go_on(prepared, prepared.checkpoint, plan, data)
+        from .resuming import check_can_go_on
+
+        assert prepared.directory is not None and prepared.stored is not None
+        check_can_go_on(prepared.directory, prepared.stored, prepared.checkpoint, plan, data)
     return data
 
 

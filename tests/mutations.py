@@ -48,6 +48,55 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- the ends of runs
+    Mutation(
+        "engine/evaluations.py",
+        "others = [replica for replica in asked if replica == own or self._has_completed(replica)]",
+        "others = asked",
+        "tests/engine/test_engine_faults.py -k 'fastest_worker and asp'",
+    ),
+    Mutation(
+        "engine/resuming.py",
+        "if epsilon is not None and not asks_the_same:",
+        "if False:",
+        "tests/engine/test_engine_runs.py -k noise_that_was_chosen",
+    ),
+    Mutation(
+        "engine/resuming.py",
+        "(asks_the_same if plan.steps is None else plan.steps == made)",
+        "plan.steps == made",
+        "tests/engine/test_engine_runs.py -k clients_own",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "if not self._weights.isfinite().all():",
+        "if False:",
+        "tests/strategies/test_fedavg.py -k delivers_nan",
+    ),
+    Mutation(
+        "strategies/exchange/secure/fixed_point.py",
+        "if not x.isfinite().all():",
+        "if False:",
+        "tests/strategies/test_secure_protocol.py -k not_finite",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "if n < replicas and min(lying, n) > most:",
+        "if False:",
+        "tests/strategies/test_federated_clients.py -k may_hold_more_liars",
+    ),
+    Mutation(
+        "strategies/exchange/federated.py",
+        "if client.controls or client.counts:",
+        "if False:",
+        "tests/strategies/test_federated_clients.py -k where_it_is_hidden",
+    ),
+    Mutation(
+        "advise/modes.py",
+        'return collective == "auto" or (collective == "shared_memory" and in_memory)',
+        "return False",
+        "tests/advise/test_advise_modes.py -k listed_once",
+    ),
     # -- attacks on inputs
     Mutation(
         "tasks/adversarial/threat.py",
@@ -1614,8 +1663,8 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k papers",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        "return drawn(self.seed, self._round, self._shares, self._per_round)[client]",
+        "strategies/exchange/participation.py",
+        "return drawn(self.seed, number, shares, self.per_round(len(shares)))[client]",
         "return samples",
         "tests/strategies/test_federated_clients.py -k papers",
     ),

@@ -14,6 +14,7 @@ Worker 0 and servers cannot be done without: worker 0 judges and saves, servers 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from ...comm import Comm, PeerLostError, Work
@@ -77,3 +78,11 @@ class Serving:
         except PeerLostError:  # the next `hear` finds it
             if not self.survives:
                 raise
+
+
+def recv_dated(like: Tensor, server: int, comm: Comm) -> tuple[Tensor, float]:
+    """Weights of a server, as many as `like`, and when they were made, on the fabric's clock; in that order."""
+    weights, made_at = torch.empty_like(like), torch.zeros(1, dtype=torch.float64)
+    comm.recv(weights, server)
+    comm.recv(made_at, server)
+    return weights, float(made_at)

@@ -43,6 +43,7 @@ With `dropout=p` a client that was sampled leaves the round with probability p, 
 as another. What it has trained is lost, but for its optimizer's state; the round's mean is of those that deliver, and
 where nobody does, w stays. Who leaves follows from (seed, r, k). The server does not wait for one that leaves, once
 that has its weights.
+
 With `privacy=dp_fedavg` the server clips each way to C, steps with 1/m of their sum, and adds noise
 (exchange/privacy/dp_fedavg.py): n_k count no more.
 
@@ -97,15 +98,16 @@ from ..exchange.client import ClientRule
 from ..exchange.client import Plain as PlainClient
 from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
+from ..exchange.federated import check_hidden, check_in_turn
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.in_turn import InTurn, Shares
 from ..exchange.joining import Joining
-from ..exchange.participation import drawn, leaves_after, sampled
+from ..exchange.participation import Participation, sampled
 from ..exchange.privacy import DPFedAvg, Privacy
 from ..exchange.privacy.dp_fedavg import of_clients
 from ..exchange.secure import Bonawitz, Secure
 from ..exchange.server import Plain, ServerRule
-from ..exchange.serving import Serving
+from ..exchange.serving import Serving, recv_dated
 from ..exchange.survivors import isend_to, wait_for
 from ..state import recv_state
 
@@ -172,65 +174,26 @@ class FedAvg(Sync):
         self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
         self.client.check(self.joining)
         self.privacy = of_clients(privacy)
-        if self.privacy is not None and not self.joining.streaming:
-            raise LayoutError(
-                "privacy, aggregate: noise hides a client in the sum of all ways, and in nothing else that is made of "
-                "them; choose aggregate=mean and an attack whose workers know nothing of others, or privacy=none"
-            )
         self.whole_rows = not self.joining.aggregate.coordinatewise
         if self.privacy is not None or self.whole_rows:
             self.max_parts = 1
         self.compress = compress or Dense()
         check_differences(self.compress)
         self.secure = secure if isinstance(secure, Bonawitz) else None
-        if self.secure is not None:
-            self._check_secure()
-        self.fraction, self.epochs, self.momentum, self.seed = fraction, epochs, momentum, seed
-        self.sampling, self.dropout = sampling, dropout
-        self._check_hides()
-        self.clients = clients
+        self.epochs, self.momentum, self.clients = epochs, momentum, clients
+        self.participation = Participation(fraction, sampling, dropout, seed)
         self._turns: InTurn | None = None  # on a worker that has several
+        self._shares: tuple[float, ...] = ()  # n_k / n by client, once they are known
+        with_all = self.joining, self.compress, self.client, self.participation
+        check_hidden(self.privacy, self.secure, *with_all)
         if clients is not None:
-            self._check_in_turn(clients)
-
-    def _check_hides(self) -> None:
-        """Refuse what would tell more of a client than its clipped or masked way. Raises `LayoutError`."""
-        by = "privacy" if self.privacy is not None else "secure"
-        if self.privacy is None and self.secure is None:
-            return
-        if self.client.controls or self.client.counts:
-            raise LayoutError(
-                f"client, {by}: this rule's clients deliver more than their weights, which is neither clipped nor "
-                f"masked; choose client=plain or fedprox, or {by}=none"
-            )
-        if self.sampling == "weighted" or self.dropout > 0:
-            key = f"sync.dropout={self.dropout:g}" if self.dropout > 0 else "sync.sampling=weighted"
-            raise LayoutError(
-                f"{key}, {by}: what is promised holds for clients that are drawn all alike and stay; choose "
-                f"sync.sampling=uniform and sync.dropout=0, or {by}=none"
+            check_in_turn(clients, momentum, self.privacy, self.secure, *with_all)
+            self.one_rate = (
+                f"with sync.clients={clients} a client's steps are made at different times of a run, and have one rate"
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.client.check_optimizer(optimizer)
-
-    def _check_secure(self) -> None:
-        """Raises `LayoutError`."""
-        if not self.joining.streaming:
-            raise LayoutError(
-                "secure, aggregate: robust rules compare what clients bring, and attacks that collude know it, which "
-                "nobody sees where the server learns the sum alone; choose aggregate=mean and an attack whose workers "
-                "know nothing of others, or secure=none"
-            )
-        if self.privacy is not None:
-            raise LayoutError(
-                "secure, privacy: the server clips what each client brings, which it does not see where it learns the "
-                "sum alone; choose privacy=none, or secure=none"
-            )
-        if not isinstance(self.compress, Dense):
-            raise LayoutError(
-                "secure, compress: masked numbers are added up as they are, and look like noise; choose compress=none, "
-                "or secure=none"
-            )
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -361,10 +324,7 @@ class FedAvg(Sync):
             return super().consensus()
         if self._evaluated is None or self._evaluated_round < self._round:
             self._tell(Message.PEEK)
-            weights, made_at = torch.empty_like(self._weights), torch.zeros(1, dtype=torch.float64)
-            self.comm.recv(weights, self._server)
-            self.comm.recv(made_at, self._server)
-            self.made_at = float(made_at)
+            weights, self.made_at = recv_dated(self._weights, self._server, self.comm)
             self._keep_to_evaluate(weights)
         assert self._evaluated is not None
         return dict(zip(self.parameters, views_of(self._evaluated, list(self.parameters.values())), strict=True))
@@ -456,7 +416,8 @@ class FedAvg(Sync):
             self._sum_securely(self.secure)
             self._delivered.clear()
             return
-        counts = {k: self._count(k, each.samples) for k, each in self._delivered.items()}
+        count, shares = self.participation.weight, self._shares
+        counts = {k: count(k, each.samples, self._round, shares) for k, each in self._delivered.items()}
         n = sum(counts.values())
         if n > 0:
             self._stretch(counts)
@@ -481,12 +442,6 @@ class FedAvg(Sync):
                     f"{', '.join(map(str, sorted(self._delivered)))} or one of them delivered such"
                 )
         self._delivered.clear()
-
-    def _count(self, client: int, samples: int) -> int:
-        """n_k; where clients are drawn by their samples, how often this one was."""
-        if self.sampling == "uniform" or samples == 0:
-            return samples
-        return drawn(self.seed, self._round, self._shares, self._per_round)[client]
 
     def _stretch(self, counts: dict[int, int]) -> None:
         """w_k <- w + f_k (w_k - w)"""
@@ -521,7 +476,7 @@ class FedAvg(Sync):
 
     def per_round(self, clients: int) -> int:
         """m, of K, or of N."""
-        return max(round(self.fraction * clients), 1)
+        return self.participation.per_round(clients)
 
     @property
     def _length(self) -> int:
@@ -531,66 +486,23 @@ class FedAvg(Sync):
     def _sampled(self, number: int) -> frozenset[int]:
         if self.clients is not None:
             return frozenset(range(self._clients))  # each has some
-        if self.sampling == "weighted":
-            return frozenset(drawn(self.seed, number, self._shares, self._per_round))
-        return sampled(self.seed, number, self._clients, self._per_round)
+        return self.participation.sampled(number, self._clients, self._shares)
 
     def _leaves_after(self, client: int, number: int) -> int | None:
         """The step of round `number`, from 1, after which `client` leaves it; None: it stays."""
-        if self.dropout == 0:
-            return None
-        return leaves_after(self.seed, number, client, self.dropout, self._length)
+        return self.participation.leaves_after(client, number, self._length)
 
     def shares(self, replicas: int) -> Shares | None:
         if self.clients is None:
             return None
-        m = self.per_round(self.clients)
+        m, of = self.per_round(self.clients), self.participation
         if m < replicas:
             raise LayoutError(
-                f"sync.clients={self.clients}: of them sync.fraction={self.fraction} is {m} in a round, and {replicas} "
+                f"sync.clients={self.clients}: of them sync.fraction={of.fraction} is {m} in a round, and {replicas} "
                 f"workers take part in each; at most hardware.workers={m}, or a larger fraction"
             )
-        return Shares(
-            self.clients, m, replicas, self.epochs, partial(sampled, self.seed, clients=self.clients, count=m)
-        )
-
-    def _check_in_turn(self, clients: int) -> None:
-        """What there is one of for each client is not kept. Raises `LayoutError`."""
-        given = f"sync.clients={clients}"
-        if self.momentum == "kept":
-            raise LayoutError(
-                f"sync.momentum=kept: with {given} a worker trains one client after another, and keeps no optimizer of "
-                "each; choose sync.momentum=reset"
-            )
-        if not self.client.plain:
-            raise LayoutError(
-                f"client, sync: with {given} a worker trains one client after another, and keeps nothing of each; "
-                "choose client=plain, or sync.clients=null"
-            )
-        if self.sampling == "weighted" or self.dropout > 0:
-            key = f"sync.dropout={self.dropout:g}" if self.dropout > 0 else "sync.sampling=weighted"
-            raise LayoutError(
-                f"{key}: with {given} all that are drawn, each as likely as another, come to the end of a round; "
-                "choose sync.sampling=uniform and sync.dropout=0, or sync.clients=null"
-            )
-        if self.privacy is not None or self.secure is not None:
-            by = "privacy" if self.privacy is not None else "secure"
-            raise LayoutError(
-                f"{by}, sync: with {given} a worker sends what its clients make together, where each client's way "
-                f"would have to be hidden; choose {by}=none, or sync.clients=null"
-            )
-        if not isinstance(self.compress, Dense):
-            raise LayoutError(
-                f"compress, sync: with {given} a worker sends what its clients make together, and a message would be "
-                "made of each client's way; choose compress=none, or sync.clients=null"
-            )
-        if not self.joining.plain:
-            by, usual = ("attack", "none") if self.joining.aggregate.streaming else ("aggregate", "mean")
-            raise LayoutError(
-                f"{by}, sync: with {given} a worker sends what its clients make together, and the server never has the "
-                f"way of each; choose {by}={usual}, or sync.clients=null"
-            )
-        self.one_rate = f"with {given} a client's steps are made at different times of a run, and have one rate"
+        who = partial(sampled, of.seed, clients=self.clients, count=m)
+        return Shares(self.clients, m, replicas, self.epochs, who)
 
     # -- state and measures
 
@@ -630,7 +542,7 @@ class FedAvg(Sync):
             if serves:
                 self.server.load_state_dict(remembered["rule"])
                 self.joining.load_state_dict(remembered["joining"])
-        if serves and local is not None and self.dropout > 0:
+        if serves and local is not None and self.participation.dropout > 0:
             after = {k: self._leaves_after(k, self._round) for k in range(self._clients)}
             self._gone = frozenset(k for k, at in after.items() if at is not None and (k == 0 or at <= local["steps"]))
         if self.comm.rank == 0:
@@ -656,7 +568,7 @@ class FedAvg(Sync):
         measured: Measures = {"lost": sorted(self.comm.lost())}
         if self.comm.rank == self._server:
             measured["rounds"] = self._rounds
-        elif self.dropout > 0:
+        elif self.participation.dropout > 0:
             measured["left"] = self._left
         if self.comm.rank == self._server and self.secure is not None:
             measured["given_up"] = self._given_up
@@ -664,7 +576,7 @@ class FedAvg(Sync):
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         rows = self.per_round(world.replicas) if self.clients is None else None
-        return self.joining.notes(self.compress, world.replicas, rows, leave=self.dropout > 0)
+        return self.joining.notes(self.compress, world.replicas, rows, leave=self.participation.dropout > 0)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "fedavg")
@@ -682,7 +594,7 @@ class FedAvg(Sync):
             return Cost(
                 buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
             )
-        joined, delivered = self._often(world, self.epochs * world.steps_per_epoch)
+        joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
         if shares is not None:
             joined, delivered = shares.often(world)
         answer, told = self.compress.nbytes(vector) * (1 + more) + HEADER + NUMBER * self.client.counts, 0
@@ -693,28 +605,5 @@ class FedAvg(Sync):
             worker={"send": HEADER * joined + answer * delivered},
             server={"send": world.replicas * (size * (1 + more) * joined + told * delivered)},
             buffers=own,
-            varies=self.compress.varies(None) or self._varies(),
+            varies=self.compress.varies(None) or self.participation.varies,
         )
-
-    def _varies(self) -> str:
-        if self.dropout > 0 and self.sampling == "weighted":
-            return "sync.sampling: who is drawn, and so who leaves, depends on the samples of each client"
-        return ""
-
-    def _often(self, world: World, length: int) -> tuple[float, float]:
-        """(fetches, deliveries) of a step that a client trains."""
-        if self.dropout == 0:
-            return world.often(length, first=1), world.often(length)
-        if world.steps is None:
-            steps = (1 - self.dropout) * length + self.dropout * (length + 1) / 2
-            return 1 / steps, (1 - self.dropout) / steps
-        joined = delivered = trained = 0
-        per_round = max(round(self.fraction * world.replicas), 1)
-        for number in range(-(-world.steps // length)):
-            steps = min(length, world.steps - number * length)
-            for client in sampled(self.seed, number, world.replicas, per_round):
-                after = leaves_after(self.seed, number, client, self.dropout, length)
-                joined += 1
-                delivered += after is None and steps == length
-                trained += steps if after is None else min(after, steps)
-        return joined / trained, delivered / trained

@@ -58,7 +58,7 @@ from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.server import Plain, ServerRule
-from ..exchange.serving import Serving
+from ..exchange.serving import Serving, recv_dated
 from ..exchange.survivors import isend_to, wait_for
 from ..state import recv_state
 
@@ -179,10 +179,7 @@ class FedBuff(Sync):
         if self._finished:
             return super().consensus()
         self._tell(Message.PEEK)
-        weights, made_at = torch.empty_like(self._weights), torch.zeros(1, dtype=torch.float64)
-        self.comm.recv(weights, self._server)
-        self.comm.recv(made_at, self._server)
-        self.made_at = float(made_at)
+        weights, self.made_at = recv_dated(self._weights, self._server, self.comm)
         return dict(zip(self.parameters, views_of(weights, list(self.parameters.values())), strict=True))
 
     def _tell(self, message: Message, samples: int = 0) -> None:

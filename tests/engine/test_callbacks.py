@@ -23,7 +23,7 @@ from paceline.engine.compose import compose, override_stored
 from paceline.engine.errors import ConfigError, WorkerFailedError
 from paceline.engine.experiment import from_yaml, to_yaml
 from paceline.engine.overrides import overrides_of
-from paceline.engine.session import _best
+from paceline.engine.resuming import best_of
 from paceline.engine.settings import asked
 from paceline.tracking.compare import Request, table
 from paceline.tracking.history import history
@@ -358,9 +358,9 @@ def test_the_best_weights_are_those_that_were_evaluated(run: Run) -> None:
     with pytest.raises(
         ConfigError, match=r"@best: there is no checkpoint of its best step, .*weights=.*best.safetensors"
     ):
-        _best(RunDirectory(first.path))
+        best_of(RunDirectory(first.path))
     with pytest.raises(ConfigError, match=r"@best: the run did not look for it; callbacks=\[best\] does"):
-        _best(RunDirectory(again.path))
+        best_of(RunDirectory(again.path))
 
 
 @pytest.mark.dist

@@ -12,6 +12,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Lt
 
+from ...errors import LayoutError
+
 Above0 = Annotated[float, Gt(0)]
 Share = Annotated[float, Gt(0), Lt(1)]
 
@@ -44,3 +46,12 @@ class Privacy:
     @property
     def bounds(self) -> bool:
         return self.clip is not None
+
+
+def check_clipped(privacy: Privacy) -> None:
+    """Raises `LayoutError`."""
+    if privacy.clip is None and (privacy.noise > 0 or privacy.epsilon is not None):
+        raise LayoutError(
+            "privacy.clip=null: noise hides what one can change, which is without bounds where nothing is clipped; "
+            "choose privacy.clip=1, or privacy.noise=0 for plain training"
+        )

@@ -28,9 +28,8 @@ from torch import Tensor
 
 from ...errors import LayoutError
 from ..seeded import generator
-from .base import Above0, Privacy, Share
+from .base import Above0, Privacy, Share, check_clipped
 from .clipping import factors
-from .dp_sgd import check_clipped
 
 
 class DPFedAvg(Privacy):

@@ -32,7 +32,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ...errors import LayoutError
-from .base import Above0, Privacy, Share
+from .base import Above0, Privacy, Share, check_clipped
 
 
 class DPSGD(Privacy):
@@ -54,15 +54,6 @@ class DPSGD(Privacy):
         self.clip, self.noise, self.epsilon, self.delta = clip, noise, epsilon, delta
         self.at_once, self.seed = at_once, seed
         check_clipped(self)
-
-
-def check_clipped(privacy: Privacy) -> None:
-    """Raises `LayoutError`."""
-    if privacy.clip is None and (privacy.noise > 0 or privacy.epsilon is not None):
-        raise LayoutError(
-            "privacy.clip=null: noise hides what one can change, which is without bounds where nothing is clipped; "
-            "choose privacy.clip=1, or privacy.noise=0 for plain training"
-        )
 
 
 def of_samples(privacy: Privacy | None) -> DPSGD | None:
