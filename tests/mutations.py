@@ -53,7 +53,7 @@ MUTATIONS = [
         "engine/evaluations.py",
         "others = [replica for replica in asked if replica == own or self._has_completed(replica)]",
         "others = asked",
-        "tests/engine/test_engine_faults.py -k 'fastest_worker and asp'",
+        "tests/engine/test_engine_faults.py -k 'fastest_worker and asp' -m fault",
     ),
     Mutation(
         "engine/resuming.py",
@@ -1937,7 +1937,7 @@ MUTATIONS = [
         "engine/evaluations.py",
         "FILE, worker.parts.adapt.merged(snapshot.state))",
         "FILE, {k: v + 1 for k, v in snapshot.state.items()})",
-        "tests/engine/test_callbacks.py -k best_weights",
+        "tests/engine/test_callbacks.py -k best_weights -m slow",
     ),
     Mutation(
         "engine/work.py",
