@@ -78,7 +78,8 @@ def clean_environment(home: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "TORCHELASTIC_"))}
     for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         kept.pop(key, None)
-    return {**kept, "HOME": str(home), "PYTHONPATH": str(HERE)}
+    paths = [str(HERE), os.environ.get("PYTHONPATH", "")]  # the second is set where tests/mutations.py breaks a copy
+    return {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def weights(run: Path) -> bytes:

@@ -189,10 +189,16 @@ def colour_of_compute(window: Browser) -> tuple[int, ...]:
 
     from PIL import Image
 
-    x, y = window.run(
-        "const image = document.querySelector('#step-workers img'), box = image.getBoundingClientRect();"
-        "const scale = box.width / image.naturalWidth;"
-        f"return [box.x + scrollX + {steps.LEFT + 20} * scale, box.y + scrollY + {steps.TOP + 8} * scale]"
+    x, y = window.run(  # once the picture is drawn, and what loads above it has stopped moving it
+        "const image = document.querySelector('#step-workers img');"
+        "const frame = () => new Promise((next) => requestAnimationFrame(next));"
+        "const place = () => { const box = image.getBoundingClientRect();"
+        "  return [box.x + scrollX, box.y + scrollY, box.width]; };"
+        "await image.decode();"
+        "let before, now = place();"
+        "do { before = now; await frame(); await frame(); now = place(); } while (`${before}` !== `${now}`);"
+        "const scale = now[2] / image.naturalWidth;"
+        f"return [now[0] + {steps.LEFT + 20} * scale, now[1] + {steps.TOP + 8} * scale]"
     )
     clip = {"x": x, "y": y, "width": 3, "height": 3, "scale": 1}
     shot = window.devtools("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
