@@ -338,6 +338,12 @@ MUTATIONS = [
         "tests/tracking/test_report_serve.py",
     ),
     # -- other trackers
+    Mutation(
+        "tracking/sinks.py",
+        "if why := failure(tracker):",
+        "if (why := failure(tracker)) and False:",
+        "tests/tracking/test_trackers.py -k cannot_be_imported",
+    ),
     Mutation("tracking/helper.py", '"config": redact(config),', '"config": config,', "tests/tracking/test_trackers.py"),
     Mutation(
         "tracking/tensorboard.py",
