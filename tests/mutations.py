@@ -337,6 +337,28 @@ MUTATIONS = [
         "if not self._kept[1]:",
         "tests/tracking/test_report_serve.py",
     ),
+    # -- what stops a sweep or a race
+    Mutation(
+        "sweep/lacking.py",
+        "        except LACKS:\n            raise",
+        "        except LACKS:\n            continue",
+        "tests/cli/test_cli_sweep.py -k missing",
+    ),
+    Mutation(
+        "cli/sweep.py", "if resume and has_more(opened.study):", "if False:", "tests/cli/test_cli_sweep.py -k missing"
+    ),
+    Mutation(
+        "cli/advise_race.py",
+        "    except KeyboardInterrupt:\n        pass\n",
+        "    except ZeroDivisionError:\n        pass\n",
+        "tests/cli/test_cli_advise.py -k says_how_to_go_on",
+    ),
+    Mutation(
+        "cli/watch_sweep.py",
+        "any(run.state in OVER for",
+        "any(run.state == 'died' for",
+        "tests/cli/test_cli_watch.py -k ends_as_its_runs",
+    ),
     # -- other trackers
     Mutation(
         "tracking/sinks.py",
