@@ -359,6 +359,13 @@ MUTATIONS = [
         "any(run.state == 'died' for",
         "tests/cli/test_cli_watch.py -k ends_as_its_runs",
     ),
+    # -- how fast it goes
+    Mutation(
+        "tracking/progress.py",
+        "sum(samples for samples, _ in self._steps) / seconds",
+        "self._steps[-1][0] / self._steps[-1][1]",
+        "tests/tracking/test_progress.py -k the_speed_is",
+    ),
     # -- other trackers
     Mutation(
         "tracking/sinks.py",
