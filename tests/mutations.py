@@ -366,6 +366,13 @@ MUTATIONS = [
         "self._steps[-1][0] / self._steps[-1][1]",
         "tests/tracking/test_progress.py -k the_speed_is",
     ),
+    # -- configurations side by side
+    Mutation(
+        "tracking/sources.py",
+        "if is_configuration(name, root):",
+        "if False:",
+        "tests/cli/test_cli_diff.py -k configures_nothing",
+    ),
     # -- other trackers
     Mutation(
         "tracking/sinks.py",
