@@ -22,7 +22,7 @@ from .live import SILENT, Looks, Rates, read_live
 from .progress import Speed, evaluation_text, number, title_of, whose
 from .run_directory import Record
 from .sparkline import ASCII, BLOCKS, sparkline
-from .visible import visible
+from .visible import colours, visible
 
 REFRESHES = 2  # a second: drawing takes some milliseconds
 KEPT = 1000  # points of the loss, of which each second one is left out when there are more
@@ -194,7 +194,7 @@ class LiveView:
 
     def __init__(self, directory: Path, stream: IO[str] | None = None) -> None:
         self.view = View(directory)
-        self._console = _Console(file=sys.stderr if stream is None else stream)
+        self._console = _Console(file=sys.stderr if stream is None else stream, color_system=colours())
         self._looked = 0.0
         self._live = Live(
             console=self._console, get_renderable=self._drawn, refresh_per_second=REFRESHES, vertical_overflow="crop"

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from paceline.cli.sweep import outcome
+from paceline.cli.sweep_view import _console
 from paceline.sweep.definition import define
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.lacking import check_machine
@@ -42,6 +43,17 @@ def made(here: Path, *words: str, name: str = "mine", **changes: Any) -> Path:
 
 def table(out: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize(("no_color", "system"), [("1", None), ("", "256")])
+def test_no_color_leaves_the_live_table_without_styles(
+    no_color: str, system: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as of a terminal
+    assert _console().color_system == system
 
 
 # -- what this machine lacks

@@ -149,6 +149,15 @@ def test_the_view_shows_the_step_loss_speed_and_last_accuracy(monkeypatch, tmp_p
     assert last and "loss 0.2500" in last and "1,234 samples/s" in last and "accuracy 87.50% at step 50" in last
 
 
+@pytest.mark.parametrize(("no_color", "styled"), [("1", False), ("", True)])
+def test_no_color_leaves_no_colour_and_nothing_bold(no_color, styled, monkeypatch, tmp_path):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    stream = Terminal()
+    shown(LiveView(tmp_path, stream), [START, step(50), END])
+    assert bool(re.search(r"\x1b\[[0-9;]*m", stream.getvalue())) == styled
+
+
 def test_a_line_of_the_launcher_stands_above_the_view_and_the_cursor_is_never_hidden(monkeypatch, tmp_path):
     """As when a worker dies and the others go on."""
     monkeypatch.setenv("TERM", "xterm")
