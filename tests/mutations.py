@@ -373,6 +373,19 @@ MUTATIONS = [
         "if False:",
         "tests/cli/test_cli_diff.py -k configures_nothing",
     ),
+    # -- what wrap refuses
+    Mutation(
+        "wrap/refusals.py",
+        "if error is not self.refusal:",
+        "if self.refusal is None:",
+        "tests/wrap/test_wrap.py -k nobody_catches",
+    ),
+    Mutation(
+        "wrap/refusals.py",
+        'if hasattr(sys, "ps1") or sys.flags.interactive:',
+        "if sys.flags.interactive:",
+        "tests/wrap/test_wrap.py -k interactive",
+    ),
     # -- other trackers
     Mutation(
         "tracking/sinks.py",
