@@ -1,5 +1,7 @@
 """`paceline advise --race`: real runs decide."""
 
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned, note, note_counted, shortest, show, show_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..advise.question import Question
     from ..advise.race import Raced, Way
     from ..sweep.definition import Definition
@@ -26,7 +30,7 @@ def race_of(
     chosen = name if name is not None else time.strftime("race-%m%d-%H%M%S")
     for way in ways:
         note(f"{way.name}: {' '.join(way.overrides)}")
-    found = race(question, chosen, ways, target, seeds, run_round)
+    found = _until_the_end(lambda: race(question, chosen, ways, target, seeds, run_round), chosen)
     if format == "json":
         show_json(_raw(found, chosen))
     else:
@@ -37,6 +41,28 @@ def race_of(
         "to confirm it by all seeds of all that took part: "
         f"paceline sweep {where}/{chosen}-round1/sweep.yaml --seeds {seeds} --name {chosen}-full"
     )
+
+
+def _until_the_end(run: "Callable[[], Raced]", name: str) -> "Raced":
+    """Raises `InterruptedRunError` where it was stopped, within a round or between two, with the command to go on."""
+    from ..engine.errors import InterruptedRunError
+
+    code = 130
+    try:
+        return run()
+    except KeyboardInterrupt:
+        pass
+    except InterruptedRunError as stopped:
+        code = stopped.exit_code
+    # outside of `except`: it is no consequence of the other
+    raise InterruptedRunError(f"the race was stopped; go on with: {_command(name)}", code)
+
+
+def _command(name: str) -> str:
+    """What was typed, and the race's name where it was not."""
+    typed = sys.argv[1:]
+    named = any(word == "--name" or word.startswith("--name=") for word in typed)
+    return shlex.join(["paceline", *typed, *([] if named else ["--name", name])])
 
 
 def _ways(question: "Question", asked: list[str]) -> "list[Way]":
@@ -64,6 +90,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
     from ..engine import ROOT
     from ..sweep.definition import WAY
     from ..sweep.directory import open_sweep
+    from ..sweep.lacking import check_machine
     from ..sweep.results import measures_of
     from ..sweep.sweeper import Sweeper
     from ..tracking.compare import Request, table
@@ -74,6 +101,8 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
 
     root = Path(ROOT)
     there = (root / name / "study.db").exists()
+    if not there:
+        check_machine(definition)
     note(f"{name}: {', '.join(way for way, _ in definition.ways)}")
     with open_sweep(name, definition, root, resume=there) as opened:
         with view(opened.study) as observer:

@@ -1,35 +1,50 @@
 """`paceline diff`: what differs between two runs."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from .completion import complete_source
+from .options import ConfigDir
 from .output import aligned, note_damage, show, show_json
 
 if TYPE_CHECKING:
     from ..tracking.difference import Difference, Pair
+    from ..tracking.sources import RunData
 
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run, SWEEP/RUN, a directory.", autocompletion=complete_source)
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run, SWEEP/RUN, a directory, or a configuration: FILE.yaml.",
+        autocompletion=complete_source,
+    ),
 ]
 Format = Annotated[Literal["text", "json"], typer.Option(help="json: raw values, with units in the names.")]
 
 
-def diff(first: Run, second: Run, format: Format = "text") -> None:
+def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format = "text") -> None:
     """Say what differs between two runs: configuration, versions and machine, results with their difference.
 
-    The exit status is 0 whether or not something differs, 2 for a run that is not there, 7 for a damaged one.
+    A YAML file is a configuration, as --config of train takes it: then only configurations are compared. The exit
+    status is 0 whether or not something differs, 2 for a run or file that is not there, 7 for a damaged one.
 
     \b
     paceline diff first-asp first-bsp
     paceline diff my-sweep/0001-bsp my-sweep/0002-ssp --format json
+    paceline diff mine.yaml runs/first-asp/config.yaml
     """
+    from ..engine import ROOT
     from ..tracking import sources
     from ..tracking.difference import difference
     from .show import find
 
-    runs = [find(first), find(second)]
+    files = [sources.is_configuration(name, Path(ROOT)) for name in (first, second)]
+    runs = [
+        _of_file(Path(name), config_dir) if is_file else find(name)
+        for name, is_file in zip((first, second), files, strict=True)
+    ]
     note_damage(runs)
     for run in runs:
         sources.check(run)
@@ -37,10 +52,25 @@ def diff(first: Run, second: Run, format: Format = "text") -> None:
     if format == "json":
         show_json(found.plain())
     else:
-        show(_text(found))
+        show(_text(found, only_configurations=any(files)))
 
 
-def _text(found: "Difference") -> str:
+def _of_file(file: Path, config_dir: Path | None) -> "RunData":
+    """What it configures, with the usual value of whatever it leaves out. Raises ConfigError."""
+    from ..engine.compose import compose
+    from ..engine.config_file import with_file
+    from ..engine.errors import ConfigError
+    from ..tracking.redact import redact
+    from ..tracking.sources import RunData
+
+    try:
+        composed = compose(with_file(file, [], config_dir).overrides, config_dir)
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("--config ")) from None
+    return RunData(str(file), {}, redact(composed.model_dump()), [], None)
+
+
+def _text(found: "Difference", only_configurations: bool) -> str:
     head = ["", found.first, found.second, "difference", ""]
     apart = [pair for pair in found.results if pair.first != pair.second]
     alike = len(found.results) - len(apart)
@@ -54,6 +84,8 @@ def _text(found: "Difference") -> str:
         ["environment", *_section(found.environment, found)],
         ["results", *(results or ["none yet"])],
     ]
+    if only_configurations:
+        del sections[1:]
     return "\n".join(f"{title}\n" + "".join(f"  {line}\n" for line in lines) for title, *lines in sections)
 
 

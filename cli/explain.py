@@ -63,9 +63,20 @@ def explain(
     check_file("--html", html)
     check_file("--svg", svg)
     if "=" not in what or Path(what).is_dir():
+        _check_no_key(what, config_dir)
         _explain_run(what, overrides or [], tuple(allow_module or ()), format == "json", html, svg)
         return
     _explain_choice(what, overrides or [], config_dir, tuple(allow_module or ()), format == "json", html, svg)
+
+
+def _check_no_key(what: str, config_dir: Path | None) -> None:
+    """Raises `ConfigError` where a key stands in a run's place."""
+    from ..engine import ROOT
+    from ..engine.errors import ConfigError
+    from .explain_key import about
+
+    if not Path(what).exists() and not (Path(ROOT) / what).exists() and (hint := about(what, config_dir)):
+        raise ConfigError(f"{what}: {hint}")
 
 
 def _explain_run(
@@ -142,9 +153,12 @@ def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> 
     from ..engine.experiment import Choice
     from ..engine.explained import explain as of_file
     from ..tracking.text import did_you_mean
+    from .explain_key import about
 
     group, _, name = what.partition("=")
     if group not in BY_NAME:
+        if instead := about(what, config_dir):
+            raise ConfigError(f"{what}: {instead}")
         hint = did_you_mean(group, BY_NAME) or f"there are {', '.join(BY_NAME)}"
         raise ConfigError(f"{what}: must be GROUP=CHOICE of a group whose choices are classes; {hint}")
     found = {choice.name: choice for choice in group_of(group, config_dir)}

@@ -110,12 +110,13 @@ def sweep(
     paceline sweep sync=bsp,asp --seeds 3 --dry-run       what would run, and is it all good?
 
     The same file runs under W&B: wandb sweep FILE, then wandb agent. Exit status: 0 when all went well, 4 when a trial
-    failed (the table says why), 2 for a bad definition, 3 for a full disk.
+    failed (the table says why), 2 for a bad definition, 3 for a full disk, or where a package or data are missing.
     """
     from ..engine import ROOT
     from ..engine.errors import ConfigError
     from ..sweep.definition import EarlyTermination, define
     from ..sweep.directory import open_sweep
+    from ..sweep.lacking import check_machine, has_more
     from ..sweep.sweeper import Sweeper
     from .sweep_view import view
 
@@ -149,7 +150,11 @@ def sweep(
         raise ConfigError("--resume: which sweep? Give its file, or --name NAME")
     if chosen is None:
         chosen = time.strftime("sweep-%m%d-%H%M%S")
+    if wanted is not None and not resume:
+        check_machine(wanted)
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
+        if resume and has_more(opened.study):
+            check_machine(opened.study.definition)
         with view(opened.study) as observer:
             sweeper = Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer)
             try:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .output import note
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..sweep.study import Done, Study, Trial
     from ..sweep.sweeper import Observer
 
@@ -20,11 +22,10 @@ def view(study: "Study") -> Iterator["Observer"]:
     if not sys.stderr.isatty():
         yield Lines(tally)
         return
-    from rich.console import Console
     from rich.live import Live
 
     table = Table(tally)
-    with Live(get_renderable=table.render, console=Console(stderr=True), refresh_per_second=4, transient=True):
+    with Live(get_renderable=table.render, console=_console(), refresh_per_second=4, transient=True):
         yield table
 
 
@@ -34,12 +35,19 @@ def counting(total: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=_console(), transient=True) as bar:
         task = bar.add_task("planning", total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    from ..tracking.visible import colours
+
+    return Console(stderr=True, color_system=colours())
 
 
 class Tally:

@@ -1,7 +1,7 @@
 """`paceline train`: one run, from its overrides to a result row."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -113,6 +113,18 @@ def _checked(plan: "Plan") -> str:
     )
 
 
+def _unmeasured(summary: dict[str, Any]) -> str:
+    """Why a run that went on has no speed, though it was long enough before."""
+    resumed = summary.get("resumed_at")
+    if not summary.get("too_short") or resumed is None:
+        return ""
+    made = summary["steps"] - resumed
+    return (
+        f"no speed is shown: it is measured of the {made:,} steps since step {resumed:,} alone, where the run went on "
+        "(with other work beside it, or on another machine, the steps before have another speed), and these are too few"
+    )
+
+
 def _print_result(result: "Result", trace: Path | None, format: str) -> None:
     from ..tracking.compare import render, rows
 
@@ -121,6 +133,8 @@ def _print_result(result: "Result", trace: Path | None, format: str) -> None:
     finally:
         if result.doubts:
             note(f"\nrobust accuracy may be too high, as gradients may be masked: {'; '.join(result.doubts)}")
+        if unmeasured := _unmeasured(result.summary):
+            note(f"\n{unmeasured}")
         note(f"\neverything of this run: {shortest(Path(result.path))}")
         if trace is not None:
             note(f"who waited for whom: {trace} (open it in ui.perfetto.dev)")

@@ -37,7 +37,7 @@ def watch(
 
     Only the run's directory is read. The exit status is that of the run: 0 completed (or, with --once, under way), 4
     failed or died (killed, so that it could not say so), 6 diverged, 130 stopped early; 2 where there is no such run.
-    Of a sweep it tells which runs have begun and ended; 4: some failed, 130: it was stopped before all had run.
+    Of a sweep it tells which runs have begun and ended; 4: some failed, 130: it was interrupted before all had ended.
 
     \b
     paceline watch first-asp

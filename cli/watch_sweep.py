@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ..tracking.run_directory import Record
 
 LOOK = 0.5  # seconds between looks
-ENDED, STOPPED = "completed", "stopped"  # of a sweep; it runs otherwise
-OVER = ("running", "died")  # states of runs that have not ended by themselves
+ENDED, STOPPED = "completed", "interrupted"  # of a sweep; it runs otherwise
+OVER = ("running", "died", "interrupted")  # states of runs that have not ended by themselves
 WELL = ("completed", "pruned")
 CODES = {"running": 0, ENDED: 0, STOPPED: 130, "failed": 4}
 
@@ -72,7 +72,7 @@ class Watched:
         self._ended |= {run.name: run for run in runs if run.has_ended}
         if any(run.state == "running" for run in runs) or is_held(self._directory / LOCK):
             state = "running"
-        elif any(run.state == "died" for run in runs) or (self._wanted is not None and len(runs) < self._wanted):
+        elif any(run.state in OVER for run in runs) or (self._wanted is not None and len(runs) < self._wanted):
             state = STOPPED
         else:
             state = ENDED if all(run.state in WELL for run in runs) else "failed"

@@ -292,7 +292,7 @@ def run(
 def _check(prepared: Prepared, plan: "Plan") -> "Data":
     """What a run needs of this machine beside its plan. Raises `ConfigError`, `MachineError` or `MissingDataError`."""
     _check_machine(prepared, plan)
-    data = _have_data(prepared)
+    data = check_data(prepared)
     if prepared.checkpoint is not None:
         from .resuming import check_can_go_on
 
@@ -411,7 +411,7 @@ def _new_name(experiment: Experiment, root: Path) -> str:
     return next(name for name in names if not (root / name).exists())
 
 
-def _have_data(prepared: Prepared) -> "Data":
+def check_data(prepared: Prepared) -> "Data":
     """Before any process starts: the data are there, or are fetched now, once. Raises `MissingDataError`."""
     from ..tasks.base import Data
     from ..tasks.checks import load_checked

@@ -337,7 +337,62 @@ MUTATIONS = [
         "if not self._kept[1]:",
         "tests/tracking/test_report_serve.py",
     ),
+    # -- what stops a sweep or a race
+    Mutation(
+        "sweep/lacking.py",
+        "        except LACKS:\n            raise",
+        "        except LACKS:\n            continue",
+        "tests/cli/test_cli_sweep.py -k missing",
+    ),
+    Mutation(
+        "cli/sweep.py", "if resume and has_more(opened.study):", "if False:", "tests/cli/test_cli_sweep.py -k missing"
+    ),
+    Mutation(
+        "cli/advise_race.py",
+        "    except KeyboardInterrupt:\n        pass\n",
+        "    except ZeroDivisionError:\n        pass\n",
+        "tests/cli/test_cli_advise.py -k says_how_to_go_on",
+    ),
+    Mutation(
+        "cli/watch_sweep.py",
+        "any(run.state in OVER for",
+        "any(run.state == 'died' for",
+        "tests/cli/test_cli_watch.py -k ends_as_its_runs",
+    ),
+    # -- how fast it goes
+    Mutation(
+        "tracking/progress.py",
+        "sum(samples for samples, _ in self._steps) / seconds",
+        "self._steps[-1][0] / self._steps[-1][1]",
+        "tests/tracking/test_progress.py -k the_speed_is",
+    ),
+    # -- configurations side by side
+    Mutation(
+        "tracking/sources.py",
+        "if is_configuration(name, root):",
+        "if False:",
+        "tests/cli/test_cli_diff.py -k configures_nothing",
+    ),
+    # -- what wrap refuses
+    Mutation(
+        "wrap/refusals.py",
+        "if error is not self.refusal:",
+        "if self.refusal is None:",
+        "tests/wrap/test_wrap.py -k nobody_catches",
+    ),
+    Mutation(
+        "wrap/refusals.py",
+        'if hasattr(sys, "ps1") or sys.flags.interactive:',
+        "if sys.flags.interactive:",
+        "tests/wrap/test_wrap.py -k interactive",
+    ),
     # -- other trackers
+    Mutation(
+        "tracking/sinks.py",
+        "if why := failure(tracker):",
+        "if (why := failure(tracker)) and False:",
+        "tests/tracking/test_trackers.py -k cannot_be_imported",
+    ),
     Mutation("tracking/helper.py", '"config": redact(config),', '"config": config,', "tests/tracking/test_trackers.py"),
     Mutation(
         "tracking/tensorboard.py",

@@ -1,4 +1,4 @@
-"""What differs between two runs: configuration, what they ran on, results."""
+"""What differs between two runs: configuration, what they ran on, results. Or between two configurations."""
 
 import json
 from dataclasses import dataclass
@@ -71,11 +71,15 @@ class Difference:
 
 
 def difference(first: RunData, second: RunData) -> Difference:
-    """Raises CorruptRunError for a damaged environment.json."""
+    """Of a configuration alone, which has no summary, there are no results.
+
+    Raises CorruptRunError for a damaged environment.json.
+    """
     chosen = [{key: value for key, value in configured(run).items() if key != "name"} for run in (first, second)]
     places = [_environment(run) for run in (first, second)]
     environment = None if None in places else _differing(*(flat(place or {}, ".") for place in places))
-    return Difference(first.name, second.name, _differing(*chosen), environment, _results(first, second))
+    results = _results(first, second) if first.summary and second.summary else []
+    return Difference(first.name, second.name, _differing(*chosen), environment, results)
 
 
 def _results(first: RunData, second: RunData) -> list[Pair]:

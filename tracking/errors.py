@@ -20,7 +20,7 @@ class TrackingConfigError(Exception):
 
 
 class TrackerMissingError(Exception):
-    """The package of a tracker that was chosen is not installed."""
+    """The package of a tracker that was chosen is not installed, or cannot be imported."""
 
     exit_code = 3
 

@@ -38,7 +38,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "runs": ("", "the names of these runs"),
     "others": ("", "runs of the same configuration that did not complete and are not in the mean"),
     "throughput_samples_per_s": ("samples/s", "of all workers, without the first steps (measure.after) and evaluation"),
-    "too_short": ("", "whether the run has too few steps for its speed to be shown"),
+    "too_short": ("", "whether the run has too few steps, of those since it last went on, for its speed to be shown"),
     "updates_per_second": ("1/s", "throughput over batch_size: the gradients that all replicas compute in a second"),
     "step_ms": ("ms", "median time of a step"),
     "predicted_step_ms": ("ms", "time of a step as it was predicted before the run (prediction.json has its parts)"),

@@ -4,7 +4,7 @@ import time
 from html import escape
 from typing import Any
 
-from .progress import score_of
+from .progress import Speed, score_of, whose
 from .run_directory import Record
 from .values import number
 from .visible import visible
@@ -22,17 +22,19 @@ class Cell:
         self._between = seconds_between
         self._title, self._step, self._evaluation, self._status = "starting", "", "", ""
         self._done = self._total = 0
+        self._speed, self._whose = Speed(), ""
         self._shown_at = time.monotonic()
         self._handle: Any = display(self._bundle(), raw=True, display_id=True)
 
     def record(self, record: Record) -> None:
         match record["kind"]:
             case "start":
-                self._title, self._total = record["name"], record["steps"]
+                self._title, self._total, self._whose = record["name"], record["steps"], whose(record)
             case "resume":
                 self._done = record["step"]
             case "step":
-                self._done, self._step = record["step"], _step(record)
+                self._speed.add(record)
+                self._done, self._step = record["step"], self._told(record)
             case "evaluation":
                 of_step = f" at step {record['step']}" if record["step"] < self._done else ""
                 self._evaluation = score_of(record) + of_step
@@ -44,6 +46,11 @@ class Cell:
     def close(self, summary: dict[str, Any] | None) -> None:
         """With what it came to; of a run that failed, the exception says why."""
         self._show()
+
+    def _told(self, step: Record) -> str:
+        loss, rate = number(step["loss"]), self._speed.value
+        told = [] if loss is None else [f"loss {loss:.4f}"]
+        return "  ".join([*told, *([] if rate is None else [f"{rate:,.0f} samples/s{self._whose}"])])
 
     def _show(self) -> None:
         self._shown_at = time.monotonic()
@@ -62,9 +69,3 @@ class Cell:
             "text/plain": f"{title}\n{text}",
             "text/html": f"<div>{escape(title)}<br>{bar}{escape(text)}</div>",
         }
-
-
-def _step(step: Record) -> str:
-    loss, rate = number(step["loss"]), number(step["samples_per_second"])
-    told = [] if loss is None else [f"loss {loss:.4f}"]
-    return "  ".join([*told, *([] if rate is None else [f"{rate:,.0f} samples/s"])])

@@ -3,9 +3,11 @@
 An asynchronous run takes snapshots and judges them when training is over: then the evaluations of earlier steps come.
 """
 
+import math
 import os
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +16,7 @@ from .mirror import Sink
 from .run_directory import Record
 
 SECONDS_BETWEEN_LINES = 5.0
+RECENT = 20  # steps that the speed is taken over
 
 
 def progress(directory: Path, stream: TextIO | None = None, plain: bool = False) -> Sink:
@@ -49,19 +52,21 @@ class Lines:
         self._total = self._step = 0
         self._whose = ""
         self._last_line = float("-inf")
+        self._speed = Speed()
 
     def record(self, record: Record) -> None:
         match record["kind"]:
             case "start":
-                self._total, self._whose = record["steps"], _whose(record)
+                self._total, self._whose = record["steps"], whose(record)
                 self._last_line = time.monotonic()
                 self._print(title_of(record) + f", {record['steps']} steps")
             case "step":
                 self._step = record["step"]
+                self._speed.add(record)
                 if time.monotonic() - self._last_line >= self._seconds_between:
                     self._last_line = time.monotonic()
                     total = f"/{self._total}" if self._total else ""
-                    self._print(f"step {record['step']}{total}  {_step(record)}{self._whose}")
+                    self._print(f"step {record['step']}{total}  {self._told(record)}{self._whose}")
             case "evaluation":
                 afterwards = " (judged afterwards)" if record["step"] < self._step else ""
                 self._print(f"step {record['step']}  {evaluation_text(record)}{afterwards}")
@@ -75,8 +80,31 @@ class Lines:
     def close(self, summary: dict[str, Any] | None) -> None:
         """Nothing to do: every line is flushed as it is written."""
 
+    def _told(self, step: Record) -> str:
+        return f"loss {number(step['loss'], '.4f')}  {number(self._speed.value, ',.0f')} samples/s"
+
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
+
+
+class Speed:
+    """Samples a second over the last RECENT steps: their samples over the time in them, as the table at the end has it
+    over all but the first steps. One step alone may be anything.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (samples, seconds)
+
+    def add(self, step: Record) -> None:
+        """A record that does not tell it is left out."""
+        rate, seconds = step.get("samples_per_second"), step.get("step_time")
+        if isinstance(rate, int | float) and isinstance(seconds, int | float) and math.isfinite(rate * seconds):
+            self._steps.append((rate * seconds, seconds))
+
+    @property
+    def value(self) -> float | None:
+        seconds = sum(each for _, each in self._steps)
+        return sum(samples for samples, _ in self._steps) / seconds if seconds > 0 else None
 
 
 def title_of(start: Record) -> str:
@@ -89,14 +117,10 @@ def title_of(start: Record) -> str:
     return f"{start['name']}: {start['model']} on {start['data']}, {start['strategy']} + {start['sync']}, {workers}"
 
 
-def _step(step: Record) -> str:
-    return f"loss {number(step['loss'], '.4f')}  {number(step['samples_per_second'], ',.0f')} samples/s"
-
-
-def _whose(start: Record) -> str:
-    """Of whom the samples of a step are, where not of all."""
-    alone = start.get("together", True) or start["workers"] == 1
-    return "" if alone else " of replica 0"
+def whose(start: Record) -> str:
+    """Of whom the samples of a step are, where not of all workers: others go at paces of their own."""
+    of_all = start.get("together", True) or start.get("workers") == 1
+    return "" if of_all else " of replica 0 alone"
 
 
 def evaluation_text(evaluation: Record) -> str:

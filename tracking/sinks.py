@@ -5,9 +5,11 @@ from typing import Any
 
 from .errors import TrackerMissingError, TrackingConfigError
 from .helper import HelperMirror
+from .imports import failure
 from .mirror import Sink
 from .progress import progress
 from .run_directory import RunDirectory
+from .visible import visible
 from .wandb import MODES, WandbMirror
 
 KEYS = ("wandb", "mode", "project", "entity", "group", "tags", "job_type", "tensorboard", "mlflow", "uri", "experiment")
@@ -20,8 +22,7 @@ def sinks_from(
     """The sinks for the configuration group `tracking` (conf/tracking/*.yaml).
 
     `config` is the whole experiment; W&B is given a redacted copy. `quiet` leaves the terminal out; `plain`: lines on
-    a terminal, too. Raises TrackingConfigError on a value that is not allowed; nothing is started or imported before a
-    first record.
+    a terminal, too. Raises what `check` does; no tracker is started before a first record.
     """
     check(tracking)
     sinks: list[Sink] = [] if quiet else [progress(run.path, plain=plain)]
@@ -49,23 +50,43 @@ def sinks_from(
 
 
 def check(tracking: dict[str, Any]) -> None:
-    """Raises TrackingConfigError unless the group's values are allowed, TrackerMissingError without the package."""
+    """Raises TrackingConfigError unless the group's values are allowed.
+
+    Raises TrackerMissingError where the tracker's package is not there, or (TensorBoard, MLflow) cannot be imported.
+    """
     unknown = [key for key in tracking if key not in KEYS]
     if unknown:
         raise TrackingConfigError(f"tracking.{unknown[0]}: there is no such key; valid: {', '.join(KEYS)}")
     if not isinstance(tracking.get("wandb"), bool):
         raise TrackingConfigError(f"tracking.wandb={tracking.get('wandb')}: must be true or false")
-    for tracker, label in LABELS.items():
+    for tracker in LABELS:
         if not isinstance(tracking.get(tracker, False), bool):
             raise TrackingConfigError(f"tracking.{tracker}={tracking[tracker]}: must be true or false")
-        if tracking.get(tracker) and find_spec(tracker) is None:
-            raise TrackerMissingError(
-                f"tracking={tracker}: {label} is not installed; pip install 'paceline[{tracker}]', or tracking=none"
-            )
     if tracking.get("mlflow"):
         _check_mlflow(tracking)
-    if not tracking["wandb"]:
-        return
+    if tracking["wandb"]:
+        _check_wandb(tracking)
+    for tracker, label in LABELS.items():
+        if tracking.get(tracker):
+            _check_package(tracker, label)
+
+
+def _check_package(tracker: str, label: str) -> None:
+    """The package is there, and can be imported. Raises `TrackerMissingError`."""
+    if find_spec(tracker) is None:
+        raise TrackerMissingError(
+            f"tracking={tracker}: {label} is not installed; pip install 'paceline[{tracker}]', or tracking=none"
+        )
+    if why := failure(tracker):
+        raise TrackerMissingError(
+            f"tracking={tracker}: {label} is installed and cannot be imported ({visible(why)}); "
+            f"pip install --force-reinstall 'paceline[{tracker}]' puts it right, or tracking=none"
+        )
+
+
+def _check_wandb(tracking: dict[str, Any]) -> None:
+    if find_spec("wandb") is None:  # to import it here would make every run begin later
+        raise TrackerMissingError("tracking=wandb: W&B is not installed; pip install wandb, or tracking=none")
     if tracking["mode"] not in MODES:
         raise TrackingConfigError(f"tracking.mode={tracking['mode']}: must be one of {', '.join(MODES)}")
     tags = tracking["tags"]

@@ -18,6 +18,7 @@ from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, is_run, run_n
 from .text import did_you_mean
 
 SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
+OF_YAML = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,15 @@ def sweep_names(root: Path) -> list[str]:
     return sorted(file.parent.name for file in root.glob(f"*/{SWEEP_FILE}"))
 
 
+def is_configuration(name: str, root: Path) -> bool:
+    """Whether `name` is a YAML file, and no run or sweep under `root`."""
+    path = Path(name)
+    try:
+        return path.suffix in OF_YAML and path.is_file() and not (root / name).is_dir()
+    except (OSError, ValueError):  # as in _kind
+        return False
+
+
 def sweep_at(name: str, root: Path) -> Path | None:
     """The directory of the sweep `name` under `root`, or of the one at that path; None: it is no sweep."""
     inside = bool(NAME.fullmatch(name)) and bool(name.strip("."))
@@ -220,6 +230,11 @@ def _locate(name: str, root: Path) -> tuple[str, Path]:
             f"run {name!r}: must be the name or path of a run, a sweep, a W&B folder, a JSON or a CSV file"
         )
     parts = name.split("/")
+    if is_configuration(name, root):
+        raise RunNameError(
+            f"{name}: is a YAML file, and holds no run; paceline diff compares configurations, paceline train --config "
+            "runs one, paceline sweep a sweep's"
+        )
     inside = len(parts) <= 2 and all(NAME.fullmatch(part) and part.strip(".") for part in parts)
     for path in [root / name, Path(name)] if inside else [Path(name)]:
         if kind := _kind(path):

@@ -19,10 +19,10 @@ from rich.text import Text
 
 from .columns import human_bytes
 from .live import SILENT, Looks, Rates, read_live
-from .progress import evaluation_text, number, title_of
+from .progress import Speed, evaluation_text, number, title_of, whose
 from .run_directory import Record
 from .sparkline import ASCII, BLOCKS, sparkline
-from .visible import visible
+from .visible import colours, visible
 
 REFRESHES = 2  # a second: drawing takes some milliseconds
 KEPT = 1000  # points of the loss, of which each second one is left out when there are more
@@ -37,6 +37,7 @@ class View:
         self._directory = directory
         self._title, self._total, self._whose = directory.name, 0, ""
         self._step: Record | None = None
+        self._speed = Speed()
         self._said: list[str] = []  # about evaluations, stops
         self._losses: list[tuple[float, float]] = []
         self._stride = 1  # steps between points that are kept
@@ -50,11 +51,11 @@ class View:
             case "start":
                 with suppress(KeyError, TypeError):
                     self._title = title_of(record)
-                total, alone = record.get("steps"), record.get("together", True) or record.get("workers") == 1
+                total, self._whose = record.get("steps"), whose(record)
                 self._total = total if isinstance(total, int) else 0
-                self._whose = "" if alone else " of replica 0"
             case "step" if isinstance(record.get("step"), int):
                 self._step = record
+                self._speed.add(record)
                 self._keep(record)
             case "evaluation":
                 with suppress(KeyError, TypeError, ValueError):
@@ -84,6 +85,7 @@ class View:
         return {
             "steps": self._total or None,
             "last": self._step,
+            "samples_per_second": self._speed.value,
             "said": self._said,
             "workers": [
                 {
@@ -137,7 +139,7 @@ class View:
         room = min(width - 50, 40)
         if room >= 8 and len(self._losses) > 1:
             text += f" {sparkline(self._losses, room, BLOCKS if utf8 else ASCII)}"
-        return Text(f"{text}  {_figure(self._step.get('samples_per_second'), ',.0f')} samples/s{self._whose}")
+        return Text(f"{text}  {number(self._speed.value, ',.0f')} samples/s{self._whose}")
 
 
 def _figure(value: Any, form: str) -> str:
@@ -192,7 +194,7 @@ class LiveView:
 
     def __init__(self, directory: Path, stream: IO[str] | None = None) -> None:
         self.view = View(directory)
-        self._console = _Console(file=sys.stderr if stream is None else stream)
+        self._console = _Console(file=sys.stderr if stream is None else stream, color_system=colours())
         self._looked = 0.0
         self._live = Live(
             console=self._console, get_renderable=self._drawn, refresh_per_second=REFRESHES, vertical_overflow="crop"

@@ -1,8 +1,17 @@
 """Text from outside (an exception, an override, a file) as a terminal may be given it."""
 
+import os
 import unicodedata
+from typing import Literal
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def colours() -> Literal["auto"] | None:
+    """The `color_system` of rich's consoles: none where NO_COLOR is set (no-color.org), and then no bold or dim either,
+    which rich would keep.
+    """
+    return None if os.environ.get("NO_COLOR") else "auto"
 
 
 def visible(text: str) -> str:

@@ -25,6 +25,7 @@ from ..tracking.mirror import Mirror
 from ..tracking.records import End, Evaluation, Predicted, Score, Start, Step, Summary
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
+from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 
 DIVERGED = 6
@@ -89,6 +90,7 @@ class Record:
                 f"name={name}: {root.absolute() / name} is a run already, and a wrapped run cannot be gone on with; "
                 "give another name, or none"
             )
+        check_tracking(experiment.tracking)
         directory = RunDirectory.create(root, name)
         directory.write_environment(environment())
         directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))

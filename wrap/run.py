@@ -22,6 +22,7 @@ from ..engine.meters import Meter
 from ..strategies import Batch
 from ..tracking.visible import visible_lines
 from .record import Record
+from .refusals import say_where_uncaught
 from .setting import experiment_of, sync_of
 from .shares import Loader, Own, on_device
 from .workers import Joined, join
@@ -273,14 +274,18 @@ def wrap(
     `overrides`: of the sync mode and what it is given, `tracking`, `seed`, `hardware.timeout`, as on the command line.
     `loader`: its batches are the steps' batches, however many workers share them out, so that a run on K workers is
     that on one. `epochs`: passes that the script will make, for the record. `count`: of how many items the loss of a
-    batch is the mean, where these are not its samples: unmasked tokens, say. Raises `ConfigError`; where a launcher has
-    started several workers, the first one says what is wrong, and all end with its exit status.
+    batch is the mean, where these are not its samples: unmasked tokens, say. Raises `ConfigError`; a script that does
+    not catch it ends with its message and its exit status. Where a launcher has started several workers, the first one
+    says what is wrong, and all end with its exit status.
     """
     try:
         return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)
     except Exception as error:
-        if was_started() and (status := exit_code_of(error)) is not None:
+        status = exit_code_of(error)
+        if status is not None and was_started():
             if os.environ["RANK"] == "0":
                 print(visible_lines(str(error)), file=sys.stderr, flush=True)
             raise SystemExit(status) from None
+        if status is not None:
+            say_where_uncaught(error, status)
         raise

@@ -7,6 +7,9 @@ import shlex
 
 import pytest
 
+from paceline.engine.errors import InterruptedRunError
+from paceline.sweep.definition import Definition
+
 GPT = ("model=gpt", "data=text", "hardware=a100_8")
 
 
@@ -87,6 +90,36 @@ def test_a_race_names_who_is_left_and_goes_on_where_it_was_stopped(paceline, her
     assert json.loads(again.out) == found
     table = paceline(*words, *race, "--name", "r").out
     assert "time to 0.5 in 2 rounds" in table and "winner" in table
+
+
+@pytest.mark.parametrize("named", [(), ("--name", "r")])
+def test_a_race_that_is_stopped_says_how_to_go_on(
+    named: tuple[str, ...], paceline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = (
+        "advise",
+        "hardware=virtual",
+        "hardware.workers=2",
+        "--race",
+        "sync=bsp",
+        "--race",
+        "sync=local_sgd sync.period=4",
+    )
+    for stop, status in ((KeyboardInterrupt(), 130), (InterruptedRunError("go on with a round", 143), 143)):
+        rounds: list[str] = []
+
+        def run(name: str, definition: Definition, stop=stop, rounds=rounds) -> dict[str, dict[str, float | None]]:
+            rounds.append(name)
+            if len(rounds) == 2:
+                raise stop
+            return {way: {"time_to_accuracy": 1.0, "step_ms": 1.0} for way, _ in definition.ways}
+
+        monkeypatch.setattr("paceline.cli.advise_race.run_round", run)
+        ended = paceline(*race, *named)
+        name = rounds[0].removesuffix("-round1")
+        command = shlex.join(["paceline", *race, "--name", name])
+        assert (ended.status, ended.out) == (status, "")
+        assert ended.last == f"the race was stopped; go on with: {command}"
 
 
 @pytest.mark.slow

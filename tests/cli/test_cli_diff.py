@@ -51,6 +51,30 @@ def test_diff_of_a_run_that_is_not_there_is_a_mistake_and_of_a_damaged_one_its_o
     assert ended.status == 7 and "other/summary.json" in ended.last
 
 
+def test_diff_of_configuration_files_compares_what_they_configure(paceline, two: Path) -> None:
+    (two / "mine.yaml").write_text("sync: ssp\noptimizer.lr: 0.2\n")
+    ended = paceline("diff", "runs/one/config.yaml", "runs/other/config.yaml")
+    assert (ended.status, ended.err) == (0, "") and ended.out.splitlines()[0] == "configuration"
+    assert [line.split() for line in ended.out.splitlines()[2:]] == [["optimizer.lr", "0.1", "0.2"]]
+    lines = [line.split() for line in paceline("diff", "one", "mine.yaml").out.splitlines()]
+    assert ["sync", "bsp", "ssp"] in lines and ["sync.staleness", "-", "3"] in lines and ["results"] not in lines
+    told = json.loads(paceline("diff", "mine.yaml", "other", "--format", "json").out)
+    assert told["results"] == [] and told["first"] == "mine.yaml"
+    assert {"key": "sync", "first": "ssp", "second": "bsp"} in told["configuration"]
+    assert paceline("diff", "mine.yaml", "mine.yaml").out == "configuration\n  the same\n"
+
+
+def test_a_file_that_configures_nothing_is_a_mistake_and_names_what_is_wrong(paceline, two: Path) -> None:
+    (two / "mine.yaml").write_text("snyc: ssp\n")
+    ended = paceline("diff", "mine.yaml", "one")
+    assert (ended.status, ended.out) == (2, "") and ended.last.startswith(
+        "mine.yaml: snyc: there is no such key; did you mean sync?"
+    )
+    for command in (("compare", "mine.yaml"), ("show", "mine.yaml")):
+        ended = paceline(*command)
+        assert ended.status == 2 and ended.last.startswith("mine.yaml: is a YAML file, and holds no run; paceline diff")
+
+
 def test_the_command_of_a_run_is_one_line_that_composes_it_again(paceline, two: Path) -> None:
     ended = paceline("show", "one", "--command")
     assert (ended.status, ended.err) == (0, "")

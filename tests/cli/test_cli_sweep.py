@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from paceline.cli.sweep import outcome
+from paceline.cli.sweep_view import _console
 from paceline.sweep.definition import define
 from paceline.sweep.directory import open_sweep
+from paceline.sweep.lacking import check_machine
 from paceline.sweep.study import Done, Trial
 from paceline.tracking.run_directory import RunDirectory
 
@@ -41,6 +43,43 @@ def made(here: Path, *words: str, name: str = "mine", **changes: Any) -> Path:
 
 def table(out: str) -> list[list[str]]:
     return [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+
+
+@pytest.mark.parametrize(("no_color", "system"), [("1", None), ("", "256")])
+def test_no_color_leaves_the_live_table_without_styles(
+    no_color: str, system: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as of a terminal
+    assert _console().color_system == system
+
+
+# -- what this machine lacks
+
+
+@pytest.mark.parametrize("words", [("tracking=mlflow", "sync=bsp,ssp"), ("tracking=none,mlflow",)])
+def test_a_package_that_is_missing_is_said_once_and_before_the_first_trial(
+    words: tuple[str, ...], paceline, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.tracking.sinks.find_spec", lambda name: None)
+    refused = paceline("sweep", *(word for word in TINY if word != "tracking=none"), *words, "--name", "mine")
+    assert (refused.status, refused.out) == (3, "") and not (here / "runs").exists()
+    assert refused.err == (
+        "tracking=mlflow: MLflow is not installed; pip install 'paceline[mlflow]', or tracking=none\n"
+    )
+
+
+def test_a_data_set_that_is_missing_is_said_before_a_sweep_goes_on(paceline, here: Path) -> None:
+    made(here, *TINY, "sync=bsp,ssp", "data=table", "data.path=missing.csv", "data.targets=y")
+    refused = paceline("sweep", "--resume", "--name", "mine")
+    assert refused.status == 3 and "missing.csv" in refused.last
+    assert not list((here / "runs" / "mine").glob("0*"))
+
+
+def test_a_point_that_is_refused_for_another_reason_is_left_to_its_trial() -> None:
+    check_machine(define([*TINY, "optimizer.lr=-1,0.1"]))
 
 
 # -- help

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 
 from paceline import engine
+from paceline.cli.train import _unmeasured
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
 
@@ -44,6 +45,21 @@ def test_the_api_returns_the_row_that_the_command_prints(paceline, here: Path, m
         returned[0] is not None
         and returned[0].accuracy == json.loads((here / "runs" / name / "summary.json").read_text())["accuracy"]
     )
+
+
+@pytest.mark.parametrize(
+    ("resumed", "too_short", "told"),
+    [
+        (60, True, "no speed is shown: it is measured of the 4 steps since step 60 alone"),
+        (60, False, ""),
+        (None, True, ""),
+    ],
+)
+def test_a_run_that_went_on_for_a_few_steps_says_why_it_has_no_speed(
+    resumed: int | None, too_short: bool, told: str
+) -> None:
+    said = _unmeasured({"too_short": too_short, "resumed_at": resumed, "steps": 64})
+    assert said.startswith(told) and bool(said) == bool(told)
 
 
 @pytest.mark.slow

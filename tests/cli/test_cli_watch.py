@@ -96,6 +96,12 @@ def test_a_sweep_ends_as_its_runs_did(paceline, swept: list[RunDirectory]) -> No
             run.write_summary({"name": run.name, "status": "completed" if run is not more else status})
         ended = paceline("watch", "both", "--once")
         assert ended.status == code and "4 of 4 runs have ended" in ended.out
+    more.write_summary({"name": more.name, "status": "interrupted"})  # by Ctrl-C, as the last of its trials ran
+    ended = paceline("watch", "both", "--once")
+    assert ended.status == 130 and ended.out.splitlines()[-1] == (
+        "interrupted: 3 of 4 runs have ended (3 completed, 1 interrupted); "
+        "paceline sweep --resume --name both goes on with it"
+    )
     (swept[0].path.parent / "sweep.yaml").write_text("{")  # nobody knows how many there should be
     more.write_summary({"name": more.name, "status": "completed"})
     assert paceline("watch", "both", "--once").out.splitlines()[-1] == "completed: 4 runs have ended (4 completed)"

@@ -119,7 +119,7 @@ def view(tmp_path: Path) -> View:
     view = View(tmp_path)
     view.record(START)
     for step in range(1, 41):
-        view.record({"kind": "step", "step": step, "loss": 1 / step, "samples_per_second": 1234.0})
+        view.record({"kind": "step", "step": step, "loss": 1 / step, "samples_per_second": 1234.0, "step_time": 0.1})
     view.record({"kind": "evaluation", "step": 40, "accuracy": 0.875})
     one, other = ONE, replace(ONE, rank=1, blocked=1.9)
     write_live(tmp_path, [one, other])
@@ -133,7 +133,9 @@ def test_a_view_shows_loss_speed_and_each_worker_and_marks_who_is_slow_or_silent
     lines = [line.split() for line in drawn(view, 100).splitlines()]
     assert ["step", "40", "of", "100"] in [line[-4:] for line in lines]
     [loss] = [line for line in lines if line[0] == "loss"]
-    assert loss[1] == "0.0250" and loss[2][0] == "█" and loss[3:] == ["1,234", "samples/s", "of", "replica", "0"]
+    assert (
+        loss[1] == "0.0250" and loss[2][0] == "█" and loss[3:] == ["1,234", "samples/s", "of", "replica", "0", "alone"]
+    )
     assert ["accuracy", "87.50%", "at", "step", "40"] in lines
     [one, other] = [line for line in lines if line[:1] == ["worker"]]
     assert one[:8] == ["worker", "0", "20", "200.0", "0%", "3.0", "KiB", "1.0"] and one[-5:-1] == [

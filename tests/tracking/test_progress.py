@@ -3,8 +3,11 @@ import re
 import subprocess
 import sys
 
-from paceline.tracking.progress import Lines, progress
-from paceline.tracking.view import LiveView
+import pytest
+
+from paceline.engine.meters import Report, _throughput
+from paceline.tracking.progress import Lines, Speed, progress
+from paceline.tracking.view import LiveView, View
 
 START = {
     "kind": "start",
@@ -93,6 +96,27 @@ def test_step_lines_keep_their_distance_in_time(monkeypatch):
     ]
 
 
+def test_the_speed_is_what_the_table_would_say_of_the_last_steps(tmp_path):
+    """Samples over time, of `RECENT` steps: not the last step's, nor a mean of rates."""
+    steps = [step(i) | {"samples_per_second": 64 / t, "step_time": t} for i, t in enumerate([9.0, *[1.0, 0.1] * 10])]
+    timed = [(0.0, each["step_time"], 64) for each in steps[1:]]
+    table = _throughput([Report(0, "worker", 0, timed, [], 20, 0.0, 0, {}, {}, {})])
+    speed, view, stream = Speed(), View(tmp_path), io.StringIO()
+    for record in steps:
+        speed.add(record)
+        view.record(record)
+    speed.add({"kind": "step", "samples_per_second": "nan", "step_time": 1.0})  # another version's
+    assert speed.value == view.plain()["samples_per_second"] == pytest.approx(table)
+    shown(Lines(stream, seconds_between=0), [START, *steps])
+    assert stream.getvalue().endswith(f"step 20/100  loss 0.2500  {table:,.0f} samples/s\n")
+
+
+def test_where_replicas_go_at_their_own_paces_the_speed_is_said_to_be_of_one(tmp_path):
+    stream = io.StringIO()
+    shown(Lines(stream, seconds_between=0), [START | {"together": False}, step(1)])
+    assert stream.getvalue().endswith("1,234 samples/s of replica 0 alone\n")
+
+
 def test_lines_tell_of_a_resume_and_of_a_stop():
     stream = io.StringIO()
     shown(Lines(stream), [{"kind": "resume", "step": 7}, {"kind": "stop", "reason": "target reached"}])
@@ -123,6 +147,15 @@ def test_the_view_shows_the_step_loss_speed_and_last_accuracy(monkeypatch, tmp_p
     assert "first: mlp on digits, data_parallel + ssp, 4 workers" in plain
     last = plain.rpartition("step 60 of 100")[2]
     assert last and "loss 0.2500" in last and "1,234 samples/s" in last and "accuracy 87.50% at step 50" in last
+
+
+@pytest.mark.parametrize(("no_color", "styled"), [("1", False), ("", True)])
+def test_no_color_leaves_no_colour_and_nothing_bold(no_color, styled, monkeypatch, tmp_path):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    stream = Terminal()
+    shown(LiveView(tmp_path, stream), [START, step(50), END])
+    assert bool(re.search(r"\x1b\[[0-9;]*m", stream.getvalue())) == styled
 
 
 def test_a_line_of_the_launcher_stands_above_the_view_and_the_cursor_is_never_hidden(monkeypatch, tmp_path):

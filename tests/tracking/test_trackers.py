@@ -13,6 +13,7 @@ from needs import needs_mlflow, needs_tensorboard
 
 from paceline.engine.compose import compose
 from paceline.engine.overrides import overrides_of
+from paceline.tracking import imports
 from paceline.tracking.errors import TrackerMissingError, TrackingConfigError
 from paceline.tracking.helper import HelperMirror
 from paceline.tracking.history import history, numbers
@@ -74,6 +75,50 @@ def test_a_tracker_that_is_not_installed_says_what_to_install(
     monkeypatch.setattr("paceline.tracking.sinks.find_spec", lambda name: None)
     with pytest.raises(TrackerMissingError, match=rf"^tracking={name}: {label} is not .* 'paceline\[{name}\]'"):
         check(compose([f"tracking={name}"]).tracking)
+
+
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, says: str) -> None:
+    """A package of that name that lies before the real one, and cannot be imported."""
+    imports.failure.cache_clear()
+    (tmp_path / "first" / package).mkdir(parents=True)
+    (tmp_path / "first" / package / "__init__.py").write_text(says)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "first"))
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    monkeypatch.delitem(sys.modules, package, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "does", "said"),
+    [
+        (
+            "tensorboard",
+            "TensorBoard",
+            "raise ImportError('half of it is missing')",
+            "ImportError: half of it is missing",
+        ),
+        ("mlflow", "MLflow", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("mlflow", "MLflow", "import os\nos._exit(7)", "it ended with exit status 7"),
+    ],
+)
+def test_a_tracker_that_cannot_be_imported_is_refused_with_what_the_import_said(
+    name: str, label: str, does: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(tmp_path, monkeypatch, name, does)
+    with pytest.raises(TrackerMissingError) as refused:
+        check(compose([f"tracking={name}"]).tracking)
+    assert str(refused.value) == (
+        f"tracking={name}: {label} is installed and cannot be imported ({said}); "
+        f"pip install --force-reinstall 'paceline[{name}]' puts it right, or tracking=none"
+    )
+    imports.failure.cache_clear()
+
+
+def test_wandb_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.tracking.sinks.find_spec", lambda name: None)
+    with pytest.raises(
+        TrackerMissingError, match=r"^tracking=wandb: W&B is not .*; pip install wandb, or tracking=none"
+    ):
+        check(compose([]).tracking)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])

@@ -146,6 +146,45 @@ def named(comm, root: str) -> list[str | int | None]:
     return [refused.typename, exit_code_of(refused.value)]
 
 
+def test_a_refusal_that_nobody_catches_is_its_message_and_its_exit_status(
+    root: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: others.append(error))
+    for _ in range(2):
+        with pytest.raises(ConfigError) as refused:  # caught, it is an exception as any other
+            wrap(*parts(), "sync=asp", root=root)
+    with pytest.raises(SystemExit) as end:  # as the interpreter does with what was not caught
+        sys.excepthook(refused.type, refused.value, refused.tb)
+    assert end.value.code == 2 and capsys.readouterr().err == f"{refused.value}\n"
+    mine = KeyError("mine")
+    sys.excepthook(KeyError, mine, None)
+    assert others == [mine]
+
+
+def test_an_interactive_interpreter_shows_a_refusal_as_any_exception(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shows(*_: object) -> None: ...
+
+    monkeypatch.setattr(sys, "excepthook", shows)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with pytest.raises(ConfigError):
+        wrap(*parts(), "sync=asp", root=root)
+    assert sys.excepthook is shows
+
+
+@pytest.mark.slow  # a process
+def test_a_script_that_is_refused_ends_with_one_line_and_2(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT.replace('name="mine"', '"sync=asp"'))
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert (ended.returncode, ended.stdout) == (2, "") and ended.stderr.startswith("sync=asp: has servers")
+    assert ended.stderr.count("\n") == 1
+
+
 SCRIPT = """
 from scripts import parts
 from paceline.wrap import wrap

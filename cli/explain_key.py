@@ -1,0 +1,56 @@
+"""What to ask `paceline explain` for in place of a key that is no choice with a class."""
+
+import re
+from pathlib import Path
+
+from .choices import CONF, Choice, groups
+
+_ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\w+):[^#]*(?:# (?P<comment>.+))?$")
+
+
+def about(what: str, config_dir: Path | None = None) -> str:
+    """Of `evaluate.attack=pgd`, `sync.staleness`, `callbacks=best`, `sync`: what it is and what to explain; else ""."""
+    key, _, value = what.partition("=")
+    known = groups(config_dir)
+    if key in known:
+        return _of_group(key, value, known[key])
+    group, _, knob = key.partition(".")
+    if knob and group in known:
+        having = [choice.name for choice in known[group] if knob in choice.knobs()]
+        given = f" {key}={value}" if value else ""
+        return (
+            f"is a knob of {group}={', '.join(having)}: paceline explain {group}={having[0]}{given}" if having else ""
+        )
+    comment = _comments().get(key)
+    if comment is None:
+        return ""
+    alike = [f"{name}={value}" for name, choices in known.items() for each in choices if value and each.name == value]
+    asked = f"; of that name there is: {', '.join(f'paceline explain {each}' for each in alike)}" if alike else ""
+    said = f" ({comment})" if comment else ""
+    return f"is a key of the configuration{said}, and explain takes choices, GROUP=CHOICE{asked}"
+
+
+def _of_group(group: str, value: str, choices: list[Choice]) -> str:
+    from ..conf.groups import BY_NAME
+
+    if not value:
+        return (
+            f"is a group; explain takes one of its choices, such as {group}={choices[0].name} (paceline list {group})"
+        )
+    found = next((choice for choice in choices if choice.name == value), None)
+    if group in BY_NAME or found is None:
+        return ""
+    return f"{found.description}; there is no more to explain of it than its keys have (paceline list {group})"
+
+
+def _comments() -> dict[str, str]:
+    """Of the keys outside any group, dotted: what conf/config.yaml says beside each; "" where it says nothing."""
+    found: dict[str, str] = {}
+    above = ""
+    for line in (CONF / "config.yaml").read_text().partition("\n\n")[2].splitlines():  # the defaults come first
+        if entry := _ENTRY.match(line):
+            if not entry["indent"]:
+                above = entry["key"]
+            key = f"{above}.{entry['key']}" if entry["indent"] else above
+            found[key] = entry["comment"] or ""
+    return found

@@ -1,0 +1,62 @@
+"""What a sweep's runs need and this machine does not have: found once, before the first trial.
+
+Otherwise every trial would begin, and fail for the same reason.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..engine.session import check_data, prepare
+from ..strategies.errors import MissingToolError
+from ..tasks.errors import MissingDataError
+from ..tracking.errors import TrackerMissingError
+from .definition import WAY, Definition, Point, Values
+from .study import Study
+
+NEEDING = ("data", "tracking", "privacy", "secure")  # groups with choices that take an optional package, or files
+LACKS = (MissingDataError, MissingToolError, TrackerMissingError)
+
+
+def check_machine(definition: Definition) -> None:
+    """Raises the first of LACKS that a run of the sweep would end with.
+
+    Looks at one point for each choice of the groups in NEEDING. A point that is refused for another reason is left to
+    its trial, which says so.
+    """
+    directory = Path(definition.config_dir) if definition.config_dir else None
+    for point in _points(definition):
+        try:
+            seed = definition.each_seed()[0]
+            prepared = prepare(definition.overrides(point, seed), directory, definition.allow_modules)
+            prepared.plan()
+            check_data(prepared)
+        except LACKS:
+            raise
+        except Exception:
+            continue
+
+
+def has_more(study: Study) -> bool:
+    """Whether going on with the sweep would run anything: yes where its definition has no end."""
+    definition, every = study.definition, study.trials()
+    sizes = [definition.size() if definition.finite else None, definition.trials]
+    wanted = min((size for size in sizes if size is not None), default=None)
+    ended = sum(done.state not in ("waiting", "running") for done in every)
+    return wanted is None or ended < wanted or bool(study.left_over())
+
+
+def _points(definition: Definition) -> Iterator[Point]:
+    """The first value of everything, and then every other choice that may need something, one after another."""
+    first = {
+        key: space.texts[0] if isinstance(space, Values) else space.low for key, space in definition.parameters.items()
+    }
+    yield first
+    for key, space in definition.parameters.items():
+        if isinstance(space, Values) and (key in NEEDING or key == WAY):
+            for text in space.texts[1:]:
+                if key != WAY or _needs(dict(definition.ways).get(text, ())):
+                    yield first | {key: text}
+
+
+def _needs(overrides: tuple[str, ...]) -> bool:
+    return any(text.lstrip("+~").partition("=")[0] in NEEDING for text in overrides)

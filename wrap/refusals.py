@@ -1,0 +1,37 @@
+"""A refusal that a script does not catch ends it with what was wrong, in place of a traceback of ours.
+
+It stays an exception: a script may catch it, and a notebook or an interactive interpreter shows it as any other.
+"""
+
+import sys
+from types import TracebackType
+
+from ..tracking.visible import visible_lines
+
+
+class _Hook:
+    """A `sys.excepthook`: the exception of the last refusal ends the process with its status."""
+
+    def __init__(self) -> None:
+        self.refusal: Exception | None = None
+        self.status = 0
+        self.before = sys.__excepthook__
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if error is not self.refusal:
+            self.before(kind, error, trace)
+            return
+        print(visible_lines(str(error)), file=sys.stderr, flush=True)
+        raise SystemExit(self.status)  # from an excepthook it is the process's exit status
+
+
+_hook = _Hook()
+
+
+def say_where_uncaught(refusal: Exception, status: int) -> None:
+    """Call it before `refusal` is raised. `status`: the exit status of the script that does not catch it."""
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return
+    _hook.refusal, _hook.status = refusal, status
+    if sys.excepthook is not _hook:
+        _hook.before, sys.excepthook = sys.excepthook, _hook
