@@ -96,7 +96,9 @@ def test_the_others_go_on_when_a_worker_dies_and_say_so(
     with ThreadPoolExecutor(1) as pool:
         harmed = pool.submit(harm, root / "victim", 1, signal.SIGKILL)
         result = train(
-            "strategy=sabotage", "strategy.pause=0.02", f"sync={sync}", "hardware.workers=3", "steps=100", name="victim"
+            *("strategy=sabotage", "strategy.pause=0.02", f"sync={sync}", *overrides_for(sync)),
+            *("hardware.workers=3", "steps=100"),
+            name="victim",
         )
         pids = harmed.result()
     assert result.summary["status"] == "completed"
