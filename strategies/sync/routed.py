@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Routed(Sync):
-    """Replicas train alone, and stay apart. They meet where the run is evaluated or saved, between two steps."""
+    """Replicas train alone, and stay apart. Between two steps they meet where the run is evaluated or saved."""
 
     trial = Trial(beside={"partition": "clusters"}, accuracy_lost=0.03)  # each has seen a part of the samples
     weights_agree = False
