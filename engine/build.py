@@ -29,6 +29,7 @@ from . import (
     averaging,
     calling,
     clients,
+    experts,
     given,
     phases,
     poisoning,
@@ -144,7 +145,7 @@ def assemble(
     given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None, elsewhere)
     phases.check(experiment, adapt, strategy, sync)
     callbacks = calling.make(experiment, allowed, task.metric.name)
-    calling.check_fit(callbacks, experiment, strategy, sync, partitioner)
+    calling.check_fit(callbacks, experiment, strategy, sync, partitioner, data.spec)
 
     def plain_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
@@ -186,6 +187,7 @@ def assemble(
             aggregate.check(layout.replicas)
         partitioner = Repeated(partitioner, aggregate.copies)
     partitioner.check(data.spec, clients.dealt_to(sync, layout))
+    experts.check(experiment, sync, partitioner, data.spec)
     private.check(experiment, strategy, sync, adapt, partitioner)
     if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
         return assemble(settled_noise, allowed, world_size, instead)
@@ -252,7 +254,9 @@ def assemble(
         spec, targets = data.spec, train.targets if partitioner.looks_at_targets else None
         if targets is None:
             targets = torch.empty(len(train), *spec.target_shape, dtype=spec.target_dtype, device="meta")
-        dealt = partitioner.deal(targets, clients.dealt_to(sync, layout), experiment.batch_size, experiment.seed)
+        inputs = experts.inputs_of(train) if partitioner.looks_at_inputs else None
+        sizes = clients.dealt_to(sync, layout), experiment.batch_size
+        dealt = partitioner.deal(targets, *sizes, experiment.seed, inputs)
         return clients.shared_out(dealt, sync, layout)
 
     following = None

@@ -14,6 +14,7 @@ from ..comm.board import Board
 from ..strategies import Strategy, Sync
 from ..strategies.base import Loss
 from ..strategies.data_parallel import DataParallel
+from ..tasks.base import DataSpec
 from ..tasks.partition import Partitioner
 from .callbacks.at_target import AtTarget
 from .callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
@@ -64,7 +65,12 @@ def key_of(name: str, callback: Callback) -> str:
 
 
 def check_fit(
-    callbacks: Callbacks, experiment: Experiment, strategy: Strategy, sync: Sync, partitioner: Partitioner
+    callbacks: Callbacks,
+    experiment: Experiment,
+    strategy: Strategy,
+    sync: Sync,
+    partitioner: Partitioner,
+    spec: DataSpec,
 ) -> None:
     """Refuse what this strategy, mode or partition cannot give. Raises `ConfigError`."""
     for name, callback in callbacks.items():
@@ -78,6 +84,11 @@ def check_fit(
             raise ConfigError(
                 f"callbacks.{name}: looks at what each client owns, and partition={experiment.partition.name} deals "
                 "all samples anew in each epoch; choose partition=dirichlet or partition=by_label"
+            )
+        if "clients" in callback.sees and (spec.targets != "labels" or spec.target_shape):
+            raise ConfigError(
+                f"callbacks.{name}: deals the test split by its labels, and samples of data={experiment.data.name} do "
+                "not have one label each; choose data that are classified, or leave it out"
             )
         if "gradients" in callback.sees and strategy.needs_processes:
             raise ConfigError(

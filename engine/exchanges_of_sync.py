@@ -33,6 +33,7 @@ from ..strategies.sync.independent import Independent
 from ..strategies.sync.local_sgd import LocalSGD
 from ..strategies.sync.parameter_server import ParameterServer
 from ..strategies.sync.push_sum import PushSum
+from ..strategies.sync.routed import Routed
 from ..strategies.sync.ssp import SSP
 from .build import Parts
 from .experiment import Experiment
@@ -70,7 +71,7 @@ def between(experiment: Experiment, parts: Parts, trained: Sequence[Tensor], rep
             )
     entries, size = sum(each.numel() for each in trained), float(payload(trained))
     match sync:
-        case LocalUpdate() | Independent():
+        case LocalUpdate() | Independent() | Routed():
             return Between()
         case Hogwild() if experiment.sync.knobs["lock"] == "none":
             return Between()

@@ -127,9 +127,11 @@ def _with_process(kinds: dict[str, int], device: torch.device, resident: int | N
 
 
 def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
-    """Of each replica, where they own samples and are not too many to be looked at."""
-    owners = job.partition.owners
+    """Of each replica, where they own samples, each of one label, and are not too many to be looked at."""
+    owners, spec = job.partition.owners, worker.parts.data.spec
     if not worker.parts.partitioner.owns or owners > MOST_REPLICAS:
+        return None
+    if spec.targets != "labels" or spec.target_shape or job.train.targets is None:
         return None
     owned = [job.partition.owned(owner) for owner in range(owners)]
     return Clients(job.train, job.train, owned).labels().tolist()

@@ -101,6 +101,7 @@ class Plan:
     decided: list[str]  # what was left to a choice such as collective=auto, and why
     rate: list[Point]  # by its schedule; none where there is none, or the data must say
     privacy: Spent | None  # by the whole run; None where nothing is hidden, or the data must say
+    experts: int | None = None  # the replicas, where each is one (sync=routed)
 
     @property
     def parts(self) -> list[PartPlan]:

@@ -110,6 +110,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         [given.named(text, experiment) for text in collective.explain()],
         rate,
         spent,
+        layout.replicas if parts.sync.experts else None,
     )
 
 

@@ -93,7 +93,7 @@ class Prepared:
         if self.experiment.weights is not None and self.directory is None:
             from .weights import check
 
-            check(self.experiment.weights, plan.shapes, self.experiment.model.name, plan.added)
+            check(self.experiment.weights, plan.shapes, self.experiment.model.name, plan.added, plan.experts)
         return plan
 
     def step_time(self, plan: "Plan") -> "PredictedStep":

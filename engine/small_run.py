@@ -30,6 +30,7 @@ FURTHER = (  # what a choice may need beside, of which the first that it takes i
     ("hardware.workers=1",),
     ("average.unit=steps",),
     ("adapt=pruned", "adapt.rounds=1"),
+    ("partition=clusters",),
     ("sync=fedavg",),
 )
 OF_PACES = "stragglers=lognormal"  # without which nobody would be late: for sync

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from ..strategies.adapt import Adapt
 from ..strategies.base import load_state, state_of
+from ..strategies.sync.routed import state_of_expert
 from ..tracking.checksums import verdict_on_tensors
 from ..tracking.errors import CorruptRunError, RunNameError
 from ..tracking.files import NotRegularError, check_regular
 from ..tracking.run_directory import RunDirectory, is_run, run_names
 from ..tracking.text import did_you_mean
-from . import ROOT, checkpoint
+from . import ROOT, checkpoint, experts
 from .errors import ConfigError, CorruptCheckpointError
 from .experiment import Experiment
 
@@ -91,11 +92,16 @@ def _check_deepspeed(told: str, path: Path, trusts: bool) -> None:
         )
 
 
-def check(weights: str, shapes: dict[str, list[int]], model: str, added: frozenset[str]) -> None:
-    """Whether there are just tensors of these `shapes`, undamaged. Raises `ConfigError` or `CorruptCheckpointError`."""
+def check(
+    weights: str, shapes: dict[str, list[int]], model: str, added: frozenset[str], replicas: int | None = None
+) -> None:
+    """Whether there are just tensors of these `shapes`, undamaged; or so for each of as many experts as there are
+    `replicas` (None: they are no experts). Raises `ConfigError` or `CorruptCheckpointError`.
+    """
     path = Path(weights)
     if path.is_dir():
         if _is_ours(path):
+            _check_no_experts(path)
             _check_shapes(path, _shapes_of(checkpoint.read_parameters(path)), shapes, model, added)
         return  # DeepSpeed's: only known once it has been read
     _check_whole(path)
@@ -104,7 +110,27 @@ def check(weights: str, shapes: dict[str, list[int]], model: str, added: frozens
             theirs = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
     except (OSError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
-    _check_shapes(path, theirs, shapes, model, added)
+    if not experts.is_of_experts(theirs):
+        _check_shapes(path, theirs, shapes, model, added)
+        return
+    found = experts.number_in(theirs)
+    if found != replicas:
+        raise ConfigError(
+            f"weights={path}: holds the models of {found} experts, each of which knows its own part of the data; "
+            f"sync=routed hardware.workers={found} with the same partition and seed begins with them"
+        )
+    for replica in range(found):
+        _check_shapes(path, state_of_expert(theirs, replica), shapes, model, added)
+
+
+def _check_no_experts(folder: Path) -> None:
+    """Raises `ConfigError` for a checkpoint that has them without their centres."""
+    manifest = checkpoint.read_manifest(folder)
+    if len(manifest.files) > 1 and "expert" in checkpoint.read_part(folder, 0, 0, manifest)["sync"]:
+        raise ConfigError(
+            f"weights={folder}: is a checkpoint of {len(manifest.files)} experts (sync=routed), of which none is the "
+            "run's model; --resume goes on from it, and weights=RUN takes the models of a run that came to its end"
+        )
 
 
 def _check_whole(path: Path) -> None:
@@ -181,9 +207,15 @@ def _check_parts(folder: Path) -> None:
                 raise ConfigError(f"weights={folder}: {file} {error}") from None
 
 
-def put_into(model: nn.Module, weights: str, run: Path, adapt: Adapt) -> None:
-    """Raises `CorruptCheckpointError` or `ConfigError`."""
+def put_into(
+    model: nn.Module, weights: str, run: Path, adapt: Adapt, replica: int = 0, centres: Tensor | None = None
+) -> None:
+    """`centres`: of the parts, where replicas are experts, of which this is one. Raises `CorruptCheckpointError` or
+    `ConfigError`.
+    """
     state, own = load(weights, run), state_of(model)
+    if experts.is_of_experts(state):
+        state = experts.begins_with(state, own, replica, centres, weights)
     load_state(model, {name: own[name] for name in adapt.added(frozenset(own))} | state)
 
 

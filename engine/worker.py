@@ -20,7 +20,7 @@ from ..strategies.placements import owned
 from ..strategies.precision import LossScale
 from ..tasks.running_statistics import batch_norms, renew
 from ..tracking.run_directory import RunDirectory
-from . import checkpoint, memory, phases, weights
+from . import checkpoint, experts, memory, phases, weights
 from .assignment import Assignment
 from .averaging import Averaging, keeps
 from .build import Parts
@@ -115,6 +115,10 @@ class Worker:
         if not (self.sync.synchronous or self.role.replica == 0):
             return None
         parameters = of_part()
+        if self.sync.experts:
+            whole = self.strategy.full_state(parameters)
+            assert whole is not None, "a replica of experts is one worker"
+            return self.sync.gathered(whole)
         return self.strategy.full_state(parameters) if self.role.replica == 0 else None
 
     def _renewed(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -149,10 +153,14 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         manifest = checkpoint.read_manifest(assignment.resume)
         phase = manifest.phase
         parts = phases.phase_of(parts, phase)
+    if parts.sync.experts:
+        parts.sync.centres = experts.centres(experiment, parts.load()[0], parts.deal())
+        experts.check_alike(comm.board, parts.layout.chief, parts.deal())
     torch.manual_seed(experiment.seed)
     model = parts.make_model()
     if experiment.weights is not None and manifest is None:
-        weights.put_into(model, experiment.weights, assignment.run, parts.adapt)
+        replica = parts.layout.role(comm.rank).replica
+        weights.put_into(model, experiment.weights, assignment.run, parts.adapt, replica, parts.sync.centres)
     chief, together = parts.layout.chief, parts.sync.synchronous
     calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
     if manifest is not None and manifest.callbacks is not None:
@@ -211,7 +219,7 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
     else:
         compute = RealCompute(comm, parts.stragglers)
     with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
-        judged = parts.make_model() if comm.rank == parts.layout.chief else None
+        judged = experts.judged(parts) if comm.rank == parts.layout.chief else None
     accumulation = Accumulation(parts.accumulation.micro_batches)
     scale = parts.precision.scale() if trains else None
     parts.sync.scaled = scale is not None

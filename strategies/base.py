@@ -94,6 +94,7 @@ class Cost:
 class Trial:
     """What the conformance suite must know of a class to try it fairly. Nothing else reads it."""
 
+    beside: Mapping[str, object] = field(default_factory=dict)  # overrides without which it is refused
     alone: Mapping[str, object] = field(default_factory=dict)  # knobs without which it does not run on one replica
     of_64: Mapping[str, object] = field(default_factory=dict)  # overrides with which 64 workers learn digits
     optimizer: Mapping[str, object] = field(default_factory=dict)  # overrides, where it steps with its own alone
@@ -316,7 +317,8 @@ class Sync(ABC):
     `state_dict` gives, so that replica 0 may save for all. `exact`: where weights agree, they are those of serial
     training on all samples of a step. `serial_alone`: one replica alone is serial training, bit for bit. `survives`:
     the others go on when a worker dies, as long as replica 0 and the servers live. `entrywise`: what an update makes of
-    an entry depends on that entry of the replicas alone. They may be set by the constructor, from its knobs.
+    an entry depends on that entry of the replicas alone. `experts`: what is evaluated is no consensus, but the models
+    of all replicas side by side, which `gathered` gives. They may be set by the constructor, from its knobs.
     """
 
     servers: int = 0
@@ -332,6 +334,7 @@ class Sync(ABC):
     serial_alone: bool = True
     survives: bool = False
     entrywise: bool = True
+    experts: bool = False
     trial: Trial = Trial()
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
@@ -352,6 +355,9 @@ class Sync(ABC):
     unaveraged: str = ""  # why no average of its weights is kept; "" where `averages` says how
     shows_mean: bool = False  # before `update` gradients are a replica's own, at `clip_gradients` the mean of all
     before_step: Callable[[], None] | None = None  # called with that mean, before it is clipped; the engine sets it
+    centres: Tensor | None = (
+        None  # [replicas, ...] of the samples of each, where they are `experts`; the engine sets it
+    )
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
@@ -454,6 +460,12 @@ class Sync(ABC):
         sent were made, if that may be later than replica 0's own clock.
         """
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+    def gathered(self, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
+        """Where replicas are `experts`: of this replica's whole state the state of what is evaluated, on replica 0;
+        None elsewhere. Called on every replica, of one worker, where `consensus` is.
+        """
+        raise AssertionError(f"{type(self).__name__} has no experts")
 
     def gradients(self) -> dict[str, Tensor] | None:
         """What the last update stepped with, of this part's parameters by name; zeros for one that had no gradient.

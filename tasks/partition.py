@@ -4,7 +4,7 @@ Shuffled: at any step the replicas' shares, one after another, are what a single
 replicas * batch_size takes. So K replicas that average their gradients by sample do what one does.
 
 Dirichlet and ByLabel: each replica owns samples of its own, of other classes and other in number than its peers'
-(not identically distributed: non-IID), and passes over them once an epoch.
+(not identically distributed: non-IID), and passes over them once an epoch. So it is with Clusters (clusters.py).
 """
 
 from abc import ABC, abstractmethod
@@ -66,11 +66,12 @@ class Partition(ABC):
 class Partitioner(ABC):
     """A way to deal samples to replicas: a choice of the group `partition`.
 
-    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk. `owns`:
-    replicas have samples of their own, the same in all epochs.
+    `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk.
+    `looks_at_inputs`: `deal` is given them. `owns`: replicas have samples of their own, the same in all epochs.
     """
 
     looks_at_targets: bool = True
+    looks_at_inputs: bool = False
     owns: bool = False
     copies: int = 1  # so many replicas in a row take the same samples
 
@@ -82,8 +83,12 @@ class Partitioner(ABC):
         """Refuse what cannot be dealt, as far as it is known without data. Raises `PartitionError`."""
 
     @abstractmethod
-    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> Partition:
-        """`targets`: of the training split, [samples, ...]. Raises `PartitionError` when they cannot be dealt."""
+    def deal(
+        self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None
+    ) -> Partition:
+        """`targets`: of the training split, [samples, ...]. `inputs`: likewise, where it looks at them; None where
+        samples are read when they are wanted. Raises `PartitionError` when they cannot be dealt.
+        """
 
 
 class Shuffled(Partitioner):
@@ -94,7 +99,9 @@ class Shuffled(Partitioner):
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int:
         return ShuffledPartition(samples, replicas, batch_size, 0).steps_per_epoch
 
-    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "ShuffledPartition":
+    def deal(
+        self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None
+    ) -> "ShuffledPartition":
         return ShuffledPartition(len(targets), replicas, batch_size, seed)
 
 
@@ -150,6 +157,7 @@ class Repeated(Partitioner):
     def __init__(self, each: Partitioner, copies: int) -> None:
         """The replicas are a multiple of `copies`."""
         self.each, self.copies, self.looks_at_targets = each, copies, each.looks_at_targets
+        self.looks_at_inputs = each.looks_at_inputs
 
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
         return self.each.steps_per_epoch(samples, replicas // self.copies, batch_size)
@@ -157,8 +165,11 @@ class Repeated(Partitioner):
     def check(self, spec: DataSpec, replicas: int) -> None:
         self.each.check(spec, replicas // self.copies)
 
-    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "RepeatedPartition":
-        return RepeatedPartition(self.each.deal(targets, replicas // self.copies, batch_size, seed), self.copies)
+    def deal(
+        self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None
+    ) -> "RepeatedPartition":
+        dealt = self.each.deal(targets, replicas // self.copies, batch_size, seed, inputs)
+        return RepeatedPartition(dealt, self.copies)
 
 
 @dataclass(frozen=True)
@@ -212,7 +223,9 @@ class Dirichlet(Partitioner):
                 f"hardware.workers must make {samples} replicas or fewer"
             )
 
-    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
+    def deal(
+        self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None
+    ) -> "OwnedPartition":
         self._check(targets.shape[1:], targets.dtype, len(targets), replicas)
         _check_known("dirichlet", targets)
         labels = targets.numpy()
@@ -256,7 +269,9 @@ class ByLabel(Partitioner):
                 f"{samples} samples; fewer hardware.workers (or sync.clients) or partition=dirichlet would do"
             )
 
-    def deal(self, targets: Tensor, replicas: int, batch_size: int, seed: int) -> "OwnedPartition":
+    def deal(
+        self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None
+    ) -> "OwnedPartition":
         self._check(targets.shape[1:], targets.dtype, len(targets), replicas)
         _check_known("by_label", targets)
         labels, count = targets.numpy(), self.labels * replicas

@@ -16,5 +16,6 @@ SYNCS = {name: build("sync", CHOSEN["sync", name], Sync, (), USUAL) for name in 
 
 
 def overrides_for(sync: str) -> list[str]:
-    """The optimizer that this mode steps with, where it takes no other."""
-    return [f"{key}={value}" for key, value in SYNCS[sync].trial.optimizer.items()]
+    """The optimizer that this mode steps with, where it takes no other, and what else it needs beside it."""
+    trial = SYNCS[sync].trial
+    return [f"{key}={value}" for key, value in {**trial.beside, **trial.optimizer}.items()]

@@ -97,6 +97,79 @@ MUTATIONS = [
         "return False",
         "tests/advise/test_advise_modes.py -k listed_once",
     ),
+    # -- routed experts
+    Mutation(
+        "strategies/sync/routed.py",
+        "far.masked_fill(~self.living, torch.inf).argmin(1)",
+        "far.argmin(1)",
+        "tests/strategies/test_routed.py -k in_a_plain_loop",
+    ),
+    Mutation(
+        "strategies/sync/routed.py",
+        "torch.cat(answers)[torch.cat(rows).argsort()]",
+        "torch.cat(answers)",
+        "tests/strategies/test_routed.py -k in_a_plain_loop",
+    ),
+    Mutation(
+        "strategies/sync/routed.py",
+        'compute_mode="donot_use_mm_for_euclid_dist"',
+        'compute_mode="use_mm_for_euclid_dist"',
+        "tests/strategies/test_routed.py -k still_told_apart",
+    ),
+    Mutation(
+        "strategies/sync/routed.py",
+        'if state["expert"] == self.comm.rank:',
+        "if True:",
+        "tests/strategies/test_routed.py -k 'saved_nothing and virtual'",
+    ),
+    Mutation(
+        "engine/experts.py",
+        "if centres is None or not torch.equal(state[CENTRES], centres):",
+        "if centres is None:",
+        "tests/strategies/test_routed.py -k experts_of_other_parts",
+    ),
+    Mutation(
+        "engine/experts.py",
+        'if json.loads(board.read(f"parts/{chief}", chief)) != digest.hexdigest():',
+        "if False:",
+        "tests/strategies/test_routed.py -k have_made_other_parts",
+    ),
+    Mutation(
+        "engine/experts.py",
+        "if not partitioner.owns:",
+        "if False:",
+        "tests/strategies/test_routed.py -k refused_by_name",
+    ),
+    Mutation(
+        "engine/outcome.py",
+        'if spec.targets != "labels" or spec.target_shape or job.train.targets is None:',
+        "if False:",
+        "tests/strategies/test_routed.py -k no_labels_to_count",
+    ),
+    Mutation(
+        "engine/weights.py",
+        "if found != replicas:",
+        "if False:",
+        "tests/strategies/test_routed.py -k cannot_be_taken",
+    ),
+    Mutation(
+        "tasks/clusters.py",
+        "counts < each + (larger < extra)",
+        "counts < each + (extra > 0)",
+        "tests/tasks/test_clusters.py -k one_size",
+    ),
+    Mutation(
+        "tasks/clusters.py",
+        'furthest_first = members[np.argsort(-far[members, part], kind="stable")]',
+        "furthest_first = members",
+        "tests/tasks/test_clusters.py -k papers_loop",
+    ),
+    Mutation(
+        "tasks/clusters.py",
+        'most[np.argsort(-counts, kind="stable")] = sizes_of(samples, parts)',
+        "most[:] = sizes_of(samples, parts)",
+        "tests/tasks/test_clusters.py -k papers_loop",
+    ),
     # -- attacks on inputs
     Mutation(
         "tasks/adversarial/threat.py",

@@ -189,6 +189,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("task", "binary"): ["data=diabetes", "model=linear"],
     ("stragglers", "trace"): ["stragglers.path=factors.txt"],
     ("sync", "onebit_adam"): ["optimizer=adam"],
+    ("sync", "routed"): ["partition=clusters"],
     **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},
     **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},
 }

@@ -13,6 +13,7 @@ TERMS = {
     "batch": "batch_size samples, what one replica takes in one step; pipelines and accumulate cut it in micro-batches",
     "step": "one batch of each replica and what follows from it: gradients, messages, an update",
     "staleness": "how many updates of others reached the weights between a replica's fetch and its push",
+    "expert": "a replica that learns its own part of the data alone, and answers what is nearest to it (sync=routed)",
     "straggler": "a worker that is slower than the others",
     "baseline": "the run or mean of seeds that others are compared with",
     "choice": "a value of a group, such as ssp of sync: a YAML file that names a class and its parameters",

@@ -78,6 +78,8 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
         return "" if sync.serial_alone else "one replica alone is not serial training in this mode either"
     if not sync.synchronous:
         return "asynchronous: replicas step at paces of their own"
+    if sync.experts:
+        return "each replica learns its own samples alone, and the run's model is all of them side by side"
     if not sync.weights_agree:
         return "replicas differ between exchanges"
     if not sync.exact:

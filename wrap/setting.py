@@ -63,6 +63,11 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 f"sync={experiment.sync.name}: {why}, which a script with a loop of its own cannot be; choose a mode "
                 "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip"
             )
+        if sync.experts:
+            raise ConfigError(
+                f"sync={experiment.sync.name}: each replica is the expert of samples of its own, and wrap deals a "
+                "script's samples anew in each epoch; paceline train takes the model as a class (docs/your_own.md)"
+            )
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         if poisoning.found(of_groups) is not None:
             raise ConfigError(

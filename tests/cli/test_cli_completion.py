@@ -67,6 +67,7 @@ def test_what_follows_a_break_alone_is_inserted(offered) -> None:
         "linear",
         "logistic_regression",
         "mlp",
+        "random_features",
         "resnet",
         "sparse_logistic_regression",
         "unet",

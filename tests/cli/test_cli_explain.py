@@ -124,5 +124,5 @@ def test_every_choice_has_a_picture_or_says_why_not(choice: str) -> None:
     lanes = read(run.trace)
     assert all(row["spans"] for row in lanes["lanes"] if row["name"].startswith("worker"))
     ET.fromstring(as_svg(choice, lanes))
-    silent = choice in ("sync=hogwild", "sync=hogwild_locked", "sync=independent", "strategy=single")
+    silent = choice in ("sync=hogwild", "sync=hogwild_locked", "sync=independent", "sync=routed", "strategy=single")
     assert bool(lanes["messages"] or lanes["sums"]) != silent

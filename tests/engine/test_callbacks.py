@@ -293,7 +293,7 @@ SYNCHRONOUS = [name for name, sync in SYNCS.items() if sync.synchronous]
 )
 def test_a_run_that_was_ended_early_is_the_run_of_so_many_steps(sync: str, run: Run) -> None:
     # five steps an epoch: the fourth evaluation is the second that is no better
-    more: dict[str, Any] = {"sync": sync, **SYNCS[sync].trial.optimizer}
+    more: dict[str, Any] = {"sync": sync, **SYNCS[sync].trial.beside, **SYNCS[sync].trial.optimizer}
     ended = run(callbacks=STOPS, **more)
     assert ended.status == "completed"
     per_epoch = round(ended.steps / ended.epochs)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from choices import SYNCS, overrides_for
 from needs import require
 from process_table import is_alive, until, workers_of
+from safetensors.torch import load_file
 from short_runs import START, Launcher, Start, Train, weights
 
 from paceline.comm import RendezvousError
@@ -96,7 +98,9 @@ def test_the_others_go_on_when_a_worker_dies_and_say_so(
     with ThreadPoolExecutor(1) as pool:
         harmed = pool.submit(harm, root / "victim", 1, signal.SIGKILL)
         result = train(
-            "strategy=sabotage", "strategy.pause=0.02", f"sync={sync}", "hardware.workers=3", "steps=100", name="victim"
+            *("strategy=sabotage", "strategy.pause=0.02", f"sync={sync}", *overrides_for(sync)),
+            *("hardware.workers=3", "steps=100"),
+            name="victim",
         )
         pids = harmed.result()
     assert result.summary["status"] == "completed"
@@ -104,6 +108,22 @@ def test_the_others_go_on_when_a_worker_dies_and_say_so(
     assert result.summary["accuracy"] is not None
     assert "worker 1 was killed by SIGKILL; training goes on without it" in capfd.readouterr().err
     assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_the_expert_of_a_dead_worker_answers_no_more_and_begins_again_when_the_run_is_resumed(
+    train: Train, root: Path
+) -> None:
+    routed = ("strategy=sabotage", "strategy.act=kill", "strategy.at=3", "sync=routed", "partition=clusters")
+    result = train(*routed, "hardware.workers=3", "steps=8", "checkpoint.every_steps=8", name="victim")
+    assert result.summary["lost"] == [1]
+    state = load_file(result.weights)
+    assert state["living"].tolist() == [True, False, True]
+    assert all(not tensor.any() for name, tensor in state.items() if name.startswith("experts.1."))
+    [kept] = steps_of(result.path / "checkpoints")
+    assert len(read_manifest(kept).files) == 2
+    again = load_file(train("steps=10", resume="victim").weights)  # before the saboteur acts again
+    assert again["living"].all() and torch.equal(again["centres"], state["centres"])
+    assert any(tensor.any() for name, tensor in again.items() if name.startswith("experts.1."))
 
 
 @pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if not sync.survives])

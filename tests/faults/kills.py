@@ -53,6 +53,7 @@ SCENES = {
     "hogwild": _scene("hogwild", 3, goes_on=True),
     "local_sgd": _scene("local_sgd"),
     "independent": _scene("independent", 3, goes_on=True),
+    "routed": Scene((*PAUSED, "sync=routed", "partition=clusters", "hardware.workers=3"), 3, goes_on=True),
 }
 _BUSY = threading.Lock()
 

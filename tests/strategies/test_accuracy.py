@@ -54,5 +54,5 @@ def test_two_processes_learn_as_well_as_one(serial_digits, tmp_path, sync):
 @pytest.mark.parametrize("sync", SYNCS)
 def test_64_virtual_workers_learn_as_well_as_one(serial_of_64, tmp_path, sync):
     trial = SYNCS[sync].trial
-    wanted = [f"{key}={value}" for key, value in {**trial.optimizer, **trial.of_64}.items()]
+    wanted = [f"{key}={value}" for key, value in {**trial.beside, **trial.optimizer, **trial.of_64}.items()]
     assert trained_accuracy(tmp_path, *OF_64, f"sync={sync}", *wanted) >= serial_of_64 - trial.accuracy_lost

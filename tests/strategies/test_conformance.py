@@ -62,6 +62,7 @@ SGD = {"optimizer": "sgd", "optimizer.lr": LR, "optimizer.momentum": MOMENTUM}
 def settings(sync: str, strategy: str = "data_parallel") -> list[str]:
     """With a model that the strategy takes, and an optimizer that the sync mode steps with."""
     needed = {**(STRATEGIES[strategy].trial.model or {"model": "mlp"}), **(SYNCS[sync].trial.optimizer or SGD)}
+    needed |= SYNCS[sync].trial.beside
     return [*SETTINGS, *(f"{key}={value}" for key, value in needed.items())]
 
 

@@ -115,6 +115,7 @@ def test_a_loss_that_is_not_finite_is_a_run_that_diverged(root: str) -> None:
         (("sync=asp",), "sync=asp: has servers"),
         (("sync=parameter_server",), "sync=parameter_server: has servers"),
         (("sync=gossip_async",), "sync=gossip_async: lets replicas take steps at paces of their own"),
+        (("sync=routed",), "sync=routed: each replica is the expert of samples of its own.*paceline train"),
         (("strategy=pipeline",), "strategy=pipeline: lays out the model.*paceline train"),
         (("strategy.batch_norm=all",), "SyncBatchNorm"),
         (("hardware=virtual",), "leave it out"),
