@@ -30,6 +30,7 @@ from . import (
     calling,
     clients,
     given,
+    pegasos,
     phases,
     poisoning,
     precisions,
@@ -230,6 +231,7 @@ def assemble(
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         optimizer = make_optimizer(part.parameters())
         rates.check(experiment, schedule, sync, optimizer)
+        pegasos.check(experiment, optimizer, task, strategy, sync, modules)
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
