@@ -31,6 +31,7 @@ from . import (
     clients,
     experts,
     given,
+    pegasos,
     phases,
     poisoning,
     precisions,
@@ -232,6 +233,7 @@ def assemble(
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         optimizer = make_optimizer(part.parameters())
         rates.check(experiment, schedule, sync, optimizer)
+        pegasos.check(experiment, optimizer, task, strategy, sync, modules)
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)

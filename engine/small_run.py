@@ -32,6 +32,7 @@ FURTHER = (  # what a choice may need beside, of which the first that it takes i
     ("adapt=pruned", "adapt.rounds=1"),
     ("partition=clusters",),
     ("sync=fedavg",),
+    ("model=linear", "task=hinge", "task.multiclass=one_vs_rest"),
 )
 OF_PACES = "stragglers=lognormal"  # without which nobody would be late: for sync
 LEAST_STEPS, MOST_STEPS = 16, 130
@@ -59,7 +60,7 @@ def small_run(
         for further in FURTHER:
             own = {each.partition("=")[0] for each in further} | given
             every = (choice, *(each for each in base if each.partition("=")[0] not in own), *further, *overrides)
-            if given & {each.partition("=")[0] for each in further}:
+            if given & {each.partition("=")[0] for each in further} or _replaces(further, choice):
                 continue
             try:
                 found = _long_enough(every, given, config_dir, allowed)
@@ -75,6 +76,12 @@ def small_run(
     if overrides:
         raise refusal
     raise NoPictureError(str(refusal)) from refusal
+
+
+def _replaces(further: Sequence[str], choice: str) -> bool:
+    """Whether another of the same group would run in its place."""
+    group = choice.partition("=")[0]
+    return any(each.partition("=")[0] == group and each != choice for each in further)
 
 
 def _long_enough(

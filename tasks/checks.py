@@ -18,8 +18,9 @@ def check_spec(name: str, spec: object) -> None:
         raise TaskConfigError(f"data={name}: spec is a {type(spec).__name__}; must be a paceline.tasks.base.DataSpec")
     if spec.target_dtype != torch.int64 and spec.targets == "labels":
         raise TaskConfigError(
-            f"data={name}: spec.target_dtype={spec.target_dtype}: must be torch.int64 (labels, for task=cross_entropy "
-            "and task=hinge) or a floating one, such as torch.float32 (numbers, for task=squared, huber and binary)"
+            f"data={name}: spec.target_dtype={spec.target_dtype}: must be torch.int64 (labels, for task=cross_entropy, "
+            "hinge and squared_hinge) or a floating one, such as torch.float32 (numbers, for task=squared, huber and "
+            "binary)"
         )
     if spec.targets == "numbers" and spec.classes != 0:
         raise TaskConfigError(

@@ -188,6 +188,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("task", "huber"): ["data=diabetes", "model=linear"],
     ("task", "binary"): ["data=diabetes", "model=linear"],
     ("stragglers", "trace"): ["stragglers.path=factors.txt"],
+    ("optimizer", "pegasos"): ["model=linear", "task=hinge", "task.multiclass=one_vs_rest"],
     ("sync", "onebit_adam"): ["optimizer=adam"],
     ("sync", "routed"): ["partition=clusters"],
     **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},

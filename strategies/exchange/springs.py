@@ -86,6 +86,11 @@ def check_springs(optimizer: Optimizer, rho: float | None, nesterov: bool) -> No
     if nesterov:
         for group in optimizer.param_groups:
             _check_nesterov(optimizer, group)
+    if rho is not None and any("lr" not in group for group in optimizer.param_groups):
+        raise LayoutError(
+            f"sync.rho={rho:g}: a spring pulls by rho times the optimizer's rate lr, and {type(optimizer).__name__} "
+            "has none; choose sync.rho=null, or optimizer=adam, adamw or sgd"
+        )
     if rho is not None and len(optimizer.param_groups) > 1:
         raise LayoutError(
             f"sync.rho={rho:g}: a spring pulls by rho times the optimizer's rate, and {type(optimizer).__name__} has "

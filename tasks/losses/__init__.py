@@ -6,5 +6,6 @@ from .cross_entropy import CrossEntropy
 from .hinge import Hinge
 from .huber import Huber
 from .squared import Squared
+from .squared_hinge import SquaredHinge
 
-__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Hinge", "Huber", "Squared", "Task"]
+__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Hinge", "Huber", "Squared", "SquaredHinge", "Task"]

@@ -71,7 +71,7 @@ class Task(ABC):
                 f"data={data} have weights; a task with one learns them, such as those that are shipped"
             )
         if spec.targets != self.targets:
-            numbers, labels = "task=squared, huber or binary", "task=cross_entropy or hinge"
+            numbers, labels = "task=squared, huber or binary", "task=cross_entropy, hinge or squared_hinge"
             names = numbers if spec.targets == "numbers" else labels
             raise TaskConfigError(
                 f"task={task}: learns {self.targets}, and the targets of data={data} are {spec.targets} "

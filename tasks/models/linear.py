@@ -1,4 +1,6 @@
-"""A linear model: with task=squared linear regression, with task=hinge a support vector machine."""
+"""A linear model: with task=squared linear regression, with task=hinge or squared_hinge a support vector
+machine.
+"""
 
 from collections import OrderedDict
 from math import prod

@@ -61,6 +61,13 @@ def test_a_sum_joins_the_lanes_that_take_part_in_it() -> None:
     assert sum("sum" in each.get("class", "").split() for each in picture.iter(f"{SVG}path")) == 2
 
 
+def test_what_is_tried_beside_a_choice_never_takes_its_place() -> None:
+    """optimizer=adam would train the MLP that Pegasos refuses."""
+    overrides = small_run("optimizer=pegasos", ["hardware.workers=2"]).overrides
+    assert [each for each in overrides if each.startswith("optimizer=")] == ["optimizer=pegasos"]
+    assert "model=linear" in overrides
+
+
 def test_the_text_has_the_equation_the_cost_the_paper_and_the_picture(paceline, here: Path) -> None:
     ended = paceline("explain", "sync=ssp", "hardware.workers=3", "--html", "ssp.html", "--svg", "ssp.svg")
     assert (ended.status, ended.err) == (0, "picture: ssp.html\npicture: ssp.svg\n")

@@ -10,7 +10,7 @@ from paceline.strategies.base import is_mean_cross_entropy
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
-from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Huber, Squared, Task
+from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Huber, Squared, SquaredHinge, Task
 from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.losses.metrics import Accuracy, BinaryAccuracy, RSquared
 
@@ -108,6 +108,31 @@ def test_two_classes_by_the_hinge_loss_are_the_ordinary_support_vector_machine()
     assert float(Hinge().loss(outputs, y)) == pytest.approx(float((1 - (2 * y - 1) * s).clamp(min=0).mean()), rel=1e-5)
 
 
+@pytest.mark.parametrize("leading", [(7,), (5, 3)], ids=["labels", "tokens"])
+@pytest.mark.parametrize(("task", "power"), [(Hinge("one_vs_rest"), 1), (SquaredHinge(), 2)], ids=["hinge", "squared"])
+def test_one_against_the_rest_adds_up_a_two_class_machine_for_each_class(
+    task: Task, power: int, leading: tuple[int, ...]
+) -> None:
+    """One prediction and one class after another, with the gradient of each output."""
+    outputs, targets = 2 * torch.randn(*leading, 4), torch.randint(4, leading)
+    leaf = outputs.clone().requires_grad_()
+    loss = task.loss(leaf, targets)
+    loss.backward()
+    total, rows, count = 0.0, [], targets.numel()
+    for f, y in zip(outputs.reshape(-1, 4).tolist(), targets.flatten().tolist(), strict=True):
+        rows.append([0.0] * 4)
+        for r in range(4):
+            sign = 1 if r == y else -1
+            missed = 1 - sign * f[r]
+            if missed > 0:
+                total += missed**power
+                rows[-1][r] = -sign * power * missed ** (power - 1) / count
+    assert loss.item() == pytest.approx(total / count, rel=1e-5)
+    assert leaf.grad is not None
+    assert torch.allclose(leaf.grad.reshape(-1, 4), torch.tensor(rows), atol=1e-6)
+    assert any(0 in row for row in rows) and any(row[r] for row in rows for r in range(4)), "nothing was tested"
+
+
 # -- squared
 
 
@@ -143,11 +168,14 @@ def test_the_mean_of_the_targets_has_an_r2_of_zero_and_the_targets_themselves_of
 
 # -- every task
 
+SOME = [CrossEntropy(), Hinge(), SquaredHinge(), Squared()]
+each_task = pytest.mark.parametrize("task", SOME, ids=lambda task: type(task).__name__)
+
 LABELS = DataSpec((6,), torch.float32, (), 4, 10, 5)
 NUMBERS = DataSpec((6,), torch.float32, (2,), train_size=10, test_size=5, target_dtype=torch.float32)
 
 
-@pytest.mark.parametrize("task", [CrossEntropy(), Hinge(), Squared()], ids=lambda task: type(task).__name__)
+@each_task
 def test_a_task_takes_its_own_targets_alone_and_a_model_of_as_many_outputs(task: Task) -> None:
     own, other = (LABELS, NUMBERS) if task.targets == "labels" else (NUMBERS, LABELS)
     task.check_data("mine", "its", own)
@@ -163,7 +191,7 @@ def test_a_task_takes_its_own_targets_alone_and_a_model_of_as_many_outputs(task:
         assert not task.accepts(wrong, own)
 
 
-@pytest.mark.parametrize("task", [CrossEntropy(), Hinge(), Squared()], ids=lambda task: type(task).__name__)
+@each_task
 def test_the_loss_of_a_batch_is_the_mean_of_its_parts_weighted_by_their_samples(task: Task) -> None:
     """What replicas, micro-batches and evaluation all rest on."""
     outputs, labels, numbers = torch.randn(10, 4), torch.randint(4, (10,)), torch.randn(10, 4)
@@ -212,6 +240,8 @@ def test_hubers_loss_is_squared_up_to_delta_and_absolute_beyond() -> None:
 TASKS = {
     CrossEntropy(): torch.randint(4, (11,)),
     Hinge(): torch.randint(4, (11,)),
+    Hinge("one_vs_rest"): torch.randint(4, (11,)),
+    SquaredHinge(): torch.randint(4, (11,)),
     Squared(): torch.randn(11, 4),
     Huber(): torch.randn(11, 4),
     BinaryCrossEntropy(): torch.rand(11, 4).round(),
