@@ -116,7 +116,7 @@ class Joining:
             )
         if not lying and not isinstance(self.attack, Honest):
             found.append(f"attack.workers={self.attack.workers}: nobody lies")
-        if not self.streaming and compress.sparse:
+        if not self.aggregate.streaming and compress.sparse:
             found.append(
                 "compress, aggregate: each worker sends other entries, so that of most entries most rows are 0, and so "
                 "is what a median makes of them; compress=none, fp16 or bf16 goes with it"
