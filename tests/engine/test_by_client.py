@@ -118,8 +118,18 @@ def test_only_what_is_asked_for_is_tuned():
     ("asked", "said"),
     [
         (["partition=shuffled"], "callbacks.by_client: looks at what each client owns, and partition=shuffled"),
-        (["callbacks.by_client.only=nowhere"], "callbacks.by_client: only=nowhere: matches no parameter"),
-        (["callbacks.by_client.only='('"], "callbacks.by_client.only=(: must be a regular expression"),
+        (
+            ["callbacks.by_client.only=output"],
+            "callbacks.by_client.only=output: says what each client tunes, and with steps=0",
+        ),
+        (
+            ["callbacks.by_client.steps=1", "callbacks.by_client.only=nowhere"],
+            "callbacks.by_client: only=nowhere: matches no parameter",
+        ),
+        (
+            ["callbacks.by_client.steps=1", "callbacks.by_client.only='('"],
+            "callbacks.by_client.only=(: must be a regular expression",
+        ),
         (["callbacks.by_client.steps=-1"], "callbacks.by_client.steps=-1"),
     ],
 )
