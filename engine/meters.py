@@ -186,6 +186,7 @@ def summarise(reports: list[Report], layout: Layout) -> Measured:
         lost=sorted(set(range(layout.world_size)) - {report.rank for report in reports}),
         too_short=False,
         left=sum(report.sync.get("left", 0) for report in reports),
+        cut_share=_cut_share(reports),
     )
 
 
@@ -277,6 +278,11 @@ def _wire(reports: list[Report], workers: list[Report]) -> Wire:
         total=sum(total.values()),
         messages=sum(messages.values()),
     )
+
+
+def _cut_share(reports: list[Report]) -> float | None:
+    entries = sum(report.sync.get("entries", 0) for report in reports)
+    return sum(report.sync.get("cut", 0) for report in reports) / entries if entries else None
 
 
 def _staleness(reports: list[Report]) -> Staleness | None:

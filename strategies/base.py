@@ -299,6 +299,8 @@ class Measures(TypedDict, total=False):
     lost: list[int]  # ranks whose death it has seen
     rounds: int  # FedAvg's, or FedBuff's steps, of the server
     left: int  # rounds that a client left before it could deliver
+    entries: int  # other than 0 that a client delivered as whole numbers (secure), ...
+    cut: int  # ... and of these the ones that were cut to the largest, or rounded to 0
     given_up: int  # likewise: rounds that too few clients came to the end of
     buckets: int  # bsp's, that gradients are summed in
 

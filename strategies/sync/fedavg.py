@@ -570,8 +570,10 @@ class FedAvg(Sync):
             measured["rounds"] = self._rounds
         elif self.participation.dropout > 0:
             measured["left"] = self._left
-        if self.comm.rank == self._server and self.secure is not None:
+        if self.secure is not None and self.comm.rank == self._server:
             measured["given_up"] = self._given_up
+        elif self.secure is not None:
+            measured["entries"], measured["cut"] = self.secure.delivered, self.secure.lost
         return measured
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
