@@ -147,7 +147,7 @@ def _why(job: Job, batch: Batch, step: int) -> str:
         return "the batch itself holds values that are NaN or infinite: look at the data"
     if step == 0 and job.sync.synchronous:
         return "nothing was updated yet, so that it is the model as it begins that gives this, at any optimizer.lr"
-    return "a smaller optimizer.lr may help"
+    return job.sync.may_help()
 
 
 def take(job: Job, step: int) -> Batch:
