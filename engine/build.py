@@ -143,7 +143,7 @@ def assemble(
     if taken != experiment.strategy:
         strategy, sync = pair_of(of_groups, taken)
     elsewhere = ["attack"] if poisoning.found(of_groups) is not None else []
-    given.check_taken(experiment, strategy, sync if strategy.own_sync() is None else None, elsewhere)
+    given.check_taken(experiment, of_groups, strategy, sync if strategy.own_sync() is None else None, elsewhere)
     phases.check(experiment, adapt, strategy, sync)
     callbacks = calling.make(experiment, allowed, task.metric.name)
     calling.check_fit(callbacks, experiment, strategy, sync, partitioner, data.spec)

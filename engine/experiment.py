@@ -15,7 +15,7 @@ from ..cost.calibration import read
 from ..cost.devices import DEVICES
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
-from .moved import renewed, renewed_strategy, with_clip, with_precision
+from .moved import renewed, renewed_aggregate, renewed_privacy, renewed_strategy, with_clip, with_precision
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
@@ -206,6 +206,14 @@ class Evaluate(_Frozen):
     samples: Positive | None = None
     curve: list[Annotated[float, Ge(0)]] | None = None
 
+    @field_validator("target", mode="before")
+    @classmethod
+    def _is_target(cls, target: Any) -> Any:
+        is_class = isinstance(target, int) and not isinstance(target, bool) and target >= 0
+        if target is None or is_class or target in ("next", "least_likely"):
+            return target
+        raise ValueError("must be next, least_likely, or a class by its number (0, 1, ...)")
+
 
 class Checkpoint(_Frozen):
     every: Natural
@@ -324,6 +332,7 @@ def completed(plain: dict[str, Any]) -> dict[str, Any]:
     """
     plain = with_precision(with_clip(plain))
     now = {"sync": renewed, "strategy": renewed_strategy}
+    now |= {"privacy": renewed_privacy, "aggregate": renewed_aggregate}
     plain = plain | {group: renew(plain[group]) for group, renew in now.items() if group in plain}
     missing = [group for group in GROUPS if group.usual and group.name not in plain]
     return plain | {group.name: shipped(group.name, str(group.usual)).model_dump() for group in missing}
@@ -351,7 +360,8 @@ def explain(error: ValidationError, prefix: str = "") -> str:
             many = "one entry" if least == 1 else f"{least} entries"
             what, rule = f"{path}={finding['input']!r}", f"must have {many} at least"
         else:
-            what, rule = f"{path}={finding['input']!r}", finding["msg"].replace("Input should be", "must be")
+            said = finding["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+            what, rule = f"{path}={finding['input']!r}", said
         rules.setdefault(what, {})[rule] = None
     return "\n".join(f"{what}: {_alternatives(those)}" for what, those in rules.items())
 
@@ -364,4 +374,5 @@ def _alternatives(rules: Iterable[str]) -> str:
 
 def _is_tag(piece: object) -> bool:
     """Whether it is pydantic's name for a member of a union, and no part of the path."""
-    return piece in ("process", "virtual", "str", "int", "float", "bool") or "[" in str(piece)
+    named = piece in ("process", "virtual", "str", "int", "float", "bool")
+    return named or "[" in str(piece) or str(piece).startswith("constrained-")

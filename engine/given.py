@@ -63,7 +63,9 @@ def _built(group: str, name: str) -> object:
     return build(group, shipped(group, name), base_of(group), (), {"seed": 0})
 
 
-def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None, elsewhere: Sequence[str] = ()) -> None:
+def check_taken(
+    experiment: Experiment, of_groups: Given, strategy: Strategy, sync: Sync | None, elsewhere: Sequence[str] = ()
+) -> None:
     """Refuse a choice that neither has a use for. `sync`: None where the strategy owns its update. `elsewhere`: groups
     whose choice the engine itself has a use for.
     """
@@ -77,7 +79,8 @@ def check_taken(experiment: Experiment, strategy: Strategy, sync: Sync | None, e
         if sync is None:
             who, where = f"strategy={name} {strategy.owns_update} and", "with strategy=data_parallel, "
         raise ConfigError(
-            f"{group.name}{_shown(choice, group)}: {who} has no use for it; {where}{_takers(group, choice)}; "
+            f"{group.name}{_shown(choice, group)}: {who} has no use for it; {where}"
+            f"{_takers(experiment, group, of_groups, None if sync is None else strategy)}; "
             f"{group.name}={group.usual} goes with all"
         )
 
@@ -107,28 +110,55 @@ def _shown(choice: Choice, group: Group) -> str:
     return f"={choice.name}" if choice.name != group.usual else f"._target_={choice.target}"
 
 
-def _takers(group: Group, choice: Choice) -> str:
-    """Which of our own choices have a use for it: asked in a refusal alone, since it imports them all."""
+def _takers(experiment: Experiment, group: Group, of_groups: Given, strategy: Strategy | None) -> str:
+    """Which of our own choices take it as it is, in place of the one that is chosen: asked in a refusal alone, since it
+    imports them all. `strategy`: None where it owns its update.
+    """
+    choice = experiment.choice(group.name)
     prunes = group.name == "compress" and choice.name in of_kept_alone()  # where weights may be pruned alone
-    names = [
-        f"{kind}={file.stem}"
-        for kind in _BASES
-        for file in sorted((CONF / kind).glob("*.yaml"))
-        if takes(kind, shipped(kind, file.stem), group) and not (prunes and not _may_prune(kind, file.stem))
-    ]
-    return f"these take it: {', '.join(names)}" if names else "none of paceline's own takes it"
+
+    def those(strategy_name: str) -> list[str]:
+        return [
+            f"{kind}={file.stem}"
+            for kind in _BASES
+            for file in sorted((CONF / kind).glob("*.yaml"))
+            if has_use_for(kind, shipped(kind, file.stem), group)
+            and not (prunes and not _may_prune(kind, file.stem))
+            and _goes(
+                kind, file.stem, strategy_name, experiment.sync.name, {**usual(), group.name: of_groups[group.name]}
+            )
+        ]
+
+    plain = "data_parallel"
+    own = None if strategy is None else experiment.strategy.name
+    if own is not None and (CONF / "strategy" / f"{own}.yaml").is_file() and (names := those(own)):
+        return f"these take it: {', '.join(names)}"
+    names = those(plain)
+    if not names:
+        return "none of paceline's own takes it"
+    where = f"with strategy={plain}, " if own is not None and own != plain else ""
+    return f"{where}these take it: {', '.join(names)}"
+
+
+def _goes(kind: str, name: str, strategy_name: str, sync_name: str, with_it: Given) -> bool:
+    """Whether `kind`=`name` takes it, beside the strategy, or the sync mode, of this name."""
+    from .pairs import check_pair  # which reads this module
+
+    named = {"strategy": strategy_name, "sync": sync_name} | {kind: name}
+    if any(not (CONF / each / f"{named[each]}.yaml").is_file() for each in named):
+        return False
+    try:
+        strategy = build("strategy", shipped("strategy", named["strategy"]), Strategy, (), with_it)
+        sync = build("sync", shipped("sync", named["sync"]), Sync, (), with_it)
+        check_pair(named["strategy"], named["sync"], strategy, sync)
+    except (ConfigError, LayoutError):
+        return False
+    return True
 
 
 def _may_prune(kind: str, name: str) -> bool:
     made = build(kind, shipped(kind, name), _BASES[kind], (), usual())
     return isinstance(made, Sync) and made.may_begin_anew
-
-
-def takes(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:
-    """Whether it takes any but the usual one of the group's own choices, with its knobs as they are."""
-    if not has_use_for(kind, choice, group, allowed):
-        return False
-    return not _others(group) or any(True for _ in with_others(kind, choice, group, allowed))
 
 
 def has_use_for(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:

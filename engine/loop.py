@@ -74,6 +74,7 @@ def train(job: Job) -> int:
             return done
         if job.before_step is not None:
             job.before_step(job, step)
+        job.meter.jump(step - done)
         seed_step(job, step)
         size = job.partition.size(step, job.replica)
         if size > most:  # a run that goes on, or does so with another model, may begin with what an epoch has left
@@ -113,6 +114,7 @@ def train(job: Job) -> int:
         done = step + 1
         if job.stopped is not None:
             return done
+    job.meter.jump(job.until - done)
     return job.until
 
 
@@ -145,7 +147,7 @@ def _why(job: Job, batch: Batch, step: int) -> str:
         return "the batch itself holds values that are NaN or infinite: look at the data"
     if step == 0 and job.sync.synchronous:
         return "nothing was updated yet, so that it is the model as it begins that gives this, at any optimizer.lr"
-    return "a smaller optimizer.lr may help"
+    return job.sync.may_help()
 
 
 def take(job: Job, step: int) -> Batch:

@@ -2,6 +2,7 @@
 
 from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.attack import Attack, Honest
+from . import given
 from .build import Parts
 
 
@@ -12,6 +13,14 @@ def notes_on(parts: Parts, steps: int | None) -> list[str]:
     if isinstance(attack, Honest):
         return []
     found: list[str] = []
+    lying, replicas = len(attack.liars(parts.layout.replicas)), parts.layout.replicas
+    if "attack" not in given.taken(type(parts.sync)):  # else the sync mode says so, by its rule
+        found.append(
+            f"attack.workers={attack.workers}: {lying} of {replicas} replicas lie, and no rule looks at what they "
+            "send: training may go anywhere"
+            if lying
+            else f"attack.workers={attack.workers}: nobody lies"
+        )
     if steps is not None and attack.from_step >= steps:
         found.append(
             f"attack.from_step={attack.from_step}: the run has {steps:,} steps, and nobody lies in any of them"

@@ -47,6 +47,7 @@ class Report:
     left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
     passes: list[Pass] = field(default_factory=list[Pass])  # none where no trace was asked for
+    jumped: int = 0  # steps of the run that this worker took no part in
     taken: int | None = None  # steps that were not left out; None: gradients are not scaled, and none can be
 
     @property
@@ -74,7 +75,9 @@ class Meter:
     def __init__(
         self, comm: Comm, left_out: int, device: torch.device, counts_pauses: bool, elapsed: float = 0.0
     ) -> None:
-        """`left_out`: steps to leave out of throughput and step times. `elapsed`: training seconds before."""
+        """`left_out`: first steps of the run to leave out of throughput and step times. `elapsed`: training seconds
+        before.
+        """
         self._counts_pauses = counts_pauses
         self._comm, self._left_out, self._device = comm, left_out, device
         self._kept = min(KEPT_STEPS, comm.timeline.kept)
@@ -84,11 +87,18 @@ class Meter:
         self.steps: list[tuple[float, float, int]] = []  # the most recent ones
         self.last = 0.0
         self.trained_steps = self.samples = 0
+        self.jumped = 0  # steps of the run that this worker takes no part in
+        self._own_left_out = 0  # of those that are left out, the ones that this worker takes
         self.in_steps = self.blocked = 0.0  # seconds in steps, and of these blocked
+
+    def jump(self, steps: int) -> None:
+        """Over so many steps of the run, which others take."""
+        self.jumped += steps
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
         self._counts = True
+        self._own_left_out += self.trained_steps + self.jumped < self._left_out
         blocked, start = self._comm.timeline.blocked, self._now()
         yield
         samples = samples if self._counts else 0
@@ -151,9 +161,10 @@ class Meter:
             along={axis: float(sum(its.bytes.values())) for axis, its in self._comm.ledger.axes.items() if its.bytes},
             memory=memory,
             sync=sync,
-            left_out=max(self._left_out - (self.trained_steps - len(steps)), 0),
+            left_out=max(self._own_left_out - (self.trained_steps - len(steps)), 0),
             known_from=timeline.operations[0].start if some_are_gone else float("-inf"),
             passes=[each for each in timeline.passes or () if each.end > since],
+            jumped=self.jumped,
         )
 
 
@@ -175,6 +186,7 @@ def summarise(reports: list[Report], layout: Layout) -> Measured:
         lost=sorted(set(range(layout.world_size)) - {report.rank for report in reports}),
         too_short=False,
         left=sum(report.sync.get("left", 0) for report in reports),
+        cut_share=_cut_share(reports),
     )
 
 
@@ -196,10 +208,26 @@ def without_times(measured: Measured) -> Measured:
 def _throughput(replicas: list[Report]) -> float:
     """Samples a second of all replicas, the first `measure.after` steps and what lies between steps left out.
 
-    Each replica has its share of the samples, so all of them have been seen when the slowest is through.
+    Each replica has its share of the samples, so all of them have been seen when the slowest is through. Where some
+    take no part in some steps, no replica's own steps take as long as those of all: see `_rate_in_turns`.
     """
+    if any(report.jumped for report in replicas):
+        return _rate_in_turns(replicas)
     slowest = max(sum(end - start for start, end, _ in report.measured) for report in replicas)
     return sum(samples for report in replicas for *_, samples in report.measured) / slowest if slowest else 0.0
+
+
+def _rate_in_turns(replicas: list[Report]) -> float:
+    """Samples a second of all replicas from when the last of them is through its untimed steps until the last one ends.
+
+    What lies between steps counts: others train in it.
+    """
+    timed = [report.steps[0][0] for report in replicas if len(report.steps) < report.trained_steps]
+    timed += [report.steps[report.left_out - 1][1] for report in replicas if report.left_out]
+    steps = [step for report in replicas for step in report.steps]
+    since = max(timed, default=min((start for start, _, _ in steps), default=0.0))
+    seconds = max((end for _, end, _ in steps), default=since) - since
+    return sum(samples for _, end, samples in steps if end > since) / seconds if seconds else 0.0
 
 
 def _step_times(reports: list[Report], workers: list[Report]) -> tuple[StepTime, list[WorkerTime]]:
@@ -250,6 +278,11 @@ def _wire(reports: list[Report], workers: list[Report]) -> Wire:
         total=sum(total.values()),
         messages=sum(messages.values()),
     )
+
+
+def _cut_share(reports: list[Report]) -> float | None:
+    entries = sum(report.sync.get("entries", 0) for report in reports)
+    return sum(report.sync.get("cut", 0) for report in reports) / entries if entries else None
 
 
 def _staleness(reports: list[Report]) -> Staleness | None:

@@ -53,6 +53,22 @@ def with_precision(plain: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
+def renewed_privacy(privacy: Any) -> Any:
+    """A stored choice of privacy: where `epsilon` is given, `noise` was its default, which said nothing."""
+    match privacy:
+        case {"knobs": {"noise": float(), "epsilon": float() | int()} as knobs}:
+            return privacy | {"knobs": knobs | {"noise": None}}
+    return privacy
+
+
+def renewed_aggregate(aggregate: Any) -> Any:
+    """A stored choice of a rule: `bucket` was its default, which said nothing, where there are no buckets."""
+    match aggregate:
+        case {"knobs": {"bucket": int(), "before": before} as knobs} if before != "bucketing":
+            return aggregate | {"knobs": knobs | {"bucket": None}}
+    return aggregate
+
+
 def renewed(sync: Any) -> Any:
     """A stored choice of a sync mode, {name, target, knobs}, as the same choice is stored now."""
     match sync:

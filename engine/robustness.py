@@ -7,6 +7,7 @@ the replicas' consensus. So it goes with every strategy and sync mode, and sends
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from ..batches import lone
 from ..tasks.adversarial.attacks import default_step, evaluating
 from ..tasks.adversarial.robust import Attack, Robust, Signs, robustness, zero_gradients
-from ..tasks.adversarial.threat import NORMS, Threat
+from ..tasks.adversarial.threat import NORMS, NormName, Threat
 from ..tasks.base import DataSpec, Readable
 from ..tasks.losses.base import Task
 from .errors import ConfigError
@@ -66,6 +67,10 @@ def check(experiment: Experiment, spec: DataSpec) -> None:
     if attack == "none":
         return
     needs_range(f"evaluate.attack={attack}", experiment.data.name, spec)
+    if chosen.eps is not None:
+        _check_eps(chosen.eps, chosen.norm or "linf", spec)
+    if spec.test_size is not None:
+        check_samples(experiment, spec.test_size)
     if (chosen.restarts or 1) > 1 and chosen.random_start is False:
         raise ConfigError(
             f"evaluate.restarts={chosen.restarts}: begins in other places, and with evaluate.random_start=false there "
@@ -77,6 +82,32 @@ def check(experiment: Experiment, spec: DataSpec) -> None:
         )
     if chosen.curve is not None and not chosen.curve:
         raise ConfigError("evaluate.curve=[]: must have one value of eps or more (null: multiples of evaluate.eps)")
+
+
+def _check_eps(eps: float, norm: NormName, spec: DataSpec) -> None:
+    """Raises `ConfigError`."""
+    if eps == 0:
+        raise ConfigError(
+            "evaluate.eps=0: changes nothing, and what is left is the accuracy; choose more, such as evaluate.eps=0.1"
+        )
+    entries = prod(spec.input_shape)
+    furthest = 1.0 if norm == "linf" else entries**0.5
+    if eps > furthest:
+        why = "" if norm == "linf" else f", the square root of its {entries:,} entries"
+        raise ConfigError(
+            f"evaluate.eps={eps:g}: is a share of the data's range, and with evaluate.norm={norm} any sample becomes "
+            f"any other by {furthest:.4g}{why}; choose at most that"
+        )
+
+
+def check_samples(experiment: Experiment, test_size: int) -> None:
+    """Raises `ConfigError`."""
+    samples = experiment.evaluate.samples
+    if samples is not None and samples > test_size:
+        raise ConfigError(
+            f"evaluate.samples={samples}: data={experiment.data.name} has {test_size:,} test samples; choose at most "
+            "so many, or null for all"
+        )
 
 
 def attack_of(chosen: Evaluate, spec: DataSpec, seed: int) -> Attack:
@@ -100,6 +131,7 @@ class Robustness:
     """Of a run whose models are attacked, on the chief."""
 
     def __init__(self, experiment: Experiment, spec: DataSpec, task: Task, test: Readable, at_once: int) -> None:
+        check_samples(experiment, len(test))
         self._chosen, self._spec, self._task, self._test = experiment.evaluate, spec, task, test
         self._attack = attack_of(experiment.evaluate, spec, experiment.seed)
         self._at_once = at_once

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import inspect
 import json
+import math
 import re
 from collections.abc import Callable
 from types import FunctionType, ModuleType, UnionType
@@ -218,7 +219,15 @@ def values_of(cls: type, knob: str) -> list[Any]:
     return []
 
 
+def _named_in(hint: Any) -> list[Any]:
+    """The values of the Literals of a union."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
+    return [value for member in members if get_origin(member) is Literal for value in get_args(member)]
+
+
 def _check_type(path: str, value: Any, hint: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value) and str(value) in _named_in(hint):
+        return  # a knob whose type names nan, inf or -inf, as overrides and YAML write them
     if get_origin(hint) in (Union, UnionType):  # torch.optim's lr: float | Tensor; a file holds no tensors
         hint = Union[tuple(member for member in get_args(hint) if member is not Tensor)]  # noqa: UP007
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .exchange.privacy import DPSGD, Privacy
     from .pipelining.simulate import Simulation
 
+SMALLER_RATE = "a smaller optimizer.lr may help"
 Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean over the samples
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
 Memory = Mapping[str, int]  # kind -> bytes on a worker's device; "host_" + kind: in its host's memory instead
@@ -300,6 +301,8 @@ class Measures(TypedDict, total=False):
     lost: list[int]  # ranks whose death it has seen
     rounds: int  # FedAvg's, or FedBuff's steps, of the server
     left: int  # rounds that a client left before it could deliver
+    entries: int  # other than 0 that a client delivered as whole numbers (secure), ...
+    cut: int  # ... and of these the ones that were cut to the largest, or rounded to 0
     given_up: int  # likewise: rounds that too few clients came to the end of
     buckets: int  # bsp's, that gradients are summed in
 
@@ -432,6 +435,10 @@ class Sync(ABC):
         """Optimizers leave alone what has none."""
         for parameter in self.parameters.values():
             parameter.grad = None
+
+    def may_help(self) -> str:
+        """What to try where a loss, or weights, are no longer finite; the end of a sentence."""
+        return SMALLER_RATE
 
     def prune(self, gone: Mapping[str, Tensor]) -> None:
         """Of parameters by name, True where weights, and their gradients, are 0 from now on, alike on all replicas.

@@ -481,6 +481,18 @@ MUTATIONS = [
         "tests/engine/test_gauges.py",
     ),
     Mutation(
+        "engine/meters.py",
+        "if any(report.jumped for report in replicas):",
+        "if False:",
+        "tests/engine/test_meters.py -k take_turns",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "job.meter.jump(step - done)",
+        "pass",
+        "tests/engine/test_virtual_runs.py -k quarter_of_the_clients",
+    ),
+    Mutation(
         "engine/gauges.py",
         'if beat != self._beats.get(rank, (b"", 0.0))[0]:',
         "if True:",

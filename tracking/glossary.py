@@ -71,6 +71,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
     "left_rounds": ("", "rounds that clients left before they could deliver (sync.dropout), of all clients"),
+    "cut_share": (
+        "share",
+        "entries other than 0 of what clients brought that secure=bonawitz cut to secure.largest, or rounded to 0 by "
+        f"secure.bits{_SINCE}",
+    ),
     "skipped_steps": ("", "steps of precision=fp16 that changed no weight, as a gradient overflowed; worker 0's"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
     "noise_scale": (
@@ -100,6 +105,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "share",
         "predictions of other classes that evaluate.attack led to evaluate.target, at the last evaluation",
     ),
+    "client_mean": ("share", "mean over clients of the accuracy on their own test samples (callbacks=by_client)"),
     "client_worst": (
         "share",
         "accuracy on their own test samples of the tenth of clients for whom it is worst (callbacks=by_client)",
@@ -109,6 +115,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "share",
         "mean over clients of it once each has fine-tuned the model (callbacks.by_client.steps)",
     ),
+    "personal_worst": ("share", "the same of the tenth of clients for whom it is worst"),
+    "personal_spread": ("share", "standard deviation over clients of the same"),
     "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
     "epochs_to_accuracy": ("epochs", "passes over the data until the target was reached, by the run's evaluations"),

@@ -79,6 +79,6 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 f"aggregate={experiment.choice('aggregate').name}: several workers must train on the same samples, and "
                 "a script deals its own; choose another aggregate, or paceline train the model as a class"
             )
-        given.check_taken(experiment, strategy, sync)
+        given.check_taken(experiment, of_groups, strategy, sync)
         sync.check_optimizer(optimizer)
     return sync

@@ -51,6 +51,11 @@ class ByClient(Callback):
 
     def check(self, metric: str, others: Sequence[str]) -> None:
         self.metric = metric
+        if self.only is not None and self.steps == 0:
+            raise ValueError(
+                f"only={self.only}: says what each client tunes, and with steps=0 none tunes anything; choose steps, "
+                "such as steps=10, or leave only null"
+            )
         if self.only is not None:
             try:
                 re.compile(self.only)

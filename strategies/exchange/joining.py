@@ -53,10 +53,17 @@ class Joining:
         self.streaming = self.aggregate.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
 
-    def check(self, replicas: int) -> None:
-        """Raises `LayoutError`."""
+    def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
+        """`rows`, `leave`: as `notes` has them. Raises `LayoutError`."""
         self.attack.check(replicas)
-        self.aggregate.check(replicas)
+        n = replicas if rows is None else rows
+        if (n < replicas or leave) and self.aggregate.first is not None:
+            raise LayoutError(
+                f"aggregate.trusted={self.aggregate.first}: not all of the {replicas} replicas are in each round, and "
+                "this one must be; choose sync.fraction=1, sync.sampling=uniform and sync.dropout=0, or another "
+                "aggregate"
+            )
+        self.aggregate.check(n)
 
     def check_exchange(self, compress: Compressor, collective: Collective) -> None:
         """Refuse what cannot be where all rows go to all. Raises `LayoutError`."""
@@ -94,7 +101,8 @@ class Joining:
     def notes(self, compress: Compressor, replicas: int, rows: int | None = None, leave: bool = False) -> list[str]:
         """What may surprise; see `Sync.notes`.
 
-        `rows`: of so many replicas at a time; None: of all. `leave`: of fewer, where some leave a round.
+        `rows`: of so many replicas at a time; None: of all. `leave`: of fewer, where some leave a round, or are drawn
+        for it more than once.
         """
         found: list[str] = []
         n = replicas if rows is None else rows
@@ -106,8 +114,8 @@ class Joining:
             )
         elif lying and leave:
             found.append(
-                f"aggregate: is made for {most} of {n} rows that lie; a round that replicas leave has fewer rows, of "
-                "which as many may lie: training may go anywhere"
+                f"aggregate: is made for {most} of {n} rows that lie; a round that replicas leave, or are drawn for "
+                "twice, has fewer rows, of which as many may lie: training may go anywhere"
             )
         elif lying > most:
             found.append(
@@ -116,7 +124,7 @@ class Joining:
             )
         if not lying and not isinstance(self.attack, Honest):
             found.append(f"attack.workers={self.attack.workers}: nobody lies")
-        if not self.streaming and compress.sparse:
+        if not self.aggregate.streaming and compress.sparse:
             found.append(
                 "compress, aggregate: each worker sends other entries, so that of most entries most rows are 0, and so "
                 "is what a median makes of them; compress=none, fp16 or bf16 goes with it"
@@ -133,8 +141,17 @@ class Joining:
             return own
         return self.attack.forge(own, Seen(replicas, len(liars), replica, step))
 
-    def join(self, rows: Mapping[int, Tensor], weights: Mapping[int, float], replicas: int, step: int) -> Tensor:
+    def join(
+        self,
+        rows: Mapping[int, Tensor],
+        weights: Mapping[int, float],
+        replicas: int,
+        step: int,
+        at_a_time: int | None = None,
+    ) -> Tensor:
         """By replica: [d], and the samples behind it or their share; those of none are left out -> [d].
+
+        `at_a_time`: of so many replicas there are rows where each has samples; None: of all.
 
         Raises `NotFiniteError` where more rows are not finite than the rule withstands.
         """
@@ -146,7 +163,7 @@ class Joining:
         if rule.copies > 1:
             counted = rule.decoded(stacked, given, step)
             stacked, weighed = stacked[counted], weighed[counted]
-        return self._made(stacked, weighed, given, replicas, step)
+        return self._made(stacked, weighed, given, at_a_time or replicas, step)
 
     def join_near(self, own: int, rows: Mapping[int, Tensor], replicas: int, step: int) -> Tensor:
         """One worker's: by replica the ways [d] from its own weights to those that it has of its neighbours, and of

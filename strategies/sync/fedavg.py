@@ -227,6 +227,9 @@ class FedAvg(Sync):
 
     # -- a client
 
+    def may_help(self) -> str:
+        return self.client.may_help(self.optimizer)
+
     def next_step(self, step: int) -> int:
         if self._turns is not None:
             step, self._round, self._ends_round = self._turns.next_step(step, self._round, self._inside)
@@ -431,7 +434,7 @@ class FedAvg(Sync):
                 if isinstance(self.privacy, DPFedAvg):
                     way = self.privacy.mean(ways, self._per_round, self._round)
                 else:
-                    way = self.joining.join(ways, counts, self._clients, self._round)
+                    way = self.joining.join(ways, counts, self._clients, self._round, self._per_round)
                 self.server.step(self._weights, way)
             self.client.take({k: each.change for k, each in self._delivered.items() if each.change is not None})
             self._rounds += 1
@@ -439,7 +442,7 @@ class FedAvg(Sync):
             if not self._weights.isfinite().all():
                 raise NotFiniteError(
                     f"the weights that round {self._round} makes are NaN or infinite, as clients "
-                    f"{', '.join(map(str, sorted(self._delivered)))} or one of them delivered such"
+                    f"{', '.join(map(str, sorted(self._delivered)))} or one of them delivered such; {self.may_help()}"
                 )
         self._delivered.clear()
 
@@ -570,17 +573,23 @@ class FedAvg(Sync):
             measured["rounds"] = self._rounds
         elif self.participation.dropout > 0:
             measured["left"] = self._left
-        if self.comm.rank == self._server and self.secure is not None:
+        if self.secure is not None and self.comm.rank == self._server:
             measured["given_up"] = self._given_up
+        elif self.secure is not None:
+            measured["entries"], measured["cut"] = self.secure.delivered, self.secure.lost
         return measured
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        rows = self.per_round(world.replicas) if self.clients is None else None
-        return self.joining.notes(self.compress, world.replicas, rows, leave=self.participation.dropout > 0)
+        return self.joining.notes(self.compress, world.replicas, *self._rows_of_a_round(world))
+
+    def _rows_of_a_round(self, world: World) -> tuple[int | None, bool]:
+        """How many there are at most, as `Joining.check` has it, and whether there may be fewer."""
+        fewer = self.participation.dropout > 0 or self.participation.sampling == "weighted"
+        return (self.per_round(world.replicas) if self.clients is None else None), fewer
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "fedavg")
-        self.joining.check(world.replicas)
+        self.joining.check(world.replicas, *self._rows_of_a_round(world))
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
         began = 0 if self.compress.lossless and not self.joining.attack.forges and self.secure is None else size

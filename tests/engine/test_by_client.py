@@ -122,8 +122,18 @@ def test_only_what_is_asked_for_is_tuned():
             ["sync=bsp", "partition=clusters", "data=diabetes", "task=squared"],
             "callbacks.by_client: deals the test split by its labels, and samples of data=diabetes do not have one",
         ),
-        (["callbacks.by_client.only=nowhere"], "callbacks.by_client: only=nowhere: matches no parameter"),
-        (["callbacks.by_client.only='('"], "callbacks.by_client.only=(: must be a regular expression"),
+        (
+            ["callbacks.by_client.only=output"],
+            "callbacks.by_client.only=output: says what each client tunes, and with steps=0",
+        ),
+        (
+            ["callbacks.by_client.steps=1", "callbacks.by_client.only=nowhere"],
+            "callbacks.by_client: only=nowhere: matches no parameter",
+        ),
+        (
+            ["callbacks.by_client.steps=1", "callbacks.by_client.only='('"],
+            "callbacks.by_client.only=(: must be a regular expression",
+        ),
         (["callbacks.by_client.steps=-1"], "callbacks.by_client.steps=-1"),
     ],
 )

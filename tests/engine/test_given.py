@@ -94,11 +94,38 @@ def test_where_the_strategy_owns_its_update_what_the_sync_mode_takes_does_not_co
 
 
 def test_a_refusal_names_our_own_choices_that_take_it(assembled, monkeypatch) -> None:
-    def takes(self: DataParallel, zeal: object) -> None: ...
+    def takes(
+        self: DataParallel, zeal: object, rho: float | None = None, period: int = 1, nesterov: bool = False
+    ) -> None: ...
 
     monkeypatch.setattr("paceline.strategies.sync.easgd_async.AsyncEASGD.__init__", takes)
     with pytest.raises(ConfigError, match="these take it: sync=easgd_async, sync=easgd_momentum; zeal=calm goes"):
         assembled("eager", "bsp")
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        (("sync=asp", "privacy=dp_sgd"), "these take it: sync=bsp, sync=bsp_naive; "),
+        (("sync=fedbuff", "privacy=dp_fedavg"), "these take it: sync=fedavg; "),
+        (("sync=easgd", "aggregate=zeno"), "these take it: sync=asp; "),
+        (("sync=easgd", "aggregate=draco"), "these take it: sync=bsp, sync=parameter_server; "),
+        (
+            ("sync=asp", "strategy=pipeline", "privacy=dp_sgd"),
+            "with strategy=data_parallel, these take it: sync=bsp, sync=bsp_naive; ",
+        ),
+    ],
+)
+def test_what_takes_a_choice_is_asked_about_that_choice_in_that_place(asked, taken) -> None:
+    """Not every mode that has a use for a group takes each of its choices."""
+    with pytest.raises(ConfigError) as caught:
+        assemble(compose(["hardware.workers=6", *asked]), ())
+    text = str(caught.value)
+    assert f" has no use for it; {taken}" in text
+    names = text.partition("take it: ")[2].partition(";")[0].split(", ")
+    others = [each for each in asked if not each.startswith(("sync=", "strategy="))]
+    for name in names:
+        assemble(compose(["hardware.workers=6", *others, name]), ())
 
 
 def test_a_knob_of_the_same_name_is_no_knob(assembled) -> None:

@@ -44,6 +44,25 @@ def test_throughput_is_all_samples_over_the_slowest_replicas_steps_and_leaves_ou
     assert told([first, second], TWO)["throughput"] == (20 + 20) / 4.0
 
 
+def test_where_replicas_take_turns_throughput_is_all_samples_over_the_time_of_all() -> None:
+    """As clients of FedAvg do: a replica's own steps take less time than those of all, or none, as the third's do."""
+    first = report(0, steps=[(0.0, 1.0, 10), (1.0, 3.0, 10)], trained_steps=2, jumped=2, left_out=1)
+    second = report(1, steps=[(4.0, 6.0, 30)], trained_steps=1, jumped=3)
+    third = report(2, steps=[], trained_steps=0, jumped=4)
+    layout = Layout(Mesh({"replica": 3}), servers=0, loss_part=0)
+    assert told([first, second, third], layout)["throughput"] == (10 + 30) / 5.0
+
+
+def test_where_replicas_take_turns_steps_that_are_no_longer_kept_are_in_neither_the_samples_nor_the_time() -> None:
+    first = report(0, steps=[(4.0, 5.0, 10), (5.0, 6.0, 10)], trained_steps=6, jumped=1)
+    second = report(1, steps=[(0.0, 3.0, 50), (6.0, 8.0, 10)], trained_steps=2, jumped=5)
+    assert told([first, second], TWO)["throughput"] == (20 + 10) / 4.0
+
+
+def test_where_replicas_take_turns_and_none_has_trained_throughput_is_0() -> None:
+    assert told([report(trained_steps=0, jumped=3)] * 2, TWO)["throughput"] == 0.0
+
+
 def test_the_split_adds_up_to_the_median_and_tells_each_worker() -> None:
     """One worker in eight steps communicates in one only: a median of the parts would lose that."""
     steps = [(float(t), float(t + 1), 1) for t in range(8)]

@@ -88,6 +88,20 @@ def test_zeros_precision_is_the_choice_of_that_name(precision):
     assert sorted(overrides_of(then)) == sorted(now)
 
 
+def test_a_noise_and_a_bucket_that_said_nothing_are_none():
+    for group, now, knob, default in (
+        ("privacy", ["privacy=dp_sgd", "privacy.epsilon=3"], "noise", 1.0),
+        ("aggregate", ["aggregate=median"], "bucket", 2),
+    ):
+        plain = compose(now).model_dump()
+        old = plain[group] | {"knobs": plain[group]["knobs"] | {knob: default}}
+        assert from_plain(plain | {group: old}) == compose(now)
+    for now in (["privacy=dp_sgd", "privacy.noise=2"], ["aggregate=median", "aggregate.before=bucketing"]):
+        assert from_plain(compose([*now]).model_dump()) == compose(now)
+    kept = compose(["aggregate=median", "aggregate.before=bucketing", "aggregate.bucket=3"])
+    assert from_plain(kept.model_dump()) == kept
+
+
 def test_runs_from_before_there_were_precisions_are_read():
     plain = compose([]).model_dump()
     assert from_plain({group: choice for group, choice in plain.items() if group != "precision"}) == compose([])

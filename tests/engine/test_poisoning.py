@@ -107,6 +107,17 @@ def test_each_sync_mode_and_strategy_takes_it_as_it_is(here, chosen):
     assert first != lied
 
 
+@pytest.mark.parametrize(
+    "sync", ["fedbuff", "easgd", "asp", "fedavg", "bsp", "local_sgd", "gossip", "parameter_server"]
+)
+def test_each_sync_mode_says_that_liars_are_there(sync):
+    """Whether a rule joins what they send, or nobody looks at it."""
+    asked = [*TINY, "hardware=virtual", "hardware.workers=4", f"sync={sync}", "attack=label_flip"]
+    for workers, says in (("1", "attack.workers=1: 1 of 4 replicas lie"), ("0", "attack.workers=0: nobody lies")):
+        notes = prepare([*asked, f"attack.workers={workers}"]).plan().notes
+        assert len([note for note in notes if note.startswith(says)]) == 1, notes
+
+
 @pytest.mark.slow
 def test_processes_and_the_virtual_cluster_train_the_same_and_go_on_as_if_they_had_not_stopped(here):
     asked = [*TINY, "hardware.workers=3", "hardware.threads=1", "attack=backdoor", "attack.workers=[0]"]

@@ -12,7 +12,7 @@ from paceline.engine import prepare, run
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import Evaluate, from_yaml, to_yaml
-from paceline.engine.robustness import attack_of
+from paceline.engine.robustness import Robustness, attack_of
 from paceline.strategies.base import load_state
 from paceline.tasks.adversarial.robust import robustness
 from paceline.tasks.data.digits import Digits
@@ -131,6 +131,15 @@ def test_a_target_has_a_column(tmp_path: Path) -> None:
             ["evaluate.attack=pgd", "evaluate.random_start=false", "evaluate.restarts=2"],
             "evaluate.restarts=2: begins in other places, and with evaluate.random_start=false there is one",
         ),
+        (
+            ["evaluate.attack=pgd", "evaluate.target=foo"],
+            "evaluate.target='foo': must be next, least_likely, or a class by its number",
+        ),
+        (["evaluate.attack=pgd", "evaluate.target=-1"], "evaluate.target=-1: must be next, least_likely, or a class"),
+        (["evaluate.attack=pgd", "evaluate.eps=0"], "evaluate.eps=0: changes nothing"),
+        (["evaluate.attack=pgd", "evaluate.eps=5"], "evaluate.eps=5: is a share of the data's range"),
+        (["evaluate.attack=fgsm", "evaluate.norm=l2", "evaluate.eps=9"], "evaluate.eps=9: is a share of the data's"),
+        (["evaluate.attack=pgd", "evaluate.samples=361"], "evaluate.samples=361: data=digits has 360 test samples"),
         (["evaluate.attack=pgd", "evaluate.target=10"], "evaluate.target=10: data=digits has the classes 0 to 9"),
         (["evaluate.attack=pgd", "evaluate.curve=[]"], "evaluate.curve=[]: must have one value of eps or more"),
         (
@@ -217,3 +226,14 @@ def test_attacks_on_asynchronous_snapshots_come_after_training(tmp_path: Path) -
     result = run([*VIRTUAL, "sync=asp", "hardware.workers=2", "evaluate.every=2"], root=tmp_path, quiet=True)
     assert torch.isfinite(torch.tensor(result.summary["metrics"]["robust_accuracy"]))
     assert all("robust_accuracy" in each for each in result.data.records if each["kind"] == "evaluation")
+
+
+@pytest.mark.parametrize("more", [["evaluate.eps=1"], ["evaluate.norm=l2", "evaluate.eps=8"], ["evaluate.samples=360"]])
+def test_what_reaches_to_the_end_of_the_range_and_of_the_test_split_is_taken(more: list[str]) -> None:
+    assert prepare(["evaluate.attack=pgd", *more]).plan().notes is not None
+
+
+def test_more_samples_than_data_have_that_say_so_once_they_are_there_are_refused() -> None:
+    experiment = compose(["evaluate.attack=pgd", "evaluate.samples=500"])
+    with pytest.raises(ConfigError, match=r"^evaluate\.samples=500: data=digits has 360 test samples"):
+        Robustness(experiment, Digits().spec, CrossEntropy(), Digits().load()[1], 64)

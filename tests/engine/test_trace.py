@@ -306,6 +306,24 @@ def test_a_meter_keeps_the_most_recent_steps_and_says_which_are_of_the_warm_up(v
         assert sorted(step_times(trace, made.rank)) == [6, 7, 8, 9]  # of the fifth, the oldest, who knows
 
 
+def test_a_meter_leaves_out_first_steps_of_the_run_of_which_a_worker_may_take_part_in_few(
+    virtual_workers: Any,
+) -> None:
+    """Step 1 and 5 of the run, of which six are left out, and one of those that follow."""
+
+    def measured(comm: Comm) -> dict[str, Any]:
+        meter = Meter(comm, 6, torch.device("cpu"), False)
+        for jumped in (1, 3, 4):
+            meter.jump(jumped)
+            with meter.step(4):
+                comm.elapse(1.0)
+        return meter.report(comm.rank, Role("worker", comm.rank, 0), {}, {}).as_json()
+
+    for plain in virtual_workers(1, measured):
+        made = Report.from_json(plain)
+        assert (len(made.steps), made.left_out, len(made.measured), made.jumped) == (3, 2, 1, 8)
+
+
 def test_steps_before_the_first_operation_are_shown_where_all_operations_are_kept(virtual_workers: Any) -> None:
     """Local SGD computes for some steps before it communicates."""
     for plain in virtual_workers(2, kept_by_a_meter, 100, 4):

@@ -139,6 +139,15 @@ def test_a_step_takes_its_passes_and_its_ring_and_divides_into_them(virtual: Vir
     assert result.throughput == pytest.approx(32 / times["median"])
 
 
+def test_a_quarter_of_the_clients_at_a_time_make_a_quarter_of_the_samples_a_second(virtual: Virtual) -> None:
+    """Steps of a second, each of one client, whichever it is: one that no round takes does not make it none."""
+    result = virtual(
+        "hardware.workers=4", "sync=fedavg", "sync.fraction=0.25", "steps=12", "measure.after=4", *SECOND, *IDEAL
+    )
+    assert result.throughput == pytest.approx(200 / 4 / 4), "four steps an epoch"
+    assert result.summary["step_time"]["median"] is not None
+
+
 @pytest.mark.parametrize("strategy", ["single", "data_parallel"])
 def test_one_worker_alone_takes_its_passes(virtual: Virtual, strategy: str) -> None:
     result = virtual(f"strategy={strategy}", "hardware.workers=1", *SECOND)

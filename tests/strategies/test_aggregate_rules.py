@@ -337,6 +337,7 @@ def test_bounds_hold_for_what_is_left_after_buckets() -> None:
     [
         (lambda: Median(-1), "aggregate.f=-1: must be at least 0, or null"),
         (lambda: Median(before="bucketing", bucket=0), "aggregate.bucket=0: must be at least 1"),
+        (lambda: Median(bucket=3), "aggregate.bucket=3: is of aggregate.before=bucketing, and aggregate.before=none"),
         (lambda: MultiKrum(selected=0), "aggregate.selected=0: must be at least 1"),
         (lambda: MultiKrum(selected=9).check(8), "aggregate.selected=9: the rule is given 8 rows"),
         (lambda: MinimumDiameter().check(40), r"aggregate.f=19: of n=40 rows it would look at 131,282,408,400 subsets"),

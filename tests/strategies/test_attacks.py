@@ -5,12 +5,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.engine.build import assemble
+from paceline.engine.compose import compose
 from paceline.strategies import LayoutError
 from paceline.strategies.exchange.aggregate import Median
 from paceline.strategies.exchange.attack import (
     ALittleIsEnough,
     Attack,
     Constant,
+    Infinite,
     InnerProduct,
     Mimic,
     MinMax,
@@ -35,7 +38,8 @@ def test_rows_are_turned_noised_and_replaced() -> None:
     own = ROWS[-1]
     assert torch.equal(forged(SignFlip(scale=3.0)), -3 * own)
     assert torch.equal(forged(Constant()), torch.zeros(D, dtype=torch.float64))
-    assert forged(Constant(value="nan")).isnan().all()
+    assert forged(Constant(value="nan")).isnan().all() and forged(Infinite()).isnan().all()
+    assert forged(Infinite(value="-inf")).isneginf().all() and forged(Infinite(value=float("inf"))).isposinf().all()
     assert torch.allclose(forged(InnerProduct(eps=2.0)), -2 * HONEST.mean(0))
     assert torch.equal(forged(Mimic(copies=3)), ROWS[3])
 
@@ -117,3 +121,15 @@ def test_what_makes_no_sense_is_refused(attack: Attack, says: str) -> None:
 def test_a_step_before_the_first_is_refused() -> None:
     with pytest.raises(LayoutError, match=r"attack.from_step=-1: must be at least 0"):
         SignFlip(from_step=-1)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "'inf'"])
+def test_what_is_not_finite_is_taken_as_it_is_typed(value: str) -> None:
+    asked = ["attack=not_finite", f"attack.value={value}", "hardware.workers=3"]
+    attack = assemble(compose(asked), ()).of_groups["attack"]
+    assert isinstance(attack, Infinite) and str(attack.value) == value.strip("'")
+
+
+def test_a_finite_value_of_what_is_not_finite_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"^attack\.value=1: must be nan, inf or -inf"):
+        assemble(compose(["attack=not_finite", "attack.value=1", "hardware.workers=3"]), ())

@@ -264,6 +264,18 @@ def test_a_plan_finds_the_noise_for_what_may_be_spent() -> None:
     assert planned.privacy.in_words().startswith(f"hides each sample of {planned.privacy.units}: epsilon 3 at delta")
 
 
+@pytest.mark.parametrize("name", ["dp_sgd", "dp_fedavg"])
+def test_noise_beside_an_epsilon_that_finds_it_is_refused(name: str) -> None:
+    sync = ["sync=fedavg"] if name == "dp_fedavg" else []
+    with pytest.raises(LayoutError, match=r"^privacy\.noise=0\.1: privacy\.epsilon=3 finds the noise"):
+        plan([*VIRTUAL, *sync, f"privacy={name}", "privacy.noise=0.1", "privacy.epsilon=3"])
+
+
+def test_without_a_word_of_noise_it_is_1() -> None:
+    one, other = plan(VIRTUAL), plan([*VIRTUAL, "privacy.noise=1"])
+    assert one.privacy is not None and one.privacy.noise == 1 and one.privacy == other.privacy
+
+
 def test_no_clipping_and_no_noise_is_plain_training_bit_for_bit(tmp_path) -> None:
     runs = [
         run([*VIRTUAL, *more], root=tmp_path / str(i), quiet=True)

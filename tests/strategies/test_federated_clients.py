@@ -1,5 +1,6 @@
 """Rules of federated clients, and who takes part, against their papers' algorithms, simulated in plain torch."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -14,11 +15,12 @@ from test_fedavg import Federation, run, sgd
 from paceline import engine
 from paceline.engine.errors import ConfigError
 from paceline.strategies.base import World
-from paceline.strategies.errors import LayoutError
+from paceline.strategies.errors import LayoutError, NotFiniteError
 from paceline.strategies.exchange.aggregate import Median
 from paceline.strategies.exchange.attack import SignFlip
 from paceline.strategies.exchange.client import FedNova, FedProx, Plain, Scaffold
 from paceline.strategies.exchange.compress import TopK
+from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.exchange.participation import drawn, leaves_after
 from paceline.strategies.exchange.server import ServerSGD
 from paceline.strategies.state import to_bytes
@@ -558,4 +560,64 @@ def test_it_is_said_where_the_rows_of_a_round_may_hold_more_liars_than_a_rule_wi
     assert "1 of the 1 replicas of a round may lie, and this aggregate is made for 0 of 1" in notes_of(
         *lies, "sync.fraction=0.1"
     )
-    assert "a round that replicas leave has fewer rows" in notes_of(*lies, "sync.dropout=0.5")
+    assert "a round that replicas leave, or are drawn for twice, has fewer rows" in notes_of(*lies, "sync.dropout=0.5")
+    assert "or are drawn for twice, has fewer rows" in notes_of(*lies, "sync.sampling=weighted")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["aggregate=krum", "aggregate.f=2"], r"aggregate.f=2: the rule needs n > 2 f \+ 2, and there are n=5 rows"),
+        (
+            ["aggregate=bulyan", "sync.fraction=0.2"],
+            "aggregate=bulyan: the rule needs .*, and there are n=2 rows.*: too few",
+        ),
+        (["aggregate=fltrust"], "aggregate.trusted=0: not all of the 10 replicas are in each round"),
+        (["aggregate=fltrust", "sync.fraction=1", "sync.dropout=0.1"], "aggregate.trusted=0: not all of the 10"),
+    ],
+)
+def test_the_bound_of_a_rule_is_that_of_the_rows_of_a_round(asked, said) -> None:
+    """All ten replicas would be enough, and a round has five."""
+    with pytest.raises(LayoutError, match=said):
+        notes_of("sync.fraction=0.5", *asked)
+
+
+def test_of_the_rows_of_a_round_no_more_may_be_left_out_than_the_rule_withstands_of_these() -> None:
+    joining, rows = Joining(Median(), None, of="ways"), {k: torch.full((3,), float(k)) for k in range(5)}
+    lies = {k: torch.full((3,), float("nan")) if k < 3 else row for k, row in rows.items()}
+    alike = dict.fromkeys(rows, 1)
+    assert joining.join({**rows, 0: lies[0], 1: lies[1]}, alike, 10, 0, 5).tolist() == [3.0] * 3
+    with pytest.raises(NotFiniteError, match="of 5 withstands 2"):
+        joining.join(lies, alike, 10, 0, 5)
+
+
+# -- a run that diverges
+
+
+@pytest.mark.parametrize(
+    ("mu", "rho", "nesterov", "says"),
+    [
+        (0.0, 0.0, False, "a smaller optimizer.lr may help"),
+        (10.0, 0.0, False, "a smaller optimizer.lr, or a smaller client.mu, may help"),
+        (21.0, 0.0, False, "client.mu=21 times the rate 0.1 is 2.1, and above 2 .* choose client.mu below 20,"),
+        (21.0, 0.5, False, "a smaller optimizer.lr, or a smaller client.mu, may help"),
+        (31.0, 0.5, False, "above 3 .* below 30,"),
+        (21.0, 0.5, True, "above 1.5 .* below 15,"),
+    ],
+)
+def test_it_is_said_where_the_pull_to_the_fetched_weights_grows_by_itself(mu, rho, nesterov, says) -> None:
+    """And it does: y - w, where nothing else pulls."""
+    y = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([y], lr=LR, momentum=rho, nesterov=nesterov)
+    assert re.search(says, FedProx(mu=mu).may_help(optimizer))
+    for _ in range(200):
+        y.grad = mu * y.detach()
+        optimizer.step()
+    assert bool(y.detach().abs() > 1e3) == ("times the rate" in FedProx(mu=mu).may_help(optimizer))
+
+
+def test_a_run_that_diverges_by_mu_says_so(tmp_path) -> None:
+    asked = [*TINY, "hardware=virtual", "client=fedprox", "client.mu=1e4", "optimizer.momentum=0", "sync.epochs=8"]
+    with pytest.raises(RuntimeError, match=r"client\.mu=10000 times the rate 0\.02 is 200") as ended:
+        engine.run(asked, root=tmp_path, quiet=True)
+    assert getattr(ended.value, "exit_code", None) == 6

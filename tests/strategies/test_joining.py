@@ -351,6 +351,11 @@ def test_and_nothing_where_nothing_does(here, overrides):
     assert prepare([*TINY, "hardware.workers=3", "measure.after=0", *overrides]).plan().notes[1:] == []
 
 
+def test_nothing_is_said_of_medians_where_the_mean_is_taken(here):
+    notes = prepare([*TINY, "hardware.workers=4", "attack=alie", "compress=topk"]).plan().notes
+    assert not any("median" in note for note in notes)
+
+
 class Odd(Aggregator):
     """What a user may write."""
 

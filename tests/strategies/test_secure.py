@@ -24,6 +24,7 @@ from paceline.strategies.exchange.secure.protocol import SecureError
 from paceline.strategies.exchange.server import ServerSGD
 from paceline.strategies.sync.fedavg import FedAvg, sampled
 from paceline.tasks.partition import OwnedPartition
+from paceline.tracking.summaries import row_of
 
 slow = pytest.mark.slow
 
@@ -222,6 +223,16 @@ def test_a_run_sends_and_holds_what_its_plan_says_and_is_nearly_the_plain_one(tm
     assert {kind: secure.summary["memory"][kind] for kind in held} == held
     assert secure.summary["loss"] == pytest.approx(plain.summary["loss"], rel=1e-5)
     assert secure.summary["secure"] == "bonawitz"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "least", "most"),
+    [([], 0.0, 0.02), (["secure.largest=1e-4"], 0.5, 1.0), (["secure.bits=1"], 1.0, 1.0)],
+    ids=["usual", "largest", "bits"],
+)
+def test_entries_that_are_cut_or_rounded_to_nothing_are_counted_in_the_row(tmp_path, knobs, least, most) -> None:
+    result = run([*VIRTUAL, "epochs=1", *knobs], root=tmp_path, quiet=True)
+    assert result is not None and least <= row_of(result.summary)["cut_share"] <= most
 
 
 @slow

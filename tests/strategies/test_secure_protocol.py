@@ -314,3 +314,10 @@ def test_a_client_sends_the_stated_bytes(n: int) -> None:
 def test_what_is_not_finite_is_refused_before_it_is_masked() -> None:
     with pytest.raises(NotFiniteError, match="NaN or infinite"):
         FixedPoint().encode(torch.tensor([1.0, float("nan")]), 1)
+
+
+def test_what_is_cut_or_rounded_to_nothing_is_counted_and_zeros_are_not() -> None:
+    fixed = FixedPoint(bits=2, largest=2.0)
+    x = torch.tensor([0.0, 0.1, -0.1, 0.125, 0.13, -2.0, 2.1, -5.0])
+    assert fixed.lost(x) == (7, 5), "0.125 is half of the last place, and rounds to even"
+    assert [bool(each) for each in fixed.encode(x[:5], 1)] == [False, False, False, False, True]

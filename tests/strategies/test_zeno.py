@@ -122,6 +122,7 @@ def test_digits_are_learnt_though_three_of_eight_lie_and_not_without_it(here):
     [
         (("sync=bsp",), "aggregate=zeno: looks at each push as it comes, .* choose sync=asp, or aggregate=fltrust"),
         (("sync=ssp",), "aggregate=zeno: looks at each push as it comes"),
+        (("aggregate.rho=2",), "aggregate.rho=2: must be less than or equal to 1"),
         (("aggregate.trusted=4",), "aggregate.trusted=4: there are 4 replicas"),
         (("attack=alie",), "attack=alie: this server applies each push"),
         (("sync.servers=2",), "sync.servers=2: this aggregate looks at whole gradients"),

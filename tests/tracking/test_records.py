@@ -32,6 +32,7 @@ MEASURED = Measured(
     dropped=1,
     lost=[3],
     too_short=False,
+    cut_share=0.25,
 )
 SUMMARY = Summary(
     name="one",
@@ -62,7 +63,8 @@ SUMMARY = Summary(
     predicted=Predicted(3.0, {"parameters": 4}, 7.0),
     metrics={
         **{"noise_scale": 90.0, "robust_accuracy": 0.5, "target_reached": 0.25},
-        **{"client_worst": 0.5, "client_spread": 0.1, "personal_mean": 0.9},
+        **{"client_mean": 0.7, "client_worst": 0.5, "client_spread": 0.1},
+        **{"personal_mean": 0.9, "personal_worst": 0.8, "personal_spread": 0.05},
     },
     beside={"weights_kept": 9, "backdoor_success": 0.5, "epsilon": 3.0},
     model_bytes=4096,

@@ -19,12 +19,21 @@ from .before import ARC, Before, Bucketing, Mixing, Unchanged
 Named = Literal["none", "nnm", "bucketing", "arc"]
 
 
-def before_named(name: Named, bucket: int) -> Before:
+BUCKET = 2  # rows, where nothing is said
+
+
+def before_named(name: Named, bucket: int | None) -> Before:
+    """Raises `LayoutError`."""
+    if bucket is not None and name != "bucketing":
+        raise LayoutError(
+            f"aggregate.bucket={bucket}: is of aggregate.before=bucketing, and aggregate.before={name} makes no "
+            "buckets; choose aggregate.before=bucketing, or leave aggregate.bucket null"
+        )
     match name:
         case "nnm":
             return Mixing()
         case "bucketing":
-            return Bucketing(bucket)
+            return Bucketing(BUCKET if bucket is None else bucket)
         case "arc":
             return ARC()
         case _:
@@ -112,9 +121,9 @@ class Robust(Aggregator):
     robust = True
     bound = "n > 2 f"
 
-    def __init__(self, f: int | None = None, before: Named = "none", bucket: int = 2, seed: int = 0) -> None:
+    def __init__(self, f: int | None = None, before: Named = "none", bucket: int | None = None, seed: int = 0) -> None:
         """`f`: how many rows may lie; None for as many as the bound allows. `before`: see before/. `bucket`: rows of
-        one bucket. `seed`: of what `before` draws. Raises `LayoutError`.
+        one bucket; None for 2, with bucketing. `seed`: of what `before` draws. Raises `LayoutError`.
         """
         if f is not None and f < 0:
             raise LayoutError(f"aggregate.f={f}: must be at least 0, or null for as many as the rule withstands")

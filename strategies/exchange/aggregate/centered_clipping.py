@@ -29,7 +29,7 @@ class CenteredClipping(Robust):
         self,
         f: int | None = None,
         before: Named = "none",
-        bucket: int = 2,
+        bucket: int | None = None,
         tau: Annotated[float, Gt(0)] = 1.0,
         steps: Annotated[int, Gt(0)] = 3,
         seed: int = 0,

@@ -31,7 +31,7 @@ class GeometricMedian(Robust):
         self,
         f: int | None = None,
         before: Named = "none",
-        bucket: int = 2,
+        bucket: int | None = None,
         nu: Annotated[float, Gt(0)] = 1e-6,
         steps: Annotated[int, Gt(0)] = 100,
         seed: int = 0,

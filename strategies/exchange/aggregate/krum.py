@@ -50,7 +50,7 @@ class MultiKrum(Krum):
         self,
         f: int | None = None,
         before: Named = "none",
-        bucket: int = 2,
+        bucket: int | None = None,
         selected: int | None = None,
         seed: int = 0,
     ) -> None:

@@ -34,7 +34,7 @@ class SelfCenteredClipping(Robust):
         self,
         f: int | None = None,
         before: Named = "none",
-        bucket: int = 2,
+        bucket: int | None = None,
         tau: Annotated[float, Gt(0)] | None = None,
         seed: int = 0,
     ) -> None:

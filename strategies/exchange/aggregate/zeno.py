@@ -19,7 +19,7 @@ Use it with sync=asp, where no two gradients are ever there at once, and one wor
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from ...base import State
@@ -34,10 +34,13 @@ class ZenoPlusPlus(Aggregator):
     of_points = False
 
     def __init__(
-        self, trusted: Annotated[int, Ge(0)] = 0, rho: float = 0.0, eps: Annotated[float, Ge(0)] = 0.0
+        self,
+        trusted: Annotated[int, Ge(0)] = 0,
+        rho: Annotated[float, Ge(-1), Le(1)] = 0.0,
+        eps: Annotated[float, Ge(0)] = 0.0,
     ) -> None:
-        """`trusted`: a replica. `rho`: how far a push must point along v. `eps`: how much less will do, in squares of
-        gradients' lengths.
+        """`trusted`: a replica. `rho`: how far a push must point along v, a cosine: above 1 none would count, below -1
+        all. `eps`: how much less will do, in squares of gradients' lengths.
         """
         self.trusted, self.rho, self.eps = trusted, rho, eps
         self._v: Tensor | None = None

@@ -3,7 +3,7 @@
 from .alie import ALittleIsEnough
 from .backdoor import Backdoor
 from .base import Attack, Poison, Seen
-from .constant import Constant
+from .constant import Constant, Infinite
 from .furthest import MinMax, MinSum
 from .inner_product import InnerProduct
 from .label_flip import LabelFlip
@@ -18,6 +18,7 @@ __all__ = [
     "Backdoor",
     "Constant",
     "Honest",
+    "Infinite",
     "InnerProduct",
     "LabelFlip",
     "Mimic",

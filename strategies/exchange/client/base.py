@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...base import State
+from ...base import SMALLER_RATE, State
 from ..joining import Joining
 
 
@@ -56,6 +56,10 @@ class ClientRule(ABC):
     def length(self) -> float:
         """At the round's end, of one that `counts`: how far the client has gone, in a unit that all clients share."""
         raise AssertionError(f"{type(self).__name__} delivers no number")
+
+    def may_help(self, optimizer: Optimizer) -> str:
+        """What to try where this client's loss, or weights, are no longer finite; see `Sync.may_help`."""
+        return SMALLER_RATE
 
     # -- on the server
 

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from ..buckets import views_of
 from .base import ClientRule
@@ -43,6 +43,23 @@ class FedProx(ClientRule):
                     y.grad = y.grad.to_dense() if y.grad.is_sparse else y.grad
                     y.grad.add_(y.detach() - w, alpha=self.mu)
         optimizer.step()
+
+    def may_help(self, optimizer: Optimizer) -> str:
+        """The pull by itself, y - w <- (1 - eta mu)(y - w) with momentum, grows where eta mu is above the limit of SGD
+        on a quadratic function: 2, with momentum rho 2 (1 + rho), with Nesterov's 2 (1 + rho) / (1 + 2 rho).
+        """
+        if self.mu == 0:
+            return super().may_help(optimizer)
+        group = optimizer.param_groups[0]
+        rate, rho = float(group["lr"]), float(group.get("momentum", 0.0))
+        most = 2 * (1 + rho) / (1 + 2 * rho if group.get("nesterov") else 1)
+        if not isinstance(optimizer, SGD) or rate * self.mu <= most:
+            return "a smaller optimizer.lr, or a smaller client.mu, may help"
+        return (
+            f"client.mu={self.mu:g} times the rate {rate:g} is {rate * self.mu:.4g}, and above {most:.4g} each step "
+            f"back to the fetched weights goes further past them; choose client.mu below {most / rate:.4g}, or a "
+            "smaller optimizer.lr"
+        )
 
     def holds(self, size: int) -> int:
         return size if self.mu > 0 else 0

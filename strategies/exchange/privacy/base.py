@@ -48,6 +48,16 @@ class Privacy:
         return self.clip is not None
 
 
+def noise_of(noise: float | None, epsilon: float | None) -> float:
+    """sigma, as it is given; 1 where it is not, until it is found by `epsilon`. Raises `LayoutError`."""
+    if noise is not None and epsilon is not None:
+        raise LayoutError(
+            f"privacy.noise={noise:g}: privacy.epsilon={epsilon:g} finds the noise that spends no more; give one of "
+            "the two, and leave the other null"
+        )
+    return 1.0 if noise is None else noise
+
+
 def check_clipped(privacy: Privacy) -> None:
     """Raises `LayoutError`."""
     if privacy.clip is None and (privacy.noise > 0 or privacy.epsilon is not None):

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...errors import LayoutError
 from ..seeded import generator
-from .base import Above0, Privacy, Share, check_clipped
+from .base import Above0, Privacy, Share, check_clipped, noise_of
 from .clipping import factors
 
 
@@ -38,15 +38,16 @@ class DPFedAvg(Privacy):
     def __init__(
         self,
         clip: Above0 | None = 1.0,
-        noise: Annotated[float, Ge(0)] = 1.0,
+        noise: Annotated[float, Ge(0)] | None = None,
         epsilon: Above0 | None = None,
         delta: Share | None = None,
         seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
-        """`clip`, `noise`: C and sigma. `epsilon`: finds sigma, in place of `noise`. `delta`: None for 1 / K^1.1.
-        `seed`: of the noise. Raises `LayoutError`.
+        """`clip`, `noise`: C and sigma, None for 1. `epsilon`: finds sigma, in place of `noise`. `delta`: None for
+        1 / K^1.1. `seed`: of the noise. Raises `LayoutError`.
         """
-        self.clip, self.noise, self.epsilon, self.delta, self.seed = clip, noise, epsilon, delta, seed
+        self.clip, self.noise = clip, noise_of(noise, epsilon)
+        self.epsilon, self.delta, self.seed = epsilon, delta, seed
         check_clipped(self)
 
     def mean(self, ways: Mapping[int, Tensor], sampled: int, number: int) -> Tensor:

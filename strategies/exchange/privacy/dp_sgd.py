@@ -32,7 +32,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from ...errors import LayoutError
-from .base import Above0, Privacy, Share, check_clipped
+from .base import Above0, Privacy, Share, check_clipped, noise_of
 
 
 class DPSGD(Privacy):
@@ -41,17 +41,19 @@ class DPSGD(Privacy):
     def __init__(
         self,
         clip: Above0 | None = 1.0,
-        noise: Annotated[float, Ge(0)] = 1.0,
+        noise: Annotated[float, Ge(0)] | None = None,
         epsilon: Above0 | None = None,
         delta: Share | None = None,
         at_once: Annotated[int, Ge(1)] | None = None,
         seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
-        """`clip`, `noise`: C and sigma. `epsilon`: finds sigma, in place of `noise`. `delta`: None for 1 / n^1.1.
-        `at_once`: samples whose gradients are held together; None for the batch. `seed`: of the noise. Raises
-        `LayoutError`.
+        """`clip`, `noise`: C and sigma, None for 1. `epsilon`: finds sigma, in place of `noise`. `delta`: None for
+        1 / n^1.1. `at_once`: samples whose gradients are held together; None for the batch. `seed`: of the noise.
+
+        Raises `LayoutError`.
         """
-        self.clip, self.noise, self.epsilon, self.delta = clip, noise, epsilon, delta
+        self.clip, self.noise = clip, noise_of(noise, epsilon)
+        self.epsilon, self.delta = epsilon, delta
         self.at_once, self.seed = at_once, seed
         check_clipped(self)
 

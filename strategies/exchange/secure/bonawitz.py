@@ -61,6 +61,7 @@ class Bonawitz(Secure):
         """
         check_there()
         self.threshold, self.fixed = threshold, FixedPoint(bits, largest)
+        self.delivered = self.lost = 0  # on a client: entries other than 0, and of these those cut or rounded to 0
         if self.fixed.most() < 1:
             raise LayoutError(
                 f"secure.bits={bits}, secure.largest={largest:g}: one number takes more than 63 bits, and sums have "
@@ -105,6 +106,8 @@ class Bonawitz(Secure):
         sealed = {v: data[:SEALED] for v, data in told.items()}
         hashes = {v: (data[SEALED:-HASH], data[-HASH:]) for v, data in told.items()}
         x = np.append(self.fixed.encode(way, samples), np.uint64(samples))
+        told, lost = self.fixed.lost(way)
+        self.delivered, self.lost = self.delivered + told, self.lost + lost
         self._say(client.mask(x, sealed, hashes).tobytes())
         if (masked := self._told()) is None:
             return

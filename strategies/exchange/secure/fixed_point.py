@@ -38,6 +38,13 @@ class FixedPoint:
         """[d], a sum -> [d] float64, over the weights of all."""
         return torch.from_numpy(total.view(np.int64).astype(np.float64) / (2.0**self.bits * weight))
 
+    def lost(self, x: Tensor) -> tuple[int, int]:
+        """[d] -> of its entries those that are not 0, and of these the ones that `encode` cuts, or rounds to 0."""
+        large = x.detach().abs().double()
+        cut = (large > self.largest) | ((large * 2**self.bits).round() == 0)
+        told = large > 0
+        return int(told.sum()), int((cut & told).sum())
+
     def most(self) -> int:
         """The weights of all together, at most."""
         return (2**63 - 1) // math.ceil(self.largest * 2**self.bits)
