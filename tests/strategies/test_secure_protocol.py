@@ -290,7 +290,7 @@ def test_a_vector_that_came_late_cannot_be_opened_with_what_was_asked_for_anothe
 @slow
 @pytest.mark.timeout(300)
 def test_64_clients_of_whom_30_percent_vanish_sum_100000_numbers(record_property) -> None:
-    """Prints what docs/privacy.md has: python -m pytest -s -k 64_clients tests/strategies/test_secure_protocol.py"""
+    """Prints what it costs; `python -m benchmarks.secure` has the table by clients and by how many vanish."""
     n, d = 64, 100_000
     world = World(n, 43, d)
     began = time.perf_counter()
