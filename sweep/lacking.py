@@ -6,15 +6,12 @@ Otherwise every trial would begin, and fail for the same reason.
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..engine.lacks import LACKS
 from ..engine.session import check_data, prepare
-from ..strategies.errors import MissingToolError
-from ..tasks.errors import MissingDataError
-from ..tracking.errors import TrackerMissingError
 from .definition import WAY, Definition, Point, Values
 from .study import Study
 
 NEEDING = ("data", "tracking", "privacy", "secure")  # groups with choices that take an optional package, or files
-LACKS = (MissingDataError, MissingToolError, TrackerMissingError)
 
 
 def check_machine(definition: Definition) -> None:
