@@ -18,7 +18,7 @@ from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
 from ..tasks.adversarial.attacks import ascent, evaluating
-from ..tasks.partition import Repeated, Shuffled, ShuffledPartition
+from ..tasks.partition import Repeated
 from . import accumulating, averaging, calling, clients, given, kept, lying, memory, precisions, private
 from .build import MakeOptimizer, Parts, assemble
 from .errors import ConfigError
@@ -171,11 +171,13 @@ def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple
     copies, partitioner = parts.partitioner.copies, parts.partitioner
     samples, replicas = parts.data.spec.train_size, parts.layout.replicas // copies
     each = partitioner.each if isinstance(partitioner, Repeated) else partitioner
-    if samples is None or not isinstance(each, Shuffled) or parts.sync.shares(replicas) is not None:
+    if samples is None or parts.sync.shares(replicas) is not None:
         return ()
-    dealt = ShuffledPartition(samples, replicas, experiment.batch_size, seed=0)
-    last = dealt.total(dealt.steps_per_epoch - 1)
-    epochs = until // dealt.steps_per_epoch - first // dealt.steps_per_epoch  # whose last step is among these
+    sizes = samples, replicas, experiment.batch_size
+    steps_per_epoch, last = each.steps_per_epoch(*sizes), each.in_last_step(*sizes)
+    if steps_per_epoch is None or last is None:
+        return ()
+    epochs = until // steps_per_epoch - first // steps_per_epoch  # whose last step is among these
     if last >= replicas or epochs == 0:
         return ()
     return (until - first, last * copies), (until - first - epochs, (replicas - last) * copies)

@@ -60,6 +60,10 @@ class Clusters(Partitioner):
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int:
         return -(-max(sizes_of(samples, replicas)) // batch_size)
 
+    def in_last_step(self, samples: int, replicas: int, batch_size: int) -> int:
+        before = (self.steps_per_epoch(samples, replicas, batch_size) - 1) * batch_size
+        return sum(size > before for size in sizes_of(samples, replicas))
+
     def check(self, spec: DataSpec, replicas: int) -> None:
         why = unmeasured(spec)
         if why and self.method != "random":

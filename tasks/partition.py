@@ -79,6 +79,10 @@ class Partitioner(ABC):
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int | None:
         """Known from sizes alone, or None: it takes the labels."""
 
+    def in_last_step(self, samples: int, replicas: int, batch_size: int) -> int | None:
+        """The replicas that have samples in an epoch's last step; None where `steps_per_epoch` is."""
+        return None
+
     def check(self, spec: DataSpec, replicas: int) -> None:
         """Refuse what cannot be dealt, as far as it is known without data. Raises `PartitionError`."""
 
@@ -98,6 +102,10 @@ class Shuffled(Partitioner):
 
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int:
         return ShuffledPartition(samples, replicas, batch_size, 0).steps_per_epoch
+
+    def in_last_step(self, samples: int, replicas: int, batch_size: int) -> int:
+        dealt = ShuffledPartition(samples, replicas, batch_size, 0)
+        return min(dealt.total(dealt.steps_per_epoch - 1), replicas)
 
     def deal(
         self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None

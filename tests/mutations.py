@@ -154,6 +154,12 @@ MUTATIONS = [
     ),
     Mutation(
         "tasks/clusters.py",
+        "return sum(size > before for size in sizes_of(samples, replicas))",
+        "return replicas",
+        "tests/engine/test_planned_bytes.py -k 'last_step and asp and clusters'",
+    ),
+    Mutation(
+        "tasks/clusters.py",
         "counts < each + (larger < extra)",
         "counts < each + (extra > 0)",
         "tests/tasks/test_clusters.py -k one_size",

@@ -59,6 +59,9 @@ def test_with_each_compressor_under_each_mode(sync, rule):
     "knobs",
     [
         ["sync=asp", "sync.push=2", "sync.fetch=3"],
+        ["sync=asp", "partition=clusters"],
+        pytest.param(["sync=ssp", "partition=clusters"], marks=pytest.mark.slow),
+        pytest.param(["sync=fedavg", "partition=clusters"], marks=pytest.mark.slow),
         pytest.param(["sync=asp", *DGC], marks=pytest.mark.slow),
         pytest.param(["sync=ssp"], marks=pytest.mark.slow),
         pytest.param(["sync=ssp", "sync.staleness=null"], marks=pytest.mark.slow),

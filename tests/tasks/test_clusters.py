@@ -12,7 +12,7 @@ from paceline.tasks.base import DataSpec, Field
 from paceline.tasks.clusters import Clusters, balanced, centres_of, distances, first_come, kmeans, sizes_of
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.errors import PartitionError
-from paceline.tasks.partition import OwnedPartition, ShuffledPartition
+from paceline.tasks.partition import OwnedPartition, Shuffled, ShuffledPartition
 
 METHODS = ["balanced", "first_come", "random"]
 
@@ -62,6 +62,20 @@ def test_one_replica_owns_everything_and_takes_it_in_the_order_of_shuffled_sampl
     plain = ShuffledPartition(30, 1, 4, 0)
     assert partition.steps_per_epoch == plain.steps_per_epoch
     assert all(torch.equal(partition.indices(step, 0), plain.indices(step, 0)) for step in range(20))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 12))
+def test_how_many_have_samples_in_the_last_step_of_an_epoch_is_known_beforehand(samples, replicas, batch_size):
+    replicas = min(replicas, samples)
+    partition = dealt("random", some_inputs(samples), replicas, batch_size=batch_size)
+    last = partition.steps_per_epoch - 1
+    sizes = samples, replicas, batch_size
+    assert Clusters().steps_per_epoch(*sizes) == partition.steps_per_epoch
+    assert Clusters().in_last_step(*sizes) == sum(partition.size(last, replica) > 0 for replica in range(replicas))
+    plain = ShuffledPartition(samples, replicas, batch_size, 0)
+    busy = sum(plain.size(plain.steps_per_epoch - 1, replica) > 0 for replica in range(replicas))
+    assert Shuffled().in_last_step(*sizes) == busy
 
 
 @pytest.mark.parametrize("seed", range(5))
