@@ -26,6 +26,7 @@ PAGES = (
     YOUR_OWN,
     OWN_DATA,
     "docs/averages.md",
+    "docs/convex.md",
     "docs/adversarial.md",
     "docs/verify.md",
     "docs/callbacks.md",

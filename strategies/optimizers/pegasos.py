@@ -8,9 +8,9 @@ batch A of k samples is drawn, A+ are those of it whose margin y <w, x> is below
     w <- (1 - eta lambda) w + eta / k sum_{(x, y) in A+} y x
     w <- min(1, 1 / (sqrt(lambda) |w|)) w                       with `project`
 
-There is no rate to choose. -1 / k sum_{A+} y x is the gradient of the batch's mean hinge loss, which comes from
-backward (task=hinge task.multiclass=one_vs_rest). Replicas that step with the mean over all their samples (sync=bsp)
-are Pegasos with k = the samples of all; more of them change the batch, and not the number of steps.
+There is no rate to choose. The gradient of the batch's mean hinge loss is -1 / k sum_{A+} y x, and comes from backward
+(task=hinge task.multiclass=one_vs_rest). Replicas that step with the mean over the samples of all (sync=bsp) are
+Pegasos with a k of all these samples.
 
 Of K classes there are K machines, each against all other classes: row r of the weights W [K, d] and its bias are w of
 one of them, and are projected by themselves. The bias is the weight of a feature that is always 1, the first way of

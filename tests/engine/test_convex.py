@@ -17,6 +17,7 @@ from paceline.strategies import Batch
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
 from paceline.tasks.data.diabetes import Diabetes
 from paceline.tasks.data.digits import Digits
+from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Squared, SquaredHinge, Task
 from paceline.tasks.partition import ByLabel, Dirichlet, Partitioner, Shuffled
 from paceline.tracking.run_directory import RunDirectory
 
@@ -44,6 +45,65 @@ def nesterov(lr: float, steps: int, decay: float) -> list[str]:
 
 
 # -- scikit-learn's minima
+
+
+def minimum(
+    task: Task, x: np.ndarray, y: np.ndarray, outputs: int, decay: float, free: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(W, b) where the task's loss + decay / 2 |W|^2 is smallest, by L-BFGS in float64; `free`: without b in |W|^2."""
+    layer, inputs, targets = nn.Linear(x.shape[1], outputs).double(), torch.from_numpy(x), torch.from_numpy(y)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    newton = torch.optim.LBFGS(
+        layer.parameters(), max_iter=300, tolerance_grad=1e-9, tolerance_change=1e-15, line_search_fn="strong_wolfe"
+    )
+
+    def objective() -> Tensor:
+        newton.zero_grad()
+        squares = layer.weight.square().sum() + (0 if free else layer.bias.square().sum())
+        value = task.loss(layer(inputs), targets) + decay / 2 * squares
+        value.backward()
+        return value
+
+    newton.step(objective)  # pyright: ignore[reportArgumentType]
+    return layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+
+def test_weight_decay_means_in_scikit_learns_terms_what_docs_convex_md_says() -> None:
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.svm import LinearSVC
+
+    rng, n, c = np.random.default_rng(0), 60, 0.3
+    x = rng.normal(size=(n, 4))
+    two = (x @ [1, -1, 0.5, 0] + rng.normal(size=n) + 0.7 > 0).astype(np.int64)
+    three = np.digitize(x @ [1, -1, 0.5, 0] + rng.normal(size=n), [-1, 0.5])
+    number = x @ [1.0, -1, 0.5, 0] + rng.normal(size=n) + 3
+
+    ridge = Ridge(alpha=5.0).fit(x, number)
+    w, b = minimum(Squared(), x, number, 1, 2 * 5.0 / n, free=True)
+    np.testing.assert_allclose(np.append(w, b), np.append(ridge.coef_, ridge.intercept_), rtol=1e-6)
+
+    for y, task, outputs, decay in (
+        (three, CrossEntropy(), 3, 1 / (c * n)),
+        (two, BinaryCrossEntropy(), 1, 1 / (c * n)),
+        (two, CrossEntropy(), 2, 2 / (c * n)),
+    ):
+        logistic = LogisticRegression(C=c, tol=1e-10, solver="newton-cg").fit(x, y)
+        w, b = minimum(task, x, y, outputs, decay, free=True)
+        if task.targets == "labels" and outputs == 2:
+            w, b = w[1:] - w[:1], b[1:] - b[:1]
+        np.testing.assert_allclose(w, logistic.coef_, rtol=1e-5, atol=1e-7)
+        shift = b.mean() - logistic.intercept_.mean() if outputs == 3 else 0
+        np.testing.assert_allclose(b - shift, logistic.intercept_, rtol=1e-5, atol=1e-7)
+
+    for y, outputs in ((three, 3), (two, 2)):
+        svc = LinearSVC(C=c, tol=1e-12, max_iter=100_000, dual=False).fit(x, y)
+        w, b = minimum(SquaredHinge(), x, y, outputs, 1 / (c * n), free=False)
+        of_each = slice(None) if outputs == 3 else slice(1, None)
+        np.testing.assert_allclose(w[of_each], svc.coef_, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(b[of_each], svc.intercept_, rtol=1e-5, atol=1e-7)
+        if outputs == 2:
+            np.testing.assert_allclose(w[0], -w[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1, 2.0])

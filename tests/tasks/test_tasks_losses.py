@@ -105,7 +105,10 @@ def test_two_classes_by_the_hinge_loss_are_the_ordinary_support_vector_machine()
     """With f = (-s, s) / 2, it is max(0, 1 - y s) for y = -1 or 1."""
     s, y = 2 * torch.randn(50), torch.randint(2, (50,))
     outputs = torch.stack([-s, s], dim=1) / 2
-    assert float(Hinge().loss(outputs, y)) == pytest.approx(float((1 - (2 * y - 1) * s).clamp(min=0).mean()), rel=1e-5)
+    ordinary = float((1 - (2 * y - 1) * s).clamp(min=0).mean())
+    assert float(Hinge().loss(outputs, y)) == pytest.approx(ordinary, rel=1e-5)
+    twice = Hinge("one_vs_rest").loss(torch.stack([-s, s], dim=1), y)  # the machine and its mirror image
+    assert float(twice) == pytest.approx(2 * ordinary, rel=1e-5)
 
 
 @pytest.mark.parametrize("leading", [(7,), (5, 3)], ids=["labels", "tokens"])
