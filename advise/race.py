@@ -38,7 +38,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Raced:
-    """`settings`: of each way the times to the target of its seeds; `steps`: of each the mean step, in seconds."""
+    """`settings`: of each way the time to the target with each seed; `steps`: of each the mean step, in seconds."""
 
     ways: list[Way]
     settings: list[Setting]
@@ -48,7 +48,7 @@ class Raced:
     @property
     def leading(self) -> list[Setting]:
         """The winner, and all that it cannot be told apart from among those that came to the last round."""
-        return first([each for each in self.settings if each.label in self.rounds[-1]])
+        return first([each for each in self.settings if each.label in self.rounds[-1]], ratio=True)
 
     @property
     def misjudged(self) -> list[tuple[str, str]]:
@@ -97,13 +97,15 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
     if target is not None and typed is not None:
         raise ConfigError(f"--target {target:g}: target_accuracy={typed} is typed, too; leave one of them out")
     aim = [] if target is None else [f"target_accuracy={target:g}"]
-    left, times = list(ways), {way.name: [] for way in ways}
-    counts, steps = dict.fromkeys(names, 0), {way.name: [] for way in ways}
+    left = list(ways)
+    times: dict[str, dict[int, float | None]] = {name: {} for name in names}
+    steps: dict[str, list[float]] = {name: [] for name in names}
     rounds: list[list[str]] = []
     for i in range(seeds):
+        seed = question.experiment.seed + i
         definition = listed(
             {way.name: way.overrides for way in left},
-            (*aim, f"seed={question.experiment.seed + i}"),
+            (*aim, f"seed={seed}"),
             METRIC,
             1,
             config_dir=None if question.config_dir is None else str(question.config_dir.absolute()),
@@ -112,11 +114,11 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
         measured = run(f"{name}-round{i + 1}", definition)
         rounds.append([way.name for way in left])
         for way in left:
-            counts[way.name] += 1
             told = measured.get(way.name, {})
-            _add(times[way.name], told.get(METRIC))
-            _add(steps[way.name], told.get(STEP))
-        settings = [Setting(way.name, tuple(times[way.name]), counts[way.name]) for way in left]
+            times[way.name][seed] = _finite(told.get(METRIC))
+            step = _finite(told.get(STEP))
+            steps[way.name] += [] if step is None else [step]
+        settings = [Setting(way.name, times[way.name]) for way in left]
         kept = [each.label for each in order(settings)][: max(FINALISTS, -(-len(left) // 2))]
         if i + 1 < seeds:
             left = [way for way in left if way.name in kept]
@@ -124,12 +126,11 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
             break
     return Raced(
         list(ways),
-        [Setting(label, tuple(times[label]), counts[label]) for label in names],
+        [Setting(label, times[label]) for label in names],
         {label: sum(each) / len(each) / 1e3 for label, each in steps.items() if each},
         rounds,
     )
 
 
-def _add(values: list[float], value: float | None) -> None:
-    if value is not None and math.isfinite(value):
-        values.append(value)
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

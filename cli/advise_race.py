@@ -32,7 +32,7 @@ def race_of(
         note(f"{way.name}: {' '.join(way.overrides)}")
     found = _until_the_end(lambda: race(question, chosen, ways, target, seeds, run_round), chosen)
     if format == "json":
-        show_json(_raw(found, chosen))
+        show_json(raw(found, chosen))
     else:
         show(told(found, question, target))
     where = shortest(Path("runs"))
@@ -129,7 +129,6 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
 
 def told(found: "Raced", question: "Question", target: float | None) -> str:
     """Who won, by how much, and what prediction got wrong."""
-    from ..tracking.ranking import RULE, half_width
     from .step_time import time_of
 
     aim = question.experiment.target_accuracy if target is None else target
@@ -151,28 +150,32 @@ def told(found: "Raced", question: "Question", target: float | None) -> str:
         )
     lines = [f"time to {aim:.4g} in {len(found.rounds)} rounds of one seed each:", *aligned(rows, numbers_from=1), ""]
     leading = found.leading
-    if not leading:
-        lines.append(f"no winner: none reached {aim:.4g} with several seeds; a lower --target, or more epochs")
-    elif len(leading) == 1:
-        rest = [each for each in found.settings if each.is_whole and each.label != leading[0].label and each.seeds > 1]
-        second = min(rest, key=lambda each: each.mean, default=None)
-        by = "" if second is None else f", and {second.label} takes {second.mean / leading[0].mean:.2f} times as long"
-        lines.append(
-            f"winner: {leading[0].label}, {leading[0].text(time_of)} (mean and 95 % interval of the seeds){by}"
-        )
-    else:
-        names = " and ".join(f"{each.label} ({each.text(time_of)})" for each in leading)
-        best, *others = leading
-        by = "; ".join(
-            f"{each.label} takes {time_of(each.mean - best.mean)} longer "
-            f"± {time_of(half_width(best.values, each.values))}"
-            for each in others
-        )
-        lines.append(f"no winner, they cannot be told apart ({RULE}): {names}; {by}; more --seeds may tell them apart")
+    none = f"no winner: none reached {aim:.4g} with several seeds; a lower --target, or more epochs"
+    lines.append(_verdict(found) if leading else none)
     if leading:
         lines += _left_out_early(found)
     lines.append(_prediction(found))
     return "\n".join(lines)
+
+
+def _verdict(found: "Raced") -> str:
+    """The winner and the next one, or all that cannot be told apart; how much longer others take, by the same seeds."""
+    from ..tracking.ranking import Setting, gap_of, rule_of
+    from .step_time import time_of
+
+    def longer(other: Setting) -> str:
+        return f"{other.label} takes {gap_of(best, other, ratio=True).text(time_of, 'times as long')}"
+
+    best, *near = found.leading
+    if near:
+        names = " and ".join(f"{each.label} ({each.text(time_of)})" for each in (best, *near))
+        rule = rule_of(gap_of(best, each, ratio=True) for each in near)
+        by = "; ".join(map(longer, near))
+        return f"no winner, they cannot be told apart ({rule}): {names}; {by}; more --seeds may tell them apart"
+    rest = [each for each in found.settings if each.is_whole and each.label != best.label and each.seeds > 1]
+    second = min(rest, key=lambda each: gap_of(best, each, ratio=True).estimate, default=None)
+    by = "" if second is None else f"; {longer(second)}"
+    return f"winner: {best.label}, {best.text(time_of)} (mean and 95 % interval of the seeds){by}"
 
 
 def _left_out_early(found: "Raced") -> list[str]:
@@ -197,11 +200,16 @@ def _prediction(found: "Raced") -> str:
     )
 
 
-def _raw(found: "Raced", name: str) -> dict[str, Any]:
+def raw(found: "Raced", name: str) -> dict[str, Any]:
+    """For programs."""
+    from ..tracking.ranking import compared
+
+    leading = found.leading
     return {
         "race": name,
-        "winner": found.leading[0].label if len(found.leading) == 1 else None,
-        "leading": [setting.label for setting in found.leading],
+        "winner": leading[0].label if len(leading) == 1 else None,
+        "leading": [setting.label for setting in leading],
+        "compared": compared(leading[0], found.settings, ratio=True) if leading else [],
         "rounds": found.rounds,
         "ways": [
             {

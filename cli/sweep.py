@@ -1,6 +1,5 @@
 """`paceline sweep`: many runs of one definition, side by side at the end."""
 
-import math
 import shlex
 import time
 from collections import Counter
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from ..sweep.definition import Definition
     from ..sweep.preview import Planned
     from ..sweep.study import Done
-    from ..tracking.ranking import Setting
     from ..tracking.sources import RunData
     from ..tracking.summaries import Row
 
@@ -26,7 +24,6 @@ Sampler = Literal["auto", "random", "tpe", "gp"]
 Method = Literal["grid", "random", "bayes"]
 FAILED = 4  # exit code of a sweep some of whose trials failed
 WIDEST = 60  # characters of a cell in the dry run's table
-NAMED = 4  # settings in the closing line
 
 
 @results_alone()
@@ -181,6 +178,7 @@ def conclude(
     from ..tracking.figures.request import asked
     from ..tracking.judged import best_first
     from ..tracking.report import write_report
+    from .sweep_outcome import outcome
 
     runs = runs_of(name, directory, trials)
     rows, _ = table(runs, Request())
@@ -230,8 +228,9 @@ def _raw(
     runs: "list[RunData]",
     table: "list[Row]",
 ) -> dict[str, Any]:
-    """The closing table (seeds together), and every trial with the rows of its runs."""
+    """The closing table (seeds together), who is first, and every trial with the rows of its runs."""
     from ..tracking.compare import rows
+    from .sweep_outcome import ranking
 
     of_runs = {str(row["run"]): row for row in rows(runs)}
     return {
@@ -240,6 +239,7 @@ def _raw(
         "metric": definition.metric,
         "goal": "maximize" if definition.maximize else "minimize",
         "table": table,
+        "ranking": ranking(trials, definition),
         "trials": [
             {
                 "point": done.trial.point,
@@ -259,50 +259,6 @@ def _raw(
 
 class TrialsFailedError(Exception):
     exit_code = FAILED
-
-
-def outcome(trials: list["Done"], definition: "Definition", more: str) -> str:
-    """What the sweep found, in a line: no winner that another seed would overturn. `more`: what adds seeds."""
-    from ..tracking.ranking import RULE, first, order
-
-    metric, larger = definition.metric, definition.maximize
-    whole = order(_settings(trials, metric), larger)
-    if not whole:
-        return ""
-    if all(setting.seeds == 1 for setting in whole):
-        if definition.method != "grid":  # a search is asked for a point to go on with
-            which = f"{'highest' if larger else 'lowest'} {metric} of this search"
-            point = f"{_figure(whole[0].mean)} with {whole[0].label}"
-            return f"{which}: {point} (one seed: not a ranking); with more seeds: {more}"
-        low, high = sorted((whole[0].mean, whole[-1].mean))
-        values = f"{_figure(low)} to {_figure(high)}" if high > low else _figure(low)
-        return f"{metric}: {values} (one seed each: not a ranking); to compare with more seeds: {more}"
-    leading = first(whole, larger)
-    told = "; ".join(f"{setting.label}: {setting.text(_figure)}" for setting in leading[:NAMED])
-    told += f"; and {len(leading) - NAMED} more" if len(leading) > NAMED else ""
-    means = "mean and 95 % interval of the seeds"
-    if len(leading) == 1:
-        return f"best {metric}, {means}: {told}"
-    return f"best {metric} cannot be told apart ({RULE}), {means}: {told}"
-
-
-def _settings(trials: list["Done"], metric: str) -> "list[Setting]":
-    """By what was chosen, the seed aside."""
-    from ..sweep.results import measures_of
-    from ..tracking.ranking import Setting
-
-    values: dict[str, list[float | None]] = {}
-    for done in trials:
-        label = " ".join(f"{key}={value}" for key, value in done.trial.chosen.items() if key != "seed")
-        told = [measures_of(summary).get(metric) for summary in done.summaries] if done.state == "complete" else []
-        told += [None] * (len(done.trial.seeds) - len(told))
-        values.setdefault(label, []).extend(told)
-    known = {label: [v for v in each if v is not None and math.isfinite(v)] for label, each in values.items()}
-    return [Setting(label, tuple(known[label]), len(each)) for label, each in values.items()]
-
-
-def _figure(value: float) -> str:
-    return f"{value:.5g}"
 
 
 def _more_seeds(name: str, words: list[str]) -> str:

@@ -977,9 +977,9 @@ MUTATIONS = [
         "tests/advise/test_advise_race.py",
     ),
     Mutation(
-        "tracking/ranking.py",
-        "return abs(fmean(one) - fmean(other)) > half_width(one, other)",
-        "return abs(fmean(one) - fmean(other)) > 0",
+        "tracking/intervals.py",
+        "return self.low is not None and self.low > self._same",
+        "return self.low is not None and self.estimate > self._same",
         "tests/advise/test_advise_race.py",
     ),
     Mutation(
@@ -1216,7 +1216,7 @@ MUTATIONS = [
         "strategies/sync/dion.py",
         "found = norms > 100 * torch.finfo(norms.dtype).eps * norms.max()",
         "found = norms > -1",
-        "tests/strategies/test_dion.py -k 'that_has_all_samples and virtual'",
+        "tests/strategies/test_dion.py -k nothing_but_rounding",
     ),
     Mutation(
         "strategies/sync/dion.py",
@@ -2426,9 +2426,27 @@ MUTATIONS = [
     ),
     Mutation(
         "tracking/ranking.py",
-        "if len(one) < 2 or len(other) < 2:\n        return False",
-        "if len(one) < 2 or len(other) < 2:\n        return fmean(one) != fmean(other)",
+        "if setting.seeds > 1]",
+        "if setting.seeds > 0]",
         "tests/tracking/test_ranking.py",
+    ),
+    Mutation(
+        "tracking/intervals.py",
+        "if len(common) >= 2:",
+        "if len(common) >= 99:",
+        "tests/tracking/test_ranking.py -k slows_all",
+    ),
+    Mutation(
+        "tracking/intervals.py",
+        "_student([math.log(y) - math.log(x) for _, x, y in common])",
+        "_student([y / x - 1 for _, x, y in common])",
+        "tests/tracking/test_intervals.py -k students",
+    ),
+    Mutation(
+        "tracking/ranking.py",
+        "best = next((s for s in several if not any(beats(other, s) for other in several)), several[0])",
+        "best = several[0]",
+        "tests/tracking/test_ranking.py -k other_seeds_is_not_first",
     ),
     # -- the command
     Mutation(

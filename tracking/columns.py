@@ -172,6 +172,12 @@ COLUMNS = (
 )
 TOO_SHORT = "too short"  # in the cells of these columns, where a run was too short to measure
 TIMED = ("throughput_samples_per_s", "step_ms", "speedup_throughput")
+# Positive numbers of which two settings differ by a factor: what makes a run twice as long doubles their difference.
+RATIOS = (
+    *("throughput_samples_per_s", "updates_per_second", "step_ms", "predicted_step_ms", "compute_ms", "dollars"),
+    *("bytes_per_step", "megabytes", "messages", "peak_memory_mib", "time_to_accuracy_s", "time_per_pass_s"),
+    *("epochs_to_accuracy", "rounds_to_accuracy", "steps_to_accuracy"),
+)
 BY_KEY = {column.key: column for column in COLUMNS}
 _BY_NAME = {column.short: column for column in COLUMNS if column.short} | BY_KEY  # a key means its own column
 
@@ -179,6 +185,12 @@ _BY_NAME = {column.short: column for column in COLUMNS if column.short} | BY_KEY
 def known(name: str) -> Column | None:
     """The column of this key or short name."""
     return _BY_NAME.get(name)
+
+
+def is_ratio(name: str) -> bool:
+    """Whether settings are compared by how many times as much of this metric they have, and not by the difference."""
+    column = known(name)
+    return column is not None and column.key in RATIOS
 
 
 def titled(title: str, keys: Container[str]) -> Column | None:

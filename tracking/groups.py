@@ -64,7 +64,7 @@ def _keys(runs: list[RunData]) -> list[str | None]:
     keys: list[str | None] = []
     of_trial: dict[tuple[str, int], str] = {}
     for run in runs:
-        known = bool(run.config) and _seed(run) is not None
+        known = bool(run.config) and seed_of(run) is not None
         config = {key: value for key, value in run.config.items() if key not in _APART and not _is_usual(key, value)}
         key = json.dumps([config, bool(run.summary.get("modelled"))], sort_keys=True, default=str) if known else None
         keys.append(key)
@@ -88,7 +88,8 @@ def _usual_choice(group: str) -> dict[str, Any]:
     return {"name": name, "target": content.pop("_target_"), "knobs": content}
 
 
-def _seed(run: RunData) -> Any:
+def seed_of(run: RunData) -> Any:
+    """None: it is not known."""
     seeds = (run.config.get("seed"), run.config.get("random_seed"), run.swept.seed if run.swept else None)
     return next((seed for seed in seeds if seed is not None), None)
 
@@ -101,7 +102,7 @@ def _parts(members: list[Entry]) -> list[list[Entry]]:
     group: dict[Any, Entry] = {}
     alone: list[list[Entry]] = []
     for entry in [*completed, *(entry for entry in members if entry.row["status"] != "completed")]:
-        seed = str(_seed(entry.runs[0]))
+        seed = str(seed_of(entry.runs[0]))
         if seed in group:
             alone.append([entry])
         else:

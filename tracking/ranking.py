@@ -1,28 +1,43 @@
 """Which settings are first, as far as their seeds can tell.
 
-Two means are told apart where Welch's 95 % interval of their difference leaves out 0:
-m1 - m2 +- t(0.975, v) s,  s^2 = s1^2/n1 + s2^2/n2,  v = s^4 / ((s1^2/n1)^2/(n1-1) + (s2^2/n2)^2/(n2-1))
-(B. L. Welch, "The generalization of 'Student's' problem when several different population variances are involved",
-Biometrika 1947). One seed has no spread, so that nothing is told apart from it.
+Two settings are told apart where the 95 % interval between them (intervals.py: paired by the seeds that both have)
+leaves out that they are the same. The best is named only where it is told apart from each of the others. No interval is
+made wider for their number: of settings that are all the same, the best has to beat the next one, too, which keeps
+naming one below 5 % however many there are. One seed has no spread, so that nothing is told apart from it.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
+from statistics import fmean
+from typing import Any
 
 from .groups import mean
-
-RULE = "Welch's 95 % interval of the difference includes 0"
+from .intervals import BySeed, Interval, between
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What was chosen, and what its seeds measured. `seeds`: how many there are, those without a value included."""
+    """What was chosen, and what was measured with each seed; None: its run failed, or never reached the target."""
 
     label: str
-    values: tuple[float, ...]
-    seeds: int
+    by_seed: BySeed
+
+    @classmethod
+    def of(cls, label: str, runs: Iterable[tuple[Any, float | None]]) -> "Setting":
+        """Of (seed, value) of each run. A seed that was repeated is no second draw: its first run counts."""
+        by_seed: dict[Any, float | None] = {}
+        for seed, value in runs:
+            by_seed.setdefault(seed, value)
+        return cls(label, by_seed)
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(value for value in self.by_seed.values() if value is not None)
+
+    @property
+    def seeds(self) -> int:
+        """How many there are, those without a value included."""
+        return len(self.by_seed)
 
     @property
     def is_whole(self) -> bool:
@@ -35,26 +50,8 @@ class Setting:
 
     def text(self, unit: Callable[[float], str]) -> str:
         """`0.5 s ± 0.1 s`."""
-        _, half = mean(list(self.values))
+        _, half = mean(self.values)
         return f"{unit(self.mean)} ± {unit(half)}" if half else unit(self.mean)
-
-
-def told_apart(one: Sequence[float], other: Sequence[float]) -> bool:
-    if len(one) < 2 or len(other) < 2:
-        return False
-    return abs(fmean(one) - fmean(other)) > half_width(one, other)
-
-
-def half_width(one: Sequence[float], other: Sequence[float]) -> float:
-    """Of Welch's 95 % interval of the difference of two means, each of 2 values or more."""
-    from scipy.special import stdtrit
-
-    parts = [variance(values) / len(values) for values in (one, other)]
-    squared = sum(parts)
-    if squared == 0:  # each seed gave the same, as where bytes are counted
-        return 0.0
-    freedom = squared**2 / sum(part**2 / (len(v) - 1) for part, v in zip(parts, (one, other), strict=True))
-    return float(stdtrit(freedom, 0.975)) * math.sqrt(squared)
 
 
 def order(settings: Sequence[Setting], larger: bool = False) -> list[Setting]:
@@ -62,7 +59,35 @@ def order(settings: Sequence[Setting], larger: bool = False) -> list[Setting]:
     return sorted((s for s in settings if s.is_whole), key=lambda s: s.mean, reverse=larger)
 
 
-def first(settings: Sequence[Setting], larger: bool = False) -> list[Setting]:
-    """The best mean of several seeds, and all that it cannot be told apart from; []: no setting has several seeds."""
+def first(settings: Sequence[Setting], larger: bool = False, ratio: bool = False) -> list[Setting]:
+    """The best of several seeds, and all that it cannot be told apart from; []: no setting has several seeds.
+
+    The best: of those that no other is told to be better than, the one with the best mean. Where all have the same
+    seeds, that is the best mean; where they do not, a mean may be the best for its seeds.
+    """
     several = [setting for setting in order(settings, larger) if setting.seeds > 1]
-    return [s for s in several if s is several[0] or not told_apart(several[0].values, s.values)]
+    if not several:
+        return []
+
+    def beats(one: Setting, other: Setting) -> bool:
+        gap = gap_of(one, other, ratio)
+        return gap.is_below if larger else gap.is_above
+
+    best = next((s for s in several if not any(beats(other, s) for other in several)), several[0])
+    return [best, *(s for s in several if s is not best and not beats(best, s))]
+
+
+def gap_of(best: Setting, other: Setting, ratio: bool = False) -> Interval:
+    """By how much the other has more than the best. `ratio`: of positive numbers, how many times as much."""
+    return between(best.by_seed, other.by_seed, ratio)
+
+
+def rule_of(gaps: Iterable[Interval]) -> str:
+    """Why these are not told apart: each rule that was used."""
+    return "; ".join(dict.fromkeys(gap.rule for gap in gaps))
+
+
+def compared(best: Setting, settings: Sequence[Setting], ratio: bool = False) -> list[dict[str, Any]]:
+    """For programs: of each other setting whose seeds all have a value, how it compares with the best."""
+    others = [setting for setting in settings if setting.is_whole and setting.label != best.label]
+    return [{"setting": each.label, "with": best.label, **gap_of(best, each, ratio).raw()} for each in others]

@@ -7,13 +7,15 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from scipy import stats
 
-from paceline.cli.sweep import outcome
+from paceline.cli.sweep_outcome import outcome, ranking
 from paceline.cli.sweep_view import _console
 from paceline.sweep.definition import define
 from paceline.sweep.directory import open_sweep
@@ -279,7 +281,9 @@ def test_a_definition_that_is_not_what_the_study_has_is_refused(paceline, here: 
 # -- the closing line
 
 
-def done(point: int, sync: str, accuracies: list[float | None], state: Any = "complete") -> list[Done]:
+def done(
+    point: int, sync: str, accuracies: list[float | None], state: Any = "complete", first_seed: int = 0
+) -> list[Done]:
     """A trial of a grid for each seed."""
     return [
         Done(
@@ -292,7 +296,7 @@ def done(point: int, sync: str, accuracies: list[float | None], state: Any = "co
             ({"name": f"{point}-{seed}", "accuracy": accuracy},),
             1.0,
         )
-        for seed, accuracy in enumerate(accuracies)
+        for seed, accuracy in enumerate(accuracies, first_seed)
     ]
 
 
@@ -307,16 +311,45 @@ def test_a_grid_of_one_seed_names_no_winner_and_how_to_add_seeds() -> None:
 def test_the_closing_line_has_the_mean_of_the_table_and_not_the_luckiest_seed() -> None:
     bsp, ssp = done(0, "bsp", [0.90, 0.91, 0.92]), done(1, "ssp", [0.80, 0.82, 0.99])
     said = outcome([*bsp, *ssp], GRID, "MORE")
+    low, high = stats.ttest_rel([0.80, 0.82, 0.99], [0.90, 0.91, 0.92]).confidence_interval(0.95)
     assert said == (
-        "best accuracy cannot be told apart (Welch's 95 % interval of the difference includes 0), mean and 95 % "
-        "interval of the seeds: sync=bsp: 0.91 ± 0.024841; sync=ssp: 0.87 ± 0.25935"
+        "best accuracy cannot be told apart (the paired 95 % interval of the difference by seed includes 0), mean and "
+        "95 % interval of the seeds: sync=bsp: 0.91 ± 0.024841; sync=ssp: 0.87 ± 0.25935, "
+        f"0.04 less (95 % interval {low:.5g} to {high:.5g}, paired by 3 seeds)"
     )
-    said = outcome([*bsp, *done(1, "ssp", [0.80, 0.81, 0.79])], GRID, "MORE")
-    assert said == "best accuracy, mean and 95 % interval of the seeds: sync=bsp: 0.91 ± 0.024841"
+    said = outcome([*bsp, *done(1, "ssp", [0.80, 0.82, 0.81])], GRID, "MORE")
+    low, high = stats.ttest_rel([0.80, 0.82, 0.81], [0.90, 0.91, 0.92]).confidence_interval(0.95)
+    assert said == (
+        "best accuracy, mean and 95 % interval of the seeds: sync=bsp: 0.91 ± 0.024841; next sync=ssp: 0.81 ± "
+        f"0.024841, 0.1 less (95 % interval {low:.5g} to {high:.5g}, paired by 3 seeds)"
+    )
+
+
+def test_settings_of_other_seeds_are_compared_by_welch_and_the_closing_line_says_so() -> None:
+    trials = [*done(0, "bsp", [0.90, 0.91, 0.92]), *done(1, "ssp", [0.80, 0.82, 0.99], first_seed=3)]
+    said = outcome(trials, GRID, "MORE")
+    assert "(Welch's 95 % interval of the difference includes 0, without two seeds in common)" in said
+    assert said.endswith("Welch's and not paired: no seeds in common)")
+
+
+def test_programs_are_told_who_leads_and_that_it_was_paired() -> None:
+    told = ranking([*done(0, "bsp", [0.90, 0.91, 0.92]), *done(1, "ssp", [0.80, 0.82, 0.81])], GRID)
+    [gap] = told["compared"]
+    assert told["leading"] == ["sync=bsp"] and (gap["setting"], gap["with"]) == ("sync=ssp", "sync=bsp")
+    assert (gap["interval"], gap["of"], gap["common_seeds"], gap["told_apart"]) == (
+        *("paired", "difference"),
+        [0, 1, 2],
+        True,
+    )
+    assert ranking(done(0, "bsp", [0.9]), GRID) == {"leading": [], "compared": []}
+    timed = replace(GRID, metric="throughput")
+    trials = [replace(each, summaries=({"throughput": 10.0 + i},)) for i, each in enumerate(done(0, "bsp", [0.9, 0.9]))]
+    trials += [replace(each, summaries=({"throughput": 5.0 + i},)) for i, each in enumerate(done(1, "ssp", [0.9, 0.9]))]
+    assert [gap["of"] for gap in ranking(trials, timed)["compared"]] == ["ratio"]
 
 
 def test_a_setting_with_a_failed_seed_or_without_the_metric_is_no_winner() -> None:
-    broken = [*done(1, "ssp", [0.99, 0.99]), *done(1, "ssp", [None], "failed")]
+    broken = [*done(1, "ssp", [0.99, 0.99]), *done(1, "ssp", [None], "failed", first_seed=2)]
     assert "ssp" not in outcome([*done(0, "bsp", [0.90, 0.91, 0.92]), *broken], GRID, "MORE")
     assert outcome(done(0, "bsp", [None]), GRID, "MORE") == ""
 

@@ -103,6 +103,16 @@ def test_at_full_rank_a_step_is_muons_along_the_polar_factor(virtual_workers, sh
     assert torch.allclose(way, -((shape[0] / shape[1]) ** 0.5) * u @ vt, rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.parametrize("size", [3.0, 0.0], ids=["of rank 1", "of zeros"])
+def test_directions_that_are_nothing_but_rounding_are_not_stepped_along(virtual_workers, size):
+    """Of a gradient u v^T all columns of R but one are rounding, and unit vectors where they are divided by norms."""
+    torch.manual_seed(0)
+    u, v = (each / each.norm() for each in (torch.randn(n, dtype=torch.float64) for n in (4, 3)))
+    [way] = virtual_workers(1, steps_on, size * torch.outer(u, v), 4, None, 0.0)
+    expected = -((4 / 3) ** 0.5) * torch.outer(u, v) if size else torch.zeros(4, 3, dtype=torch.float64)
+    assert torch.allclose(way, expected, rtol=0, atol=ROUNDING)
+
+
 def test_a_matrix_without_a_gradient_stays_where_it_is(virtual_workers):
     case = Case(
         [[3, 3]] * 3, model=Branching, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1), branches=None

@@ -1,43 +1,74 @@
-"""Who is first, as far as seeds can tell: against scipy's Welch test, and over thousands of draws."""
+"""Who is first, as far as seeds can tell: over thousands of draws."""
 
 import random
+from collections.abc import Callable
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
-from scipy import stats
 
-from paceline.tracking.ranking import Setting, first, order, told_apart
-
-values = st.lists(st.integers(-1000, 1000).map(float), min_size=2, max_size=6)
+from paceline.tracking.ranking import Setting, compared, first, gap_of, order, rule_of
 
 
 def setting(label: str, *seeds: float | None) -> Setting:
-    return Setting(label, tuple(value for value in seeds if value is not None), len(seeds))
-
-
-@given(values, values)
-def test_two_means_are_told_apart_as_welchs_test_does_at_5_percent(one: list[float], other: list[float]) -> None:
-    assume(len(set(one)) > 1 and len(set(other)) > 1)  # scipy warns of the others
-    p = float(stats.ttest_ind(one, other, equal_var=False).pvalue)
-    assume(abs(p - 0.05) > 1e-6)
-    assert told_apart(one, other) == (p < 0.05)
+    return Setting.of(label, enumerate(seeds))
 
 
 def test_one_seed_tells_nothing_apart_and_equal_seeds_tell_every_difference() -> None:
-    assert not told_apart([1.0], [9.0]) and not told_apart([1.0], [8.9, 9.0, 9.1])
-    assert told_apart([1.0, 1.0], [2.0, 2.0]) and not told_apart([1.0, 1.0], [1.0, 1.0])
+    assert first([setting("a", 1.0), setting("b", 9.0)]) == []
+    same, twice = setting("same", 1.0, 1.0), setting("twice", 2.0, 2.0)
+    assert [each.label for each in first([twice, same], ratio=True)] == ["same"]
+    assert [each.label for each in first([setting("again", 1.0, 1.0), same])] == ["again", "same"]
 
 
-def test_three_seeds_name_a_winner_among_equals_in_less_than_5_percent_of_sweeps() -> None:
+def paired(draw: random.Random, settings: int) -> list[Setting]:
+    """All are the same, and a seed makes all of them take longer or shorter."""
+    of_seed = [draw.gauss(3.0, 0.5) for _ in range(3)]
+    return [setting(str(i), *(each + draw.gauss(0.0, 0.05) for each in of_seed)) for i in range(settings)]
+
+
+def apart(draw: random.Random, settings: int) -> list[Setting]:
+    """All are the same, and no two share a seed."""
+    return [Setting.of(str(i), [((i, s), draw.gauss(3.0, 0.2)) for s in range(3)]) for i in range(settings)]
+
+
+@pytest.mark.parametrize("drawn", [paired, apart])
+def test_three_seeds_name_a_winner_among_equals_in_less_than_5_percent_of_sweeps(
+    drawn: Callable[[random.Random, int], list[Setting]],
+) -> None:
     """However many settings there are: the best has to be told apart from the next one, too."""
     draw = random.Random(3)
     for settings in (2, 6):
-        wrong = 0
-        for _ in range(1000):
-            every = [setting(str(i), *(draw.gauss(1.0, 0.2) for _ in range(3))) for i in range(settings)]
-            wrong += len(first(every)) == 1
+        wrong = sum(len(first(drawn(draw, settings), ratio=True)) == 1 for _ in range(1000))
         assert wrong < 1000 * 0.05 + 2 * (1000 * 0.05 * 0.95) ** 0.5
+
+
+def test_a_seed_that_slows_all_settings_hides_no_winner() -> None:
+    """Measured: seconds to 87 % of a wide MLP, of which one seed needs two epochs and two need three."""
+    single = setting("single", 14.65, 9.94, 14.51)
+    tensor = setting("tensor_degree_2", 15.18, 10.18, 14.85)
+    whole = setting("data_parallel", 22.97, 15.44, 23.14)
+    assert [each.label for each in first([whole, tensor, single], ratio=True)] == ["single"]
+    for each in (tensor, whole):
+        moved = Setting.of(each.label, [(f"other {seed}", value) for seed, value in each.by_seed.items()])
+        assert [s.label for s in first([single, moved], ratio=True)] == ["single", each.label]
+        assert rule_of([gap_of(single, moved)]).startswith("Welch's 95 % interval of the difference includes 0")
+    told = compared(single, [single, tensor, whole, setting("never", 1.0, None)], ratio=True)
+    assert [(each["setting"], each["with"], each["interval"]) for each in told] == [
+        ("tensor_degree_2", "single", "paired"),
+        ("data_parallel", "single", "paired"),
+    ]
+
+
+def test_the_best_mean_of_other_seeds_is_not_first_where_the_seeds_in_common_say_otherwise() -> None:
+    """`lucky` has no value of the seed that slows everything, and is the slower one with each that both have."""
+    steady = setting("steady", 1.0, 2.0, 3.0, 30.0)
+    lucky = setting("lucky", 1.1, 2.2, 3.3)
+    assert order([steady, lucky])[0] is lucky
+    assert [each.label for each in first([steady, lucky], ratio=True)] == ["steady"]
+
+
+def test_a_seed_that_was_repeated_is_no_second_draw() -> None:
+    again = Setting.of("again", [(0, 1.0), (0, 5.0), (1, None), (1, 2.0)])
+    assert (again.values, again.seeds, again.is_whole) == ((1.0,), 2, False)
 
 
 def test_a_clear_winner_is_named_and_a_near_one_stands_beside_those_it_may_not_beat() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from some_runs import failed, many, recorded
 
 from paceline.tracking import compare
@@ -257,16 +258,22 @@ def test_no_second_seed_overturns_what_a_sweep_of_one_seed_names() -> None:
     """hogwild looked soonest with one seed, asp the slowest with three."""
     one = [timed(sync, time, 1.0, sync=sync) for sync, time in (("hogwild", 0.156), ("asp", 0.268), ("bsp", 0.461))]
     assert not any(word in verdicts(one)[0] for word in ("hogwild", "asp", "bsp", "oonest"))
-    three = [*seeds("asp", [0.48, 0.69, 0.90]), *seeds("bsp", [0.38, 0.47, 0.56])]
+    three = [*seeds("asp", [0.90, 0.69, 0.48]), *seeds("bsp", [0.38, 0.47, 0.56])]
     [said] = verdicts(three)
-    assert "The soonest cannot be told apart (Welch's 95 % interval of the difference includes 0; means and" in said
-    assert "sync=bsp, 0.47 s ± 0.224 s; sync=asp, 0.69 s ± 0.522 s." in said
+    assert "The soonest cannot be told apart (the paired 95 % interval of the ratio by seed includes 1; means" in said
+    paired = stats.ttest_rel(np.log([0.90, 0.69, 0.48]), np.log([0.38, 0.47, 0.56])).confidence_interval(0.95)
+    low, high = np.exp(paired)
+    assert "sync=bsp, 0.47 s ± 0.224 s; sync=asp, 0.69 s ± 0.522 s, " in said
+    assert f"times as long (95 % interval {low:.4g} to {high:.4g}, paired by 3 seeds)." in said
 
 
 def test_of_several_seeds_the_soonest_is_named_with_its_interval_and_the_next() -> None:
     [said] = verdicts([*seeds("ssp", [2.0, 2.1, 1.9], 4096.0), *seeds("asp", [9.0, 9.5, 8.5])])
     assert "Soonest: sync=ssp, in 2 s ± 0.248 s, with " in said
     assert "sent by all workers (means and 95 % intervals of 3 seeds). Next: sync=asp, in 9 s ± 1.24 s" in said
+    paired = stats.ttest_rel(np.log([9.0, 9.5, 8.5]), np.log([2.0, 2.1, 1.9])).confidence_interval(0.95)
+    low, high = np.exp(paired)
+    assert f": 4.499 times as long (95 % interval {low:.4g} to {high:.4g}, paired by 3 seeds)." in said
     assert "Fewest bytes: sync=asp, " in said
 
 

@@ -8,14 +8,15 @@ from typing import Any
 from ..compare import human_bytes
 from ..evaluations import at_target
 from ..figures.facts import BROKEN, aim, bytes_of_a_step, name_of, trained
-from ..groups import Entry, grouped
-from ..ranking import RULE, Setting, first, order
+from ..groups import Entry, grouped, seed_of
+from ..ranking import Setting, first, gap_of, order, rule_of
 from ..sources import RunData
 from ..text import shown
 from ..values import number
 
 SENTENCES = 4  # of a folder with runs of many models, data sets and targets
 NAMED = 4  # settings in a list
+LONG = "times as long"
 MORE_SEEDS = "paceline sweep ... --seeds 3"
 
 
@@ -68,9 +69,12 @@ def _reached(group: list[RunData]) -> Reached:
     if len(group) > 1 and run.swept is not None:
         chosen = _without_seed(run.swept.parameters)
         label = ", ".join(f"{shown(key, 64)}={shown(value, 64)}" for key, value in chosen.items()) or label
-    times = tuple(time for each in group if (time := _time_to_target(each)) is not None)
-    sent = tuple(sum_ for each in group if (sum_ := _bytes_to_target(each)) is not None)
-    return Reached(Setting(label, times, len(group)), Setting(label, sent, len(group)))
+    first_of_seed = sorted(group, key=lambda each: each.summary.get("status") != "completed")  # as a row counts them
+    seeds = [(str(seed_of(each)), each) for each in first_of_seed]
+    return Reached(
+        Setting.of(label, [(seed, _time_to_target(each)) for seed, each in seeds]),
+        Setting.of(label, [(seed, _bytes_to_target(each)) for seed, each in seeds]),
+    )
 
 
 def _time_to_target(run: RunData) -> float | None:
@@ -131,17 +135,25 @@ def _one_seed(settings: list[Reached], whole: list[Setting]) -> str:
 
 def _several_seeds(settings: list[Reached], whole: list[Setting]) -> str:
     of = {id(setting.time): setting for setting in settings}
-    leading = first(whole)
+    leading = first(whole, ratio=True)
     counts = sorted({setting.seeds for setting in whole if setting.seeds > 1})
     means = f"means and 95 % intervals of {' or '.join(map(str, counts))} seeds"
-    if len(leading) > 1:
-        times = _list(f"{time.label}, {time.text(_seconds)}" for time in leading)
-        told = f"The soonest cannot be told apart ({RULE}; {means}): {times}."
+    best, *near = leading
+    if near:
+        gaps = {time.label: gap_of(best, time, ratio=True) for time in near}
+        times = _list(
+            f"{time.label}, {time.text(_seconds)}"
+            + (f", {gaps[time.label].text(_seconds, LONG)}" if time is not best else "")
+            for time in leading
+        )
+        told = f"The soonest cannot be told apart ({rule_of(gaps.values())}; {means}): {times}."
     else:
-        told = f"Soonest: {leading[0].label}, {_took(of[id(leading[0])])} ({means})."
-        others = [setting for setting in whole if setting.seeds > 1 and setting is not leading[0]]
-        told += f" Next: {others[0].label}, {_took(of[id(others[0])])}." if others else ""
-    least = first([setting.bytes for setting in settings if setting.time.is_whole])
+        told = f"Soonest: {best.label}, {_took(of[id(best)])} ({means})."
+        others = [setting for setting in whole if setting.seeds > 1 and setting is not best]
+        if others:
+            gap = gap_of(best, others[0], ratio=True).text(_seconds, LONG)
+            told += f" Next: {others[0].label}, {_took(of[id(others[0])])}: {gap}."
+    least = first([setting.bytes for setting in settings if setting.time.is_whole], ratio=True)
     if len(least) == 1 and least[0].label not in [setting.label for setting in leading]:
         told += f" Fewest bytes: {least[0].label}, {least[0].text(human_bytes)}."
     alone = sum(setting.seeds == 1 for setting in whole)
