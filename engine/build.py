@@ -31,6 +31,7 @@ from . import (
     clients,
     experts,
     given,
+    iterating,
     pegasos,
     phases,
     poisoning,
@@ -195,6 +196,7 @@ def assemble(
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
+    iterating.check(experiment, allowed, model, task, strategy, sync)
     averaging.check_adapt(experiment, average, adapt)
     averaging.check(experiment, average, strategy, sync, model)
     calling.check_model(callbacks, model)

@@ -38,6 +38,7 @@ PAGES = (
     "docs/smaller_models.md",
     "docs/federated.md",
     "docs/routed.md",
+    "docs/unsupervised.md",
     "docs/large_batches.md",
     "docs/memory.md",
     "docs/cost.md",

@@ -191,6 +191,12 @@ COMPANIONS = {  # what a choice needs beside it
     ("optimizer", "pegasos"): ["model=linear", "task=hinge", "task.multiclass=one_vs_rest"],
     ("sync", "onebit_adam"): ["optimizer=adam"],
     ("sync", "routed"): ["partition=clusters"],
+    ("model", "kmeans"): ["task=reconstruction", "optimizer=lloyd"],
+    ("optimizer", "lloyd"): ["task=reconstruction", "model=kmeans"],
+    ("task", "reconstruction"): ["model=kmeans", "optimizer=lloyd"],
+    ("callbacks", "purity"): ["experiment=kmeans"],
+    ("model", "pca"): ["task=reconstruction", "optimizer=power_iteration"],
+    ("optimizer", "power_iteration"): ["task=reconstruction", "model=pca"],
     **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},
     **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},
 }

@@ -5,7 +5,8 @@ from .binary import BinaryCrossEntropy
 from .cross_entropy import CrossEntropy
 from .hinge import Hinge
 from .huber import Huber
+from .reconstruction import Reconstruction
 from .squared import Squared
 from .squared_hinge import SquaredHinge
 
-__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Hinge", "Huber", "Squared", "SquaredHinge", "Task"]
+__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Hinge", "Huber", "Reconstruction", "Squared", "SquaredHinge", "Task"]
