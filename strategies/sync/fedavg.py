@@ -88,7 +88,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..errors import LayoutError, NotFiniteError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
@@ -200,10 +200,9 @@ class FedAvg(Sync):
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
         vectors = ("way", "change") if self.client.controls else ("way",)
         self._channel = Channel(self.compress, comm, dict.fromkeys(vectors, vector_of(parameters.values())))
-        whole = self.compress.lossless and not self.joining.attack.forges and self.secure is None
         if self.secure is not None:
             self.secure.begin(comm)
-        self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
+        self._began = None if self._brings_weights else self._weights.clone()  # on a client: the w that it fetched
         shares = self.shares(comm.size - 1)
         if shares is not None and comm.rank < comm.size - 1:
             self._turns = InTurn(shares, comm.rank, self.steps_per_epoch, self._weights)
@@ -579,6 +578,19 @@ class FedAvg(Sync):
             measured["entries"], measured["cut"] = self.secure.delivered, self.secure.lost
         return measured
 
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """m deliveries, of as many vectors as a client brings, w where the ways are needed, and what rules remember."""
+        size, clients = payload(parameters), world.replicas
+        rows = 0 if self.secure is not None else min(self.per_round(self.clients or clients), clients)
+        vectors = rows * (1 + self.client.controls) + (not self._brings_weights)
+        remembered = self.server.holds(size) + self.client.server_holds(size, clients)
+        return {**held, "optimizer": 0, "buffers": vectors * size + remembered}
+
+    @property
+    def _brings_weights(self) -> bool:
+        """A client delivers w_k, and not its way from w, which both must know then."""
+        return self.compress.lossless and not self.joining.attack.forges and self.secure is None
+
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas, *self._rows_of_a_round(world))
 
@@ -592,7 +604,7 @@ class FedAvg(Sync):
         self.joining.check(world.replicas, *self._rows_of_a_round(world))
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
-        began = 0 if self.compress.lossless and not self.joining.attack.forges and self.secure is None else size
+        began = 0 if self._brings_weights else size
         m, more = self.per_round(world.replicas), self.client.controls
         if self.secure is not None:
             self.secure.check(m)

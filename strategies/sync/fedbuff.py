@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences, held
@@ -282,6 +282,11 @@ class FedBuff(Sync):
         if self.comm.rank == self._server:
             measured |= {"staleness": dict(self._staleness), "rounds": self._version}
         return measured
+
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """A way, the sum of a buffer's, and what the rule remembers."""
+        size = payload(parameters)
+        return {**held, "optimizer": 0, "buffers": 2 * size + self.server.holds(size)}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         length = self._round_length(world)
