@@ -611,17 +611,20 @@ class FedAvg(Sync):
         own = size + began + held(self.compress, [vector] * (1 + more)) + self.client.holds(size)
         shares = self.shares(world.replicas)
         own += 0 if shares is None else 2 * size
-        if world.steps_per_epoch is None:
-            return Cost(
-                buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
-            )
-        joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
-        if shares is not None:
-            joined, delivered = shares.often(world)
         answer, told = self.compress.nbytes(vector) * (1 + more) + HEADER + NUMBER * self.client.counts, 0
         if self.secure is not None:
             answer = HEADER + self.secure.client_bytes(m, sum(parameter.numel() for parameter in parameters))
             told = self.secure.server_bytes(m)
+        if world.steps_per_epoch is None:
+            return Cost(
+                buffers=own,
+                varies=self.compress.varies(None)
+                or "how many steps a round has, sync.epochs of them, is known once the data are dealt; of a whole "
+                f"round a client sends {HEADER + answer:,} bytes, and the server {size * (1 + more) + told:,} to it",
+            )
+        joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
+        if shares is not None:
+            joined, delivered = shares.often(world)
         return Cost(
             worker={"send": HEADER * joined + answer * delivered},
             server={"send": world.replicas * (size * (1 + more) * joined + told * delivered)},

@@ -308,7 +308,12 @@ class FedBuff(Sync):
         self.compress.check(vector)
         own, length = size + held(self.compress, [vector]), self._round_length(world)
         if length is None or world.steps_per_epoch is None:
-            return Cost(buffers=own, varies="how many steps and samples a round has is known once the data are dealt")
+            return Cost(
+                buffers=own,
+                varies=self.compress.varies(None)
+                or "how many steps and samples a round has is known once the data are dealt; of a whole round a client "
+                f"sends {2 * HEADER + self.compress.nbytes(vector):,} bytes, and the server {size:,} to it",
+            )
         joined, delivered = world.often(length, first=1), world.often(length)
         ways = world.often(length, with_samples=length == 1)  # longer ones have some
         return Cost(
