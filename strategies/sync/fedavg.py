@@ -49,7 +49,7 @@ With `privacy=dp_fedavg` the server clips each way to C, steps with 1/m of their
 
 With `secure=bonawitz` the server learns the sum of the ways, and neither one of them nor n_k
 (exchange/secure/bonawitz.py): in place of delivering, clients take part in its protocol, which begins once all who
-live have come to the round's end.
+live have come to the round's end. With both, clients clip their own ways, and the server adds the noise to the sum.
 
 With `clients` = N of them there are more clients than workers: the data are dealt to N, of whom m = max(C N, 1) take
 part in a round, shared out over the workers (exchange/in_turn.py), which train theirs one after another, each from w
@@ -296,15 +296,23 @@ class FedAvg(Sync):
             if self.client.counts:
                 self.comm.send(torch.tensor([self.client.length()], dtype=torch.float64), self._server)
             way = self._weights if self._began is None else self._weights - self._began
+            hides, seen = self.secure is not None and isinstance(self.privacy, DPFedAvg), self._seen
+            if hides:  # the server will not see what there is to clip; each client counts once
+                way, seen = self._clipped(way), 1
             way = self.joining.sent(way, self.comm.rank, self._clients, self._round)
             if self.secure is not None:
-                self.secure.deliver(way, self._seen, self._round, self._per_round)
+                self.secure.deliver(way, seen, self._round, self._per_round)
             else:
                 self._channel.isend("way", way, self._server).wait()
             if self.client.controls:
                 self._channel.isend("change", self.client.change(), self._server).wait()
         self._inside = False
         self._round += 1
+
+    def _clipped(self, way: Tensor) -> Tensor:
+        assert self.secure is not None and isinstance(self.privacy, DPFedAvg)
+        rounding = self.secure.fixed.rounding(len(way))
+        return self.privacy.clipped(way, self.comm.rank, self._round, rounding)
 
     def drain(self) -> None:
         if not self._inside:
@@ -460,7 +468,11 @@ class FedAvg(Sync):
         if found is None:
             self._given_up += len(self._delivered) > 0
             return
-        self.server.step(self._weights, found[0].to(self._weights))
+        way, clients = found
+        if isinstance(self.privacy, DPFedAvg):  # clients count alike, so that their mean times their number is the sum
+            total = way.mul_(clients).to(self._weights)
+            way = self.privacy.noised(total, self._per_round, self._round)
+        self.server.step(self._weights, way.to(self._weights))
         self._rounds += 1
         self.made_at = self.comm.now()
 
@@ -608,6 +620,8 @@ class FedAvg(Sync):
         m, more = self.per_round(world.replicas), self.client.controls
         if self.secure is not None:
             self.secure.check(m)
+            if isinstance(self.privacy, DPFedAvg):
+                self.privacy.longest(self.secure.fixed.rounding(sum(parameter.numel() for parameter in parameters)))
         own = size + began + held(self.compress, [vector] * (1 + more)) + self.client.holds(size)
         shares = self.shares(world.replicas)
         own += 0 if shares is None else 2 * size
