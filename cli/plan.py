@@ -160,7 +160,7 @@ def raw_plan(plan: "Plan", timetable: dict[str, Any] | None) -> dict[str, Any]:
                 "layers": list(part.layers),
                 "parameters": part.parameters,
                 "bytes_per_step": _plain(part.worker if role == "worker" else part.server),
-                "memory": part.memory if role == "worker" else None,
+                "memory": part.memory if role == "worker" else part.server_memory,
             }
             for role, i, part in _holders(plan, plan.parts)
         ],
@@ -295,7 +295,8 @@ def _who(plan: "Plan") -> list[str]:
         if len(plan.phases) > 1:
             where += ", later" if since is None else f", from step {since + 1:,}"
         sent = part.worker if role == "worker" else part.server
-        memory = [human_bytes(part.memory[kind]) for kind in kinds] if role == "worker" else ["-"] * len(kinds)
+        held = part.memory if role == "worker" else part.server_memory
+        memory = [human_bytes(held[kind]) if kind in held else "-" for kind in kinds]
         table.append(
             [
                 f"each {where}",

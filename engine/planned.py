@@ -33,7 +33,7 @@ class PartPlan:
     parameters: int  # entries
     own: int  # of these, those that no part before has: their sum is the whole model's
     memory: dict[str, int]  # of a worker, by kind
-    server_memory: dict[str, int]  # at most, if the sync mode has servers
+    server_memory: dict[str, int]  # of the largest one, if the sync mode has servers
     held_in_parameters: int  # bytes of the whole part's parameters, whoever holds them
     within: Traffic  # what its workers send by the strategy: to others of their replica, or along `across`
     along: dict[str, float]  # the same, by axis

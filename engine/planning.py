@@ -212,6 +212,10 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
             cost = replace(cost, worker=kept.mean(while_pruned), varies="")
         whole = _optimizer_state(parameters, trained, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": whole}
+        server["buffers"] = payload(trained)
+        if parts.layout.servers:
+            server = dict(parts.sync.server_memory(server, trained, worlds[i]))
+        server["buffers"] += payload(list(module.buffers()))
         shares = parts.sync.stepped(trained, parts.layout.replicas)
         if shares[0] is trained:  # as most modes have it
             state = whole
@@ -233,7 +237,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
                 parameters=sum(parameter.numel() for parameter in parameters),
                 own=own,
                 memory=dict(held),
-                server_memory={**server, "buffers": payload(parameters)},
+                server_memory=server,
                 held_in_parameters=payload(parameters),
                 within=traffic,
                 along={axis: sum(each[i].values()) for axis, each in along.items()},

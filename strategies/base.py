@@ -513,6 +513,12 @@ class Sync(ABC):
         """
         return held
 
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """Stated peak bytes by kind of the server that holds most, where `held` is what a whole part with these
+        parameters takes, with an optimizer's state for all of them, and a buffer of their size.
+        """
+        return held
+
     def measured(self, held: Memory) -> Memory:
         """Measured peak bytes of this worker by kind, where `held` counts the part's parameters, a gradient for each
         that is trained, the state of `optimizer`, activations, and `buffers`.

@@ -176,6 +176,73 @@ MUTATIONS = [
         "most[:] = sizes_of(samples, parts)",
         "tests/tasks/test_clusters.py -k papers_loop",
     ),
+    # -- what does nothing, or more than one may think, is said
+    Mutation(
+        "engine/given.py",
+        'check_pair(named["strategy"], named["sync"], strategy, sync)',
+        "pass",
+        "tests/engine/test_given.py -k in_that_place",
+    ),
+    Mutation(
+        "engine/lying.py",
+        'if "attack" not in given.taken(type(parts.sync)):',
+        "if False:",
+        "tests/engine/test_poisoning.py -k says_that_liars",
+    ),
+    Mutation(
+        "engine/robustness.py",
+        "if eps > furthest:",
+        "if False:",
+        "tests/engine/test_robustness.py -k means_nothing",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "if (n < replicas or leave) and self.aggregate.first is not None:",
+        "if False:",
+        "tests/strategies/test_federated_clients.py -k the_bound_of_a_rule",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "self.joining.check(world.replicas, *self._rows_of_a_round(world))",
+        "self.joining.check(world.replicas)",
+        "tests/strategies/test_federated_clients.py -k the_bound_of_a_rule",
+    ),
+    Mutation(
+        "strategies/exchange/client/fedprox.py",
+        'most = 2 * (1 + rho) / (1 + 2 * rho if group.get("nesterov") else 1)',
+        "most = 2 * (1 + rho)",
+        "tests/strategies/test_federated_clients.py -k the_pull",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/base.py",
+        "if noise is not None and epsilon is not None:",
+        "if False:",
+        "tests/strategies/test_dp_sgd.py -k beside_an_epsilon",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/dp_fedavg.py",
+        "return self.clip - rounding",
+        "return self.clip",
+        "tests/strategies/test_secure.py -k no_longer_than_c",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "way, seen = self._clipped(way), 1",
+        "way = self._clipped(way)",
+        "tests/strategies/test_secure.py -k hidden_as_by_a_server",
+    ),
+    Mutation(
+        "strategies/exchange/secure/fixed_point.py",
+        "return int(told.sum()), int((cut & told).sum())",
+        "return int(told.sum()), int((large > self.largest).sum())",
+        "tests/strategies/test_secure_protocol.py -k rounded_to_nothing",
+    ),
+    Mutation(
+        "strategies/exchange/server_shards.py",
+        'state = held["optimizer"] if len(shards) == 1 else max(states)',
+        'state = held["optimizer"]',
+        "tests/engine/test_memory_account.py -k servers_hold",
+    ),
     # -- attacks on inputs
     Mutation(
         "tasks/adversarial/threat.py",

@@ -23,11 +23,6 @@ def check_hidden(
     if privacy is None and secure is None:
         return
     by = "secure" if privacy is None else "privacy"
-    if privacy is not None and secure is not None:
-        raise LayoutError(
-            "secure, privacy: the server clips what each client brings, which it does not see where it learns the "
-            "sum alone; choose privacy=none, or secure=none"
-        )
     if privacy is not None and not joining.streaming:
         raise LayoutError(
             "privacy, aggregate: noise hides a client in the sum of all ways, and in nothing else that is made of "

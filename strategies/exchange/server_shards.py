@@ -7,7 +7,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from ..balance import balanced
-from ..base import payload
+from ..base import Memory, kept_of, payload
 from ..errors import LayoutError
 
 T = TypeVar("T", bound=Tensor)
@@ -25,3 +25,13 @@ def shards_of(parameters: Sequence[T], servers: int) -> list[list[T]]:
         )
     cuts = balanced([payload([parameter]) for parameter in parameters], servers)
     return [list(parameters[a:b]) for a, b in pairwise([0, *cuts, len(parameters)])]
+
+
+def held_by_servers(held: Memory, shards: Sequence[Sequence[Tensor]], vectors: int, more: int = 0) -> Memory:
+    """Stated peak bytes of the server of the largest shard, where `held` is what one of a whole part takes: so many
+    vectors of the shard's size in buffers, and `more` bytes.
+    """
+    entry, tensor = kept_of(held["optimizer"], [each for shard in shards for each in shard])
+    states = [entry * sum(each.numel() for each in shard) + tensor * len(shard) for shard in shards]
+    state = held["optimizer"] if len(shards) == 1 else max(states)
+    return {**held, "optimizer": state, "buffers": vectors * max(map(payload, shards)) + more}

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Batch, Cost, Measures, State, Sync, Trial, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, Trial, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel
@@ -53,6 +53,7 @@ from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.pushing import stated
 from ..exchange.rank_order import RankOrderedSum
+from ..exchange.server_shards import held_by_servers
 from ..exchange.serving import Serving
 from ..exchange.start_alike import start_alike
 from ..schedules import scaled
@@ -267,6 +268,10 @@ class BackupWorkers(Sync):
         if self.comm.rank != self._server:
             return {}
         return {"staleness": {0: self._used}, "dropped": self._dropped, "lost": sorted(self.comm.lost())}
+
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """The sum of a version's gradients, and one that is received."""
+        return held_by_servers(held, [parameters], 2)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         self._check(world.replicas)

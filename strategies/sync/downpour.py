@@ -49,7 +49,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.clip import Clip
@@ -57,7 +57,7 @@ from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
 from ..exchange.pushing import HEADER, Pushing, Request, stated
-from ..exchange.server_shards import shards_of
+from ..exchange.server_shards import held_by_servers, shards_of
 from ..exchange.serving import Serving
 from ..exchange.start_alike import start_alike
 from ..exchange.stepping import Stepping
@@ -227,6 +227,10 @@ class Downpour(Sync):
             return {}
         dropped: Measures = {"dropped": self._dropped} if self.joining.aggregate.one_by_one else {}
         return {**self._server.report(), **dropped}
+
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """The push that is applied."""
+        return held_by_servers(held, self._shards_of(parameters), 1)
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)

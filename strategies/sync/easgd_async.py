@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Cost, Measures, State, Sync, World, payload
+from ..base import Cost, Measures, Memory, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype
@@ -164,6 +164,10 @@ class AsyncEASGD(Sync):
         if self.comm.rank != self._server:
             return {}
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
+
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """The centre, and what a replica is pulled by."""
+        return {**held, "optimizer": 0, "buffers": 2 * payload(parameters)}
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "easgd")

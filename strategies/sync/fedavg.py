@@ -49,7 +49,7 @@ With `privacy=dp_fedavg` the server clips each way to C, steps with 1/m of their
 
 With `secure=bonawitz` the server learns the sum of the ways, and neither one of them nor n_k
 (exchange/secure/bonawitz.py): in place of delivering, clients take part in its protocol, which begins once all who
-live have come to the round's end.
+live have come to the round's end. With both, clients clip their own ways, and the server adds the noise to the sum.
 
 With `clients` = N of them there are more clients than workers: the data are dealt to N, of whom m = max(C N, 1) take
 part in a round, shared out over the workers (exchange/in_turn.py), which train theirs one after another, each from w
@@ -88,7 +88,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..errors import LayoutError, NotFiniteError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
@@ -200,10 +200,9 @@ class FedAvg(Sync):
         self._weights = flatten(parameters.values(), "fedavg")  # w, or w_k
         vectors = ("way", "change") if self.client.controls else ("way",)
         self._channel = Channel(self.compress, comm, dict.fromkeys(vectors, vector_of(parameters.values())))
-        whole = self.compress.lossless and not self.joining.attack.forges and self.secure is None
         if self.secure is not None:
             self.secure.begin(comm)
-        self._began = None if whole else self._weights.clone()  # on a client: the w that it fetched
+        self._began = None if self._brings_weights else self._weights.clone()  # on a client: the w that it fetched
         shares = self.shares(comm.size - 1)
         if shares is not None and comm.rank < comm.size - 1:
             self._turns = InTurn(shares, comm.rank, self.steps_per_epoch, self._weights)
@@ -297,15 +296,23 @@ class FedAvg(Sync):
             if self.client.counts:
                 self.comm.send(torch.tensor([self.client.length()], dtype=torch.float64), self._server)
             way = self._weights if self._began is None else self._weights - self._began
+            hides, seen = self.secure is not None and isinstance(self.privacy, DPFedAvg), self._seen
+            if hides:  # the server will not see what there is to clip; each client counts once
+                way, seen = self._clipped(way), 1
             way = self.joining.sent(way, self.comm.rank, self._clients, self._round)
             if self.secure is not None:
-                self.secure.deliver(way, self._seen, self._round, self._per_round)
+                self.secure.deliver(way, seen, self._round, self._per_round)
             else:
                 self._channel.isend("way", way, self._server).wait()
             if self.client.controls:
                 self._channel.isend("change", self.client.change(), self._server).wait()
         self._inside = False
         self._round += 1
+
+    def _clipped(self, way: Tensor) -> Tensor:
+        assert self.secure is not None and isinstance(self.privacy, DPFedAvg)
+        rounding = self.secure.fixed.rounding(len(way))
+        return self.privacy.clipped(way, self.comm.rank, self._round, rounding)
 
     def drain(self) -> None:
         if not self._inside:
@@ -461,7 +468,11 @@ class FedAvg(Sync):
         if found is None:
             self._given_up += len(self._delivered) > 0
             return
-        self.server.step(self._weights, found[0].to(self._weights))
+        way, clients = found
+        if isinstance(self.privacy, DPFedAvg):  # clients count alike, so that their mean times their number is the sum
+            total = way.mul_(clients).to(self._weights)
+            way = self.privacy.noised(total, self._per_round, self._round)
+        self.server.step(self._weights, way.to(self._weights))
         self._rounds += 1
         self.made_at = self.comm.now()
 
@@ -579,6 +590,19 @@ class FedAvg(Sync):
             measured["entries"], measured["cut"] = self.secure.delivered, self.secure.lost
         return measured
 
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """m deliveries, of as many vectors as a client brings, w where the ways are needed, and what rules remember."""
+        size, clients = payload(parameters), world.replicas
+        rows = 0 if self.secure is not None else min(self.per_round(self.clients or clients), clients)
+        vectors = rows * (1 + self.client.controls) + (not self._brings_weights)
+        remembered = self.server.holds(size) + self.client.server_holds(size, clients)
+        return {**held, "optimizer": 0, "buffers": vectors * size + remembered}
+
+    @property
+    def _brings_weights(self) -> bool:
+        """A client delivers w_k, and not its way from w, which both must know then."""
+        return self.compress.lossless and not self.joining.attack.forges and self.secure is None
+
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas, *self._rows_of_a_round(world))
 
@@ -592,24 +616,29 @@ class FedAvg(Sync):
         self.joining.check(world.replicas, *self._rows_of_a_round(world))
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
-        began = 0 if self.compress.lossless and not self.joining.attack.forges and self.secure is None else size
+        began = 0 if self._brings_weights else size
         m, more = self.per_round(world.replicas), self.client.controls
         if self.secure is not None:
             self.secure.check(m)
+            if isinstance(self.privacy, DPFedAvg):
+                self.privacy.longest(self.secure.fixed.rounding(sum(parameter.numel() for parameter in parameters)))
         own = size + began + held(self.compress, [vector] * (1 + more)) + self.client.holds(size)
         shares = self.shares(world.replicas)
         own += 0 if shares is None else 2 * size
-        if world.steps_per_epoch is None:
-            return Cost(
-                buffers=own, varies="how many steps a round has, sync.epochs of them, is known once the data are dealt"
-            )
-        joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
-        if shares is not None:
-            joined, delivered = shares.often(world)
         answer, told = self.compress.nbytes(vector) * (1 + more) + HEADER + NUMBER * self.client.counts, 0
         if self.secure is not None:
             answer = HEADER + self.secure.client_bytes(m, sum(parameter.numel() for parameter in parameters))
             told = self.secure.server_bytes(m)
+        if world.steps_per_epoch is None:
+            return Cost(
+                buffers=own,
+                varies=self.compress.varies(None)
+                or "how many steps a round has, sync.epochs of them, is known once the data are dealt; of a whole "
+                f"round a client sends {HEADER + answer:,} bytes, and the server {size * (1 + more) + told:,} to it",
+            )
+        joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
+        if shares is not None:
+            joined, delivered = shares.often(world)
         return Cost(
             worker={"send": HEADER * joined + answer * delivered},
             server={"send": world.replicas * (size * (1 + more) * joined + told * delivered)},

@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.buckets import views_of
 from ..exchange.channel import Channel, check_differences, held
@@ -283,6 +283,11 @@ class FedBuff(Sync):
             measured |= {"staleness": dict(self._staleness), "rounds": self._version}
         return measured
 
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """A way, the sum of a buffer's, and what the rule remembers."""
+        size = payload(parameters)
+        return {**held, "optimizer": 0, "buffers": 2 * size + self.server.holds(size)}
+
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         length = self._round_length(world)
         if length is None or world.steps is None:
@@ -303,7 +308,12 @@ class FedBuff(Sync):
         self.compress.check(vector)
         own, length = size + held(self.compress, [vector]), self._round_length(world)
         if length is None or world.steps_per_epoch is None:
-            return Cost(buffers=own, varies="how many steps and samples a round has is known once the data are dealt")
+            return Cost(
+                buffers=own,
+                varies=self.compress.varies(None)
+                or "how many steps and samples a round has is known once the data are dealt; of a whole round a client "
+                f"sends {2 * HEADER + self.compress.nbytes(vector):,} bytes, and the server {size:,} to it",
+            )
         joined, delivered = world.often(length, first=1), world.often(length)
         ways = world.often(length, with_samples=length == 1)  # longer ones have some
         return Cost(

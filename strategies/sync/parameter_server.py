@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
@@ -53,7 +53,7 @@ from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
 from ..exchange.pushing import HEADER, Pushing, Request, stated
-from ..exchange.server_shards import shards_of
+from ..exchange.server_shards import held_by_servers, shards_of
 from ..exchange.serving import Serving
 from ..exchange.start_alike import start_alike
 from ..exchange.stepping import Stepping
@@ -193,6 +193,13 @@ class ParameterServer(Sync):
 
     def report(self) -> Measures:
         return self._server.report() if self._serves else {}
+
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """The gradient, one that is received, and what all workers have where answers are compressed."""
+        shards = shards_of(parameters, self.servers)
+        if not self.compress_answers:
+            return held_by_servers(held, shards, 2)
+        return held_by_servers(held, shards, 3, max(self.compress.remembered(vector_of(shard)) for shard in shards))
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)

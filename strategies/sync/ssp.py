@@ -53,7 +53,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.clip import Clip
@@ -62,7 +62,7 @@ from ..exchange.compress import Compressor, Dense
 from ..exchange.flat import check_one_dtype
 from ..exchange.joining import Joining
 from ..exchange.pushing import HEADER, Pushing, Request, stated
-from ..exchange.server_shards import shards_of
+from ..exchange.server_shards import held_by_servers, shards_of
 from ..exchange.serving import Serving
 from ..exchange.start_alike import start_alike
 from ..exchange.stepping import Stepping
@@ -237,6 +237,10 @@ class SSP(Sync):
 
     def report(self) -> Measures:
         return self._server.report() if self._serves else {}
+
+    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
+        """The gradient, and one that is received where those of a clock are joined."""
+        return held_by_servers(held, shards_of(parameters, self.servers), 2 if self.bound == 0 else 1)
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)

@@ -136,15 +136,45 @@ def test_a_graph_that_is_let_go_of_without_backward_is_off_the_account() -> None
         assert account._bytes == 0
 
 
+SERVED = (
+    "sync=asp",
+    "sync=fedavg aggregate=median server=adam",
+    "sync=fedavg sync.fraction=0.5 client=scaffold",
+    "sync=parameter_server sync.servers=2",
+    "sync=parameter_server compress=topk sync.compress_answers=true",
+    "sync=ssp",
+    "sync=ssp sync.staleness=0",
+    "sync=backup_workers",
+    "sync=easgd_async",
+    "sync=fedavg secure=bonawitz",
+    "sync=fedavg sync.clients=8 sync.momentum=reset",
+    "sync=fedavg compress=topk server=momentum",
+    "sync=fedbuff server=yogi",
+    "sync=asp sync.servers=2 sync.lock=false",
+    "sync=asp sync.servers=2 optimizer=adam",
+    "sync=fedavg strategy=pipeline strategy.stages=2 hardware.workers=6",
+)
+
+
 @pytest.mark.dist
-def test_servers_hold_no_more_than_predicted(tmp_path: Path, fork_server: None) -> None:
-    overrides = [*SETTINGS, "sync=asp", "hardware.workers=2"]
+@pytest.mark.parametrize(
+    "chosen", [pytest.param(each, marks=[] if each in SERVED[:4] else pytest.mark.slow) for each in SERVED]
+)
+def test_servers_hold_what_is_predicted(tmp_path: Path, chosen: str) -> None:
+    settings = [each for each in SETTINGS if not each.startswith(("steps=", "hardware.", "optimizer="))]
+    overrides = [*settings, "hardware=virtual", "hardware.workers=4", "steps=12", *chosen.split()]
     result = engine.run(overrides, root=tmp_path, quiet=True)
     assert result is not None
-    found = result.summary["server_memory"]
-    stated = engine.prepare(overrides).plan().parts[0].server_memory
-    assert found["optimizer"] == stated["optimizer"] > 0
-    assert all(found[kind] <= stated[kind] for kind in ("parameters", "gradients", "buffers"))
+    planned = [part.server_memory for part in engine.prepare(overrides).plan().parts]
+    stated = {kind: max(part[kind] for part in planned) for kind in planned[0]}
+    found = {kind: result.summary["server_memory"][kind] for kind in stated}
+    assert found == stated and stated["buffers"] > 0
+
+
+def test_a_plan_states_the_deliveries_of_a_round_on_a_federated_server() -> None:
+    plan = engine.prepare(["sync=fedavg", "hardware=virtual", "hardware.workers=10", "sync.fraction=0.5"]).plan()
+    size = plan.parts[0].memory["parameters"]
+    assert plan.parts[0].server_memory == {"parameters": size, "gradients": size, "optimizer": 0, "buffers": 5 * size}
 
 
 def test_the_virtual_clusters_workers_share_a_process_and_have_no_other(tmp_path: Path, fork_server: None) -> None:

@@ -1,5 +1,6 @@
 """The bytes that a plan states are those of the run's row, to the last one, whatever the run's number of steps."""
 
+import re
 from itertools import product
 
 import pytest
@@ -117,6 +118,28 @@ def test_why_bytes_cannot_be_stated_is_said_in_words():
     late = engine.prepare([*MODEL, "sync=backup_workers", *DGC, "hardware.workers=3"]).plan()
     assert late.bytes_per_step() is None and late.varies.startswith("sync.backups: which steps a worker leaves out")
     assert plan.as_dict()["bytes_why"] == plan.varies and plan.varies in repr(plan)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        ["sync=fedavg", "sync.fraction=0.5"],
+        pytest.param(["sync=fedavg", "client=scaffold"], marks=pytest.mark.slow),
+        pytest.param(["sync=fedbuff"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_where_the_steps_of_a_round_are_not_known_its_bytes_are_told(knobs):
+    """Of three rounds, with what is sent in each."""
+    asked = [*MODEL, "partition=dirichlet", "hardware.workers=4", "epochs=3", "steps=null", *knobs]
+    plan = engine.prepare(asked).plan()
+    assert plan.bytes_per_step() is None
+    told = re.search(r"a client sends ([\d,]+) bytes, and the server ([\d,]+) to it$", plan.varies)
+    assert told is not None
+    result = engine.run(asked, quiet=True)
+    assert result is not None
+    of_a_round = sum(int(each.replace(",", "")) for each in told.groups())
+    assert result.summary["wire"]["total"] == 3 * (2 if "sync.fraction=0.5" in knobs else 4) * of_a_round
 
 
 def test_where_the_steps_are_not_known_bytes_are_those_of_whole_rounds_and_a_note_says_so():

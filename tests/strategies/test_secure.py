@@ -19,7 +19,9 @@ from paceline.engine.errors import ConfigError
 from paceline.strategies.base import Batch, World
 from paceline.strategies.errors import LayoutError, MissingToolError
 from paceline.strategies.exchange.attack import SignFlip
+from paceline.strategies.exchange.privacy import DPFedAvg
 from paceline.strategies.exchange.secure import Bonawitz, primitives
+from paceline.strategies.exchange.secure.fixed_point import FixedPoint
 from paceline.strategies.exchange.secure.protocol import SecureError
 from paceline.strategies.exchange.server import ServerSGD
 from paceline.strategies.sync.fedavg import FedAvg, sampled
@@ -256,12 +258,41 @@ def test_a_client_with_more_samples_than_fit_refuses_before_it_sends_anything() 
 
 
 @pytest.mark.parametrize(
+    "how",
+    [
+        ["partition=dirichlet", "server=momentum", "client=fedprox"],
+        pytest.param(["sync.fraction=0.75", "privacy.noise=2"], marks=slow),
+    ],
+    ids=" ".join,
+)
+def test_under_secure_sums_clients_are_hidden_as_by_a_server_that_sees_them(tmp_path, how: list[str]) -> None:
+    """The same clipping and noise, but for rounding; clients count alike, however many samples they have."""
+    how = [*VIRTUAL, "privacy=dp_fedavg", "privacy.clip=0.05", "privacy.noise=0.1", *how]
+    one, other, plain = (
+        run([*how, *more], root=tmp_path / str(i), quiet=True)
+        for i, more in enumerate(([], ["secure=none"], ["privacy.noise=0"]))
+    )
+    assert one is not None and other is not None and plain is not None
+    assert one.summary["loss"] == pytest.approx(other.summary["loss"], rel=1e-5) != plain.summary["loss"]
+    assert one.summary["epsilon"] == other.summary["epsilon"]
+
+
+def test_a_clipped_way_is_no_longer_than_c_once_it_is_rounded() -> None:
+    rule, fixed = DPFedAvg(clip=0.01), FixedPoint(bits=16)
+    for seed in range(20):
+        way = torch.randn(1000, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        clipped = rule.clipped(way, 0, 0, fixed.rounding(1000))
+        rounded = fixed.decode(fixed.encode(clipped, 1), 1)
+        assert 0.9 * 0.01 < float(rounded.norm()) <= 0.01
+
+
+@pytest.mark.parametrize(
     ("overrides", "says"),
     [
         (["aggregate=median"], "secure=bonawitz, aggregate=median: robust rules compare what clients bring"),
         (["attack=alie"], "attacks that collude know it, which nobody sees where the server learns the sum alone"),
         (["compress=topk"], "secure=bonawitz, compress=topk: masked numbers are added up as they are"),
-        (["privacy=dp_fedavg"], "secure=bonawitz, privacy=dp_fedavg: the server clips what each client brings"),
+        (["privacy=dp_fedavg", "secure.bits=2"], "privacy.clip=1: ways are rounded to secure.bits behind the point"),
         (["sync=bsp"], "secure=bonawitz: sync=bsp has no use for it; these take it: sync=fedavg"),
         (["hardware.workers=2"], "secure=bonawitz: a round has 2 clients, and of the sum of two each knows"),
         (["sync.fraction=0.5"], "a round has 2 clients"),

@@ -95,5 +95,9 @@ class ClientRule(ABC):
         """Stated bytes on a client whose weights are `size` bytes."""
         return 0
 
+    def server_holds(self, size: int, clients: int) -> int:
+        """Stated bytes on the server of so many clients."""
+        return 0
+
     def buffers(self) -> list[Tensor]:
         return []

@@ -129,6 +129,10 @@ class Scaffold(ClientRule):
     def holds(self, size: int) -> int:
         return 3 * size
 
+    def server_holds(self, size: int, clients: int) -> int:
+        """c, and each c_k once its client has delivered."""
+        return (1 + clients) * size
+
     def buffers(self) -> list[Tensor]:
         return [self._c, *(each for each in (self._own, self._sum) if each is not None), *self._kept.values()]
 

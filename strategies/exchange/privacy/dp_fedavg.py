@@ -8,6 +8,10 @@ clients of a round
 and the server steps with Delta (`server`). m is the number of those sampled, whoever dies meanwhile. A client counts
 once, however many samples it has: what is hidden is whether a client took part at all.
 
+With `secure=bonawitz` each client clips its own way, a little shorter, so that it is no longer than C once it is
+rounded; the server learns the sum, adds the noise, and divides by m, whoever has vanished. A client that lies does not
+clip.
+
 Deviations from the paper: m clients of K are sampled, where the paper takes each with probability q = m / K; the
 accountant's epsilon is that of the paper's sampling, and exact where all take part. The server clips, so that a client
 that lies has no larger part than others. The noise follows from the run's seed, so that a run repeats: who knows the
@@ -52,11 +56,33 @@ class DPFedAvg(Privacy):
 
     def mean(self, ways: Mapping[int, Tensor], sampled: int, number: int) -> Tensor:
         """[d] by client, Delta_k, which are written over; m; the round -> [d], Delta. Raises `NotFiniteError`."""
-        assert self.clip is not None and ways
+        assert ways
         total = torch.zeros_like(next(iter(ways.values())))
         for client, way in sorted(ways.items()):
-            [factor] = factors([way[None]], self.clip, f"what client {client} brought in round {number}")
-            total += way.mul_(factor)
+            total += self.clipped(way, client, number)
+        return self.noised(total, sampled, number)
+
+    def clipped(self, way: Tensor, client: int, number: int, rounding: float = 0.0) -> Tensor:
+        """[d], Delta_k, which is written over, no longer than C once it was made up to `rounding` longer.
+
+        Raises `NotFiniteError`, or `LayoutError` as `longest` does.
+        """
+        [factor] = factors([way[None]], self.longest(rounding), f"what client {client} brought in round {number}")
+        return way.mul_(factor)
+
+    def longest(self, rounding: float) -> float:
+        """C, less what rounding may add to the length of a way. Raises `LayoutError` where nothing is left."""
+        assert self.clip is not None
+        if rounding >= self.clip:
+            raise LayoutError(
+                f"privacy.clip={self.clip:g}: ways are rounded to secure.bits behind the point, which may make one "
+                f"{rounding:.3g} longer, more than it may be; choose more secure.bits, or a larger privacy.clip"
+            )
+        return self.clip - rounding
+
+    def noised(self, total: Tensor, sampled: int, number: int) -> Tensor:
+        """[d], the sum of clipped ways, which is written over -> [d], Delta."""
+        assert self.clip is not None
         drawn = torch.randn(len(total), generator=generator("dp_fedavg", self.seed, number), dtype=total.dtype)
         return total.add_(drawn.to(total.device), alpha=self.noise * self.clip).div_(sampled)
 

@@ -18,7 +18,7 @@ masks for those who came to the end, and m more for each who vanished after shar
 the bytes, and no time for the masks.
 
 Use it where clients do not trust the server with their own weights, which give away data. It does not hide what the
-sum says: that is what privacy=dp_fedavg is for.
+sum says: that is what privacy=dp_fedavg is for, which goes with it.
 """
 
 import math

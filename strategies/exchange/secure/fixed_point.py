@@ -38,6 +38,10 @@ class FixedPoint:
         """[d], a sum -> [d] float64, over the weights of all."""
         return torch.from_numpy(total.view(np.int64).astype(np.float64) / (2.0**self.bits * weight))
 
+    def rounding(self, d: int) -> float:
+        """How much longer rounding may make a vector of d entries."""
+        return 0.5 * d**0.5 / 2**self.bits
+
     def lost(self, x: Tensor) -> tuple[int, int]:
         """[d] -> of its entries those that are not 0, and of these the ones that `encode` cuts, or rounds to 0."""
         large = x.detach().abs().double()

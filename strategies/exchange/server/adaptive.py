@@ -52,6 +52,9 @@ class Adaptive(ServerRule):
         self._v = self.second_moment(v, way.square())
         weights.addcdiv_(self._m, self._v.sqrt() + self.tau, value=self.lr)
 
+    def holds(self, size: int) -> int:
+        return 2 * size
+
     def state_dict(self) -> State:
         return {} if self._m is None or self._v is None else {"m": self._m, "v": self._v}
 

@@ -23,5 +23,9 @@ class ServerRule(ABC):
     def load_state_dict(self, state: State) -> None:
         """What `state_dict` gave."""
 
+    def holds(self, size: int) -> int:
+        """Stated bytes that it remembers for weights of `size` bytes."""
+        return 0
+
     def buffers(self) -> list[Tensor]:
         return [each for each in self.state_dict().values() if isinstance(each, Tensor)]

@@ -34,6 +34,9 @@ class ServerSGD(ServerRule):
         self._v = way.clone() if self._v is None else self._v.mul_(self.momentum).add_(way)
         weights.add_(self._v, alpha=self.lr)
 
+    def holds(self, size: int) -> int:
+        return size if self.momentum > 0 else 0
+
     def state_dict(self) -> State:
         return {} if self._v is None else {"v": self._v}
 
