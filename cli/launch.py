@@ -17,7 +17,8 @@ def launch(
 ) -> None:
     """Run a script on several workers, by torchrun on this host; what follows SCRIPT is the script's own.
 
-    The exit status is that of the worker that failed: 2 where wrap refused what the script asks for, and said so.
+    The exit status is that of the worker that failed: 2 where wrap refused what the script asks for, and said so; 130
+    after Ctrl-C, which stops all workers before the same step.
 
     \b
     paceline launch train.py                        two workers

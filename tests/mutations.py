@@ -527,10 +527,25 @@ MUTATIONS = [
         "tests/wrap/test_wrap.py -k nobody_catches",
     ),
     Mutation(
-        "wrap/refusals.py",
-        'if hasattr(sys, "ps1") or sys.flags.interactive:',
-        "if sys.flags.interactive:",
+        "wrap/stopping.py",
+        'return hasattr(sys, "ps1") or bool(sys.flags.interactive)',
+        "return bool(sys.flags.interactive)",
         "tests/wrap/test_wrap.py -k interactive",
+    ),
+    # -- Ctrl-C in a script
+    Mutation("wrap/run.py", "            self._end(reason)\n", "", "tests/wrap/test_wrap.py -k asked_to_stop"),
+    Mutation(
+        "wrap/stopping.py",
+        "        self.let_go()\n        self._request_stop()",
+        "        self._request_stop()",
+        "tests/wrap/test_wrap.py -k second_raises",
+    ),
+    # -- keys that are no choices
+    Mutation(
+        "cli/explain.py",
+        "if instead := about(what, config_dir):",
+        "if False:",
+        "tests/cli/test_cli_explain.py -k refused",
     ),
     # -- other trackers
     Mutation(

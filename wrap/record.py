@@ -22,7 +22,7 @@ from ..strategies import Sync
 from ..strategies.base import World, state_of
 from ..tracking.environment import environment
 from ..tracking.mirror import Mirror
-from ..tracking.records import End, Evaluation, Predicted, Score, Start, Step, Summary
+from ..tracking.records import End, Evaluation, Predicted, Score, Start, Status, Step, Summary
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
@@ -37,6 +37,12 @@ class ElsewhereError(RuntimeError):
     def __init__(self, said: str, exit_code: int) -> None:
         super().__init__(said)
         self.exit_code = exit_code
+
+
+def _status(error: BaseException) -> Status:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "diverged" if exit_code_of(error) == DIVERGED else "failed"
 
 
 class Record:
@@ -130,12 +136,14 @@ class Record:
         """The others find out by themselves."""
         self.is_over = True
         if self._comm.rank == 0:
-            status = "diverged" if exit_code_of(error) == DIVERGED else "failed"
-            self.directory.add(End(status, f"{type(error).__name__}: {error}"))
+            self.directory.add(End(_status(error), f"{type(error).__name__}: {error}".removesuffix(": ")))
             self._close()
 
-    def over(self, model: nn.Module, meter: Meter, activations: int, resident: int) -> None:
-        """The weights, the summary, and that it came to its end. All workers call; nobody leaves before that."""
+    def over(self, model: nn.Module, meter: Meter, activations: int, resident: int, stopped: str | None) -> None:
+        """The weights, the summary, and how it ended: `stopped` is why before its end.
+
+        All workers call; nobody leaves before that.
+        """
         self.is_over = True
         held = held_by(self._sync, model, activations, self._device, resident)
         own = meter.report(self._comm.rank, self._layout.role(self._comm.rank), held, self._sync.report())
@@ -144,13 +152,13 @@ class Record:
         if self._comm.rank == 0:
             reports = [Report.from_json(json.loads(board.read(f"report/{rank}", rank))) for rank in ranks]
             sha256 = checkpoint.export(self.directory.path / "model.safetensors", state_of(model))
-            self.directory.write_summary(self._summary(reports, meter, sha256).plain())
-            self.directory.add(End("completed"))
+            self.directory.write_summary(self._summary(reports, meter, sha256, stopped).plain())
+            self.directory.add(End("completed" if stopped is None else "interrupted", stopped))
             self._close()
             board.post("over", "")
         board.read("over", 0)
 
-    def _summary(self, reports: list[Report], meter: Meter, sha256: str) -> Summary:
+    def _summary(self, reports: list[Report], meter: Meter, sha256: str, stopped: str | None) -> Summary:
         experiment, layout = self._experiment, self._layout
         left_out = untimed(experiment.measure.after, meter.trained_steps)
         for report in reports:
@@ -160,7 +168,7 @@ class Record:
         return Summary(
             name=self.directory.name,
             choices=self._choices,
-            status="completed",
+            status="completed" if stopped is None else "interrupted",
             workers=layout.workers,
             servers=0,
             replicas=layout.replicas,
@@ -182,7 +190,7 @@ class Record:
             time_to_accuracy=self._reached,
             seconds=max(self._date, *(each.seconds for each in reports)),
             model_sha256=sha256,
-            reason=None,
+            reason=stopped,
             predicted=Predicted(self._stated(meter.trained_steps), {}),
         )
 

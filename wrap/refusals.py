@@ -1,12 +1,15 @@
 """A refusal that a script does not catch ends it with what was wrong, in place of a traceback of ours.
 
 It stays an exception: a script may catch it, and a notebook or an interactive interpreter shows it as any other.
+Nor has one that Ctrl-C ended anything to say: the run has told it, and of launched workers there may be many.
 """
 
 import sys
 from types import TracebackType
 
+from ..engine.launchers import was_started
 from ..tracking.visible import visible_lines
+from .stopping import STATUS, Stopped, is_interactive
 
 
 class _Hook:
@@ -18,6 +21,8 @@ class _Hook:
         self.before = sys.__excepthook__
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, Stopped) or (isinstance(error, KeyboardInterrupt) and was_started()):
+            raise SystemExit(STATUS)
         if error is not self.refusal:
             self.before(kind, error, trace)
             return
@@ -30,8 +35,17 @@ _hook = _Hook()
 
 def say_where_uncaught(refusal: Exception, status: int) -> None:
     """Call it before `refusal` is raised. `status`: the exit status of the script that does not catch it."""
-    if hasattr(sys, "ps1") or sys.flags.interactive:
-        return
-    _hook.refusal, _hook.status = refusal, status
+    if not is_interactive():
+        _hook.refusal, _hook.status = refusal, status
+        _install()
+
+
+def say_nothing_of_ctrl_c() -> None:
+    """Of `Stopped`, and in a worker that a launcher started of any KeyboardInterrupt."""
+    if not is_interactive():
+        _install()
+
+
+def _install() -> None:
     if sys.excepthook is not _hook:
         _hook.before, sys.excepthook = sys.excepthook, _hook

@@ -19,12 +19,14 @@ from ..engine.experiment import Experiment
 from ..engine.failures import exit_code_of
 from ..engine.launchers import was_started
 from ..engine.meters import Meter
+from ..engine.stop import StopAgreement
 from ..strategies import Batch
 from ..tracking.visible import visible_lines
 from .record import Record
-from .refusals import say_where_uncaught
+from .refusals import say_nothing_of_ctrl_c, say_where_uncaught
 from .setting import experiment_of, sync_of
 from .shares import Loader, Own, on_device
+from .stopping import CtrlC, Stopped
 from .workers import Joined, join
 
 Count = Callable[[Any], int]
@@ -81,6 +83,8 @@ class Run:
             self._leave()
             raise
         self.optimizer = _Steps(self, optimizer)
+        self._stop = StopAgreement(self._comm.board, self.rank, 0, "all", 0)
+        self._ctrl_c = CtrlC(self._comm.board.request_stop, self.is_chief)
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
         self._armed = False  # the last backward pass of the step has been
@@ -99,7 +103,16 @@ class Run:
     # -- a step
 
     def begin(self, batch: Any, own: Own) -> Any:
-        """A batch comes: the first since the last step begins one. Raises `ScriptError`."""
+        """A batch comes: the first since the last step begins one.
+
+        Raises `ScriptError`; on all workers `Stopped`, where one of them was asked to stop.
+        """
+        if self._stop.before(self.steps, self._meter.last):
+            reason = f"was asked to stop, after step {self.steps}"
+            self._end(reason)
+            if self.is_chief:
+                print(f"the run {reason}; its summary and weights so far: {self.path}", file=sys.stderr, flush=True)
+            raise Stopped(reason)
         batch = on_device(batch, self.device)
         if self._count is not None:
             own = self._counted(batch, own)
@@ -180,12 +193,17 @@ class Run:
             return
         if self._open is not None:
             raise ScriptError("close: a step has begun and was not finished with optimizer.step()")
+        self._end(None)
+
+    def _end(self, stopped: str | None) -> None:
+        """`stopped`: why it ends before its end."""
+        self._ctrl_c.let_go()
         with self._comm.ledger.aside():
             self.sync.drain()
             agreed = self.sync.consensus()
             self.sync.finish()
             _put(self.sync.parameters, agreed)
-        self._record.over(self.model, self._meter, self._activations.peak, self._resident)
+        self._record.over(self.model, self._meter, self._activations.peak, self._resident, stopped)
         self._leave()
 
     def __enter__(self) -> "Run":
@@ -200,6 +218,7 @@ class Run:
         if self._open is not None:  # the step is not to go on
             self._open.close()
             self._open = None
+        self._ctrl_c.let_go()
         if not self._record.is_over:
             self._record.failed(error)
             if self.workers == 1:  # others find out by themselves; to say goodbye would be to wait for them
@@ -278,6 +297,7 @@ def wrap(
     not catch it ends with its message and its exit status. Where a launcher has started several workers, the first one
     says what is wrong, and all end with its exit status.
     """
+    say_nothing_of_ctrl_c()
     try:
         return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)
     except Exception as error:

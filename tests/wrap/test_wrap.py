@@ -1,15 +1,17 @@
 """A person's own loop, loader and Hugging Face style model on replicas: the same training, a run like all others."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from fabrics import run_virtual
-from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked
+from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked, weights_of
 from torch.utils.data import DataLoader
 
 from paceline.engine.errors import ConfigError, DivergedError
@@ -19,6 +21,7 @@ from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, wrap
 from paceline.wrap.shares import on_device, share_of
+from paceline.wrap.stopping import CtrlC
 
 EXACT = 1e-12  # float64: sums in another order
 
@@ -208,6 +211,109 @@ def test_a_launched_script_that_is_refused_says_so_once_and_ends_with_2(tmp_path
     assert first.returncode == 0 and first.stderr.endswith("completed\n")
     assert (again.returncode, again.stdout) == (2, "") and again.stderr.startswith("name=mine: ")
     assert again.stderr.count("\n") == 1 and "give another name, or none" in again.stderr
+
+
+def test_workers_that_are_asked_to_stop_leave_before_the_same_step_with_a_summary(root: str) -> None:
+    ended = run_virtual(3, stopped, root)
+    steps, exports = {each[0] for each in ended}, [each[1] for each in ended]
+    assert len(steps) == 1 and 2 < min(steps) < 500
+    assert identical(exports[0], exports[1]) and identical(exports[0], exports[2])
+    directory = RunDirectory.open(root, "mine")
+    summary, last = directory.read_summary(), directory.records()[-1]
+    assert summary is not None and (summary["status"], summary["steps"]) == ("interrupted", min(steps))
+    reason = f"was asked to stop, after step {min(steps)}"
+    assert last == {"kind": "end", "status": "interrupted", "reason": reason} and summary["reason"] == reason
+    assert (directory.path / "model.safetensors").exists()
+
+
+def stopped(comm, root: str):
+    model, optimizer, loader = parts()
+    run = joined(comm, root, model, optimizer, loader, epochs=100)
+    with pytest.raises(KeyboardInterrupt), run:  # a script that handles Ctrl-C sees it as ever
+        for _ in range(100):
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+                if run.steps == 2 and comm.rank == 1:
+                    comm.board.request_stop()
+    return run.steps, weights_of(model)
+
+
+@pytest.fixture
+def usual_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_ctrl_c")
+def test_the_first_ctrl_c_asks_to_stop_and_the_second_raises(capfd: pytest.CaptureFixture[str]) -> None:
+    asked: list[int] = []
+    ctrl_c = CtrlC(lambda: asked.append(1), says=True)
+    signal.raise_signal(signal.SIGINT)
+    assert asked == [1] and "once more to leave at once" in capfd.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    ctrl_c.let_go()
+    assert asked == [1] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("usual_ctrl_c")
+def test_a_script_that_handles_ctrl_c_itself_goes_on_doing_so() -> None:
+    def mine(*_: object) -> None: ...
+
+    signal.signal(signal.SIGINT, mine)
+    CtrlC(lambda: None, says=True)
+    assert signal.getsignal(signal.SIGINT) is mine
+
+
+def test_a_script_that_is_interrupted_all_the_same_leaves_a_run_that_says_so(root: str) -> None:
+    with pytest.raises(KeyboardInterrupt), wrap(*parts(), name="mine", root=root):
+        raise KeyboardInterrupt
+    last = RunDirectory.open(root, "mine").records()[-1]
+    assert last == {"kind": "end", "status": "interrupted", "reason": "KeyboardInterrupt"}
+
+
+LONG = """
+import signal
+from scripts import parts
+from paceline.wrap import wrap
+with wrap(*parts(), name="mine", epochs=100000) as run:
+    for epoch in range(100000):
+        for batch in run.loader:
+            run.backward(run.model(**batch).loss)
+            run.optimizer.step()
+            if run.steps == 3 and run.is_chief:
+                print("trains", flush=True)
+"""
+
+
+@pytest.mark.slow  # two processes
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "command", [["-m", "paceline.cli.main", "launch", "--workers", "2"], []], ids=["launched", "alone"]
+)
+def test_ctrl_c_ends_a_script_as_it_ends_a_run(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LONG)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(
+        [sys.executable, *command, "mine.py"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "trains\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    summary = RunDirectory.open(tmp_path / "runs", "mine").read_summary()
+    assert summary is not None and summary["status"] == "interrupted" and summary["steps"] >= 3
+    assert said.splitlines()[-1].startswith(f"the run was asked to stop, after step {summary['steps']}; its summary")
+    assert said.count("once more to leave at once") == 1
 
 
 def test_a_loader_whose_samples_nobody_can_name_is_refused(root: str) -> None:

@@ -1,0 +1,47 @@
+"""Ctrl-C while a script trains: all workers leave before the same step, and the run says that it was interrupted."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+STATUS = 128 + signal.SIGINT
+SAID = b"\nstopping before the next step; once more to leave at once\n"
+
+
+class Stopped(KeyboardInterrupt):
+    """Ends the script's loop once the run has been written. A script that does not catch it ends with STATUS."""
+
+
+class CtrlC:
+    """Until `let_go`, the first SIGINT calls `request_stop`, and the second one raises KeyboardInterrupt as ever.
+
+    Only in the main thread of a program, where nobody else handles SIGINT: an interactive interpreter stays as it was.
+    """
+
+    def __init__(self, request_stop: Callable[[], None], says: bool) -> None:
+        """`says`: whether it tells the person that it was heard."""
+        self._request_stop, self._says = request_stop, says
+        self._before = signal.getsignal(signal.SIGINT)
+        is_main = threading.current_thread() is threading.main_thread()
+        self._handles = is_main and not is_interactive() and self._before is signal.default_int_handler
+        if self._handles:
+            signal.signal(signal.SIGINT, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.let_go()
+        self._request_stop()
+        if self._says:
+            os.write(2, SAID)  # print() may be what was interrupted
+
+    def let_go(self) -> None:
+        if self._handles:
+            self._handles = False
+            signal.signal(signal.SIGINT, self._before)
+
+
+def is_interactive() -> bool:
+    """Whether a person types statements, in a notebook too."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
