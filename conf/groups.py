@@ -55,6 +55,13 @@ GROUPS = (
         usual="none",
     ),
     Group(
+        "distillation",
+        "whose outputs are learnt beside the labels",
+        modules=("paceline.tasks",),
+        base="paceline.tasks.distillation.Distillation",
+        usual="none",
+    ),
+    Group(
         "adapt",
         "what is done to the model before it trains, or while it does",
         modules=("paceline.strategies",),

@@ -15,6 +15,7 @@ from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
+from ..strategies.base import Loss
 from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Float32, Precision
@@ -43,6 +44,7 @@ from . import (
 from .adversary import training_of
 from .blame import blaming
 from .compute import ComputeModel
+from .distilling import Teacher, teacher_of
 from .errors import ConfigError
 from .experiment import Choice, Experiment
 from .fits import batch_of, check_parts_take, check_takes, checked_loss, model_takes
@@ -83,11 +85,16 @@ class Parts:
     adapt: Adapt
     following: "Parts | None"  # with the model that `adapt.following` makes in mid-run; see phases.py
     adversarial_training: AdversarialTraining
+    teacher: Teacher | None
     average: Average
     make_optimizer: MakeOptimizer
     precision: Precision  # of passes; float32 where the strategy rounds weights itself
     allowed: tuple[str, ...]  # the user's own modules
     callbacks: calling.Callbacks  # by name, for the chief
+
+    def loss(self, plain: Loss) -> Loss:
+        """What is trained, where `plain` is the task's."""
+        return plain if self.teacher is None else self.teacher.method.loss(plain)
 
 
 def assemble(
@@ -174,6 +181,7 @@ def assemble(
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
     robustness.check(experiment, data.spec)
     adversarial_training = training_of(experiment, data.spec, strategy, allowed)
+    teacher = teacher_of(experiment, data, task, strategy, sync, allowed)
     check_parts_take(experiment, strategy, data.spec)
     check_inputs()
     layout = lay_out(experiment, strategy, sync, world_size)
@@ -266,7 +274,9 @@ def assemble(
     following = None
     if adapt.following is not None:
         again = assemble(experiment, allowed, world_size, adapt.following)
-        following = replace(again, data=data, load=load, deal=deal, launcher=launcher, callbacks=callbacks)
+        following = replace(
+            again, data=data, load=load, deal=deal, launcher=launcher, callbacks=callbacks, teacher=teacher
+        )
     return Parts(
         data,
         task,
@@ -289,6 +299,7 @@ def assemble(
         adapt,
         following,
         adversarial_training,
+        teacher,
         average,
         make_optimizer,
         precision,

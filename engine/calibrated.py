@@ -47,6 +47,8 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
         raise NotPredicted(
             f"adversarial_training={chosen} makes passes before a step's own, which are not modelled here"
         )
+    if parts.teacher is not None:
+        raise NotPredicted(f"distillation={experiment.choice('distillation').name} asks another model in each step")
     if parts.following is not None:
         adapt = experiment.choice("adapt").name
         raise NotPredicted(f"adapt={adapt} makes the model another one in mid-run, and a prediction is of one step")

@@ -215,6 +215,7 @@ class _Pass:
     is_apart: bool = False  # the gradient of its input has been computed by itself
 
 
+_FROZEN = -1  # the place of a model that is no part of the one that is trained
 _PASS = "paceline pass"  # the key under which the end of a pass knows it, in autograd's graph
 
 
@@ -252,6 +253,11 @@ class ModelledCompute:
         """So many passes of these inputs come next, forward and back to them, of a model in evaluation mode."""
         cost = self._model.of(self._part, inputs.detach().requires_grad_())
         self._comm.elapse(passes * (cost.forward + cost.to_input) * self._factor)
+
+    def frozen(self, model: nn.Module, inputs: Samples) -> None:
+        """A forward pass of another model comes next, which is not trained."""
+        self._model.keep(_FROZEN, model)
+        self._comm.elapse(self._model.of(_FROZEN, inputs).forward * self._factor)
 
     def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
         """Of the pass that ended in `roots`; without them, of the first that there is."""
@@ -326,6 +332,9 @@ class RealCompute:
 
     def to_inputs(self, inputs: Tensor, passes: int) -> None:
         """They take their own time."""
+
+    def frozen(self, model: nn.Module, inputs: Samples) -> None:
+        """It takes its own time."""
 
     def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
         pass

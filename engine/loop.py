@@ -22,6 +22,7 @@ from . import memory
 from .adversary import Adversary
 from .averaging import Averaging
 from .compute import ModelledCompute, RealCompute
+from .distilling import Teacher
 from .errors import DivergedError
 from .feed import Feed
 from .fits import weighted
@@ -60,6 +61,7 @@ class Job:
     meanwhile: While | None = None  # what is done to the model as it trains
     before_step: Callable[["Job", int], None] | None = None  # (step), where it has something to do there
     poison: Callable[[Taken, int], Taken] | None = None  # (batch, step), where this replica lies about its samples
+    teacher: Teacher | None = None  # whose outputs are learnt, too
     training: int = sys.maxsize  # steps after which a schedule of the rate begins anew
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
@@ -90,6 +92,8 @@ def train(job: Job) -> int:
             with job.compute.step(step), _in(step, job.comm.board):
                 if job.adversary is not None:
                     batch = _changed(job, job.adversary, batch, step)
+                if job.teacher is not None:
+                    batch = job.teacher.teach(batch, job.device, job.compute)
                 loss = job.accumulation.forward_backward(job.strategy, batch)
             if job.norms is not None:
                 job.norms.after_backward(step)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..strategies import Sync
-from ..strategies.base import Memory, payload
+from ..strategies.base import Memory, payload, state_of
 from ..tasks.clients import Clients
 from ..tracking.records import End, Status, Summary
 from . import memory, private
@@ -76,6 +76,8 @@ def memory_of(worker: Worker, activations: int) -> dict[str, int]:
     """Peak bytes by kind, with the model that it trains now."""
     average = [] if worker.average is None else worker.average.tensors
     beside = [] if worker.meanwhile is None else worker.meanwhile.tensors()
+    if worker.parts.teacher is not None:
+        beside = [*beside, *state_of(worker.parts.teacher.on(worker.device)).values()]
     return _kinds(worker.sync, worker.module, activations, worker.strategy.measured, average, beside)
 
 

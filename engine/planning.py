@@ -41,6 +41,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     Raises `ConfigError` and the strategies', sync modes' and tasks' own refusals.
     """
     parts = assemble(experiment, allowed, world_size)
+    if parts.teacher is not None:
+        parts.teacher.check()
     layout, spec = parts.layout, parts.data.spec
     steps_per_epoch = None
     if spec.train_size is not None:
@@ -228,6 +230,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
             "activations": saved,
             "buffers": cost.buffers + payload(list(module.buffers())) + parts.adapt.holds(module),
         }
+        held["buffers"] += 0 if parts.teacher is None else parts.teacher.nbytes()
         held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
         held = {**held, **averaging.stated(parts.average, module, trained)}
         plans.append(
@@ -286,7 +289,9 @@ def _activations(
     In backward there is more only where something is computed again: how much, each pass is asked by itself.
     """
     loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
-    loss = parts.precision.loss(loss)
+    loss = parts.precision.loss(parts.loss(loss))
+    if parts.teacher is not None:
+        targets = parts.teacher.targets(inputs, targets)
     peaks: list[int] = []
     for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
         before = 0

@@ -171,6 +171,10 @@ def prepare(
         from .weights import resolved
 
         experiment = resolved(experiment, trust_checkpoint, root)
+    if experiment.choice("distillation").knobs.get("teacher") is not None:
+        from .distilling import resolved as with_teacher
+
+        experiment = with_teacher(experiment, root)
     if experiment.name is not None and resume is None and is_first():
         RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
     check_tracking(experiment.tracking)

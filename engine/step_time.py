@@ -109,6 +109,8 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
         is_gpt = False
     if not is_gpt:
         raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
+    if (distillation := experiment.choice("distillation").name) != "none":
+        raise NotPredicted(f"distillation={distillation} asks another model in each step, which cost/ does not model")
     if (adapt := experiment.choice("adapt").name) != "none":
         raise NotPredicted(f"adapt={adapt} changes what is trained or computed, and cost/ models models as they are")
     knobs = experiment.model.knobs

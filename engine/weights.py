@@ -40,15 +40,15 @@ def resolved(experiment: Experiment, trusts: bool, root: Path | str = ROOT) -> E
     """
     if experiment.weights is None:
         return experiment
-    path = _found(experiment.weights, root)
+    path = find(experiment.weights, root)
     if is_run(path):
-        path = _learnt(experiment.weights, path)
+        path = learnt(experiment.weights, path)
     if path.is_dir() and not _is_ours(path):
         _check_deepspeed(experiment.weights, path, trusts)
     return experiment.model_copy(update={"weights": str(path)})
 
 
-def _found(told: str, root: Path | str) -> Path:
+def find(told: str, root: Path | str, key: str = "weights") -> Path:
     """What is there under this path, or the run of this name. Raises `ConfigError`."""
     try:
         if (path := Path(told).resolve()).exists():
@@ -60,17 +60,17 @@ def _found(told: str, root: Path | str) -> Path:
             return RunDirectory.open(runs, told).path
     runs = run_names(root)
     hint = f"; {hint}" if (hint := did_you_mean(Path(told).name, runs)) else ""
-    raise ConfigError(f"weights={told}: there is no such file, and no run of that name{hint}")
+    raise ConfigError(f"{key}={told}: there is no such file, and no run of that name{hint}")
 
 
-def _learnt(told: str, run: Path) -> Path:
+def learnt(told: str, run: Path, key: str = "weights") -> Path:
     """The file of a run's weights. Raises `ConfigError`."""
     file = run / "model.safetensors"
     if file.exists():
         return file
     kept = checkpoint.steps_of(run / "checkpoints")
-    instead = f"; its last checkpoint may do: weights={kept[-1]}" if kept else ""
-    raise ConfigError(f"weights={told}: the run has no model.safetensors, as it came to no end{instead}")
+    instead = f"; its last checkpoint may do: weights={kept[-1]}" if kept and key == "weights" else ""
+    raise ConfigError(f"{key}={told}: the run has no model.safetensors, as it came to no end{instead}")
 
 
 def _is_ours(folder: Path) -> bool:
@@ -93,7 +93,12 @@ def _check_deepspeed(told: str, path: Path, trusts: bool) -> None:
 
 
 def check(
-    weights: str, shapes: dict[str, list[int]], model: str, added: frozenset[str], replicas: int | None = None
+    weights: str,
+    shapes: dict[str, list[int]],
+    model: str,
+    added: frozenset[str],
+    replicas: int | None = None,
+    key: str = "weights",
 ) -> None:
     """Whether there are just tensors of these `shapes`, undamaged; or so for each of as many experts as there are
     `replicas` (None: they are no experts). Raises `ConfigError` or `CorruptCheckpointError`.
@@ -104,20 +109,21 @@ def check(
             _check_no_experts(path)
             _check_shapes(path, _shapes_of(checkpoint.read_parameters(path)), shapes, model, added)
         return  # DeepSpeed's: only known once it has been read
-    _check_whole(path)
+    _check_whole(path, key)
     try:
         with safe_open(path, framework="pt") as file:
             theirs = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
     except (OSError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
     if not experts.is_of_experts(theirs):
-        _check_shapes(path, theirs, shapes, model, added)
+        _check_shapes(path, theirs, shapes, model, added, key)
         return
     found = experts.number_in(theirs)
     if found != replicas:
+        begins = f"; sync=routed hardware.workers={found} with the same partition and seed begins with them"
         raise ConfigError(
-            f"weights={path}: holds the models of {found} experts, each of which knows its own part of the data; "
-            f"sync=routed hardware.workers={found} with the same partition and seed begins with them"
+            f"{key}={path}: holds the models of {found} experts, each of which knows its own part of the data"
+            f"{begins if key == 'weights' else ''}"
         )
     for replica in range(found):
         _check_shapes(path, state_of_expert(theirs, replica), shapes, model, added)
@@ -133,12 +139,12 @@ def _check_no_experts(folder: Path) -> None:
         )
 
 
-def _check_whole(path: Path) -> None:
+def _check_whole(path: Path, key: str) -> None:
     """Raises `CorruptCheckpointError`, or `ConfigError` where a run's own file may be another one than it was."""
     try:
         verdict, digest = verdict_on_tensors(path)
     except NotRegularError as error:
-        raise ConfigError(f"weights={path}: {error}") from None
+        raise ConfigError(f"{key}={path}: {error}") from None
     except OSError as error:
         raise CorruptCheckpointError(f"{path} cannot be read ({error.strerror})") from None
     except ValueError as error:
@@ -151,7 +157,7 @@ def _check_whole(path: Path) -> None:
     copied = "; if these are the weights that you want, copy the file to another place and name the copy"
     if verdict == "unmarked":
         raise ConfigError(
-            f"weights={path}: has no checksum, so that nobody can tell whether it is what the run {run.name} learnt: "
+            f"{key}={path}: has no checksum, so that nobody can tell whether it is what the run {run.name} learnt: "
             f"an earlier version of paceline made it, or something else did{copied}"
         )
     with suppress(CorruptRunError):  # then it says nothing of weights
@@ -159,7 +165,7 @@ def _check_whole(path: Path) -> None:
             return  # the best weights, which a run may still find better ones than
         known = (run.read_summary() or {}).get("model_sha256")
         if known is not None and known != digest:
-            raise ConfigError(f"weights={path}: is not what the run {run.name} learnt, says its summary.json{copied}")
+            raise ConfigError(f"{key}={path}: is not what the run {run.name} learnt, says its summary.json{copied}")
 
 
 def _shapes_of(state: dict[str, Tensor]) -> dict[str, list[int]]:
@@ -167,14 +173,19 @@ def _shapes_of(state: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def _check_shapes(
-    path: Path, theirs: dict[str, list[int]], mine: dict[str, list[int]], model: str, added: frozenset[str]
+    path: Path,
+    theirs: dict[str, list[int]],
+    mine: dict[str, list[int]],
+    model: str,
+    added: frozenset[str],
+    key: str = "weights",
 ) -> None:
     if not added & theirs.keys():
         mine = {key: shape for key, shape in mine.items() if key not in added}
-    for key in sorted(mine.keys() | theirs.keys()):
-        if theirs.get(key) != mine.get(key):
-            has, wants = theirs.get(key, "nothing"), mine.get(key, "nothing")
-            raise ConfigError(f"weights={path}: has {has} as {key}, where model={model} has {wants}")
+    for name in sorted(mine.keys() | theirs.keys()):
+        if theirs.get(name) != mine.get(name):
+            has, wants = theirs.get(name, "nothing"), mine.get(name, "nothing")
+            raise ConfigError(f"{key}={path}: has {has} as {name}, where model={model} has {wants}")
 
 
 def convert(experiment: Experiment, run: Path, shapes: dict[str, list[int]], added: frozenset[str]) -> None:
@@ -219,9 +230,9 @@ def put_into(
     load_state(model, {name: own[name] for name in adapt.added(frozenset(own))} | state)
 
 
-def load(weights: str, run: Path) -> dict[str, Tensor]:
+def load(weights: str, run: Path, key: str = "weights") -> dict[str, Tensor]:
     """Raises `CorruptCheckpointError` or `ConfigError`."""
     path = Path(weights)
     path = run / CONVERTED if path.is_dir() else path
-    _check_whole(path)
+    _check_whole(path, key)
     return safetensors.torch.load_file(path)

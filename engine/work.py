@@ -189,6 +189,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
         training=training,
         poison=poisoning.of(worker.parts, replica),
+        teacher=worker.parts.teacher,
     )
     return job, left_out
 

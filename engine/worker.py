@@ -227,9 +227,10 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
     parts.sync.scaled = scale is not None
     if of_replica is not None:
         model = model if parts.strategy.moves_model else model.to(device)
+        plain = parts.task.function(parts.data.spec)
         parts.strategy.prepare(
             model,
-            parts.precision.loss(accumulation.weighing(calling.seeing(parts.task.function(parts.data.spec))), scale),
+            parts.precision.loss(accumulation.weighing(parts.loss(calling.seeing(plain))), scale),
             of_replica,
             accumulation.telling(_before_backward(compute, parts.sync)),
         )

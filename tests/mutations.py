@@ -2627,6 +2627,25 @@ MUTATIONS = [
         "best = several[0]",
         "tests/tracking/test_ranking.py -k other_seeds_is_not_first",
     ),
+    # -- distillation
+    Mutation(
+        "tasks/distillation.py",
+        "return temperature**2 * F.kl_div(",
+        "return F.kl_div(",
+        "tests/engine/test_distillation.py -k 't_squared_keeps or plain_loop'",
+    ),
+    Mutation(
+        "engine/distilling.py",
+        "return made.eval().requires_grad_(False)",
+        "return made.requires_grad_(False)",
+        "tests/engine/test_distillation.py -k as_it_is -m slow",
+    ),
+    Mutation(
+        "engine/planning.py",
+        '        held["buffers"] += 0 if parts.teacher is None else parts.teacher.nbytes()\n',
+        "",
+        "tests/engine/test_distillation.py -k neither_sent",
+    ),
     # -- the command
     Mutation(
         "cli/main.py",

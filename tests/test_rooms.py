@@ -303,6 +303,9 @@ def test_every_choice_builds_and_can_be_planned(
         if choice.name in NEEDS_OF_FILES:
             require(NEEDS_OF_FILES[choice.name])
         overrides += OF_FILES[choice.name](tmp_path)
+    if choice.group == "distillation" and choice.name != "none":
+        engine.run(["hardware=virtual", "tracking=none", "data.limit=64", "steps=1"], name="teacher", quiet=True)
+        overrides += ["distillation.teacher=teacher"]
     plan = engine.prepare(overrides).plan()
     assert plan.layout.workers >= 1 and all(part.parameters > 0 for part in plan.parts)
     assert not torch.distributed.is_initialized()

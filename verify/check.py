@@ -259,6 +259,8 @@ def verify(
             f"adversarial_training={chosen}: the reference learns samples as they are, and changed ones follow from "
             "weights to the last bit; choose adversarial_training=none"
         )
+    if (chosen := serial.choice("distillation").name) != "none":
+        raise ConfigError(f"distillation={chosen}: the reference learns labels alone; choose distillation=none")
     if serial.weights is not None and Path(serial.weights).is_dir() and not is_run(Path(serial.weights)):
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
     adapt = serial.choice("adapt")

@@ -90,6 +90,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "collective": "fabric",
         "aggregate": "mean",
         "adversarial_training": "none",
+        "distillation": "none",
         "adapt": "none",
         "average": "none",
         "schedule": "none",

@@ -1,0 +1,293 @@
+"""distillation: a loop in plain torch; workers as one; alpha 0 as plain training; a teacher is counted and not sent."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from measured_machines import machine
+from safetensors.torch import load_file
+from short_runs import weights
+from torch import Tensor, nn
+
+from paceline.batches import Fields
+from paceline.cost.predicted import NotPredicted
+from paceline.engine import prepare, run
+from paceline.engine.build import assemble
+from paceline.engine.compose import compose
+from paceline.engine.errors import ConfigError, CorruptCheckpointError
+from paceline.engine.loop import seed_for
+from paceline.strategies.base import payload, state_of
+from paceline.tasks.distillation import Hinton, soft_loss
+from paceline.tasks.errors import TaskConfigError
+from paceline.verify.check import verify
+
+slow = pytest.mark.slow
+ALIKE = ("tracking=none", "data.limit=96", "evaluate.every=1000", "checkpoint.every=0", "optimizer.lr=0.1")
+SMALL = (*ALIKE, "batch_size=16", "model.hidden=[12]", "steps=8", "epochs=1000", "hardware=virtual")
+ONE = ("strategy=single", "hardware.workers=1")
+TWO = ("hardware.workers=2", "batch_size=8")
+WIDE = [24, 20]  # of the teacher
+
+
+def finished(folder: Path, *overrides: str, name: str = "run", **how: Any) -> Any:
+    result = run([*overrides], root=folder, quiet=True, name=name, **how)
+    assert result is not None
+    return result
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a wider model."""
+    folder = tmp_path_factory.mktemp("teachers")
+    return finished(folder, *ALIKE, *ONE, f"model.hidden={WIDE}", "epochs=3", "hardware=virtual", "seed=7").path
+
+
+def taught(teacher: Path, alpha: float = 0.7, temperature: float = 3.0) -> tuple[str, ...]:
+    knobs = (f"teacher={teacher}", f"alpha={alpha}", f"temperature={temperature}")
+    return "distillation=hinton", *(f"distillation.{knob}" for knob in knobs)
+
+
+# -- the loss
+
+
+def by_its_definition(z: Tensor, v: Tensor, t: float) -> Tensor:
+    """T^2 sum_c p_c (log p_c - log q_c), the mean over rows."""
+    p, q = (torch.exp(each / t) / torch.exp(each / t).sum(-1, keepdim=True) for each in (v, z))
+    return t**2 * (p * (p.log() - q.log())).sum(-1).mean()
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (3, 4, 6)], ids=["images", "text"])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_the_soft_loss_is_t_squared_times_the_divergence_by_definition(
+    shape: tuple[int, ...], temperature: float
+) -> None:
+    draw = torch.Generator().manual_seed(3)
+    z, v = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    torch.testing.assert_close(soft_loss(z, v, temperature), by_its_definition(z, v, temperature))
+    assert soft_loss(z, z, temperature).abs() < 1e-12
+
+
+def test_t_squared_keeps_gradients_as_large_as_they_are_for_high_temperatures() -> None:
+    """Hinton et al., equation 4: where logits have mean 0, the gradient goes to (z - v) / C, whatever T is."""
+    draw = torch.Generator().manual_seed(4)
+    z, v = (each - each.mean(-1, keepdim=True) for each in torch.randn(2, 1, 5, generator=draw, dtype=torch.float64))
+    for temperature in (1e3, 1e4):
+        z = z.detach().requires_grad_()
+        soft_loss(z, v, temperature).backward()
+        assert z.grad is not None
+        torch.testing.assert_close(z.grad, (z - v).detach() / 5, rtol=1e-2, atol=1e-4)
+
+
+def test_student_and_teacher_of_other_outputs_are_refused() -> None:
+    with pytest.raises(TaskConfigError, match=r"puts out \[2, 3\] .* \[2, 4\]; must be the same"):
+        soft_loss(torch.zeros(2, 4), torch.zeros(2, 3), 1.0)
+
+
+def test_labels_have_what_alpha_leaves() -> None:
+    z, v, y = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([0, 2, 1, 1])
+    targets = Fields({"targets": y, "teacher": v})
+    hard = F.cross_entropy(z, y)
+    found = [Hinton("run", alpha, 2.0).loss(F.cross_entropy)(z, targets) for alpha in (0.0, 0.25, 1.0)]
+    soft = by_its_definition(z, v, 2.0)
+    for loss, alpha in zip(found, (0.0, 0.25, 1.0), strict=True):
+        torch.testing.assert_close(loss, (1 - alpha) * hard + alpha * soft)
+    assert not Hinton("run", 0.0).teaches
+
+
+# -- training
+
+
+def plainly(overrides: list[str], teacher: Path, alpha: float, t: float) -> dict[str, Tensor]:
+    """A loop in plain torch over the samples that the run takes. The soft loss is the paper's: the cross-entropy with
+    soft targets, whose gradient is that of the divergence.
+    """
+    experiment = compose(overrides)
+    parts = assemble(experiment, ())
+    first, second, last = nn.Linear(64, 24), nn.Linear(24, 20), nn.Linear(20, 10)
+    wide = nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last)
+    saved = [*load_file(teacher / "model.safetensors").values()]
+    with torch.no_grad():
+        for parameter in wide.parameters():  # no two of them have the same shape
+            parameter.copy_(next(each for each in saved if each.shape == parameter.shape))
+    torch.manual_seed(experiment.seed)
+    model = parts.make_model()
+    optimizer, partition, (train, _) = parts.make_optimizer(model.parameters()), parts.deal(), parts.load()
+    for step in range(8):
+        numbers = torch.cat([partition.indices(step, j) for j in range(partition.replicas)])
+        taken = train.take(numbers)
+        seed_for(experiment.seed, step, 0, torch.device("cpu"))
+        optimizer.zero_grad()
+        z = model(taken.inputs)
+        soft = (wide(taken.inputs).detach() / t).softmax(-1)
+        hard = F.cross_entropy(z, taken.targets)
+        ((1 - alpha) * hard - alpha * t**2 * (soft * (z / t).log_softmax(-1)).sum(-1).mean()).backward()
+        optimizer.step()
+    return state_of(model)
+
+
+@pytest.mark.parametrize(("alpha", "temperature"), [(0.7, 3.0), (1.0, 1.0), (0.2, 8.0)])
+def test_one_worker_is_a_plain_loop_in_torch(tmp_path: Path, teacher: Path, alpha: float, temperature: float) -> None:
+    overrides = [*SMALL, *ONE]
+    result = finished(tmp_path, *overrides, *taught(teacher, alpha, temperature))
+    found = load_file(result.weights)
+    wanted = plainly(overrides, teacher, alpha, temperature)
+    untaught = plainly(overrides, teacher, 0.0, 1.0)
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6)
+    assert any(not torch.allclose(found[name], untaught[name], rtol=1e-3, atol=1e-3) for name in found)
+
+
+def test_alpha_0_is_plain_training_bit_for_bit(tmp_path: Path, teacher: Path) -> None:
+    plain = finished(tmp_path, *SMALL, *TWO, name="plain")
+    none = finished(tmp_path, *SMALL, *TWO, *taught(teacher, 0), name="none")
+    some = finished(tmp_path, *SMALL, *TWO, *taught(teacher, 1e-3), name="some")
+    assert weights(plain.path) == weights(none.path) != weights(some.path)
+
+
+def close(one: Path, other: Path) -> None:
+    mine, its = (load_file(each / "model.safetensors") for each in (one, other))
+    for name, tensor in mine.items():
+        torch.testing.assert_close(its[name], tensor, rtol=1e-4, atol=2e-6)
+
+
+def test_two_workers_with_micro_batches_train_as_one(tmp_path: Path, teacher: Path) -> None:
+    serial = finished(tmp_path, *SMALL, *ONE, *taught(teacher), name="serial")
+    two = finished(tmp_path, *SMALL, *TWO, *taught(teacher), "accumulate=3", name="two")
+    close(serial.path, two.path)
+
+
+@pytest.mark.parametrize(
+    "sync", ["bsp_naive", *(pytest.param(each, marks=slow) for each in ("asp", "local_sgd", "gossip", "fedavg"))]
+)
+def test_the_teacher_is_neither_sent_nor_saved_and_is_counted(tmp_path: Path, teacher: Path, sync: str) -> None:
+    plain = finished(tmp_path, *SMALL, *TWO, f"sync={sync}", name="plain")
+    student = finished(tmp_path, *SMALL, *TWO, f"sync={sync}", *taught(teacher), name="student")
+    assert student.summary["wire"]["bytes_per_step"] == plain.summary["wire"]["bytes_per_step"]
+    assert load_file(student.weights).keys() == load_file(plain.weights).keys()
+    held = payload([*load_file(teacher / "model.safetensors").values()])
+    buffers = {run.path.name: run.summary["memory"]["buffers"] for run in (plain, student)}
+    assert buffers["student"] - buffers["plain"] == held > 0
+    plans = [prepare([*SMALL, *TWO, f"sync={sync}", *more]).plan() for more in ((), taught(teacher))]
+    assert plans[1].parts[0].memory["buffers"] - plans[0].parts[0].memory["buffers"] == held
+    assert plans[1].parts[0].memory["activations"] == student.summary["memory"]["activations"]
+
+
+def test_a_forward_pass_of_the_teacher_takes_its_time_on_the_virtual_cluster(tmp_path: Path, teacher: Path) -> None:
+    """Of 2 m n flops for each matrix and sample, and a third of a step's overhead."""
+    of_network = ("hardware.flops=1e6", "hardware.overhead=0.003")
+    runs = [
+        finished(tmp_path, *SMALL, *ONE, *of_network, *more, name=name)
+        for name, more in (("plain", ()), ("student", taught(teacher)))
+    ]
+    plain, student = (each.summary["step_time"]["compute"] for each in runs)
+    flops = 16 * 2 * sum(m * n for m, n in ((64, 24), (24, 20), (20, 10)))
+    assert student - plain == pytest.approx(flops / 1e6 + 0.001)
+
+
+@pytest.mark.dist
+@slow
+@pytest.mark.usefixtures("fork_server")
+def test_on_processes_it_resumes_bit_for_bit_and_its_checkpoints_hold_no_teacher(tmp_path: Path, teacher: Path) -> None:
+    local = [each for each in SMALL if each not in ("hardware=virtual", "checkpoint.every=0", "steps=8")]
+    local += [*TWO, *taught(teacher), "checkpoint.every_steps=4"]
+    whole = finished(tmp_path, *local, "steps=8", name="whole")
+    finished(tmp_path, *local, "steps=4", name="parts")
+    again = run(["steps=8"], root=tmp_path, quiet=True, resume="parts")
+    assert again is not None and weights(whole.path) == weights(again.path)
+    [folder, *_] = sorted((again.path / "checkpoints").iterdir())
+    saved = sum(each.stat().st_size for each in folder.rglob("*.safetensors"))
+    assert saved < 3 * payload([*load_file(whole.weights).values()]) + 10_000
+
+
+@slow
+@pytest.mark.parametrize(
+    "adapt",
+    [
+        ("adapt=lora",),
+        ("adapt=quantized", "adapt.ends=true"),
+        ("adapt=pruned",),
+        ("adapt=pufferfish", "adapt.warm_up=4", "adapt.unit=steps", "model.hidden=[12,12]"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_student_may_be_adapted(tmp_path: Path, teacher: Path, adapt: tuple[str, ...]) -> None:
+    plain = finished(tmp_path, *SMALL, *TWO, *adapt, name="plain")
+    student = finished(tmp_path, *SMALL, *TWO, *adapt, *taught(teacher), name="student")
+    assert math.isfinite(student.summary["loss"]) and weights(plain.path) != weights(student.path)
+
+
+@slow
+def test_a_teacher_with_batch_norms_stays_as_it_is(tmp_path: Path) -> None:
+    net = ("model=resnet", "model.depth=8", "model.width=2", *ALIKE[:2], *ONE, "hardware=virtual", "steps=2")
+    made = finished(tmp_path, *net, name="resnet").path
+    parts = assemble(prepare([*SMALL, *ONE, *taught(made)]).experiment, ())
+    assert parts.teacher is not None
+    before = load_file(made / "model.safetensors")
+    model, images = parts.teacher.on(torch.device("cpu")), parts.load()[0].take(slice(0, 9)).inputs
+    logits = parts.teacher.targets(images, torch.zeros(9), model).tensors["teacher"]
+    alone = parts.teacher.targets(images[:1], torch.zeros(1), model).tensors["teacher"]
+    torch.testing.assert_close(logits[:1], alone)  # as no batch norm is over the batch
+    assert not logits.requires_grad
+    assert all(torch.equal(before[name], tensor) for name, tensor in state_of(model).items())
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (("strategy=pipeline",), "strategy=pipeline has it in pieces"),
+        (
+            ("strategy=zero",),
+            "strategy=zero has it in pieces or leaves its passes to a library; strategy=data_parallel",
+        ),
+        (("strategy=tensor",), "strategy=tensor has it in pieces"),
+        (("task=hinge",), "task=hinge makes none of a model's outputs; task=cross_entropy"),
+        (("privacy=dp_sgd",), "privacy=dp_sgd; choose distillation=none"),
+        (("distillation.teacher=null",), "distillation.teacher=null: must be a finished run"),
+        (("distillation.alpha=1.5",), "distillation.alpha=1.5"),
+        (("distillation.temperature=0",), "distillation.temperature=0"),
+        (("distillation.teacher=nobody",), "distillation.teacher=nobody: there is no such file, and no run of that"),
+        (("distillation.teacher=.",), "distillation.teacher=.: must be a run, by its name or its directory"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused_by_name(teacher: Path, overrides: tuple[str, ...], says: str) -> None:
+    local = [*ALIKE, "model.hidden=[12]", "hardware.workers=2", *taught(teacher), *overrides]
+    with pytest.raises(ConfigError) as refused:
+        prepare(local).plan()
+    assert says in str(refused.value)
+
+
+def test_a_teacher_that_was_changed_or_has_other_inputs_is_refused(tmp_path: Path, teacher: Path) -> None:
+    text = [*ALIKE[:1], "data=text", "model=gpt", "hardware.workers=1", *taught(teacher)]
+    with pytest.raises((ConfigError, TaskConfigError)):
+        prepare(text).plan()
+    copy = tmp_path / "copied"
+    copy.mkdir()
+    for name in ("config.yaml", "summary.json", "metrics.jsonl", "model.safetensors"):
+        (copy / name).write_bytes((teacher / name).read_bytes())
+    assert prepare([*SMALL, *ONE, *taught(copy)]).plan() is not None
+    damaged = bytearray((copy / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(damaged)
+    with pytest.raises(CorruptCheckpointError, match="is damaged"):
+        prepare([*SMALL, *ONE, *taught(copy)]).plan()
+
+
+def test_a_run_names_its_teacher_by_the_whole_path(teacher: Path) -> None:
+    told = prepare([*SMALL, *ONE, "distillation=hinton", f"distillation.teacher={teacher.name}"], root=teacher.parent)
+    assert told.experiment.choice("distillation").knobs["teacher"] == str(teacher)
+
+
+def test_a_step_with_a_teacher_is_not_predicted_and_verify_has_no_reference_for_it(
+    tmp_path: Path, teacher: Path
+) -> None:
+    prepared = prepare(["hardware=lab", "model.hidden=[12]", *taught(teacher)], machine(tmp_path))
+    with pytest.raises(NotPredicted, match="distillation=hinton asks another model in each step"):
+        prepared.step_time(prepared.plan())
+    with pytest.raises(ConfigError, match="distillation=hinton: the reference learns labels alone"):
+        verify(["distillation=hinton"])
