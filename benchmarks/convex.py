@@ -43,11 +43,6 @@ def squared_hinge(f: np.ndarray, y: np.ndarray) -> float:
     return float(np.square(missed(f, y)).sum(axis=1).mean())
 
 
-def crammer_singer(f: np.ndarray, y: np.ndarray) -> float:
-    right = np.arange(f.shape[1]) == y[:, None]
-    return float(np.maximum(0, 1 + np.where(right, -np.inf, f).max(axis=1) - f[right]).mean())
-
-
 @dataclass(frozen=True)
 class Row:
     what: str
@@ -88,15 +83,6 @@ def rows() -> list[Row]:
             "experiment=pegasos",
             LinearSVC(C=1 / (m * 0.1), loss="hinge", max_iter=1_000_000, **exact),
             hinge,
-            0.1,
-            False,
-        ),
-        Row(
-            "SVM, Crammer and Singer",
-            "model=linear task=hinge optimizer.weight_decay=0.1 optimizer.momentum=0 optimizer.lr=0.1 batch_size=1437 "
-            "epochs=1000 evaluate.every=1000 checkpoint.every=0 schedule=inverse_sqrt",
-            LinearSVC(C=1 / (m * 0.1), multi_class="crammer_singer", max_iter=1_000_000, **exact),
-            crammer_singer,
             0.1,
             False,
         ),
