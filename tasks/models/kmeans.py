@@ -62,12 +62,14 @@ class KMeans(Unsupervised):
         self.centres.copy_(plus_plus(x, k) if self.start == "kmeans++" else x[:k])
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.flatten(1)  # [n, d]
+        # from among the centres, so that the squares that cancel are no larger than they need be
+        origin = self.centres.detach().mean(dim=0)
+        x, c = x.flatten(1) - origin, self.centres - origin  # [n, d], [k, d]
         # |x - c|^2 = |x|^2 - 2 x c + |c|^2
-        squares = x.square().sum(1, keepdim=True) - 2 * x @ self.centres.T + self.centres.square().sum(1)  # [n, k]
+        squares = x.square().sum(1, keepdim=True) - 2 * x @ c.T + c.square().sum(1)  # [n, k]
         shares = self.shares.detach()
         # the mean of all samples, where each centre is that of its own
-        mean = shares @ self.centres.detach() / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)  # [d]
+        mean = shares @ c.detach() / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)  # [d]
         spread = (x - mean).square().sum(1, keepdim=True)
         return torch.cat([spread, squares + (self.shares - shares)], dim=1)
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from fabrics import FABRICS
 from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, samples, train, workers_of
-from sklearn.cluster import KMeans as SklearnKMeans
 from torch import Tensor
 
 from paceline.strategies import Strategy, Sync
@@ -88,15 +87,21 @@ def start_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return case.step(0)[0].numpy(), begun.centres.detach().numpy().copy()
 
 
+PARTITIONS = [24], [12, 12], [1, 20, 3], [9, 0, 14, 1]
+
+
 @pytest.mark.dist
-@pytest.mark.parametrize("fabric", ["virtual", "process"])
-@pytest.mark.parametrize("sync", SYNCS)
-@pytest.mark.parametrize("sizes", [[24], [12, 12], [1, 20, 3], [9, 0, 14, 1]], ids=str)
+@pytest.mark.parametrize(
+    ("fabric", "sync", "sizes"),
+    [
+        *(("virtual", sync, sizes) for sync in SYNCS for sizes in PARTITIONS),
+        ("process", "bsp", [1, 20, 3]),
+        pytest.param("process", "server", [12, 12], marks=pytest.mark.slow),
+    ],
+)
 def test_any_partition_over_any_number_of_workers_is_lloyds_loop_step_by_step(
-    fabric: str, sync: str, sizes: list[int]
+    fork_server: None, fabric: str, sync: str, sizes: list[int]
 ) -> None:
-    if fabric == "process" and (sync, sizes) not in (("bsp", [1, 20, 3]), ("server", [12, 12])):
-        pytest.skip("the virtual cluster has it; processes are tried with two")
     uneven = case(sizes)
     results = trained(uneven, SYNCS[sync](), fabric)
     x, start = start_of(uneven)
@@ -110,6 +115,8 @@ def test_any_partition_over_any_number_of_workers_is_lloyds_loop_step_by_step(
 
 
 def test_the_end_is_that_of_scikit_learn_from_the_same_start() -> None:
+    from sklearn.cluster import KMeans as SklearnKMeans
+
     uneven = case([7, 13, 4], steps=15)
     x, start = start_of(uneven)
     theirs = SklearnKMeans(K, init=start, n_init=1, max_iter=15, tol=0, algorithm="lloyd").fit(x)

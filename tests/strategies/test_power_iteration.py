@@ -9,7 +9,6 @@ import pytest
 import torch
 from fabrics import FABRICS
 from oracles import FEATURES, ROUNDING, Case, Plan, distance, train, workers_of
-from sklearn.decomposition import PCA as SklearnPCA
 from torch import Tensor
 
 from paceline.strategies import Sync
@@ -53,16 +52,21 @@ def sine(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.linalg.norm(one - other @ (other.T @ one), 2))
 
 
+PARTITIONS = [24], [12, 12], [1, 20, 3], [9, 0, 14, 1]
+
+
 @pytest.mark.dist
-@pytest.mark.parametrize("fabric", ["virtual", "process"])
-@pytest.mark.parametrize("sync", SYNCS)
-@pytest.mark.parametrize("sizes", [[24], [12, 12], [1, 20, 3], [9, 0, 14, 1]], ids=str)
+@pytest.mark.parametrize(
+    ("fabric", "sync", "sizes"),
+    [
+        *(("virtual", sync, sizes) for sync in SYNCS for sizes in PARTITIONS),
+        pytest.param("process", "bsp", [1, 20, 3], marks=pytest.mark.slow),
+    ],
+)
 def test_any_partition_over_any_number_of_workers_is_orthogonal_iteration_step_by_step(
-    fabric: str, sync: str, sizes: list[int]
+    fork_server: None, fabric: str, sync: str, sizes: list[int]
 ) -> None:
     """Of the covariance of all samples, centred, from the first step on."""
-    if fabric == "process" and (sync, sizes) != ("bsp", [1, 20, 3]):
-        pytest.skip("the virtual cluster has it; processes are tried with one")
     uneven = case(sizes, steps=5)
     results = trained(uneven, SYNCS[sync](), fabric)
     x, begun = uneven.step(0)[0].numpy(), uneven.start()
@@ -94,6 +98,8 @@ def test_angles_to_the_eigenvectors_go_to_zero_at_the_rate_of_their_eigenvalues(
 
 
 def test_columns_come_to_scikit_learns_components_and_explain_as_much() -> None:
+    from sklearn.decomposition import PCA as SklearnPCA
+
     several = case([7, 13, 4], steps=150)
     x = several.step(0)[0].numpy()
     theirs = SklearnPCA(K, svd_solver="full").fit(x)

@@ -84,6 +84,14 @@ def test_r2_is_one_less_inertia_over_the_spread_about_the_mean_once_centres_are_
     assert found.score == pytest.approx(1 - theirs.inertia_ / spread, rel=1e-12)
 
 
+def test_samples_far_from_zero_are_told_apart_in_float32() -> None:
+    """Their squares are 1e8, of which float32 knows eight: distances of 1 are lost unless they are taken off first."""
+    x = samples() + 4000
+    model = kmeans(x)
+    exact = model(x).detach()
+    torch.testing.assert_close(model.float()(x.float()).detach()[:, 1:].double(), exact[:, 1:], rtol=1e-2, atol=1e-2)
+
+
 def test_k_means_plus_plus_draws_each_centre_by_its_squared_distance_to_those_before() -> None:
     """Of points 0, 1 and 3 on a line: what comes second, by what came first."""
     points = torch.tensor([[0.0], [1.0], [3.0]])
