@@ -156,7 +156,7 @@ MUTATIONS = [
         "tasks/clusters.py",
         "return sum(size > before for size in sizes_of(samples, replicas))",
         "return replicas",
-        "tests/engine/test_planned_bytes.py -k 'last_step and asp and clusters'",
+        "tests/tasks/test_clusters.py -k known_beforehand",
     ),
     Mutation(
         "tasks/clusters.py",
