@@ -7,6 +7,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Collection
+from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -35,10 +36,19 @@ class WorkerError(AssertionError):
     """A worker's function raised; the message holds its traceback."""
 
 
+@cache
 def start_fork_server() -> None:
-    """Workers are forked from it; what it has imported they need not import."""
+    """Workers are forked from it; what it has imported they need not import. Returns once it has imported all: no
+    worker's time, nor that of those who wait for it, shall run out meanwhile.
+    """
     multiprocessing.set_forkserver_preload(PRELOADED)
     forkserver.ensure_running()
+    first = multiprocessing.get_context("forkserver").Process(target=_nothing)
+    first.start()
+    first.join()
+
+
+def _nothing() -> None: ...
 
 
 def run_workers(
@@ -55,6 +65,7 @@ def run_workers(
     comm's, in seconds. `patience`: seconds for all to end. `lost`: the ranks that end without a result (None).
     Raises `WorkerError`. All processes are gone on return.
     """
+    start_fork_server()
     store = serve_store(0)
     context = multiprocessing.get_context("forkserver")
     channels: dict[Connection, int] = {}
