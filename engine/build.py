@@ -30,6 +30,7 @@ from . import (
     calling,
     clients,
     given,
+    iterating,
     phases,
     poisoning,
     precisions,
@@ -192,6 +193,7 @@ def assemble(
     with torch.device("meta"):
         model = make_model()
     check_takes(experiment, model.forward, data.spec, is_bound=True)
+    iterating.check(experiment, allowed, model, task, strategy, sync)
     averaging.check_adapt(experiment, average, adapt)
     averaging.check(experiment, average, strategy, sync, model)
     calling.check_model(callbacks, model)

@@ -20,7 +20,7 @@ from ..strategies.placements import owned
 from ..strategies.precision import LossScale
 from ..tasks.running_statistics import batch_norms, renew
 from ..tracking.run_directory import RunDirectory
-from . import checkpoint, memory, phases, weights
+from . import checkpoint, iterating, memory, phases, weights
 from .assignment import Assignment
 from .averaging import Averaging, keeps
 from .build import Parts
@@ -153,6 +153,8 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     model = parts.make_model()
     if experiment.weights is not None and manifest is None:
         weights.put_into(model, experiment.weights, assignment.run, parts.adapt)
+    elif manifest is None:
+        iterating.begin(model, parts.load)
     chief, together = parts.layout.chief, parts.sync.synchronous
     calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
     if manifest is not None and manifest.callbacks is not None:

@@ -2012,6 +2012,103 @@ MUTATIONS = [
         "if not content:",
         "tests/tasks/test_tasks_fashion_mnist.py",
     ),
+    # -- what learns of samples alone
+    Mutation(
+        "tasks/models/kmeans.py",
+        "squares + (self.shares - shares)]",
+        "squares + (shares - shares)]",
+        "tests/tasks/test_unsupervised.py -k gradient_by_a_centre",
+    ),
+    Mutation(
+        "tasks/models/kmeans.py",
+        "mean = shares @ c.detach() / ",
+        "mean = torch.ones_like(shares) @ c.detach() / ",
+        "tests/tasks/test_unsupervised.py -k one_less_inertia",
+    ),
+    Mutation(
+        "tasks/models/kmeans.py",
+        "torch.multinomial(squares, 1)",
+        "torch.multinomial(squares.sqrt(), 1)",
+        "tests/tasks/test_unsupervised.py -k draws_each_centre",
+    ),
+    Mutation(
+        "tasks/models/kmeans.py",
+        "torch.minimum(squares, (x",
+        "torch.minimum(torch.full_like(squares, torch.inf), (x",
+        "tests/tasks/test_unsupervised.py -k centres_begin",
+    ),
+    Mutation(
+        "tasks/models/pca.py",
+        "kept = ((x - self.mean.detach())",
+        "kept = ((x - self.mean)",
+        "tests/tasks/test_unsupervised.py -k pcas_gradient",
+    ),
+    Mutation(
+        "tasks/losses/reconstruction.py",
+        "return outputs[:, 1:].min(dim=1).values",
+        "return outputs.min(dim=1).values",
+        "tests/tasks/test_unsupervised.py -k scikit_learns_inertia",
+    ),
+    Mutation(
+        "strategies/optimizers/lloyd.py",
+        "            v.add_(of_vector)\n",
+        "            v.copy_(of_vector)\n",
+        "tests/strategies/test_lloyd.py -k sculleys",
+    ),
+    Mutation(
+        "strategies/optimizers/lloyd.py",
+        "v.clamp(min=torch.finfo(v.dtype).tiny)",
+        "v",
+        "tests/strategies/test_lloyd.py -k stays_where_it_is",
+    ),
+    Mutation(
+        "strategies/optimizers/lloyd.py",
+        "g / (2 * ",
+        "g / (1 * ",
+        "tests/strategies/test_lloyd.py -k one_centre",
+    ),
+    Mutation(
+        "strategies/optimizers/power_iteration.py",
+        "-of_matrix / 2 - torch.outer(s, s @ W)",
+        "-of_matrix / 2",
+        "tests/strategies/test_power_iteration.py -k 'step_by_step and virtual and bsp'",
+    ),
+    Mutation(
+        "strategies/optimizers/power_iteration.py",
+        "R.diagonal() < 0, -1.0, 1.0",
+        "R.diagonal() < 0, 1.0, 1.0",
+        "tests/strategies/test_power_iteration.py -k 'step_by_step and virtual and bsp'",
+    ),
+    Mutation(
+        "engine/iterating.py",
+        "    if not (sync.weights_agree and sync.exact):\n",
+        "    if not sync.weights_agree:\n",
+        "tests/engine/test_iterating.py -k 'refused and topk'",
+    ),
+    Mutation(
+        "engine/iterating.py",
+        "    if sync.servers > 1:\n",
+        "    if sync.servers > 2:\n",
+        "tests/engine/test_iterating.py -k 'refused and servers'",
+    ),
+    Mutation(
+        "engine/iterating.py",
+        "    if len(sync.stepped(list(model.parameters()), 2)) > 1:\n",
+        "    if len(sync.stepped(list(model.parameters()), 2)) > 2:\n",
+        "tests/engine/test_iterating.py -k 'refused and torch_zero'",
+    ),
+    Mutation(
+        "engine/worker.py",
+        "    elif manifest is None:\n        iterating.begin(model, parts.load)\n",
+        "",
+        "tests/engine/test_iterating.py -k 'scikit_learns_centres and alone'",
+    ),
+    Mutation(
+        "tasks/models/kmeans.py",
+        "origin = self.centres.detach().mean(dim=0)",
+        "origin = torch.zeros_like(self.centres[0])",
+        "tests/tasks/test_unsupervised.py -k far_from_zero",
+    ),
     # -- predicted costs
     Mutation(
         "cost/transformer.py",

@@ -189,6 +189,12 @@ COMPANIONS = {  # what a choice needs beside it
     ("task", "binary"): ["data=diabetes", "model=linear"],
     ("stragglers", "trace"): ["stragglers.path=factors.txt"],
     ("sync", "onebit_adam"): ["optimizer=adam"],
+    ("model", "kmeans"): ["task=reconstruction", "optimizer=lloyd"],
+    ("optimizer", "lloyd"): ["task=reconstruction", "model=kmeans"],
+    ("task", "reconstruction"): ["model=kmeans", "optimizer=lloyd"],
+    ("callbacks", "purity"): ["experiment=kmeans"],
+    ("model", "pca"): ["task=reconstruction", "optimizer=power_iteration"],
+    ("optimizer", "power_iteration"): ["task=reconstruction", "model=pca"],
     **{(choice.group, choice.name): ["data=text"] for choice in CHOICES if choice.name.split("_")[0] == "gpt"},
     **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "hardware/network"},
 }

@@ -108,7 +108,11 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "share",
         "mean over clients of it once each has fine-tuned the model (callbacks.by_client.steps)",
     ),
-    "r2": ("", "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives"),
+    "r2": (
+        "",
+        "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives; of "
+        "task=reconstruction the share of the variance that is explained, 0 what the mean of the samples gives",
+    ),
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
     "epochs_to_accuracy": ("epochs", "passes over the data until the target was reached, by the run's evaluations"),
     "rounds_to_accuracy": ("", "steps until the target was reached over sync.period, rounded up"),

@@ -22,6 +22,7 @@ from ..engine.errors import ConfigError, InterruptedRunError, MachineError
 from ..engine.experiment import Experiment
 from ..engine.failures import exit_code_of, named
 from ..engine.fits import weighted
+from ..engine.iterating import begin
 from ..engine.launchers import was_started
 from ..engine.loop import of_mean_one, seed_for
 from ..engine.planned import Plan
@@ -219,6 +220,8 @@ def _begin(experiment: Experiment, parts: Parts) -> nn.Module:
     model = parts.make_model()
     if experiment.weights is not None:
         put_into(model, experiment.weights, Path(), parts.adapt)
+    else:
+        begin(model, parts.load)
     return model
 
 

@@ -7,6 +7,7 @@ from .dynamic_int8 import DynamicInt8
 from .early_stop import EarlyStop
 from .gradient_norm import GradientNorm
 from .noise_scale import NoiseScale
+from .purity import Purity
 
 __all__ = [
     "Best",
@@ -18,5 +19,6 @@ __all__ = [
     "GradientNorm",
     "NoiseScale",
     "Norms",
+    "Purity",
     "StepView",
 ]

@@ -5,6 +5,7 @@ from .binary import BinaryCrossEntropy
 from .cross_entropy import CrossEntropy
 from .hinge import Hinge
 from .huber import Huber
+from .reconstruction import Reconstruction
 from .squared import Squared
 
-__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Hinge", "Huber", "Squared", "Task"]
+__all__ = ["BinaryCrossEntropy", "CrossEntropy", "Hinge", "Huber", "Reconstruction", "Squared", "Task"]

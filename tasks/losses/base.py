@@ -30,12 +30,13 @@ def mean_cross_entropy(loss: F) -> F:
 
 
 class Task(ABC):
-    """`targets`: labels (class numbers) or numbers (a regression's). `metric`: larger is better, 1 is perfect.
+    """`targets`: labels (class numbers) or numbers (a regression's); none where the task does not look at them, and is
+    one for models that learn of samples alone (models/unsupervised.py). `metric`: larger is better, 1 is perfect.
 
     `target_accuracy` is a value of the metric, and the time to accuracy is the time until the metric reaches it.
     """
 
-    targets: Literal["labels", "numbers"]
+    targets: Literal["labels", "numbers", "none"]
     metric: Metric
 
     @abstractmethod
@@ -68,9 +69,9 @@ class Task(ABC):
         if spec.weights and not self.weighs:
             raise TaskConfigError(
                 f"task={task}: has no loss of each target ({type(self).__qualname__}.each), and the samples of "
-                f"data={data} have weights; a task with one learns them, such as those that are shipped"
+                f"data={data} have weights; a task with one learns them, such as task=cross_entropy or squared"
             )
-        if spec.targets != self.targets:
+        if self.targets not in ("none", spec.targets):
             numbers, labels = "task=squared, huber or binary", "task=cross_entropy or hinge"
             names = numbers if spec.targets == "numbers" else labels
             raise TaskConfigError(

@@ -14,6 +14,17 @@ def need_numbers(model: str, spec: DataSpec) -> None:
         raise TaskConfigError(f"model={model} classifies numbers; these data are tokens: use model=gpt.")
 
 
+def need_floats(model: str, spec: DataSpec) -> None:
+    """Raises TaskConfigError unless a sample is a float tensor, whatever its targets are."""
+    if spec.features is not None:
+        raise TaskConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
+    if not spec.input_dtype.is_floating_point:
+        raise TaskConfigError(
+            f"model={model} takes distances between samples, which tokens have not; use data of numbers, such as "
+            "data=digits."
+        )
+
+
 def need_labels(model: str, spec: DataSpec) -> None:
     """Raises TaskConfigError where targets are numbers."""
     if spec.targets != "labels":
