@@ -36,6 +36,7 @@ PAGES = (
     "docs/schedules.md",
     "docs/smaller_models.md",
     "docs/federated.md",
+    "docs/unsupervised.md",
     "docs/large_batches.md",
     "docs/memory.md",
     "docs/cost.md",
