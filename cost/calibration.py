@@ -165,7 +165,8 @@ def read(told: Mapping[str, Any]) -> Calibration:
 
 def _rates(told: Mapping[str, Any]) -> Rates:
     tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
-    costs = {name: float(told["costs"][name]) for name in (*COSTS, *(set(LATER) & set(told["costs"])))}
+    there = [*COSTS, *(name for name in LATER if name in told["costs"])]
+    costs = {name: float(told["costs"][name]) for name in there}
     if STREAMS not in tables:
         raise CostError(f"calibration: has no table of {STREAMS}")
     threads, processes = int(told["threads"]), int(told["processes"])
