@@ -11,6 +11,7 @@ from .rules import CostError
 
 FORMAT = 1
 COSTS = ("module", "graph", "node", "view", "view_back", "parameter", "stepped", "step")
+LATER = ("changed",)  # that files from before do not have
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,19 @@ class Link:
     operation: str
     workers: int
     fit: AlphaBeta
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What is lost where `processes` of one host compute, and groups of `members` of them meet in sums.
+
+    That is what a step takes beside computing, by turns where cores are fewer, and beside the sum: they come at
+    different times, wake up, and wait for a core. `lost`: seconds of a meeting, by those of computing before it.
+    """
+
+    processes: int
+    members: int
+    lost: Table
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,7 @@ class Calibration:
     disk: Disk
     host_link: float | None  # bytes a second between a device and its host; None: there is no device
     differing: float | None = None  # share of the cases whose times differed from pass to pass; None: of one pass
+    meetings: Sequence[Meeting] = ()  # none in files from before these were measured: nothing is lost, then
 
     def of(self, threads: int, processes: int) -> Rates:
         """Of those that were measured, the nearest to so many processes that compute at once, with threads each."""
@@ -56,6 +71,16 @@ class Calibration:
         if not found:
             raise CostError(f"{operation}: is not in the calibration of {self.host}; run paceline calibrate anew")
         return min(found, key=lambda each: abs(log(each.workers / workers))).fit
+
+    def lost(self, processes: int, members: int, seconds: float) -> float:
+        """Seconds of a meeting of so many of all the processes, which compute for `seconds` before."""
+        if members < 2 or not self.meetings or seconds <= 0:
+            return 0.0
+        nearest = min(
+            self.meetings,
+            key=lambda each: (abs(log(each.processes / processes)), abs(log(each.members / members)), each.members),
+        )
+        return nearest.lost.seconds((seconds,))
 
     def differs(self, host: str, cpu: str, cores: int) -> list[str]:
         """What this machine is that the measured one was not, in words; nothing where they are alike."""
@@ -85,6 +110,10 @@ def plain(calibration: Calibration) -> dict[str, Any]:
                 "residual": _short(each.fit.residual),
             }
             for each in calibration.links
+        ],
+        "meetings": [
+            {"processes": each.processes, "members": each.members, "lost": _written(each.lost)}
+            for each in calibration.meetings
         ],
         "rates": [
             {
@@ -122,6 +151,10 @@ def read(told: Mapping[str, Any]) -> Calibration:
             disk=Disk(float(told["disk"]["bandwidth"]), float(told["disk"]["latency"])),
             host_link=None if told["host_link"] is None else float(told["host_link"]),
             differing=None if told.get("differing") is None else float(told["differing"]),
+            meetings=[
+                Meeting(int(each["processes"]), int(each["members"]), _table("lost", each["lost"]))
+                for each in told.get("meetings", ())
+            ],
         )
     except CostError:
         raise
@@ -132,7 +165,8 @@ def read(told: Mapping[str, Any]) -> Calibration:
 
 def _rates(told: Mapping[str, Any]) -> Rates:
     tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
-    costs = {name: float(told["costs"][name]) for name in COSTS}
+    there = [*COSTS, *(name for name in LATER if name in told["costs"])]
+    costs = {name: float(told["costs"][name]) for name in there}
     if STREAMS not in tables:
         raise CostError(f"calibration: has no table of {STREAMS}")
     threads, processes = int(told["threads"]), int(told["processes"])

@@ -16,7 +16,13 @@ from ..compat.dispatch import TorchDispatchMode
 from ..compat.flops import flops_of
 from ..cost.kernels import VIEW, Kernel
 
-PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}  # which arguments are multiplied
+PRODUCTS = {
+    "mm": (0, 1),
+    "addmm": (1, 2),
+    "addmm_": (1, 2),
+    "bmm": (0, 1),
+    "baddbmm": (1, 2),
+}  # which arguments are multiplied
 MAKES_NOTHING = {"empty", "empty_like", "new_empty", "empty_strided", "detach", "_unsafe_view", "alias", "lift_fresh"}
 ALIKE = {  # whose table another's is
     "clone": "copy_",

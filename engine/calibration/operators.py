@@ -33,6 +33,7 @@ PRODUCTS = (
     *((1, m, n, k) for m in (32, 128, 512, 2048) for n, k in ((10, 64), (64, 10), (128, 512), (512, 128), (128, 128))),
     *((1, n, m, k) for m in (128, 2048) for n, k in ((10, 64), (64, 64), (128, 512), (512, 128), (512, 512))),
     *((1, n, k, m) for m in (32, 2048, 8192) for n, k in ((10, 64), (64, 64), (256, 64), (128, 512), (512, 512))),
+    *((1, *sizes) for m, n in ((128, 128), (128, 512), (1024, 1024)) for sizes in ((m, n, 4), (m, 4, n), (4, m, n))),
     *((1, m, n, k) for m, n, k in ((4096, 64, 64), (4096, 256, 64), (4096, 64, 256), (8192, 32, 32))),
     (16, 64, 64, 32),
     (64, 64, 64, 16),
@@ -311,6 +312,7 @@ STREAMING: dict[str, Streaming] = {
     "transposed": _of_rows(lambda x: x.t().contiguous()),
     "sum": _of_rows(lambda x: x.sum(0)),
     "mean": _of(torch.mean),
+    "aminmax": _of(lambda x: x[: len(x) // 4 * 4].view(4, -1).aminmax(dim=1)),  # of four rows
     "native_layer_norm": _of_rows(
         lambda x: aten.native_layer_norm(x, [WIDTH], torch.ones(WIDTH), torch.zeros(WIDTH), 1e-5)
     ),
