@@ -27,6 +27,12 @@ Measured = Mapping[
 RunRound = Callable[[str, Definition], Measured]
 
 
+class RaceFailedError(RuntimeError):
+    """Every run of a race failed."""
+
+    exit_code = 4
+
+
 @dataclass(frozen=True)
 class Way:
     """`predicted`: seconds of a step; None: not predicted."""
@@ -44,6 +50,7 @@ class Raced:
     settings: list[Setting]
     steps: dict[str, float]
     rounds: list[list[str]]  # who took part
+    failed: frozenset[str]  # whose run failed
 
     @property
     def leading(self) -> list[Setting]:
@@ -101,6 +108,7 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
     times: dict[str, dict[int, float | None]] = {name: {} for name in names}
     steps: dict[str, list[float]] = {name: [] for name in names}
     rounds: list[list[str]] = []
+    failed: set[str] = set()
     for i in range(seeds):
         seed = question.experiment.seed + i
         definition = listed(
@@ -113,6 +121,7 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
         )
         measured = run(f"{name}-round{i + 1}", definition)
         rounds.append([way.name for way in left])
+        failed |= {way.name for way in left} - set(measured)
         for way in left:
             told = measured.get(way.name, {})
             times[way.name][seed] = _finite(told.get(METRIC))
@@ -129,6 +138,7 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
         [Setting(label, times[label]) for label in names],
         {label: sum(each) / len(each) / 1e3 for label, each in steps.items() if each},
         rounds,
+        frozenset(failed),
     )
 
 

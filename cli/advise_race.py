@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..advise.question import Question
     from ..advise.race import Raced, Way
     from ..sweep.definition import Definition
+    from ..tracking.ranking import Setting
 
 PLANNING = 60.0  # seconds of the processor for exact plans, before hours of training
 
@@ -21,7 +22,7 @@ PLANNING = 60.0  # seconds of the processor for exact plans, before hours of tra
 def race_of(
     question: "Question", asked: list[str], target: float | None, seeds: int, name: str | None, format: str
 ) -> None:
-    from ..advise.race import race
+    from ..advise.race import RaceFailedError, race
     from ..engine.errors import ConfigError
 
     if format not in ("table", "json"):
@@ -35,6 +36,8 @@ def race_of(
         show_json(raw(found, chosen))
     else:
         show(told(found, question, target))
+    if len(found.failed) == len(found.ways):
+        raise RaceFailedError("every run of the race failed; the reasons are above")
     where = shortest(Path("runs"))
     note(f"everything of this race: {where}/{chosen}-round*; to go on with it: the same, --name {chosen}")
     note(
@@ -141,7 +144,7 @@ def told(found: "Raced", question: "Question", target: float | None) -> str:
         rows.append(
             [
                 setting.label,
-                setting.text(time_of) if setting.is_whole else "never reached" if not setting.values else "not always",
+                _to_target(setting, setting.label in found.failed, time_of),
                 str(setting.seeds),
                 "-" if step is None else time_of(step),
                 "-" if predicted is None else time_of(predicted),
@@ -150,12 +153,29 @@ def told(found: "Raced", question: "Question", target: float | None) -> str:
         )
     lines = [f"time to {aim:.4g} in {len(found.rounds)} rounds of one seed each:", *aligned(rows, numbers_from=1), ""]
     leading = found.leading
-    none = f"no winner: none reached {aim:.4g} with several seeds; a lower --target, or more epochs"
-    lines.append(_verdict(found) if leading else none)
+    lines.append(_verdict(found) if leading else _no_winner(found, aim))
     if leading:
         lines += _left_out_early(found)
     lines.append(_prediction(found))
     return "\n".join(lines)
+
+
+def _to_target(setting: "Setting", failed: bool, time_of: "Callable[[float], str]") -> str:
+    if setting.is_whole:
+        return setting.text(time_of)
+    if failed:
+        return "failed"
+    return "not always" if setting.values else "never reached"
+
+
+def _no_winner(found: "Raced", aim: float) -> str:
+    """Where no way reached the target with several seeds."""
+    alone = [each.label for each in found.settings if each.is_whole]
+    if len(alone) == 1:
+        return f"no winner: {alone[0]} alone reached {aim:.4g}, and with one seed: nobody was left to race against"
+    if len(found.failed) == len(found.ways):
+        return "no winner: every run failed, for the reasons above"
+    return f"no winner: none reached {aim:.4g} with several seeds; a lower --target, or more epochs"
 
 
 def _verdict(found: "Raced") -> str:
@@ -187,9 +207,11 @@ def _left_out_early(found: "Raced") -> list[str]:
 
 
 def _prediction(found: "Raced") -> str:
+    if sum(way.predicted is not None for way in found.ways) < 2:
+        return "prediction: there was none of these steps; after paceline calibrate there is"
     predicted = [way for way in found.ways if way.predicted is not None and way.name in found.steps]
     if len(predicted) < 2:
-        return "prediction: steps were not predicted, so that nothing of it could be wrong (paceline calibrate)"
+        return "prediction: fewer than two of the ways that were predicted have a measured step, so no order is known"
     by_prediction = [way.name for way in sorted(predicted, key=lambda way: way.predicted or 0)]
     by_measure = sorted(by_prediction, key=lambda name: found.steps[name])
     if not found.misjudged:
@@ -219,6 +241,7 @@ def raw(found: "Raced", name: str) -> dict[str, Any]:
                 "seeds": setting.seeds,
                 "step_seconds": found.steps.get(way.name),
                 "predicted_step_seconds": way.predicted,
+                "failed": way.name in found.failed,
             }
             for way, setting in zip(found.ways, found.settings, strict=True)
         ],

@@ -122,6 +122,40 @@ def test_a_race_that_is_stopped_says_how_to_go_on(
         assert ended.last == f"the race was stopped; go on with: {command}"
 
 
+RACE = (
+    "advise",
+    "hardware=virtual",
+    "hardware.workers=2",
+    "--race",
+    "sync=bsp",
+    "--race",
+    "sync=asp",
+    "--target",
+    "0.3",
+)
+
+
+def test_a_race_whose_runs_all_fail_has_failed(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.cli.advise_race.run_round", lambda name, definition: {})
+    ended = paceline(*RACE)
+    assert ended.status == 4 and ended.last == "every run of the race failed; the reasons are above"
+    assert "no winner: every run failed, for the reasons above" in ended.out and ended.out.count(" failed ") == 2
+    assert "never reached" not in ended.out and "--target" not in ended.out
+
+
+def test_the_only_way_that_reaches_the_target_is_named_though_it_won_against_nobody(
+    paceline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = {
+        "sync=bsp": {"time_to_accuracy": None, "step_ms": 1.0},
+        "sync=asp": {"time_to_accuracy": 2.0, "step_ms": 1.0},
+    }
+    monkeypatch.setattr("paceline.cli.advise_race.run_round", lambda name, definition: measured)
+    ended = paceline(*RACE)
+    alone = "no winner: sync=asp alone reached 0.3, and with one seed: nobody was left to race against"
+    assert ended.status == 0 and alone in ended.out and "never reached" in ended.out
+
+
 @pytest.mark.slow
 def test_a_virtual_cluster_holds_what_it_needs_and_its_first_lines_can_race(paceline) -> None:
     words = ("hardware=virtual", "hardware.workers=2", "tracking=none", "epochs=1", "data.limit=200")
