@@ -67,7 +67,7 @@ def calibrate(
             for each in found["rates"]
         ],
         links=linked,
-        meetings=[met(processes, members, points, linked, usable) for processes, members, points in found["meetings"]],
+        meetings=[met(*each, linked, usable) for each in found["meetings"]],
         disk=Disk(**found["disk"]),
         host_link=found["host_link"],
     )
