@@ -165,8 +165,7 @@ def read(told: Mapping[str, Any]) -> Calibration:
 
 def _rates(told: Mapping[str, Any]) -> Rates:
     tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
-    there = [*COSTS, *(name for name in LATER if name in told["costs"])]
-    costs = {name: float(told["costs"][name]) for name in there}
+    costs = {name: float(told["costs"][name]) for name in (*COSTS, *(set(LATER) & set(told["costs"])))}
     if STREAMS not in tables:
         raise CostError(f"calibration: has no table of {STREAMS}")
     threads, processes = int(told["threads"]), int(told["processes"])

@@ -174,9 +174,9 @@ class _Meetings:
 
     def found(self) -> tuple[int, int, list[tuple[float, float]]]:
         """(processes, members, [(seconds of computing, of a step)])"""
-        middle = self.passes.middle
-        points = [(middle(f"computing {i}"), middle(f"step {i}")) for i in range(len(self.passes.times) // 2)]
-        return self._processes, self._members, points
+        places = range(len(self.passes.times) // 2)
+        middle = [tuple(self.passes.middle(f"{what} {place}") for what in ("computing", "step")) for place in places]
+        return self._processes, self._members, [(computing, step) for computing, step in middle]
 
 
 def agreed(comm: ProcessComm, wanted: Sequence[bool]) -> list[int]:
