@@ -2495,12 +2495,6 @@ MUTATIONS = [
         "tests/engine/test_calibrated.py -k meetings_lose",
     ),
     Mutation(
-        "engine/schedule_time.py",
-        "(lost / (2 * (members - 1)) if is_sum",
-        "(lost if is_sum",
-        "tests/engine/test_calibrated.py -k of_a_whole_model",
-    ),
-    Mutation(
         "cost/kernels.py",
         'return self.seconds(kernel) + self.costs.get("changed", 0.0)',
         "return self.seconds(kernel)",

@@ -187,19 +187,6 @@ def test_what_meetings_lose_is_waited_for_and_makes_a_pipelines_messages_longer(
     assert before + 2 * lost <= after + 1e-12 <= before + 2 * 4 * lost  # there and back
 
 
-def test_tensor_workers_of_a_stage_lose_as_much_as_those_of_a_whole_model(tmp_path: Path) -> None:
-    labs = [machine(tmp_path / str(each), usable=8, host="elsewhere", lost=each) for each in (0.0, 3 * MILLI)]
-
-    def lost(*overrides: str) -> float:
-        none, some = (predicted(lab, *overrides, "hardware.workers=2", "model.hidden=[8,8]").seconds for lab in labs)
-        return some - none
-
-    cut = lost("strategy=tensor")
-    assert cut == pytest.approx(3 * MILLI)  # one sum, of the forward pass
-    stage = lost("strategy=hybrid", "strategy.stages=1", "strategy.tensor=2", "strategy.micro_batches=1")
-    assert stage == pytest.approx(cut)
-
-
 def test_messages_of_a_compressor_take_its_operators(lab: Path) -> None:
     plain, squeezed = (predicted(lab, "hardware.workers=2", f"compress={rule}") for rule in ("none", "topk"))
     assert squeezed.parts["communication"] > plain.parts["communication"] + 3 * MILLI
