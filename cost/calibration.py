@@ -11,7 +11,6 @@ from .rules import CostError
 
 FORMAT = 1
 COSTS = ("module", "graph", "node", "view", "view_back", "parameter", "stepped", "step")
-LATER = ("changed",)  # that files from before do not have
 
 
 @dataclass(frozen=True)
@@ -21,19 +20,6 @@ class Link:
     operation: str
     workers: int
     fit: AlphaBeta
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """What is lost where `processes` of one host compute, and groups of `members` of them meet in sums.
-
-    That is what a step takes beside computing, by turns where cores are fewer, and beside the sum: they come at
-    different times, wake up, and wait for a core. `lost`: seconds of a meeting, by those of computing before it.
-    """
-
-    processes: int
-    members: int
-    lost: Table
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,6 @@ class Calibration:
     disk: Disk
     host_link: float | None  # bytes a second between a device and its host; None: there is no device
     differing: float | None = None  # share of the cases whose times differed from pass to pass; None: of one pass
-    meetings: Sequence[Meeting] = ()  # none in files from before these were measured: nothing is lost, then
 
     def of(self, threads: int, processes: int) -> Rates:
         """Of those that were measured, the nearest to so many processes that compute at once, with threads each."""
@@ -71,16 +56,6 @@ class Calibration:
         if not found:
             raise CostError(f"{operation}: is not in the calibration of {self.host}; run paceline calibrate anew")
         return min(found, key=lambda each: abs(log(each.workers / workers))).fit
-
-    def lost(self, processes: int, members: int, seconds: float) -> float:
-        """Seconds of a meeting of so many of all the processes, which compute for `seconds` before."""
-        if members < 2 or not self.meetings or seconds <= 0:
-            return 0.0
-        nearest = min(
-            self.meetings,
-            key=lambda each: (abs(log(each.processes / processes)), abs(log(each.members / members)), each.members),
-        )
-        return nearest.lost.seconds((seconds,))
 
     def differs(self, host: str, cpu: str, cores: int) -> list[str]:
         """What this machine is that the measured one was not, in words; nothing where they are alike."""
@@ -110,10 +85,6 @@ def plain(calibration: Calibration) -> dict[str, Any]:
                 "residual": _short(each.fit.residual),
             }
             for each in calibration.links
-        ],
-        "meetings": [
-            {"processes": each.processes, "members": each.members, "lost": _written(each.lost)}
-            for each in calibration.meetings
         ],
         "rates": [
             {
@@ -151,10 +122,6 @@ def read(told: Mapping[str, Any]) -> Calibration:
             disk=Disk(float(told["disk"]["bandwidth"]), float(told["disk"]["latency"])),
             host_link=None if told["host_link"] is None else float(told["host_link"]),
             differing=None if told.get("differing") is None else float(told["differing"]),
-            meetings=[
-                Meeting(int(each["processes"]), int(each["members"]), _table("lost", each["lost"]))
-                for each in told.get("meetings", ())
-            ],
         )
     except CostError:
         raise
@@ -165,7 +132,7 @@ def read(told: Mapping[str, Any]) -> Calibration:
 
 def _rates(told: Mapping[str, Any]) -> Rates:
     tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
-    costs = {name: float(told["costs"][name]) for name in (*COSTS, *(set(LATER) & set(told["costs"])))}
+    costs = {name: float(told["costs"][name]) for name in COSTS}
     if STREAMS not in tables:
         raise CostError(f"calibration: has no table of {STREAMS}")
     threads, processes = int(told["threads"]), int(told["processes"])

@@ -98,8 +98,7 @@ class Rates:
 
     `costs`: seconds of what is no kernel: a call of a module (module), an operator's entry in autograd's graph (graph)
     and its visit in the backward pass beside its kernels (node), a view in forward (view) and backward (view_back), a
-    parameter whose gradient goes to a bucket (parameter), a parameter that an optimizer steps (stepped), an operator
-    that comes after another one, where its table has calls of the same one after another (changed), and a step of
+    parameter whose gradient goes to a bucket (parameter), a parameter that an optimizer steps (stepped), and a step of
     the training loop beside all that (step). Some may be below 0, where a kernel is called more cheaply than it was
     measured.
     """
@@ -121,20 +120,16 @@ class Rates:
             self._cache[key] = table.seconds(kernel.sizes if not table.flat else kernel.sizes[:1])
         return self._cache[key]
 
-    def called(self, kernel: Kernel) -> float:
-        """Of a call between those of other operators."""
-        return self.seconds(kernel) + self.costs.get("changed", 0.0)
-
     def forward(self, kernels: Sequence[Kernel], modules: int) -> float:
         views = sum(kernel.table == VIEW for kernel in kernels)
-        called = sum(self.called(kernel) + self.costs["graph"] for kernel in kernels if kernel.table != VIEW)
+        called = sum(self.seconds(kernel) + self.costs["graph"] for kernel in kernels if kernel.table != VIEW)
         return called + views * self.costs["view"] + modules * self.costs["module"]
 
     def backward(self, kernels: Sequence[Kernel]) -> float:
         views = sum(kernel.table == VIEW for kernel in kernels)
-        called = sum(max(self.called(kernel) + self.costs["node"], 0.0) for kernel in kernels if kernel.table != VIEW)
+        called = sum(max(self.seconds(kernel) + self.costs["node"], 0.0) for kernel in kernels if kernel.table != VIEW)
         return called + views * self.costs["view_back"]
 
     def plain(self, kernels: Sequence[Kernel]) -> float:
         """Of operators that are called with no graph, as an optimizer does."""
-        return sum(self.called(kernel) if kernel.table != VIEW else self.costs["view"] for kernel in kernels)
+        return sum(self.seconds(kernel) if kernel.table != VIEW else self.costs["view"] for kernel in kernels)

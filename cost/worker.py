@@ -19,15 +19,11 @@ FORMULAS = {
     "tensor": "alpha + S beta for each exchange within a replica",
     "bubble": "what the schedule leaves idle of the busiest stage, by simulation with the stages' own times",
     "communication": "alpha + S beta for each exchange of replicas, less what idle cores hide of it",
-    "waiting": "what is lost where processes that compute meet, as it was measured (docs/calibrate.md); the slowest "
-    "of the workers that wait for one another, by order statistics",
+    "waiting": "the slowest of the workers that wait for one another, by order statistics",
     "optimizer": "its operators, those of clipping and averaging, and what stepping a parameter takes beside",
     "input": "gathering the batch's rows",
     "host": "what a step of the training loop takes beside",
 }
-
-
-COMPUTED = ("compute", "optimizer", "input", "host")
 
 
 @dataclass(frozen=True)
@@ -68,11 +64,6 @@ class Placed:
     workers: int
     servers: int
     threads: int
-
-    @property
-    def processes(self) -> int:
-        """That compute, each thread of a worker counted as one; servers hardly do."""
-        return self.workers * self.threads
 
     def turns(self, cores: int) -> float:
         """How many workers have to share a core, or one."""
@@ -118,23 +109,6 @@ def exchanged(exchanges: Sequence[Exchange], calibration: Calibration) -> float:
     )
 
 
-def lost(
-    placed: Placed, calibration: Calibration, computing: float, inside: Sequence[Exchange], between: Sequence[Exchange]
-) -> float:
-    """Seconds of a step that its meetings take beside what is exchanged. `computing`: of a step, with a core of one's
-    own. Workers of a replica meet at each exchange; replicas once at most, as what goes during backward is waited for
-    at its end.
-    """
-    within = sum(each.times for each in inside if each.workers > 1)
-    across = min(1.0, sum(each.times for each in between if each.workers > 1))
-    if within + across == 0:
-        return 0.0
-    each = computing / (within + across)
-    among = [max((e.workers for e in exchanges), default=1) for exchanges in (inside, between)]
-    found = (calibration.lost(placed.processes, members, each) for members in among)
-    return sum(times * of_one for times, of_one in zip((within, across), found, strict=True))
-
-
 def seconds(
     work: Work,
     placed: Placed,
@@ -158,6 +132,4 @@ def seconds(
         if idle:  # buckets travel during the last backward pass, which is two thirds of its micro-batch's
             sent = max(sent - 2 / 3 * parts["compute"] / work.accumulated, 0.1 * sent)
         parts["communication"] = sent + turns * handed_on(work, rates)
-    if waited := lost(placed, calibration, sum(parts[name] for name in COMPUTED) / turns, inside, between):
-        parts["waiting"] = waited
     return parts

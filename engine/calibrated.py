@@ -142,12 +142,12 @@ def _served(
     """
     step = optimizer(work, placed.rates(calibration))
     trip = exchanged(talk.exchanges, calibration)
-    alone = sum(part for name, part in found.items() if name not in ("communication", "waiting"))
+    alone = sum(part for name, part in found.items() if name != "communication")
     service = trip / 2 + (step if talk.served == "each" else step / replicas)
     turns = placed.turns(calibration.cores)
     all_done = replicas * (alone / turns + trip / 2 + service) / calibration.cores
     whole = max(alone + trip + step, all_done, replicas * service)
-    return {"communication": trip, "waiting": found.get("waiting", 0.0) + whole - alone - trip}
+    return {"communication": trip, "waiting": whole - alone - trip}
 
 
 def _with_stragglers(experiment: Experiment, parts: Parts, found: dict[str, float]) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """A pipeline's step on a machine that was measured: its schedule, simulated with each stage's own times."""
 
-from statistics import mean
-
 import torch
 from torch import Tensor, nn
 
@@ -24,9 +22,8 @@ def pipelined(
     """`found`: of the busiest stage, by part, with all its micro-batches -> with the schedule's bubble. The workers of
     all stages and replicas share the cores, a stage's tensor workers among them.
     """
-    rates, link, mesh = placed.rates(calibration), calibration.link("send", 2), parts.strategy.mesh
+    rates, link = placed.rates(calibration), calibration.link("send", 2)
     traced: dict[tuple[object, ...], Traced] = {}
-    passes: list[float] = []  # seconds of those so far
 
     def time(part: int, inputs: Tensor, chunk: int) -> PassTime:
         key = (part, tuple(inputs.shape), inputs.requires_grad, chunk)
@@ -34,16 +31,11 @@ def pipelined(
             traced[key] = _passes(parts.modules[part], inputs, chunk)
         each = traced[key]
         modules = sum(1 for _ in parts.modules[part].modules())
-        forward, back = rates.forward(each.forward, modules), rates.backward(each.backward)
-        passes.extend((forward, back))
-        return PassTime(forward, back, back / 2 if inputs.requires_grad else 0.0)
+        back = rates.backward(each.backward)
+        return PassTime(rates.forward(each.forward, modules), back, back / 2 if inputs.requires_grad else 0.0)
 
     def message(nbytes: int, one: int, other: int) -> float:
-        """Two workers meet; those of a stage once in each sum, which is of several messages."""
-        place, members = mesh.position(one), mesh.axes.get("tensor", 1)
-        is_sum = members > 1 and place["stage"] == mesh.position(other)["stage"]
-        lost = calibration.lost(placed.processes, members if is_sum else 2, mean(passes))
-        return link.seconds(nbytes) + (lost / (2 * (members - 1)) if is_sum else lost)
+        return link.seconds(nbytes)
 
     inputs, _ = batch_of(parts.data.spec, batch_size)
     parts.model.train()

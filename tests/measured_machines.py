@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from paceline.cost.alpha_beta import AlphaBeta
-from paceline.cost.calibration import Calibration, Disk, Link, Meeting, plain
+from paceline.cost.calibration import Calibration, Disk, Link, plain
 from paceline.cost.kernels import Rates, Table
 from paceline.engine.calibration.machine import cores, cpu_model
 
@@ -16,11 +16,8 @@ NOTHING = dict.fromkeys(("module", "graph", "node", "view", "view_back", "parame
 OPERATIONS = ("all_reduce", "gloo", "send", "all_gather", "reduce_scatter", "broadcast")
 
 
-def machine(folder: Path, usable: int = 2, host: str | None = None, lost: float = 0.0, **sections: Any) -> Path:
-    """hardware=lab in a directory of one's own: each operator takes 1 ms, an exchange 10 ms, a step 1 ms beside.
-
-    `lost`: seconds of a meeting of two, whatever they compute before.
-    """
+def machine(folder: Path, usable: int = 2, host: str | None = None, **sections: Any) -> Path:
+    """hardware=lab in a directory of one's own: each operator takes 1 ms, an exchange 10 ms, a step 1 ms beside."""
     one = Table(((1.0, MILLI), (1e12, MILLI)))
     rates = [Rates(1, usable, {"mul": one}, {**NOTHING, "step": MILLI})]
     links = [Link(name, 2, AlphaBeta(10 * MILLI, 0.0, 0.0)) for name in OPERATIONS]
@@ -35,7 +32,6 @@ def machine(folder: Path, usable: int = 2, host: str | None = None, lost: float 
         links,
         Disk(1e9, 1e-4),
         None,
-        meetings=[Meeting(2, 2, Table(((1e-9, lost), (1e9, lost))))] if lost else [],
     )
     file = folder / "hardware" / "lab.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -27,15 +27,9 @@ from ..meters import Meter
 from ..operators import trace
 from ..stop import StopAgreement
 from ..stragglers import NoStragglers
-from .operators import STREAMING, kept
 from .timing import seconds_of
 
 CHAIN, SIDE, SAMPLES = 50, 8, 4096
-SMALL = 256  # entries
-CHANGING = (  # operators that any training has, one after another
-    *("add", "relu", "mul", "copy_", "_log_softmax", "nll_loss_forward"),
-    *("nll_loss_backward", "_log_softmax_backward_data", "threshold_backward", "sum", "mul_", "add_"),
-)
 BUDGET = 0.1  # seconds each
 
 
@@ -52,9 +46,6 @@ def times(comm: Comm, steps: int, key: str) -> dict[str, float]:
     found["layers"], found["layers_back"] = _both_ways(
         lambda: layers(torch.ones(SIDE, SIDE, requires_grad=True)), layers.zero_grad
     )
-    calls = [kept(STREAMING[name](SMALL)) for name in CHANGING]
-    found["alike"] = sum(seconds_of(call, BUDGET / len(calls)) for call in calls)
-    found["changing"] = seconds_of(lambda i: [call(i) for call in calls], BUDGET)
     found["unhooked"], found["hooked"] = _of_reducer()
     found["stepped"] = _of_optimizer()
     found["loop"] = _of_loop(comm, steps, key)
@@ -66,7 +57,6 @@ def costs(took: Mapping[str, float], rates: Rates) -> dict[str, float]:
     tables, found = rates.tables, {"view": took["view"]}
     found["graph"] = took["graphed"] / CHAIN - took["bare"]
     found["node"] = took["graphed_back"] / CHAIN - took["bare"]
-    found["changed"] = max(took["changing"] - took["alike"], 0.0) / len(CHANGING)
     product = tables["product"].seconds((1.0, SIDE, SIDE, SIDE))
     found["module"] = max(took["layers"] / CHAIN - product - found["graph"] - found["view"], 0.0)  # a product, a view
     kernels = 2 * product + tables["sum"].seconds((float(SIDE * SIDE),))

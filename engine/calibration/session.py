@@ -14,7 +14,7 @@ import torch
 
 from ...comm.rendezvous import serve_store
 from ...cost.alpha_beta import fit
-from ...cost.calibration import Calibration, Disk, Link, Meeting
+from ...cost.calibration import Calibration, Disk, Link
 from ...cost.kernels import Rates, Table
 from ..errors import ConfigError, MachineError
 from . import worker
@@ -23,7 +23,6 @@ from .timing import DIFFER
 
 LEAST_WORKERS, MOST_WORKERS = 4, 8
 DEADLINE = 300.0  # seconds
-LEAST_LOST = 1e-7  # seconds of a meeting: tables are interpolated in logarithms
 LOADED = 0.15  # spread of repeated measures from which the machine was not left alone
 MOST_DIFFERING = 0.2  # share of the cases that differed from one pass to the next, likewise
 STARTED_BY = ("TORCHELASTIC_RUN_ID", "SLURM_PROCID", "RANK", "WORLD_SIZE")
@@ -44,7 +43,6 @@ def calibrate(
     usable = cores()
     workers = min(MOST_WORKERS, max(usable, LEAST_WORKERS))
     found = _measured(workers, conditions(usable), quick, told)
-    linked = [Link(name, size, fit(points)) for name, size, points in found["links"]]
     calibration = Calibration(
         date=time.strftime("%Y-%m-%d %H:%M"),
         host=platform.node(),
@@ -66,20 +64,11 @@ def calibrate(
             )
             for each in found["rates"]
         ],
-        links=linked,
-        meetings=[met(*each, linked, usable) for each in found["meetings"]],
+        links=[Link(name, size, fit(points)) for name, size, points in found["links"]],
         disk=Disk(**found["disk"]),
         host_link=found["host_link"],
     )
     return calibration, found
-
-
-def met(processes: int, members: int, points: list[tuple[float, float]], linked: list[Link], cores: int) -> Meeting:
-    """Of what a step of computing and meeting takes, what is neither computing in turns nor the sum."""
-    alpha = next(link.fit.alpha for link in linked if (link.operation, link.workers) == ("all_reduce", members))
-    turns = max(1.0, processes / cores)
-    lost = [(computing, max(step - turns * computing - alpha, LEAST_LOST)) for computing, step in points]
-    return Meeting(processes, members, Table(tuple(lost)))
 
 
 def disturbance(calibration: Calibration) -> str:

@@ -17,8 +17,7 @@ from ...comm.process import ProcessComm
 from ...cost.kernels import Rates, Table
 from .. import memory
 from ..parent_death import die_with_parent
-from . import beside, links, meetings
-from .machine import cores
+from . import beside, links
 from .operators import cases, kept
 from .timing import Passes, seconds_of, spread
 
@@ -44,8 +43,7 @@ def main(
 
     busy = [_Kernels(comm.split(0 if rank < processes else None), threads, quick) for threads, processes in conditions]
     linked = [_Links(comm.split(0 if rank < size else None), quick) for size in range(2, workers + 1)]
-    met = [_Meetings(comm, *of, quick) for of in meetings.groups(workers)]
-    everything = [*busy, *linked, *met]
+    everything = [*busy, *linked]
     for number in range(PASSES):
         for place, each in enumerate(everything):
             what = f"{each.what}, {['first', 'second', 'third'][number]} pass"
@@ -53,22 +51,19 @@ def main(
             each.measure(number)
             comm.barrier()
     if rank == 0:
-        tell({"found": _found(conditions, busy, linked, met) | {"disk": _disk(quick), "host_link": _host_link()}})
+        tell({"found": _found(conditions, busy, linked) | {"disk": _disk(quick), "host_link": _host_link()}})
     comm.barrier()
     comm.close()
 
 
-def _found(
-    conditions: list[tuple[int, int]], busy: list["_Kernels"], linked: list["_Links"], met: list["_Meetings"]
-) -> dict[str, Any]:
-    measured = [each.passes for each in (*busy, *linked, *met)]
+def _found(conditions: list[tuple[int, int]], busy: list["_Kernels"], linked: list["_Links"]) -> dict[str, Any]:
+    measured = [each.passes for each in (*busy, *linked)]
     return {
         "rates": [
             {"threads": threads, "processes": processes, **each.found(threads, processes)}
             for (threads, processes), each in zip(conditions, busy, strict=True)
         ],
         "links": [link for each in linked for link in each.found()],
-        "meetings": [each.found() for each in met],
         "spreads": [spread(each.steady) for each in busy],
         "cases": sum(len(each.times) for each in measured),
         "differing": sum(len(each.differing) for each in measured),
@@ -113,12 +108,12 @@ class _Kernels:
     def found(self, threads: int, processes: int) -> dict[str, Any]:
         tables: dict[str, list[list[float]]] = {}
         for place, case in enumerate(cases(self._quick)):
-            tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, self.passes.middle(str(place))])
+            tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, self.passes.least(str(place))])
         rates = Rates(
             threads, processes, {name: Table(tuple(map(tuple, points))) for name, points in tables.items()}, {}
         )
-        middle = {name: self.passes.middle(name) for name in self.passes.times}
-        return {"tables": tables, "costs": beside.costs(middle, rates)}
+        least = {name: self.passes.least(name) for name in self.passes.times}
+        return {"tables": tables, "costs": beside.costs(least, rates)}
 
 
 class _Links:
@@ -146,37 +141,8 @@ class _Links:
         points: dict[str, list[tuple[float, float]]] = {}
         for case in self.passes.times:
             name, nbytes = case.rsplit(" ", 1)
-            points.setdefault(name, []).append((links.traffic(name, float(nbytes), size), self.passes.middle(case)))
+            points.setdefault(name, []).append((links.traffic(name, float(nbytes), size), self.passes.least(case)))
         return [(name, size, each) for name, each in points.items()]
-
-
-class _Meetings:
-    """What is lost where so many processes compute, and groups of `members` of them meet."""
-
-    def __init__(self, comm: ProcessComm, processes: int, members: int, quick: bool) -> None:
-        """`comm`: of all that measure; the first so many of them compute here."""
-        takes_part = comm.rank < processes
-        self._everyone = comm.split(0 if takes_part else None)
-        self._met = comm.split(comm.rank // members if takes_part else None)
-        self._processes, self._members, self._quick = processes, members, quick
-        self.passes = Passes()
-        self.what = f"meetings of {members} of {processes} workers"
-
-    def measure(self, number: int) -> None:
-        if self._everyone is None or self._met is None:
-            return
-        if number == PASSES - 1 and not agreed(self._everyone, [bool(self.passes.differing)]):
-            return
-        found = meetings.Meeters(self._everyone, self._met, cores()).seconds(self._quick)
-        for place, (computing, step) in enumerate(found):
-            self.passes.add(f"computing {place}", computing)
-            self.passes.add(f"step {place}", step)
-
-    def found(self) -> tuple[int, int, list[tuple[float, float]]]:
-        """(processes, members, [(seconds of computing, of a step)])"""
-        places = range(len(self.passes.times) // 2)
-        middle = [tuple(self.passes.middle(f"{what} {place}") for what in ("computing", "step")) for place in places]
-        return self._processes, self._members, [(computing, step) for computing, step in middle]
 
 
 def agreed(comm: ProcessComm, wanted: Sequence[bool]) -> list[int]:

@@ -50,14 +50,6 @@ def drawn(calibration: Calibration, found: dict[str, Any]) -> str:
                 line = [(nbytes, max(link.fit.seconds(nbytes), 1e-9)) for nbytes, _ in points]
                 series.append(Series(link.operation, [(n, s) for n, s in points], line))
         panels.append(Panel(f"{size} workers: alpha + S beta", "S: bytes that leave a worker", "seconds", series))
-    if calibration.meetings:
-        lost = [
-            Series(
-                f"{each.members} of {_count(each.processes, 'process')}", sorted((p[0], p[1]) for p in each.lost.points)
-            )
-            for each in calibration.meetings
-        ]
-        panels.append(Panel("what a meeting loses", "seconds of computing before it", "seconds", lost))
     return as_svg(f"{calibration.host}, {calibration.cpu}, measured on {calibration.date}", panels)
 
 

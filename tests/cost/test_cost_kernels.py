@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.cost.alpha_beta import AlphaBeta, fit
-from paceline.cost.calibration import Calibration, Disk, Link, Meeting, plain, read
+from paceline.cost.calibration import Calibration, Disk, Link, plain, read
 from paceline.cost.kernels import VIEW, Kernel, Rates, Table
 from paceline.cost.rules import CostError
 
@@ -68,14 +68,6 @@ def test_passes_add_up_operators_views_modules_and_the_graph() -> None:
     assert RATES.plain(kernels) == pytest.approx(2 * 1e-5 + 5e-7)
 
 
-def test_an_operator_between_others_takes_a_little_longer_than_one_of_many_alike() -> None:
-    kernels = (Kernel("mul", (10.0,)), Kernel(VIEW, (1.0,)), Kernel("mul", (10.0,)))
-    changing = replace(RATES, costs={**COSTS, "changed": 4e-6})
-    assert changing.forward(kernels, 3) - RATES.forward(kernels, 3) == pytest.approx(2 * 4e-6)
-    assert changing.backward(kernels) - RATES.backward(kernels) == pytest.approx(2 * 4e-6)
-    assert changing.plain(kernels) - RATES.plain(kernels) == pytest.approx(2 * 4e-6)
-
-
 def test_alpha_and_beta_are_found_again() -> None:
     found = fit([(nbytes, 3e-5 + 2e-9 * nbytes) for nbytes in (1e3, 1e5, 1e7)])
     assert (found.alpha, found.beta) == (pytest.approx(3e-5), pytest.approx(2e-9))
@@ -109,15 +101,6 @@ def test_one_size_makes_no_line() -> None:
 def test_a_calibration_is_read_as_it_was_written() -> None:
     assert plain(read(plain(HERE))) == plain(HERE)
     assert read(plain(HERE)).rates[1].seconds(Kernel("mul", (1000.0,))) == pytest.approx(1e-4, rel=1e-3)
-    later = replace(
-        HERE,
-        meetings=[Meeting(4, 2, Table(((1e-3, 2e-4), (1e-2, 1e-3))))],
-        rates=[replace(each, costs={**COSTS, "changed": 1e-6}) for each in HERE.rates],
-    )
-    assert plain(read(plain(later))) == plain(later) and read(plain(later)).rates[0].costs["changed"] == 1e-6
-    before = {key: value for key, value in plain(HERE).items() if key != "meetings"}
-    assert read(before).lost(4, 2, 1e-3) == 0.0  # in which nothing was measured of these
-    assert read(plain(later)).lost(4, 2, 1e-3) == pytest.approx(2e-4)
 
 
 @pytest.mark.parametrize(

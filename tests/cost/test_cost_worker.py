@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.cost.alpha_beta import AlphaBeta
-from paceline.cost.calibration import Calibration, Disk, Link, Meeting
+from paceline.cost.calibration import Calibration, Disk, Link
 from paceline.cost.expected import expected_maximum, expected_order
 from paceline.cost.kernels import Kernel, Rates, Table
 from paceline.cost.rules import CostError
@@ -68,40 +68,6 @@ def test_gradients_are_handed_on_and_copied_as_often_as_they_travel() -> None:
     assert hooked == pytest.approx(10 * 1e-4)
     moved = seconds(replace(WORK, moved=(SECOND,), every=4, hooked=1), Placed(1, 0, 1), FOUR)["communication"]
     assert moved == pytest.approx(1e-4 + 1 / 4)
-
-
-TIMES = ((1.0, 0.1), (10.0, 0.4))
-MEETINGS = [
-    Meeting(processes, members, Table(tuple((computing, factor * lost) for computing, lost in TIMES)))
-    for processes, members, factor in ((2, 2, 1.0), (4, 4, 2.0), (4, 2, 3.0))
-]
-
-
-def test_workers_of_a_replica_lose_time_at_each_sum_and_replicas_once() -> None:
-    """A worker computes for 4.002 s a step."""
-    met = replace(FOUR, meetings=MEETINGS)
-    sums = [Exchange("all_reduce", 2, 1e6)]
-
-    def waiting(workers: int, **exchanges: list[Exchange]) -> float:
-        return seconds(WORK, Placed(workers, 0, 1), met, **exchanges).get("waiting", 0.0)
-
-    def lost(computing: float) -> float:
-        return met.meetings[0].lost.seconds((computing,))
-
-    assert waiting(2, between=sums) == pytest.approx(lost(4.002))
-    assert waiting(2, between=3 * sums) == waiting(2, between=sums)  # buckets
-    assert waiting(2, inside=3 * sums) == pytest.approx(3 * lost(4.002 / 3))
-    assert waiting(4, inside=sums) == pytest.approx(3 * lost(4.002))  # in pairs
-    seldom = [replace(sums[0], times=0.25)]
-    assert waiting(2, between=seldom) == pytest.approx(lost(4 * 4.002) / 4)
-    assert waiting(4, inside=sums, between=[Exchange("all_reduce", 4, 1.0)]) == pytest.approx((2 + 3) * lost(2.001))
-
-
-def test_nobody_to_meet_and_nothing_measured_lose_nothing() -> None:
-    met, alone = replace(FOUR, meetings=MEETINGS), [Exchange("all_reduce", 1, 1e6)]
-    assert "waiting" not in seconds(WORK, Placed(2, 0, 1), met)
-    assert "waiting" not in seconds(WORK, Placed(2, 0, 1), met, between=alone)
-    assert "waiting" not in seconds(WORK, Placed(2, 0, 1), FOUR, between=[Exchange("all_reduce", 2, 1e6)])
 
 
 @pytest.mark.parametrize(

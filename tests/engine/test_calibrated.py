@@ -169,24 +169,6 @@ def test_all_tensor_workers_of_a_stage_share_the_cores(tmp_path: Path) -> None:
     assert one.parts["bubble"] - enough.parts["bubble"] >= enough.parts["compute"]
 
 
-def test_what_meetings_lose_is_waited_for_and_makes_a_pipelines_messages_longer(tmp_path: Path) -> None:
-    lost = 3 * MILLI
-    none, some = (machine(tmp_path / str(each), usable=8, host="elsewhere", lost=each) for each in (0.0, lost))
-
-    def both(part: str, *overrides: str) -> tuple[float, float]:
-        found = [predicted(lab, "hardware.workers=2", *overrides).parts for lab in (none, some)]
-        alike = [{**each, part: 0.0, "waiting": 0.0} for each in found]
-        assert alike[0] == pytest.approx(alike[1])
-        return found[0].get(part, 0.0), found[1][part]
-
-    assert both("waiting") == (0.0, pytest.approx(lost))
-    assert both("waiting", "sync=local_sgd", "sync.period=4") == (0.0, pytest.approx(lost / 4))
-    before, after = both("waiting", "sync=asp")
-    assert after == pytest.approx(before + lost)
-    before, after = both("bubble", "strategy=pipeline", "strategy.micro_batches=4")
-    assert before + 2 * lost <= after + 1e-12 <= before + 2 * 4 * lost  # there and back
-
-
 def test_messages_of_a_compressor_take_its_operators(lab: Path) -> None:
     plain, squeezed = (predicted(lab, "hardware.workers=2", f"compress={rule}") for rule in ("none", "topk"))
     assert squeezed.parts["communication"] > plain.parts["communication"] + 3 * MILLI

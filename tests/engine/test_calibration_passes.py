@@ -7,11 +7,9 @@ import pytest
 import yaml
 from measured_machines import machine
 
-from paceline.cost.alpha_beta import AlphaBeta
-from paceline.cost.calibration import Calibration, Link, plain, read
-from paceline.engine.calibration.meetings import groups
+from paceline.cost.calibration import Calibration, plain, read
 from paceline.engine.calibration.operators import cases
-from paceline.engine.calibration.session import MOST_DIFFERING, disturbance, met
+from paceline.engine.calibration.session import MOST_DIFFERING, disturbance
 from paceline.engine.calibration.timing import DIFFER, Passes
 
 
@@ -23,15 +21,9 @@ def test_what_disturbs_one_pass_spoils_no_time_and_is_counted() -> None:
             burst = 4.0 if (number == 0 and case == "3") or (number == 1 and case == "7") else 1.01
             passes.add(case, burst * seconds)
     assert set(passes.differing) == disturbed and passes.share == pytest.approx(2 / 10)
-    for case in disturbed:  # the third pass
-        passes.add(case, 0.99 * quiet[case])
-    assert all(passes.middle(case) == pytest.approx(1.01 * seconds) for case, seconds in quiet.items())
-    assert set(passes.differing) == disturbed  # all the same
-
-
-def test_where_a_machine_is_never_quite_at_rest_its_usual_time_counts_and_not_the_least() -> None:
-    assert Passes({"case": [1.3, 1.0, 1.2]}).middle("case") == 1.2
-    assert Passes({"case": [1.1, 1.0]}).middle("case") == pytest.approx(1.05)
+    assert all(passes.least(case) == pytest.approx(1.01 * seconds) for case, seconds in quiet.items())
+    passes.add("3", 0.99 * quiet["3"])  # the third pass: the least counts, and the case was disturbed all the same
+    assert passes.least("3") == 0.99 * quiet["3"] and set(passes.differing) == disturbed
 
 
 @pytest.mark.parametrize(("factor", "differs"), [(1 + 0.9 * DIFFER, False), (1 + 1.1 * DIFFER, True)])
@@ -48,19 +40,6 @@ def test_one_pass_differs_from_none() -> None:
 def test_each_pass_has_the_same_cases_in_the_same_order_and_makes_tensors_only_when_it_measures() -> None:
     kernels = [case.kernel for case in cases()]
     assert kernels == [case.kernel for case in cases()] and len(kernels) > 400  # tensors of all would be gigabytes
-
-
-def test_all_processes_meet_and_so_do_pairs_of_them() -> None:
-    assert [*groups(4)] == [(2, 2), (3, 3), (4, 4), (4, 2)]
-
-
-def test_what_a_meeting_loses_is_neither_computed_nor_summed() -> None:
-    links = [Link(name, 3, AlphaBeta(alpha, 0.0, 0.0)) for name, alpha in (("all_reduce", 0.5), ("gloo", 9.0))]
-    lost = met(3, 3, [(1.0, 2.5), (4.0, 6.5), (9.0, 13.0)], links, cores=2).lost
-    assert lost.seconds((1.0,)) == pytest.approx(2.5 - 1.5 * 1.0 - 0.5)
-    assert 0 < lost.seconds((4.0,)) < 1e-6  # nothing
-    assert 0 < lost.seconds((9.0,)) < 1e-6  # less than nothing, by noise
-    assert met(3, 3, [(1.0, 2.5), (4.0, 6.5)], links, cores=8).lost.seconds((1.0,)) == pytest.approx(1.0)  # no turns
 
 
 @pytest.fixture
