@@ -186,6 +186,7 @@ def summarise(reports: list[Report], layout: Layout) -> Measured:
         lost=sorted(set(range(layout.world_size)) - {report.rank for report in reports}),
         too_short=False,
         left=sum(report.sync.get("left", 0) for report in reports),
+        given_up=sum(report.sync.get("given_up", 0) for report in reports),
         cut_share=_cut_share(reports),
     )
 
@@ -237,10 +238,10 @@ def _step_times(reports: list[Report], workers: list[Report]) -> tuple[StepTime,
     splits: list[StepSplit] = []
     for report in workers:
         own = split(report.whole(report.measured), report.operations, launches)
-        steps = [end - start for start, end, _ in report.measured]
+        steps = [end - start for start, end, _ in report.measured if end > start]  # else it had nothing to do in it
         durations += steps
         splits += own
-        if own:
+        if own and steps:
             rows.append(WorkerTime(report.rank, _divided(median(steps), own)))
     step = median(durations) if durations else None
     return _divided(step, splits) if step is not None and splits else StepTime(step), rows

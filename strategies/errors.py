@@ -13,6 +13,12 @@ class MissingToolError(RuntimeError):
     exit_code = 3
 
 
+class TooFewClientsError(RuntimeError):
+    """So many clients are lost that no round can have its threshold again."""
+
+    exit_code = 4
+
+
 class NotFiniteError(RuntimeError):
     """What a worker is to send is NaN or infinite, or liars sent what no rule can join: the run has diverged."""
 

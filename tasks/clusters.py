@@ -52,10 +52,17 @@ class Clusters(Partitioner):
     owns = True
 
     def __init__(
-        self, method: Literal["balanced", "first_come", "random"] = "balanced", passes: Annotated[int, Ge(1)] = 50
+        self,
+        method: Literal["balanced", "first_come", "random"] = "balanced",
+        passes: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        """`passes`: of k-means, at most."""
-        self.method, self.passes = method, passes
+        """`passes`: of k-means, at most; None: 50."""
+        if passes is not None and method != "balanced":
+            raise PartitionError(
+                f"partition.passes={passes}: are of k-means, and partition.method={method} makes none; leave it out, "
+                "or choose partition.method=balanced"
+            )
+        self.method, self.passes = method, 50 if passes is None else passes
 
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int:
         return -(-max(sizes_of(samples, replicas)) // batch_size)

@@ -138,6 +138,7 @@ COLUMNS = (
     Column("dropped_gradients", "dropped", _fixed(0), short="dropped", usual=0),
     Column("lost_workers", "lost", _fixed(0), short="lost", usual=0),
     Column("left_rounds", "left rounds", _fixed(0), short="left", usual=0),
+    Column("given_up_rounds", "given-up rounds", _fixed(0), short="given up", usual=0),
     Column("cut_share", "cut entries", lambda value: f"{value:.2%}", short="cut", usual=0),
     Column("skipped_steps", "skipped", _fixed(0), short="skipped", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),

@@ -71,6 +71,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "dropped_gradients": ("", "gradients that arrived too late and were not used"),
     "lost_workers": ("", "workers that died while the others went on"),
     "left_rounds": ("", "rounds that clients left before they could deliver (sync.dropout), of all clients"),
+    "given_up_rounds": ("", "rounds without effect, as too few clients came to their end (secure.threshold)"),
     "cut_share": (
         "share",
         "entries other than 0 of what clients brought that secure=bonawitz cut to secure.largest, or rounded to 0 by "

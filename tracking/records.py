@@ -156,6 +156,7 @@ class Measured:
     lost: list[int]  # ranks that died
     too_short: bool  # for figures of time
     left: int = 0  # rounds that clients left before they could deliver
+    given_up: int = 0  # rounds of secure=bonawitz that too few clients came to the end of
     cut_share: float | None = None  # of entries that clients masked, those cut or rounded to 0; None: none were masked
 
     def plain(self) -> dict[str, Any]:

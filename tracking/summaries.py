@@ -50,6 +50,7 @@ FIELDS: dict[str, Field] = {
     "staleness_max": Field("max", "staleness"),
     "dropped_gradients": Field("dropped"),
     "left_rounds": Field("left"),
+    "given_up_rounds": Field("given_up"),
     "cut_share": Field("cut_share"),
     "skipped_steps": Field("skipped_steps"),
     "consensus_distance": Field("consensus_distance"),

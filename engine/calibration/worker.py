@@ -108,12 +108,12 @@ class _Kernels:
     def found(self, threads: int, processes: int) -> dict[str, Any]:
         tables: dict[str, list[list[float]]] = {}
         for place, case in enumerate(cases(self._quick)):
-            tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, self.passes.least(str(place))])
+            tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, self.passes.middle(str(place))])
         rates = Rates(
             threads, processes, {name: Table(tuple(map(tuple, points))) for name, points in tables.items()}, {}
         )
-        least = {name: self.passes.least(name) for name in self.passes.times}
-        return {"tables": tables, "costs": beside.costs(least, rates)}
+        middle = {name: self.passes.middle(name) for name in self.passes.times}
+        return {"tables": tables, "costs": beside.costs(middle, rates)}
 
 
 class _Links:
@@ -141,7 +141,7 @@ class _Links:
         points: dict[str, list[tuple[float, float]]] = {}
         for case in self.passes.times:
             name, nbytes = case.rsplit(" ", 1)
-            points.setdefault(name, []).append((links.traffic(name, float(nbytes), size), self.passes.least(case)))
+            points.setdefault(name, []).append((links.traffic(name, float(nbytes), size), self.passes.middle(case)))
         return [(name, size, each) for name, each in points.items()]
 
 

@@ -34,6 +34,7 @@ Use it to find how small a model may be, or which of its weights were enough fro
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import torch
@@ -102,7 +103,20 @@ class Pruned(Adapt):
                 "rounded in other ways; choose adapt.scope=layer, or adapt.modules of one dtype"
             )
         self.sizes, self.dtype = {name: each.numel() for name, each in chosen.items()}, dtypes.pop()
+        self._check_rounds()
         return model
+
+    def _check_rounds(self) -> None:
+        """Raises `LayoutError` where a round has no weight left to take out, or leaves none."""
+        kept = self.ones(sum(self.sizes.values()))
+        useful = sum(after < before and after > 0 for before, after in pairwise(kept))
+        if useful < self.rounds:
+            what = "none" if kept[useful + 1] else "all"
+            raise LayoutError(
+                f"adapt.rounds={self.rounds}: after {useful} rounds of adapt.share={self.share:g} there are "
+                f"{kept[useful]:,} of {kept[0]:,} weights left, and another one would take out {what} of them; choose "
+                f"adapt.rounds={useful} or fewer, or another share"
+            )
 
     # -- what it goes with
 

@@ -89,7 +89,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
-from ..errors import LayoutError, NotFiniteError
+from ..errors import LayoutError, NotFiniteError, TooFewClientsError
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
@@ -467,6 +467,7 @@ class FedAvg(Sync):
             found = secure.collect(self._delivered, self._round, len(self._weights), self._per_round)
         if found is None:
             self._given_up += len(self._delivered) > 0
+            self._check_enough_are_left(secure)
             return
         way, clients = found
         if isinstance(self.privacy, DPFedAvg):  # clients count alike, so that their mean times their number is the sum
@@ -475,6 +476,15 @@ class FedAvg(Sync):
         self.server.step(self._weights, way.to(self._weights))
         self._rounds += 1
         self.made_at = self.comm.now()
+
+    def _check_enough_are_left(self, secure: Bonawitz) -> None:
+        """Raises `TooFewClientsError`: the lost do not come back, and no round would change a weight again."""
+        left, needed = self._clients - len(self.comm.lost()), secure.needed(self._per_round)
+        if left < needed:
+            raise TooFewClientsError(
+                f"{left} of {self._clients} clients are left, and secure=bonawitz needs {needed} to come to the "
+                f"end of a round of {self._per_round} (secure.threshold={secure.threshold:g})"
+            )
 
     # -- who takes part
 

@@ -104,10 +104,14 @@ def test_processes_find_them_too_and_a_resumed_run_ends_with_the_same_bits(
 
 
 def test_given_weights_take_the_place_of_the_start(root: Path) -> None:
-    start = {"centres": torch.from_numpy(rows(6)).float(), "shares": torch.zeros(6)}
+    """From samples of which none is as near to two of them: pixels are whole numbers, and the first six leave a tie."""
+    given = rows(12)[6:]
+    distances = np.sort(((rows(300)[:, None] - given) ** 2).sum(2), axis=1)
+    assert (distances[:, 1] - distances[:, 0]).min() > 1e-3
+    start = {"centres": torch.from_numpy(given).float(), "shares": torch.zeros(6)}
     safetensors.torch.save_file(start, root / "start.safetensors")
     weights, _ = trained(root, *VIRTUAL, *KMEANS, "hardware.workers=2", "weights=start.safetensors")
-    theirs = SklearnKMeans(6, init=rows(6), n_init=1, max_iter=5, tol=0, algorithm="lloyd").fit(rows(300))
+    theirs = SklearnKMeans(6, init=given, n_init=1, max_iter=5, tol=0, algorithm="lloyd").fit(rows(300))
     np.testing.assert_allclose(weights["centres"].numpy(), theirs.cluster_centers_, atol=1e-5)
 
 

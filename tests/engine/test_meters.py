@@ -63,6 +63,14 @@ def test_where_replicas_take_turns_and_none_has_trained_throughput_is_0() -> Non
     assert told([report(trained_steps=0, jumped=3)] * 2, TWO)["throughput"] == 0.0
 
 
+def test_steps_that_take_no_time_have_nothing_to_do_and_are_no_steps_to_time() -> None:
+    """On a modelled clock, of a replica whose part is through while others go on."""
+    through = [(1.0, 2.0, 10), *[(2.0, 2.0, 0)] * 8]
+    found = told([report(0, steps=[(1.0, 2.0, 10)] * 9), report(1, steps=through), report(2, steps=through)], TWO)
+    assert found["step_time"]["median"] == 1.0
+    assert [worker["median"] for worker in found["per_worker"]] == [1.0, 1.0, 1.0]
+
+
 def test_the_split_adds_up_to_the_median_and_tells_each_worker() -> None:
     """One worker in eight steps communicates in one only: a median of the parts would lose that."""
     steps = [(float(t), float(t + 1), 1) for t in range(8)]

@@ -141,6 +141,7 @@ def test_a_target_has_a_column(tmp_path: Path) -> None:
         (["evaluate.attack=fgsm", "evaluate.norm=l2", "evaluate.eps=9"], "evaluate.eps=9: is a share of the data's"),
         (["evaluate.attack=pgd", "evaluate.samples=361"], "evaluate.samples=361: data=digits has 360 test samples"),
         (["evaluate.attack=pgd", "evaluate.target=10"], "evaluate.target=10: data=digits has the classes 0 to 9"),
+        (["evaluate.attack=pgd", "evaluate.curve=[0.1,5]"], "evaluate.curve=5: is a share of the data's range"),
         (["evaluate.attack=pgd", "evaluate.curve=[]"], "evaluate.curve=[]: must have one value of eps or more"),
         (
             ["evaluate.attack=pgd", "model=gpt", "data=text"],

@@ -388,6 +388,11 @@ def test_evaluations_tell_how_many_weights_there_were() -> None:
             "adapt.rewind_to=2: with adapt.restart=none .* nothing is set",
         ),
         (("adapt.rewind_to=5",), "adapt.rewind_to=5: a training has 5 steps; choose adapt.rewind_to below that"),
+        (
+            ("adapt.rounds=30", "adapt.share=0.9"),
+            "adapt.rounds=30: after 3 rounds of adapt.share=0.9 there are 1 of 1,336 weights left, and another one",
+        ),
+        (("adapt.share=1e-9",), "adapt.rounds=2: after 0 rounds .* take out none of them; choose adapt.rounds=0"),
         (("adapt.share=1",), "adapt.share=1: must be less than 1"),
         (("adapt.scope=all",), "adapt.scope='all': must be 'global' or 'layer'"),
         (("adapt.modules=[wide]",), r"adapt.modules=\['wide'\]: no module with a weight .* is called wide; there are "),

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from fabrics import FABRICS
 from oracles import Weights, identical, mlp64, samples, weights_of
+from worker_processes import WorkerError
 
 from paceline.engine import plan, prepare, run
 from paceline.engine.errors import ConfigError
@@ -200,13 +201,23 @@ def test_killed_clients_are_in_the_sum_if_they_had_sent_their_vectors(dies, give
 @slow
 @pytest.mark.dist
 @pytest.mark.fault
-def test_a_round_with_too_few_left_is_given_up_and_w_stays() -> None:
+def test_with_too_few_clients_left_for_any_round_the_run_ends() -> None:
+    """The dead do not come back: going on would train for nothing."""
     dies = {client: (0, VECTOR) for client in (1, 2, 3)}
-    federation = Federation(dies=dies, steps=3)
-    *_, server = trained(federation, "process")
+    with pytest.raises(WorkerError, match=r"2 of 5 clients are left, and secure=bonawitz needs 3 .* of 5 \(secure"):
+        trained(Federation(dies=dies), "process")
+
+
+@slow
+@pytest.mark.dist
+@pytest.mark.fault
+def test_a_round_that_too_few_came_to_the_end_of_is_given_up_and_w_stays() -> None:
+    """Two of three that are sampled die in it, and three are left, of whom a round needs two."""
+    die = sorted(sampled(0, 0, 5, 3))[:2]
+    *_, server = trained(Federation(fraction=0.6, dies={client: (0, VECTOR) for client in die}, steps=3), "process")
     torch.manual_seed(0)
     assert identical(server["weights"], weights_of(mlp64()))
-    assert server["report"] == {"lost": [1, 2, 3], "rounds": 0, "given_up": 1}
+    assert server["report"] == {"lost": die, "rounds": 0, "given_up": 1}
 
 
 # -- runs

@@ -123,6 +123,12 @@ def test_k_means_makes_no_more_passes_than_it_may():
     assert not torch.equal(once, kmeans(inputs, begin, 50))
 
 
+@pytest.mark.parametrize("method", ["first_come", "random"])
+def test_passes_are_of_k_means_alone(method):
+    with pytest.raises(PartitionError, match=rf"^partition\.passes=7: are of k-means, and partition\.method={method}"):
+        Clusters(method, passes=7)
+
+
 def test_a_centre_that_is_nearest_to_no_sample_stays():
     inputs = torch.tensor([[0.0], [1.0], [2.0]])
     begin = torch.tensor([[1.0], [1.0], [50.0]], dtype=torch.float64)

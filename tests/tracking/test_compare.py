@@ -143,6 +143,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "personal_worst": None,
         "personal_spread": None,
         "left_rounds": None,
+        "given_up_rounds": None,
         "cut_share": None,
         "weights_kept": None,
         "backdoor_success": None,

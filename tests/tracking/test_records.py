@@ -32,6 +32,7 @@ MEASURED = Measured(
     dropped=1,
     lost=[3],
     too_short=False,
+    given_up=2,
     cut_share=0.25,
 )
 SUMMARY = Summary(
