@@ -19,6 +19,7 @@ def imported(comm: Any) -> list[str]:
     return sorted(sys.modules)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_workers_have_all_imported_before_their_time_runs_whoever_starts_them() -> None:
     """Six that import torch at once, on busy cores, take longer than any of them waits for another.

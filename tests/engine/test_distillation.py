@@ -128,7 +128,12 @@ def plainly(overrides: list[str], teacher: Path, alpha: float, t: float) -> dict
     return state_of(model)
 
 
-@pytest.mark.parametrize(("alpha", "temperature"), [(0.7, 3.0), (1.0, 1.0), (0.2, 8.0)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("alpha", "temperature"), [(0.7, 3.0), pytest.param(1.0, 1.0, marks=SLOW), pytest.param(0.2, 8.0, marks=SLOW)]
+)
 def test_one_worker_is_a_plain_loop_in_torch(tmp_path: Path, teacher: Path, alpha: float, temperature: float) -> None:
     overrides = [*SMALL, *ONE]
     result = finished(tmp_path, *overrides, *taught(teacher, alpha, temperature))
