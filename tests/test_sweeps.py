@@ -60,8 +60,13 @@ def test_a_file_says_what_it_compares_and_goes_with_wandbs_agent(path: Path) -> 
 )
 def test_it_runs_in_a_shrunk_form(path: Path, tmp_path: Path) -> None:
     spare = {key: os.environ[key] for key in os.environ if not key.startswith(("WANDB_", "TORCHELASTIC_"))}
-    few = ["hardware.workers=2"] if "hardware.workers" not in define([str(path)]).parameters else []
-    command = [sys.executable, "-m", "paceline.cli.main", "sweep", str(path), *SHRUNK, *few, "--trials", "2"]
+    needs_its_workers = "attack.workers" in path.read_text() or "hardware.workers" in define([str(path)]).parameters
+    few = [] if needs_its_workers else ["hardware.workers=2"]
+    paceline = [sys.executable, "-m", "paceline.cli.main"]
+    if "distillation.teacher=teacher" in path.read_text():
+        teacher = [*paceline, "train", *SHRUNK, "hardware.workers=1", "--name", "teacher"]
+        subprocess.run(teacher, cwd=tmp_path, env=spare, capture_output=True, check=True, timeout=200)
+    command = [*paceline, "sweep", str(path), *SHRUNK, *few, "--trials", "2"]
     done = subprocess.run(command, cwd=tmp_path, env=spare, capture_output=True, text=True, timeout=390)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3, "a header and two rows"
