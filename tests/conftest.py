@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if module in seen:
                 item.add_marker(pytest.mark.slow)
             seen.add(module)
-    if config.getoption("--costs") is None:
+    if config.getoption("--costs") is None and not config.getoption("--all-cases"):
         move_to_slow(items)
     draw(config, items)
 

@@ -11,6 +11,7 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", type=float, default=1.0, metavar="SHARE", help="run this share of the tests")
     parser.addoption("--costs", metavar="FILE", help="append what each test costs; see budget.py")
+    parser.addoption("--all-cases", action="store_true", help="budgets leave no case of a test to the slow part")
     parser.addoption("--seed", type=int, default=0, help="of the choice that --sample makes")
 
 

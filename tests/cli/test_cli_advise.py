@@ -92,19 +92,13 @@ def test_a_race_names_who_is_left_and_goes_on_where_it_was_stopped(paceline, her
     assert "time to 0.5 in 2 rounds" in table and "winner" in table
 
 
+RACE = ("advise", "hardware=virtual", "hardware.workers=2", "--race", "sync=bsp", "--race", "sync=asp sync.rate=full")
+
+
 @pytest.mark.parametrize("named", [(), ("--name", "r")])
 def test_a_race_that_is_stopped_says_how_to_go_on(
     named: tuple[str, ...], paceline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    race = (
-        "advise",
-        "hardware=virtual",
-        "hardware.workers=2",
-        "--race",
-        "sync=bsp",
-        "--race",
-        "sync=local_sgd sync.period=4",
-    )
     for stop, status in ((KeyboardInterrupt(), 130), (InterruptedRunError("go on with a round", 143), 143)):
         rounds: list[str] = []
 
@@ -115,29 +109,16 @@ def test_a_race_that_is_stopped_says_how_to_go_on(
             return {way: {"time_to_accuracy": 1.0, "step_ms": 1.0} for way, _ in definition.ways}
 
         monkeypatch.setattr("paceline.cli.advise_race.run_round", run)
-        ended = paceline(*race, *named)
+        ended = paceline(*RACE, *named)
         name = rounds[0].removesuffix("-round1")
-        command = shlex.join(["paceline", *race, "--name", name])
+        command = shlex.join(["paceline", *RACE, "--name", name])
         assert (ended.status, ended.out) == (status, "")
         assert ended.last == f"the race was stopped; go on with: {command}"
 
 
-RACE = (
-    "advise",
-    "hardware=virtual",
-    "hardware.workers=2",
-    "--race",
-    "sync=bsp",
-    "--race",
-    "sync=asp",
-    "--target",
-    "0.3",
-)
-
-
 def test_a_race_whose_runs_all_fail_has_failed(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.cli.advise_race.run_round", lambda name, definition: {})
-    ended = paceline(*RACE)
+    ended = paceline(*RACE, "--target", "0.3")
     assert ended.status == 4 and ended.last == "every run of the race failed; the reasons are above"
     assert "no winner: every run failed, for the reasons above" in ended.out and ended.out.count(" failed ") == 2
     assert "never reached" not in ended.out and "--target" not in ended.out
@@ -148,11 +129,11 @@ def test_the_only_way_that_reaches_the_target_is_named_though_it_won_against_nob
 ) -> None:
     measured = {
         "sync=bsp": {"time_to_accuracy": None, "step_ms": 1.0},
-        "sync=asp": {"time_to_accuracy": 2.0, "step_ms": 1.0},
+        "sync=asp_sync.rate=full": {"time_to_accuracy": 2.0, "step_ms": 1.0},
     }
     monkeypatch.setattr("paceline.cli.advise_race.run_round", lambda name, definition: measured)
-    ended = paceline(*RACE)
-    alone = "no winner: sync=asp alone reached 0.3, and with one seed: nobody was left to race against"
+    ended = paceline(*RACE, "--target", "0.3")
+    alone = "no winner: sync=asp_sync.rate=full alone reached 0.3, and with one seed: nobody was left to race against"
     assert ended.status == 0 and alone in ended.out and "never reached" in ended.out
 
 
