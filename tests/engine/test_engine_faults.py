@@ -344,7 +344,7 @@ def test_a_run_that_stops_though_its_launcher_was_not_told_to_has_failed(start: 
 @pytest.mark.parametrize("sync", ["asp", pytest.param("gossip_async", marks=pytest.mark.slow)])
 def test_a_run_stopped_once_its_fastest_worker_has_made_all_steps_is_complete(start: Start, sync: str) -> None:
     """The slow one leaves its steps out, and nobody waits for the weights that it would have had."""
-    launcher = start(f"sync={sync}", "stragglers=one_slow", "stragglers.factor=200", "steps=30", "hardware.timeout=10")
+    launcher = start(f"sync={sync}", "stragglers=one_slow", "stragglers.factor=600", "steps=30", "hardware.timeout=10")
     launcher.until(lambda: launcher.steps() >= 30, "all steps of worker 0")
     launcher.process.terminate()
     assert launcher.wait() == 0

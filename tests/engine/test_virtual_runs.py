@@ -142,7 +142,7 @@ def test_a_step_takes_its_passes_and_its_ring_and_divides_into_them(virtual: Vir
 def test_a_quarter_of_the_clients_at_a_time_make_a_quarter_of_the_samples_a_second(virtual: Virtual) -> None:
     """Steps of a second, each of one client, whichever it is: one that no round takes does not make it none."""
     result = virtual(
-        "hardware.workers=4", "sync=fedavg", "sync.fraction=0.25", "steps=12", "measure.after=4", *SECOND, *IDEAL
+        "hardware.workers=4", "sync=fedavg", "sync.fraction=0.25", "steps=8", "measure.after=4", *SECOND, *IDEAL
     )
     assert result.throughput == pytest.approx(200 / 4 / 4), "four steps an epoch"
     assert result.summary["step_time"]["median"] is not None

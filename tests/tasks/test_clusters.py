@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from torch import Tensor
@@ -39,6 +39,7 @@ def inertia(inputs: Tensor, parts: list[list[int]]) -> float:
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(METHODS), st.integers(1, 60), st.integers(1, 9), st.integers(0, 2**63))
+@example("first_come", 13, 3, 0)
 def test_parts_are_of_one_size_to_within_one_and_have_every_sample_once(method, samples, replicas, seed):
     replicas = min(replicas, samples)
     parts = owned(dealt(method, some_inputs(samples, seed % 7), replicas, seed))
