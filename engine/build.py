@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
@@ -12,16 +12,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..strategies import LayoutError, Strategy, Sync
-from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
-from ..strategies.base import Loss
 from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Float32, Precision
 from ..strategies.schedules import Schedule
-from ..tasks.adversarial.training import AdversarialTraining
-from ..tasks.base import Data, Readable
+from ..tasks.base import Data
 from ..tasks.checks import check_spec, load_checked
 from ..tasks.losses.base import Task
 from ..tasks.partition import Partition, Partitioner, Repeated
@@ -43,58 +40,19 @@ from . import (
 )
 from .adversary import training_of
 from .blame import blaming
-from .compute import ComputeModel
-from .distilling import Teacher, teacher_of
+from .distilling import teacher_of
 from .errors import ConfigError
 from .experiment import Choice, Experiment
 from .fits import batch_of, check_parts_take, check_takes, checked_loss, model_takes
 from .launchers import launcher_of
-from .launchers.base import Launcher
-from .layout import Layout, check_samples, lay_out
+from .layout import check_samples, lay_out
 from .meta import Repeats
 from .pairs import check_pair
+from .parts import Given, Parts
 from .stragglers import Stragglers
 from .targets import build, load_maker
 
 T = TypeVar("T")
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What one worker works with. `load`, `deal` and `compute` are shared by the workers of a process."""
-
-    data: Data
-    task: Task
-    load: Callable[[], tuple[Readable, Readable]]
-    partitioner: Partitioner
-    deal: Callable[[], Partition]
-    schedule: Schedule
-    stragglers: Stragglers
-    launcher: Launcher
-    compute: ComputeModel | None  # where it is modelled
-    strategy: Strategy
-    sync: Sync
-    accumulation: Accumulation  # of a step; each worker has its own
-    of_groups: given.Given  # what they were given
-    make_pair: Callable[[], tuple[Strategy, Sync]]  # for another worker of this process, with what they are given
-    layout: Layout
-    model: nn.Module  # the whole, on the meta device
-    modules: list[nn.Module]  # what the strategy cuts it into; in training they compute in `precision`
-    make_model: Callable[[], nn.Module]  # adapted
-    adapt: Adapt
-    following: "Parts | None"  # with the model that `adapt.following` makes in mid-run; see phases.py
-    adversarial_training: AdversarialTraining
-    teacher: Teacher | None
-    average: Average
-    make_optimizer: MakeOptimizer
-    precision: Precision  # of passes; float32 where the strategy rounds weights itself
-    allowed: tuple[str, ...]  # the user's own modules
-    callbacks: calling.Callbacks  # by name, for the chief
-
-    def loss(self, plain: Loss) -> Loss:
-        """What is trained, where `plain` is the task's."""
-        return plain if self.teacher is None else self.teacher.method.loss(plain)
 
 
 def assemble(
@@ -117,11 +75,11 @@ def assemble(
     def make_pair() -> tuple[Strategy, Sync]:
         return pair_of(given.make(experiment, allowed), settled)
 
-    def pair_of(of_groups: given.Given, chosen: Choice) -> tuple[Strategy, Sync]:
+    def pair_of(of_groups: Given, chosen: Choice) -> tuple[Strategy, Sync]:
         with given.naming(experiment):
             return named_pair_of(of_groups, chosen)
 
-    def named_pair_of(of_groups: given.Given, chosen: Choice) -> tuple[Strategy, Sync]:
+    def named_pair_of(of_groups: Given, chosen: Choice) -> tuple[Strategy, Sync]:
         strategy = build("strategy", chosen, Strategy, allowed, of_groups)
         precision = of_groups["precision"]
         assert isinstance(precision, Precision)

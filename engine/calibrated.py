@@ -23,12 +23,13 @@ from ..strategies.sync.backup_workers import BackupWorkers
 from ..strategies.sync.fedavg import FedAvg
 from ..strategies.tensor import TensorParallel
 from ..strategies.torch_ddp import TorchDDP
-from .build import Parts, assemble
+from .build import assemble
 from .exchanges_of_ddp import of_ddp, owned
 from .exchanges_of_sync import Between, between, clipped, of_norm
 from .experiment import Experiment
 from .fits import batch_of
 from .layout import Layout as Workers
+from .parts import Parts
 from .planning import share_of_cores
 from .schedule_time import pipelined
 from .step_work import exchanges, stepped, trained, work_of_parts

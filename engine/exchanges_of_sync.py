@@ -35,9 +35,9 @@ from ..strategies.sync.parameter_server import ParameterServer
 from ..strategies.sync.push_sum import PushSum
 from ..strategies.sync.routed import Routed
 from ..strategies.sync.ssp import SSP
-from .build import Parts
 from .experiment import Experiment
 from .operators import Recorder
+from .parts import Parts
 
 LARGEST_ROWS = 2**30  # bytes of made-up gradients on which a rule that joins is traced
 

@@ -18,7 +18,7 @@ from .errors import ConfigError
 from .experiment import Experiment
 
 if TYPE_CHECKING:
-    from .build import Parts
+    from .parts import Parts
 
 
 def check(experiment: Experiment, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:

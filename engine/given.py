@@ -16,9 +16,9 @@ from ..strategies.precision import Precision
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
 from .launchers import launcher_of
+from .parts import Given
 from .targets import base_of, build, load_class
 
-Given = dict[str, object]  # by group
 _BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  # who is given them
 
 

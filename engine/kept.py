@@ -9,7 +9,7 @@ from ..strategies.base import Traffic, World
 from ..strategies.exchange.collectives.base import added, times
 from ..tracking.columns import human_bytes
 from . import given
-from .build import Parts
+from .parts import Parts
 
 TOLD = 12  # trainings, one by one
 

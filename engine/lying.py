@@ -3,7 +3,7 @@
 from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.attack import Attack, Honest
 from . import given
-from .build import Parts
+from .parts import Parts
 
 
 def notes_on(parts: Parts, steps: int | None) -> list[str]:

@@ -14,7 +14,7 @@ from .errors import ConfigError
 from .experiment import Experiment
 
 if TYPE_CHECKING:
-    from .build import Parts
+    from .parts import Parts
 
 
 def check(experiment: Experiment, adapt: Adapt, strategy: Strategy, sync: Sync) -> None:

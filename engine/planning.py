@@ -20,7 +20,7 @@ from ..strategies.placements import entries, placements_of
 from ..tasks.adversarial.attacks import ascent, evaluating
 from ..tasks.partition import Repeated
 from . import accumulating, averaging, calling, clients, given, kept, lying, memory, precisions, private
-from .build import MakeOptimizer, Parts, assemble
+from .build import assemble
 from .errors import ConfigError
 from .experiment import Experiment
 from .fits import batch_of, checked_loss, model_takes
@@ -28,6 +28,7 @@ from .launchers import launcher_of
 from .layout import Layout
 from .meta import Repeats
 from .notes import notes_on
+from .parts import MakeOptimizer, Parts
 from .phases import ends_of
 from .planned import PartPlan, Phase, Plan, Sent
 from .rates import Point, points_of, rate_of

@@ -13,10 +13,10 @@ from ..strategies.exchange.attack import Attack, Backdoor, Poison
 from ..tasks.base import DataSpec, Readable, Taken
 from ..tasks.losses.base import Task
 from ..tasks.losses.metrics import Accuracy
-from .given import Given
+from .parts import Given
 
 if TYPE_CHECKING:
-    from .build import Parts
+    from .parts import Parts
 
 SUCCESS = "backdoor_success"  # in records and comparisons
 

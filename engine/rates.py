@@ -12,7 +12,7 @@ from .errors import ConfigError
 from .experiment import Experiment
 
 if TYPE_CHECKING:
-    from .build import Parts
+    from .parts import Parts
 
 
 @dataclass(frozen=True)

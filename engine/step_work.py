@@ -13,10 +13,10 @@ from ..cost.kernels import Kernel
 from ..cost.worker import Exchange, Work
 from ..strategies.base import Traffic, payload
 from . import memory
-from .build import MakeOptimizer, Parts
 from .experiment import Experiment
 from .fits import batch_of, checked_loss, model_takes
 from .operators import Traced, recorded, trace
+from .parts import MakeOptimizer, Parts
 
 OPERATIONS = {  # by which operation of comm/ a primitive of the ledger is measured
     "all_reduce": "all_reduce",

@@ -15,7 +15,6 @@ from ..tracking.records import Resume, Start, Step
 from . import poisoning
 from .adversary import Adversary
 from .assignment import Assignment
-from .build import Parts
 from .calling import Verdict, sees_norms
 from .data_sums import check_data, sums_of
 from .dates import Dates
@@ -27,6 +26,7 @@ from .loop import Job, train
 from .meters import Meter
 from .notes import untimed
 from .outcome import Trained, memory_of, report
+from .parts import Parts
 from .phases import ends_of
 from .saving import Saving
 from .stop import StopAgreement

@@ -23,12 +23,12 @@ from ..tracking.run_directory import RunDirectory
 from . import checkpoint, experts, iterating, memory, phases, weights
 from .assignment import Assignment
 from .averaging import Averaging, keeps
-from .build import Parts
 from .calling import Calling
 from .checkpoint import Manifest
 from .compute import ModelledCompute, RealCompute
 from .experiment import Experiment
 from .layout import Layout, Role
+from .parts import Parts
 from .planning import share_of_cores
 from .rates import rate_of
 

@@ -130,8 +130,9 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
     if not isinstance(experiment.hardware, VirtualHardware) or experiment.hardware.compute != "modelled":
         return None
 
-    from ..engine.build import Parts, assemble
+    from ..engine.build import assemble
     from ..engine.fits import batch_of
+    from ..engine.parts import Parts
 
     parts = assemble(experiment, allowed)
     if len(parts.modules) > 1 or parts.compute is None or plan.steps_per_epoch is None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from ..engine.build import Parts
 from ..engine.errors import InterruptedRunError
 from ..engine.launch import to_the_end
 from ..engine.launchers import launcher_of
 from ..engine.launchers.virtual import cluster_of
 from ..engine.launchers.virtual import run as run_virtual
+from ..engine.parts import Parts
 from ..engine.planned import Plan
 from ..engine.session import Prepared, make_ready
 from ..engine.weights import convert

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 
 from ..batches import Samples
 from ..engine import given
-from ..engine.build import Parts, assemble
+from ..engine.build import assemble
 from ..engine.callbacks.base import Callback
 from ..engine.compose import compose
 from ..engine.errors import ConfigError, InterruptedRunError, MachineError
@@ -25,6 +25,7 @@ from ..engine.fits import weighted
 from ..engine.iterating import begin
 from ..engine.launchers import was_started
 from ..engine.loop import of_mean_one, seed_for
+from ..engine.parts import Parts
 from ..engine.planned import Plan
 from ..engine.rates import rate_of
 from ..engine.session import Prepared, prepare

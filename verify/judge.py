@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..engine.build import Parts
+from ..engine.parts import Parts
 from ..engine.witness import Witnessed
 from .reference import Named, Reference, distance, largest
 

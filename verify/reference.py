@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from ..batches import Samples, call
-from ..engine.build import Parts
 from ..engine.errors import ConfigError
+from ..engine.parts import Parts
 from ..strategies.base import state_of
 from ..strategies.precision import Float16, Precision
 

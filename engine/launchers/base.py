@@ -19,8 +19,8 @@ from ..experiment import Experiment, Hardware, Machine
 
 if TYPE_CHECKING:  # they ask for the launcher
     from ..assignment import Assignment
-    from ..build import Parts
     from ..layout import Layout
+    from ..parts import Parts
 
 
 class Handle(Protocol):

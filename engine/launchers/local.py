@@ -13,13 +13,13 @@ from ...comm.network import Link, Network
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
 from ..assignment import Assignment
-from ..build import Parts
 from ..crew import WORKER_FAILED, Crew, Ended
 from ..experiment import Hardware
 from ..failures import how_it_ended
 from ..gauges import LiveRecord
 from ..launch import what_is_saved
 from ..layout import Layout
+from ..parts import Parts
 from ..work import work
 from ..worker_process import stop_on_sigterm, told_of, worker_main
 from .base import Handle, Launcher, network_of_one

@@ -18,7 +18,7 @@ from ...comm.network import Network
 from ...comm.process import ProcessComm
 from ...tracking.run_directory import RunDirectory
 from ..assignment import Assignment
-from ..build import Parts, assemble
+from ..build import assemble
 from ..crew import WORKER_FAILED, Ended
 from ..errors import WorkerFailedError
 from ..experiment import Experiment, Hardware
@@ -26,6 +26,7 @@ from ..failures import named, speaks_for_itself
 from ..gauges import LiveRecord
 from ..launch import what_is_saved
 from ..layout import Layout
+from ..parts import Parts
 from ..work import work
 from ..worker import prepare_process
 from .base import Handle, Launcher, network_of_one

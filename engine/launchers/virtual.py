@@ -10,12 +10,12 @@ from ...comm.handshake import Endpoint
 from ...comm.network import Link, Network
 from ...comm.virtual import Cluster
 from ..assignment import Assignment
-from ..build import Parts
 from ..compute import ComputeModel
 from ..errors import ConfigError
 from ..experiment import Experiment, Hardware, VirtualHardware
 from ..gauges import Teller
 from ..layout import Layout
+from ..parts import Parts
 from ..work import work
 from ..worker_process import stop_on_sigterm
 from . import was_started

@@ -10,10 +10,11 @@ from zealous import GROUP, Eager, Zealous, ZealousStrategy
 from paceline.conf import groups
 from paceline.conf.groups import GROUPS
 from paceline.engine import given
-from paceline.engine.build import Parts, assemble
+from paceline.engine.build import assemble
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import Choice, Experiment, shipped
+from paceline.engine.parts import Parts
 from paceline.strategies.data_parallel import DataParallel
 
 CHOICES = {

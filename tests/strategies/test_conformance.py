@@ -35,10 +35,11 @@ from oracles import (
 
 import paceline.strategies
 from paceline.engine import prepare, run
-from paceline.engine.build import Parts, assemble
+from paceline.engine.build import assemble
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import Experiment, shipped
+from paceline.engine.parts import Parts
 from paceline.engine.planning import make_plan
 from paceline.strategies import Sync
 from paceline.strategies.state import to_bytes
