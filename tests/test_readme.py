@@ -39,6 +39,10 @@ PAGES = (
     "docs/federated.md",
     "docs/routed.md",
     "docs/unsupervised.md",
+    "docs/robust.md",
+    "docs/privacy.md",
+    "docs/tensor.md",
+    "docs/domain.md",
     "docs/large_batches.md",
     "docs/memory.md",
     "docs/cost.md",
@@ -166,7 +170,16 @@ def shortened(words: list[str]) -> list[str]:
     if "long" in words:
         more.append("checkpoint.every_steps=1")
     has_limit = not any(
-        word in ("data=wine", "data=fitness", "data=shapes", "experiment=houses", "runs/priced/config.yaml")
+        word
+        in (
+            "data=wine",
+            "data=fitness",
+            "data=shapes",
+            "data=disks",
+            "experiment=houses",
+            "runs/priced/config.yaml",
+            "hardware.workers=100",  # clients, each with samples of its own
+        )
         for word in words
     )
     return [*words, *(word for word in SHORT if has_limit or not word.startswith("data.limit")), *more]
