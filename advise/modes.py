@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..conf.groups import BY_NAME
 from ..engine import given
 from ..engine.experiment import CONF, Choice, shipped
-from ..engine.launchers import launcher_of
+from ..engine.fabrics import fabric_of
 from ..engine.targets import build
 from ..strategies import Sync
 from .candidate import Candidate, Settings
@@ -56,7 +56,7 @@ def _is_there_already(collective: str, question: Question) -> bool:
         return False
     hardware = question.experiment.hardware
     on_cpus = hardware.machine is None or hardware.machine.devices == 0
-    in_memory = on_cpus and hardware.hosts in (None, 1) and not launcher_of(question.experiment).modelled
+    in_memory = on_cpus and hardware.hosts in (None, 1) and not fabric_of(question.experiment).modelled
     return collective == "auto" or (collective == "shared_memory" and in_memory)
 
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from ..cost.predicted import NotPredicted, PredictedStep
+from ..engine.fabrics import fabric_of
 from ..engine.failures import exit_code_of
 from ..engine.fit import capacity_of, need_of
-from ..engine.launchers import launcher_of
 from ..engine.planned import Plan
 from ..engine.session import Prepared, prepare
 from .candidate import Candidate, Predicted
@@ -53,7 +53,7 @@ def with_step(question: Question, candidate: Candidate) -> tuple[Predicted, Pred
 
 def _holds_whatever_it_needs(ready: Prepared) -> bool:
     """A virtual cluster whose hosts are not described."""
-    return launcher_of(ready.experiment).modelled and ready.experiment.hardware.machine is None
+    return fabric_of(ready.experiment).modelled and ready.experiment.hardware.machine is None
 
 
 def _timed(question: Question, ready: Prepared, plan: Plan, found: Predicted) -> tuple[Predicted, PredictedStep | None]:

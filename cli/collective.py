@@ -46,7 +46,7 @@ def show_collective(
 def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed: list[str]) -> "Recording":
     from .. import engine
     from ..engine import given
-    from ..engine.launchers import launcher_of
+    from ..engine.fabrics import fabric_of
     from ..strategies.base import World
     from ..strategies.exchange.collectives import Collective
     from ..strategies.exchange.collectives.recorded import nbytes_of, record
@@ -54,10 +54,10 @@ def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed:
     experiment = engine.prepare([*overrides, f"collective={name}"], config_dir, allowed).experiment
     collective = given.make(experiment, tuple(allowed))["collective"]
     assert isinstance(collective, Collective)
-    hardware, launcher = experiment.hardware, launcher_of(experiment)
+    hardware, fabric = experiment.hardware, fabric_of(experiment)
     workers = hardware.workers or 2
     with given.naming(experiment):
-        hosts = launcher.hosts(hardware, workers)
+        hosts = fabric.hosts(hardware, workers)
         # refuses what has no use for these hosts
         collective.phases(nbytes_of(workers), World(workers, hosts=hosts))
         recording = record(collective, workers, hosts.count(0) if hosts else 1)

@@ -43,8 +43,8 @@ from .blame import blaming
 from .distilling import teacher_of
 from .errors import ConfigError
 from .experiment import Choice, Experiment
+from .fabrics import fabric_of
 from .fits import batch_of, check_parts_take, check_takes, checked_loss, model_takes
-from .launchers import launcher_of
 from .layout import check_samples, lay_out
 from .meta import Repeats
 from .pairs import check_pair
@@ -70,7 +70,7 @@ def assemble(
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
 
-    launcher = launcher_of(experiment)
+    fabric = fabric_of(experiment)
 
     def make_pair() -> tuple[Strategy, Sync]:
         return pair_of(given.make(experiment, allowed), settled)
@@ -96,7 +96,7 @@ def assemble(
                     f"sync.{name}={value}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs "
                     "do nothing there; strategy=data_parallel takes them"
                 )
-        if strategy.needs_processes and launcher.modelled:
+        if strategy.needs_processes and fabric.modelled:
             raise ConfigError(
                 f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups; "
                 "hardware=local runs it, and strategy=data_parallel runs here"
@@ -178,7 +178,7 @@ def assemble(
     precision = Float32() if strategy.rounds_weights else strategy.precision
     with given.naming(experiment):
         precision.check(modules)
-    device = launcher.device(experiment, layout)
+    device = fabric.device(experiment, layout)
     for part in modules:
         precision.attach(part, device)
     with given.naming(experiment):
@@ -211,7 +211,7 @@ def assemble(
     with given.naming(experiment):
         sync.check_model(trained)
         compress.check_model(trained)
-    compute = launcher.compute(experiment.hardware)
+    compute = fabric.compute(experiment.hardware)
     if compute is not None:
         compute.precision = precision
     load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
@@ -232,9 +232,7 @@ def assemble(
     following = None
     if adapt.following is not None:
         again = assemble(experiment, allowed, world_size, adapt.following)
-        following = replace(
-            again, data=data, load=load, deal=deal, launcher=launcher, callbacks=callbacks, teacher=teacher
-        )
+        following = replace(again, data=data, load=load, deal=deal, fabric=fabric, callbacks=callbacks, teacher=teacher)
     return Parts(
         data,
         task,
@@ -243,7 +241,7 @@ def assemble(
         deal,
         schedule,
         stragglers,
-        launcher,
+        fabric,
         compute,
         strategy,
         sync,

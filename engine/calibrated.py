@@ -29,8 +29,8 @@ from .exchanges_of_sync import Between, between, clipped, of_norm
 from .experiment import Experiment
 from .fits import batch_of
 from .layout import Layout as Workers
+from .layout import share_of_cores
 from .parts import Parts
-from .planning import share_of_cores
 from .schedule_time import pipelined
 from .step_work import exchanges, stepped, trained, work_of_parts
 

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +15,6 @@ from ..tasks.clusters import centres_of, unmeasured
 from ..tasks.partition import Partition, Partitioner
 from .errors import ConfigError
 from .experiment import Experiment
-
-if TYPE_CHECKING:
-    from .parts import Parts
 
 
 def check(experiment: Experiment, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:
@@ -73,13 +69,12 @@ def check_alike(board: Board, chief: int, dealt: Partition) -> None:
         )
 
 
-def judged(parts: "Parts") -> nn.Module:
+def judged(sync: Sync, replicas: int, make_model: Callable[[], nn.Module]) -> nn.Module:
     """The model that is evaluated, for the state that `Worker.consensus` gives."""
-    replicas = parts.layout.replicas
-    if not parts.sync.experts or replicas == 1:
-        return parts.make_model()
-    assert parts.sync.centres is not None, "they are set before"
-    return Experts([parts.make_model() for _ in range(replicas)], parts.sync.centres.clone())
+    if not sync.experts or replicas == 1:
+        return make_model()
+    assert sync.centres is not None, "they are set before"
+    return Experts([make_model() for _ in range(replicas)], sync.centres.clone())
 
 
 def is_of_experts(names: Mapping[str, object]) -> bool:

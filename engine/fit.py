@@ -36,8 +36,8 @@ from ..tasks.models.gpt import GPT
 from .compose import compose, instead
 from .errors import ConfigError
 from .experiment import Choice, Experiment, Machine
+from .fabrics import fabric_of
 from .failures import exit_code_of
-from .launchers import launcher_of
 from .layout import Layout
 from .planned import PartPlan, Plan
 from .planning import make_plan
@@ -176,15 +176,15 @@ def this_machine() -> Machine:
 def capacity_of(plan: Plan) -> Capacity:
     """Raises `ConfigError` where the hardware does not say how large it is."""
     hardware, world = plan.experiment.hardware, plan.layout.world_size
-    launcher = launcher_of(plan.experiment)
-    if hardware.machine is None and launcher.modelled:
+    fabric = fabric_of(plan.experiment)
+    if hardware.machine is None and fabric.modelled:
         raise ConfigError(
             "hardware.machine=null: a virtual cluster's hosts hold whatever they need; describe them in "
             "hardware.machine (keys: see hardware=h200), or choose the hardware to fit into, for instance hardware=h200"
         )
     machine = hardware.machine or this_machine()
-    on_devices = machine.devices > 0 if launcher.modelled else plan.device.type == "cuda"
-    per_host = launcher.workers_per_host(hardware) or (machine.devices if on_devices else world)
+    on_devices = machine.devices > 0 if fabric.modelled else plan.device.type == "cuda"
+    per_host = fabric.workers_per_host(hardware) or (machine.devices if on_devices else world)
     per_host = min(per_host, world)
     device = max(int(machine.device_memory * (1 - SHARE)) - PROCESS, 0)
     host = max(int(machine.host_memory * (1 - SHARE)) - PROCESS * per_host, 0)

@@ -15,7 +15,7 @@ from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Precision
 from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
-from .launchers import launcher_of
+from .fabrics import fabric_of
 from .parts import Given
 from .targets import base_of, build, load_class
 
@@ -24,9 +24,9 @@ _BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy} 
 
 def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
     """For one worker. Raises `ConfigError`."""
-    launcher = launcher_of(experiment)
-    network = launcher.network(experiment.hardware)
-    engines = {"seed": experiment.seed, "network": network, "in_memory": launcher.modelled}
+    fabric = fabric_of(experiment)
+    network = fabric.network(experiment.hardware)
+    engines = {"seed": experiment.seed, "network": network, "in_memory": fabric.modelled}
     made: Given = {
         group.name: build(group.name, experiment.choice(group.name), base_of(group.name), allowed, engines)
         for group in _groups()

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..comm.shared_memory import MIB, available
-from ..tracking.run_directory import SWEEP_NOTE, RunDirectory
+from ..tracking.run_directory import RunDirectory
 from .assignment import Assignment
 from .crew import WORKER_FAILED, Ended
 from .errors import InterruptedRunError, WorkerFailedError
 from .failures import NO_MEMORY, how_it_ended
-from .launchers import launcher_of
 from .launchers.base import Handle, Launcher
 from .layout import Layout
+from .saved import what_is_saved
 from .signals import STOP_SIGNALS, lost
 
 LOST_A_PEER = "PeerLostError"  # such a worker is not the cause
@@ -37,7 +37,9 @@ def launch(
     Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
     """
     handle = to_the_end(launcher, assignment, layout, survives, preload, started, memory)
-    if not launcher.tells(layout) or _is_complete(assignment.run):  # a signal may come in the last step, or later
+    if not launcher.fabric.tells(layout) or _is_complete(
+        assignment.run
+    ):  # a signal may come in the last step, or later
         return
     if handle.stop_signal:
         name = signal.Signals(handle.stop_signal).name
@@ -119,26 +121,6 @@ def cause_among(failures: list[Ended]) -> Ended:
         failures,
         key=lambda worker: (rank_of_cause.get(worker.error, 0), not hung.isdisjoint(worker.missing), worker.rank),
     )
-
-
-def what_is_saved(assignment: Assignment) -> str:
-    """The end of a sentence: what there is to go on from, and the command for it."""
-    launcher = launcher_of(assignment.experiment)
-    if not launcher.saves:
-        return launcher.instead
-    saved = last_checkpoint(assignment.run)
-    if saved is None:
-        return "nothing was saved yet"
-    if (assignment.run / SWEEP_NOTE).exists():
-        return f"saved: {saved.name}; go on with: paceline sweep --resume --name {assignment.run.parent.name}"
-    allow = "".join(f" --allow-module {module}" for module in assignment.allowed)
-    return f"saved: {saved.name}; resume with: paceline train --resume {assignment.run.name}{allow}"
-
-
-def last_checkpoint(run: Path) -> Path | None:
-    from .checkpoint import steps_of
-
-    return next(reversed(steps_of(run / "checkpoints")), None)
 
 
 def _last_step(run: Path) -> str:

@@ -4,6 +4,7 @@ A replica's workers follow one another. Its *parts* are its workers in that orde
 Servers follow: `servers` for each part.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,3 +99,8 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
             "strategy=data_parallel takes any number"
         )
     return Layout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)
+
+
+def share_of_cores(layout: Layout) -> int:
+    """Of this host's, each worker's and each server's; one at least."""
+    return max(1, len(os.sched_getaffinity(0)) // layout.world_size)

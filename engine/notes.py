@@ -10,7 +10,7 @@ from ..tasks.partition import Partition
 from .calibration.machine import here_unlike
 from .clients import dealt_to
 from .experiment import Experiment
-from .launchers import launcher_of
+from .fabrics import fabric_of
 from .layout import Layout
 
 
@@ -77,7 +77,7 @@ def _on_timing(experiment: Experiment, steps: int | None) -> list[str]:
 
 def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
     hardware, cores = experiment.hardware, len(os.sched_getaffinity(0))
-    if launcher_of(experiment).modelled or hardware.machine is not None or device.type != "cpu":
+    if fabric_of(experiment).modelled or hardware.machine is not None or device.type != "cpu":
         return []
     here = int(os.environ.get("LOCAL_WORLD_SIZE", layout.workers))  # torchrun's, on this host
     if here <= cores:

@@ -44,7 +44,7 @@ def report(worker: Worker, trained: Trained | None) -> None:
     meter = Meter(worker.comm, 0, worker.device, False) if trained is None else trained.job.meter
     activations = 0 if trained is None else trained.job.activations
     kinds = _peaks([] if trained is None else trained.earlier, memory_of(worker, activations))
-    resident = None if worker.parts.launcher.modelled else worker.resident  # modelled: workers share a process
+    resident = None if worker.parts.fabric.modelled else worker.resident  # modelled: workers share a process
     held = _with_process(kinds, worker.device, resident)
     own = meter.report(worker.comm.rank, worker.role, held, worker.sync.report())
     own.taken = None if worker.scale is None else worker.scale.taken
@@ -55,7 +55,7 @@ def report(worker: Worker, trained: Trained | None) -> None:
         reports = [Report.from_json(plain) for plain in worker.read_of_living("report", range(layout.world_size))]
         _summarise(worker, trained, reports)
         if worker.assignment.trace is not None:
-            write_trace(worker.assignment.trace, reports, worker.directory.name, worker.parts.launcher.modelled)
+            write_trace(worker.assignment.trace, reports, worker.directory.name, worker.parts.fabric.modelled)
             _keep_schedule(worker, reports)
         board.post("over", "")
     board.read("over", layout.chief)
@@ -66,7 +66,7 @@ def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
     timetable = worker.assignment.timetable
     if timetable is None:
         return
-    name, modelled = schedule_of(worker.experiment), worker.parts.launcher.modelled
+    name, modelled = schedule_of(worker.experiment), worker.parts.fabric.modelled
     kept = beside(name, timetable, reports, worker.layout, modelled)
     if kept is not None:
         worker.directory.write_schedule(kept)
@@ -142,7 +142,7 @@ def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
 def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
     experiment, layout = worker.experiment, worker.layout
     evaluations, done = trained.evaluations, trained.done
-    modelled = worker.parts.launcher.modelled
+    modelled = worker.parts.fabric.modelled
     measured = summarise(reports, layout)
     short = not modelled and is_too_short(reports)  # a modelled clock is exact
     status, scale = trained.status, worker.scale
@@ -183,7 +183,7 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             beside={
                 **({} if worker.meanwhile is None else worker.meanwhile.numbers()),
                 **evaluations.backdoor,
-                **private.spent(worker, done),
+                **private.spent(worker.experiment, worker.parts, done),
             },
             labels=_labels(worker, trained.job),
         ).plain()

@@ -20,7 +20,7 @@ from ..tasks.partition import Partition, Partitioner
 from .calling import Callbacks
 from .compute import ComputeModel
 from .distilling import Teacher
-from .launchers.base import Launcher
+from .fabrics.kinds import Fabric
 from .layout import Layout
 from .stragglers import Stragglers
 
@@ -39,7 +39,7 @@ class Parts:
     deal: Callable[[], Partition]
     schedule: Schedule
     stragglers: Stragglers
-    launcher: Launcher
+    fabric: Fabric
     compute: ComputeModel | None  # where it is modelled
     strategy: Strategy
     sync: Sync

@@ -1,6 +1,5 @@
 """What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -23,9 +22,9 @@ from . import accumulating, averaging, calling, clients, given, kept, lying, mem
 from .build import assemble
 from .errors import ConfigError
 from .experiment import Experiment
+from .fabrics import fabric_of
 from .fits import batch_of, checked_loss, model_takes
-from .launchers import launcher_of
-from .layout import Layout
+from .layout import share_of_cores
 from .meta import Repeats
 from .notes import notes_on
 from .parts import MakeOptimizer, Parts
@@ -53,9 +52,9 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     steps = None if training is None else training * parts.adapt.trainings
     if training is not None:
         parts.adapt.check_steps(training)
-    device = launcher_of(experiment).device(experiment, layout)
+    device = fabric_of(experiment).device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
-    own = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
+    own = fabric_of(experiment).hosts(experiment.hardware, layout.world_size)
     phases: list[Phase] = []
     surprises: list[str] = []
     first: int | None = 0
@@ -106,7 +105,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
             *private.notes_on(spent),
-            *calling.notes_on(parts.callbacks, parts.launcher.modelled, steps),
+            *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
             *lying.notes_on(parts, steps),
         ],
         spec,
@@ -152,7 +151,7 @@ def _worlds(
 ) -> list[World]:
     """The holders of each part, in the steps from `first` on that come before `until`."""
     layout = parts.layout
-    hosts = launcher_of(experiment).hosts(experiment.hardware, layout.world_size)
+    hosts = fabric_of(experiment).hosts(experiment.hardware, layout.world_size)
     of_part = [range(part, layout.workers, layout.parts) for part in range(layout.parts)]
     steps, busy = None, ()
     if first is not None and until is not None and first < until:
@@ -184,10 +183,6 @@ def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple
     if last >= replicas or epochs == 0:
         return ()
     return (until - first, last * copies), (until - first - epochs, (replicas - last) * copies)
-
-
-def share_of_cores(layout: Layout) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
 
 
 def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], device: torch.device) -> list[PartPlan]:

@@ -16,7 +16,7 @@ from .experiment import Experiment
 from .layout import Layout
 
 if TYPE_CHECKING:
-    from .worker import Worker
+    from .parts import Parts
 
 MUCH = 1e-3  # a delta above it is a guarantee that fails too often
 
@@ -113,11 +113,11 @@ def planned(
     return None if budget is None or sync.privacy is None else _spent(sync.privacy, budget)
 
 
-def spent(worker: "Worker", done: int) -> dict[str, float]:
+def spent(experiment: Experiment, parts: "Parts", done: int) -> dict[str, float]:
     """After so many steps, as a summary has it."""
-    sync, deal = worker.parts.sync, worker.parts.deal()
-    samples = len(worker.parts.load()[0])
-    budget = _budget(worker.experiment, sync, worker.layout, samples, deal.steps_per_epoch, done)
+    sync, deal = parts.sync, parts.deal()
+    samples = len(parts.load()[0])
+    budget = _budget(experiment, sync, parts.layout, samples, deal.steps_per_epoch, done)
     if budget is None or sync.privacy is None:
         return {}
     found = _spent(sync.privacy, budget)

@@ -29,11 +29,12 @@ from . import ROOT
 from .compose import compose, override_stored
 from .errors import ConfigError, DivergedError, MachineError, UntrainedError
 from .experiment import Experiment
+from .fabrics import fabric_of
 from .failures import exit_code_of
-from .launchers import is_first, launcher_of
 from .results import Result
 from .settings import Settings, asked
 from .signals import noted
+from .started import is_first
 from .stored import Stored, identity, read_stored
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Prepared:
         predicted = plan.predicted(0 if self.checkpoint is None else step_of(self.checkpoint))
         if (step := self.prediction(plan)) is not None:
             predicted = replace(predicted, step_ms=1e3 * step.seconds)
-            if launcher_of(self.experiment).tells(plan.layout):
+            if fabric_of(self.experiment).tells(plan.layout):
                 directory.write_prediction(step.record())
         return Assignment(
             self.experiment,
@@ -89,7 +90,7 @@ class Prepared:
     def plan(self) -> "Plan":
         from .planning import make_plan
 
-        plan = make_plan(self.experiment, self.allowed, launcher_of(self.experiment).world_size)
+        plan = make_plan(self.experiment, self.allowed, fabric_of(self.experiment).world_size)
         if self.experiment.weights is not None and self.directory is None:
             from .weights import check
 
@@ -118,7 +119,7 @@ class Prepared:
         """How a step goes by the strategy's schedule, where it has one."""
         from .timetable import make_timetable
 
-        return make_timetable(self.experiment, self.allowed, launcher_of(self.experiment).world_size)
+        return make_timetable(self.experiment, self.allowed, fabric_of(self.experiment).world_size)
 
 
 def prepare(
@@ -153,7 +154,7 @@ def prepare(
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
         stored = read_stored(directory)
         experiment = override_stored(stored.experiment, given.overrides)
-        launcher_of(experiment).check(experiment, resumes=True)
+        fabric_of(experiment).check(experiment, resumes=True)
         from .resuming import checkpoint_of
 
         chosen = checkpoint_of(directory, step)
@@ -180,7 +181,7 @@ def prepare(
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
-    launcher_of(experiment).check(experiment, resumes=resume is not None)
+    fabric_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
     return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
 
@@ -217,7 +218,7 @@ def find_fit(
     from .fit import search
 
     directory = Path(config_dir) if config_dir else None
-    world_size = launcher_of(prepared.experiment).world_size
+    world_size = fabric_of(prepared.experiment).world_size
     return search(overrides, strategies, directory, prepared.allowed, world_size)
 
 
@@ -244,9 +245,9 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
             print(visible(text), file=sys.stderr, flush=True)
 
     plan.strategy.make_ready(say)
-    launcher, size = launcher_of(plan.experiment), plan.layout.world_size
-    one_host = launcher.hosts(plan.experiment.hardware, size) == (0,) * size
-    on_cpus = plan.device.type == "cpu" and not launcher.modelled
+    fabric, size = fabric_of(plan.experiment), plan.layout.world_size
+    one_host = fabric.hosts(plan.experiment.hardware, size) == (0,) * size
+    on_cpus = plan.device.type == "cpu" and not fabric.modelled
     if on_cpus and one_host and size > 1 and not NativeSum.available():
         say(
             "note: no native code can be compiled here, so that workers add up in shared memory by torch, which is "
@@ -321,9 +322,10 @@ def carry_out(
     """
     data = _check(prepared, plan)
     from .launch import launch
+    from .launchers import launcher_on
 
-    launcher, layout = launcher_of(prepared.experiment), plan.layout
-    tells = launcher.tells(layout)
+    launcher, layout = launcher_on(fabric_of(prepared.experiment)), plan.layout
+    tells = launcher.fabric.tells(layout)
     make_ready(plan, quiet or not tells)
     directory = launcher.open(
         prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root)

@@ -12,8 +12,8 @@ from ..strategies.pipelining.simulate import Simulation, in_flight, live_version
 from .build import assemble
 from .compute import ComputeModel
 from .experiment import Experiment
+from .fabrics import fabric_of
 from .fits import batch_of
-from .launchers import launcher_of
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ def make_timetable(
     None where the strategy has no schedule.
     """
     parts = assemble(experiment, allowed, world_size)
-    launcher, hardware, layout = launcher_of(experiment), experiment.hardware, parts.layout
-    model, network = parts.compute, launcher.network(experiment.hardware)
-    modelled = launcher.modelled and model is not None and not model.is_measured and network is not None
+    fabric, hardware, layout = fabric_of(experiment), experiment.hardware, parts.layout
+    model, network = parts.compute, fabric.network(experiment.hardware)
+    modelled = fabric.modelled and model is not None and not model.is_measured and network is not None
     if not modelled or model is None:
         model = ComputeModel(1.0, 0.0, False)
         model.precision = parts.precision
     parts.model.train()
     for i, module in enumerate(parts.modules):
         model.keep(i, module)
-    hosts = launcher.hosts(hardware, layout.world_size)
+    hosts = fabric.hosts(hardware, layout.world_size)
 
     def time(part: int, inputs: Tensor, chunk: int) -> PassTime:
         cost = model.of(part, inputs, chunk)
@@ -86,6 +86,6 @@ def make_timetable(
         return link.latency + nbytes / link.bandwidth
 
     inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
-    with parts.precision.foreseen(launcher.device(experiment, layout)):
+    with parts.precision.foreseen(fabric.device(experiment, layout)):
         found = parts.strategy.simulate(parts.modules, inputs, time, message)
     return None if found is None else Timetable(found, modelled)

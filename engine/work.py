@@ -154,7 +154,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
     left_out = untimed(experiment.measure.after, steps - start)
     group = replica // worker.parts.partitioner.copies  # of those that take the same samples, and draw alike
     together, sees = worker.sync.synchronous, sees_norms(worker.parts.callbacks)
-    pauses = not together or worker.parts.launcher.modelled  # modelled ones take as long as training goes on in them
+    pauses = not together or worker.parts.fabric.modelled  # modelled ones take as long as training goes on in them
     job = Job(
         strategy=worker.strategy,
         sync=worker.sync,
@@ -205,7 +205,7 @@ def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> 
     """Where the clock is modelled, and workers are threads of one process, nobody reads ahead."""
     parts, experiment = worker.parts, worker.experiment
     batches = Batches(split, partition, worker.role.replica, experiment.seed, parts.task.check_targets)
-    ahead = 0 if parts.launcher.modelled else parts.data.loader_workers
+    ahead = 0 if parts.fabric.modelled else parts.data.loader_workers
     return Feed(batches, steps, ahead, experiment.hardware.timeout)
 
 
@@ -220,7 +220,7 @@ def _announce(worker: Worker, job: Job) -> None:
             samples=len(job.train),
             workers=worker.layout.workers,
             servers=worker.layout.servers * worker.layout.parts,
-            modelled=worker.parts.launcher.modelled,
+            modelled=worker.parts.fabric.modelled,
             together=worker.sync.synchronous,
             target_accuracy=worker.experiment.target_accuracy,
             choices=worker.choices(),

@@ -27,9 +27,8 @@ from .calling import Calling
 from .checkpoint import Manifest
 from .compute import ModelledCompute, RealCompute
 from .experiment import Experiment
-from .layout import Layout, Role
+from .layout import Layout, Role, share_of_cores
 from .parts import Parts
-from .planning import share_of_cores
 from .rates import rate_of
 
 
@@ -37,7 +36,7 @@ def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.de
     """Threads and device of this process; before any torch work."""
     torch.set_num_threads(experiment.hardware.threads or share_of_cores(parts.layout))
     memory.keep_freed()
-    device = parts.launcher.device(experiment, parts.layout)
+    device = parts.fabric.device(experiment, parts.layout)
     if device.type == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -89,7 +88,7 @@ class Worker:
     @property
     def saves(self) -> bool:
         """A virtual cluster saves nothing: it replays from its seed."""
-        return self.parts.launcher.saves
+        return self.parts.fabric.saves
 
     @cached_property
     def directory(self) -> RunDirectory:
@@ -221,7 +220,9 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
     else:
         compute = RealCompute(comm, parts.stragglers)
     with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
-        judged = experts.judged(parts) if comm.rank == parts.layout.chief else None
+        judged = None
+        if comm.rank == parts.layout.chief:
+            judged = experts.judged(parts.sync, parts.layout.replicas, parts.make_model)
     accumulation = Accumulation(parts.accumulation.micro_batches)
     scale = parts.precision.scale() if trains else None
     parts.sync.scaled = scale is not None

@@ -23,7 +23,6 @@ from .build import assemble
 from .crew import READY, WORKER_FAILED
 from .experiment import from_yaml, to_yaml
 from .failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, words_of
-from .launchers import launcher_of
 from .launchers.base import Launcher
 from .parent_death import die_with_parent
 from .signals import STOP_SIGNALS
@@ -47,7 +46,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
     }
 
 
-def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
+def worker_main(launcher: Launcher, rank: int, told: dict[str, Any], channel: Connection) -> None:
     """A worker's process, which was told `told_of(...)`. Ends with the exit code of what went wrong."""
     tie_to_launcher()
     try:
@@ -56,7 +55,6 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
         _leave(channel, describe(error))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
     ended = {"error": "", "message": "", "exit_code": 0}
-    launcher: Launcher | None = None
     say_started = _once(lambda: channel.send_bytes(json.dumps(READY).encode()))
     try:
         assignment = Assignment(
@@ -70,12 +68,11 @@ def worker_main(rank: int, told: dict[str, Any], channel: Connection) -> None:
             told["timetable"],
             told["witness"],
         )
-        launcher = launcher_of(assignment.experiment)
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)
         launcher.work(rank, told["store"], assignment, parts, device, say_started)
     except BaseException as error:
-        ended = describe(error, launcher.failed_rank() if launcher is not None else None)
+        ended = describe(error, launcher.failed_rank())
         with suppress(OSError):  # a full disk takes no log either
             traceback.print_exc()
     with suppress(OSError):

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from ..engine.errors import InterruptedRunError
+from ..engine.fabrics import fabric_of
 from ..engine.launch import to_the_end
-from ..engine.launchers import launcher_of
+from ..engine.launchers import launcher_on
 from ..engine.launchers.virtual import cluster_of
 from ..engine.launchers.virtual import run as run_virtual
 from ..engine.parts import Parts
@@ -23,18 +24,18 @@ from ..tracking.run_directory import RunDirectory
 
 def carry_out(prepared: Prepared, plan: Plan, parts: Parts, root: Path, name: str) -> Witnessed:
     """`plan.steps` steps, in a run directory `root/name`. Raises what the run ended with."""
-    launcher = launcher_of(prepared.experiment)
+    fabric = fabric_of(prepared.experiment)
     make_ready(plan, quiet=True)
     directory = RunDirectory.create(root, name)
     convert(prepared.experiment, directory.path, plan.shapes, plan.added)
     folder_of(directory.path).mkdir()
     assignment = replace(prepared.assignment(directory, plan), witness=True)
-    if launcher.modelled:  # in this process: there is nothing that it could leave behind
+    if fabric.modelled:  # in this process: there is nothing that it could leave behind
         with _one_thread():
             run_virtual(assignment, parts, cluster_of(parts, prepared.experiment.hardware))
     else:
         memory = sum(plan.peak_memory().values())
-        handle = to_the_end(launcher, assignment, plan.layout, preload=parts.data.preload, memory=memory)
+        handle = to_the_end(launcher_on(fabric), assignment, plan.layout, preload=parts.data.preload, memory=memory)
         if number := handle.stop_signal:
             raise InterruptedRunError(f"stopped by {signal.Signals(number).name}", 128 + number)
     assert plan.steps is not None

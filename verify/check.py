@@ -23,12 +23,12 @@ from ..engine.experiment import Experiment
 from ..engine.failures import exit_code_of, named
 from ..engine.fits import weighted
 from ..engine.iterating import begin
-from ..engine.launchers import was_started
 from ..engine.loop import of_mean_one, seed_for
 from ..engine.parts import Parts
 from ..engine.planned import Plan
 from ..engine.rates import rate_of
 from ..engine.session import Prepared, prepare
+from ..engine.started import was_started
 from ..engine.targets import build
 from ..engine.weights import put_into
 from ..strategies import LayoutError, Strategy
@@ -141,7 +141,7 @@ class _Verifier:
         factors = tuple(rate.factor(step) for step in range(self.steps))
         key = precision.name, rounds, factors, tuple(tuple(step.tolist()) for step in taken)
         if key not in self.references:
-            device = parts.launcher.device(experiment, parts.layout)
+            device = parts.fabric.device(experiment, parts.layout)
             split, _ = parts.load()
             self.references[key] = refer(
                 Setting(

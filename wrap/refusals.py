@@ -7,7 +7,7 @@ Nor has one that Ctrl-C ended anything to say: the run has told it, and of launc
 import sys
 from types import TracebackType
 
-from ..engine.launchers import was_started
+from ..engine.started import was_started
 from ..tracking.visible import visible_lines
 from .stopping import STATUS, Stopped, is_interactive
 

@@ -17,8 +17,8 @@ from ..engine import ROOT, memory
 from ..engine.errors import DivergedError
 from ..engine.experiment import Experiment
 from ..engine.failures import exit_code_of
-from ..engine.launchers import was_started
 from ..engine.meters import Meter
+from ..engine.started import was_started
 from ..engine.stop import StopAgreement
 from ..strategies import Batch
 from ..tracking.visible import visible_lines

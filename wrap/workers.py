@@ -10,8 +10,9 @@ from ..comm import Comm
 from ..comm.connecting import connect, connect_env
 from ..comm.rendezvous import serve_store
 from ..engine.experiment import Experiment
-from ..engine.launchers import launcher_of, was_started
+from ..engine.fabrics import fabric_of
 from ..engine.layout import Layout
+from ..engine.started import was_started
 from ..strategies.mesh import Mesh
 
 
@@ -29,7 +30,7 @@ def join(experiment: Experiment) -> Joined:
     """Meet the others."""
     world = int(os.environ["WORLD_SIZE"]) if was_started() else 1
     layout = Layout(Mesh({"replica": world}), servers=0, loss_part=0)
-    device = launcher_of(experiment).device(experiment, layout)
+    device = fabric_of(experiment).device(experiment, layout)
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         torch.cuda.set_device(device)

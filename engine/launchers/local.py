@@ -9,39 +9,21 @@ import torch
 from ...comm.board import mark_lost
 from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
-from ...comm.network import Link, Network
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
 from ..assignment import Assignment
 from ..crew import WORKER_FAILED, Crew, Ended
-from ..experiment import Hardware
 from ..failures import how_it_ended
 from ..gauges import LiveRecord
-from ..launch import what_is_saved
 from ..layout import Layout
 from ..parts import Parts
+from ..saved import what_is_saved
 from ..work import work
 from ..worker_process import stop_on_sigterm, told_of, worker_main
-from .base import Handle, Launcher, network_of_one
+from .base import Handle, Launcher
 
 
 class Local(Launcher):
-    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
-        """This one; of a plan for machines with devices, one worker on each device."""
-        machine = hardware.machine
-        each = machine.devices if machine is not None and hardware.device != "cpu" else 0
-        return tuple(rank // each if each else 0 for rank in range(world_size))
-
-    def network(self, hardware: Hardware) -> Network | None:
-        machine, workers = hardware.machine, hardware.workers or 1
-        if machine is None or self.hosts(hardware, workers)[-1] == 0:
-            return network_of_one(machine)
-        if machine.network is None:
-            return None
-        between = Link(**machine.network.model_dump())
-        inside = between if machine.link is None else Link(**machine.link.model_dump())
-        return Network(between, inside, workers_per_host=machine.devices)
-
     def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
         def may_go_on(ended: Ended, store: StoreServer) -> bool:
             role = layout.role(ended.rank)
@@ -54,7 +36,7 @@ class Local(Launcher):
             print(f"worker {ended.rank} {how}; training goes on without it", file=sys.stderr, flush=True)
             return True
 
-        return start_processes(layout.world_size, assignment, layout, may_go_on, self.saves, preload)
+        return start_processes(self, layout.world_size, assignment, layout, may_go_on, preload)
 
     def work(
         self,
@@ -73,11 +55,11 @@ class Local(Launcher):
 
 
 def start_processes(
+    launcher: Launcher,
     number: int,
     assignment: Assignment,
     layout: Layout,
     may_go_on: Callable[[Ended, StoreServer], bool],
-    saves: bool,
     preload: tuple[str, ...],
 ) -> Handle:
     """`number` processes of this host, and the store in which they meet.
@@ -85,7 +67,7 @@ def start_processes(
     `may_go_on`: asked about each that failed, whether the others go on without it.
     """
     store = serve_store(assignment.experiment.hardware.port)
-    saved = partial(what_is_saved, assignment) if saves else None
+    saved = partial(what_is_saved, assignment) if launcher.fabric.saves else None
     live = LiveRecord(assignment.run, layout, store.read)
 
     def afterwards() -> None:
@@ -94,7 +76,9 @@ def start_processes(
 
     crew = Crew(lambda ended: may_go_on(ended, store), saved, afterwards)
     try:
-        crew.start(number, worker_main, told_of(assignment, layout.world_size, store.endpoint), preload)
+        crew.start(
+            number, partial(worker_main, launcher), told_of(assignment, layout.world_size, store.endpoint), preload
+        )
     except BaseException:
         crew.kill()
         raise

@@ -14,41 +14,29 @@ from pathlib import Path
 import torch
 
 from ...comm.connecting import connect_env
-from ...comm.network import Network
 from ...comm.process import ProcessComm
 from ...tracking.run_directory import RunDirectory
 from ..assignment import Assignment
 from ..build import assemble
 from ..crew import WORKER_FAILED, Ended
 from ..errors import WorkerFailedError
-from ..experiment import Experiment, Hardware
+from ..experiment import Experiment
+from ..fabrics.kinds import Started
 from ..failures import named, speaks_for_itself
 from ..gauges import LiveRecord
-from ..launch import what_is_saved
 from ..layout import Layout
 from ..parts import Parts
+from ..saved import what_is_saved
 from ..work import work
 from ..worker import prepare_process
-from .base import Handle, Launcher, network_of_one
+from .base import Handle, Launcher
 
 
 class Torchrun(Launcher):
-    def __init__(self) -> None:
-        self.world_size, self._rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    def __init__(self, fabric: Started) -> None:
+        super().__init__(fabric)
+        self._rank = fabric.rank
         self._joined: tuple[ProcessComm, Parts, torch.device] | None = None
-
-    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
-        each = int(os.environ.get("LOCAL_WORLD_SIZE", 0))  # others than torchrun need not say it
-        if not each or world_size % each:
-            return None
-        return tuple(rank // each for rank in range(world_size))
-
-    def network(self, hardware: Hardware) -> Network | None:
-        one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-        return network_of_one(hardware.machine) if one_host else None  # the links between hosts are not described
-
-    def tells(self, layout: Layout) -> bool:
-        return self._rank == layout.chief
 
     def open(
         self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], RunDirectory]
@@ -58,7 +46,7 @@ class Torchrun(Launcher):
         device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", self._rank)))
         comm = connect_env(experiment.hardware.timeout, device)
         self._joined = comm, parts, device
-        if not self.tells(layout):
+        if not self.fabric.tells(layout):
             return RunDirectory(Path(comm.board.read("run", layout.chief)))
         directory = make()
         comm.board.post("run", str(directory.path))
@@ -72,7 +60,7 @@ class Torchrun(Launcher):
     def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
         assert self._joined is not None
         comm, *_ = self._joined
-        live = LiveRecord(assignment.run, layout, comm.seen) if self.tells(layout) else None
+        live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
         return _ThisWorker(assignment, *self._joined, live)
 
 

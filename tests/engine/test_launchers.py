@@ -7,10 +7,13 @@ import pytest
 
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
-from paceline.engine.launchers import is_first, launcher_of
+from paceline.engine.fabrics import fabric_of
+from paceline.engine.fabrics.kinds import Started, ThisHost, VirtualCluster
+from paceline.engine.launchers import launcher_on
 from paceline.engine.launchers.local import Local
 from paceline.engine.launchers.torchrun import Torchrun
 from paceline.engine.launchers.virtual import Virtual
+from paceline.engine.started import is_first
 
 ENGINE = Path(__file__).parents[2] / "engine"
 STARTED = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -18,23 +21,25 @@ STARTED = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_P
 
 def test_the_fabric_and_the_environment_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     local, virtual = compose(["tracking=none"]), compose(["tracking=none", "hardware=virtual"])
-    assert type(launcher_of(local)) is Local and type(launcher_of(virtual)) is Virtual and is_first()
+    assert type(fabric_of(local)) is ThisHost and type(fabric_of(virtual)) is VirtualCluster and is_first()
+    assert type(launcher_on(fabric_of(local))) is Local and type(launcher_on(fabric_of(virtual))) is Virtual
     for name, value in STARTED.items():
-        assert type(launcher_of(local)) is Local
+        assert type(fabric_of(local)) is ThisHost
         monkeypatch.setenv(name, value)
-    started = launcher_of(local)
-    assert type(started) is Torchrun and started.world_size == 3 and not is_first()
+    started = fabric_of(local)
+    assert type(started) is Started and started.world_size == 3 and not is_first()
+    assert type(launcher_on(started)) is Torchrun
     with pytest.raises(ConfigError, match="start it without torchrun"):
-        launcher_of(virtual).check(virtual, resumes=False)
+        fabric_of(virtual).check(virtual, resumes=False)
 
 
 def test_each_says_whether_it_saves_and_whether_its_times_are_modelled() -> None:
-    assert [(kind.saves, kind.modelled) for kind in (Local, Torchrun, Virtual)] == [
+    assert [(kind.saves, kind.modelled) for kind in (ThisHost, Started, VirtualCluster)] == [
         (True, False),
         (True, False),
         (False, True),
     ]
-    assert Virtual.instead and not Local.instead
+    assert VirtualCluster.instead and not ThisHost.instead
 
 
 def asks_for_the_fabric(source: str) -> list[int]:
@@ -51,5 +56,5 @@ def asks_for_the_fabric(source: str) -> list[int]:
 def test_nobody_else_asks_whether_a_run_is_virtual() -> None:
     files = [*ENGINE.glob("*.py"), *(ENGINE.parent / "strategies").rglob("*.py")]
     assert {str(file): lines for file in files if (lines := asks_for_the_fabric(file.read_text()))} == {}
-    assert asks_for_the_fabric((ENGINE / "launchers" / "__init__.py").read_text())
+    assert asks_for_the_fabric((ENGINE / "fabrics" / "__init__.py").read_text())
     assert asks_for_the_fabric("if isinstance(hardware, VirtualHardware): pass") == [1]

@@ -1,0 +1,153 @@
+"""The fabrics: processes that we start on this host, processes that are there already, a virtual cluster."""
+
+import os
+
+import torch
+
+from ...comm.network import Link, Network
+from ..compute import ComputeModel
+from ..errors import ConfigError
+from ..experiment import Experiment, Hardware, Machine, VirtualHardware
+from ..layout import Layout
+from ..started import was_started
+
+
+class Fabric:
+    """`saves`: workers keep checkpoints, from which a run that was stopped goes on; else `instead` says how to have it
+    again. `modelled`: times are those of a model. `world_size`: the processes that are there already; None where they
+    are yet to be started.
+    """
+
+    saves: bool = True
+    instead: str = ""
+    modelled: bool = False
+    world_size: int | None = None
+
+    def check(self, experiment: Experiment, resumes: bool) -> None:
+        """Refuse what cannot be launched. Raises `ConfigError`."""
+
+    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
+        """That of the machine that `hardware` describes, else of this one.
+
+        Raises `ConfigError` when CUDA is asked for and there are too few devices here.
+        """
+        hardware = experiment.hardware
+        if (machine := hardware.machine) is not None:
+            return torch.device("cuda" if machine.devices and hardware.device != "cpu" else "cpu")
+        gpus = torch.cuda.device_count()
+        enough = gpus >= layout.world_size
+        if hardware.device == "cuda" and not enough:
+            raise ConfigError(
+                f"hardware.device=cuda: {layout.world_size} workers and servers need a GPU each, this host has {gpus}"
+            )
+        return torch.device("cuda" if hardware.device != "cpu" and enough else "cpu")
+
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
+        """Of each worker and server, by rank, numbered from 0; None where that is not known here."""
+        return None
+
+    def network(self, hardware: Hardware) -> Network | None:
+        """The links that `hardware` describes, between any two workers; None where it does not describe them all."""
+        return None
+
+    def workers_per_host(self, hardware: Hardware) -> int | None:
+        """Where `hardware` says it; None for one on each device, or for all."""
+        return None
+
+    def compute(self, hardware: Hardware) -> ComputeModel | None:
+        """How long a step's computation takes, where that is modelled."""
+        return None
+
+    def tells(self, layout: Layout) -> bool:
+        """Whether this process has the run's directory, and reports to whoever asked for it."""
+        return True
+
+
+class ThisHost(Fabric):
+    """Processes that we start here."""
+
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
+        """This one; of a plan for machines with devices, one worker on each device."""
+        machine = hardware.machine
+        each = machine.devices if machine is not None and hardware.device != "cpu" else 0
+        return tuple(rank // each if each else 0 for rank in range(world_size))
+
+    def network(self, hardware: Hardware) -> Network | None:
+        machine, workers = hardware.machine, hardware.workers or 1
+        if machine is None or self.hosts(hardware, workers)[-1] == 0:
+            return _network_of_one(machine)
+        if machine.network is None:
+            return None
+        between = Link(**machine.network.model_dump())
+        inside = between if machine.link is None else Link(**machine.link.model_dump())
+        return Network(between, inside, workers_per_host=machine.devices)
+
+
+class Started(Fabric):
+    """Processes that torchrun, or another launcher that follows env://, has started. This is one of them."""
+
+    def __init__(self) -> None:
+        self.world_size, self.rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
+        each = int(os.environ.get("LOCAL_WORLD_SIZE", 0))  # others than torchrun need not say it
+        if not each or world_size % each:
+            return None
+        return tuple(rank // each for rank in range(world_size))
+
+    def network(self, hardware: Hardware) -> Network | None:
+        one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+        return _network_of_one(hardware.machine) if one_host else None  # the links between hosts are not described
+
+    def tells(self, layout: Layout) -> bool:
+        return self.rank == layout.chief
+
+
+class VirtualCluster(Fabric):
+    """Workers of one process on this host (comm/virtual.py)."""
+
+    saves = False
+    instead = "a virtual cluster saves nothing, the same command repeats the run"
+    modelled = True
+
+    def check(self, experiment: Experiment, resumes: bool) -> None:
+        if resumes or experiment.checkpoint.every_steps is not None:
+            raise ConfigError(
+                "hardware=virtual: a virtual cluster keeps no checkpoints, as the same command repeats the run bit for "
+                "bit; leave out --resume and checkpoint.every_steps"
+            )
+        if was_started():
+            raise ConfigError("hardware=virtual: is one process on this host; start it without torchrun")
+
+    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
+        return torch.device("cpu")
+
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
+        each = self.workers_per_host(hardware)
+        return tuple(rank // each for rank in range(world_size))
+
+    def network(self, hardware: Hardware) -> Network:
+        assert isinstance(hardware, VirtualHardware)
+        return Network(
+            between=Link(**hardware.network.model_dump()),
+            inside=Link(**hardware.inside.model_dump()),
+            workers_per_host=hardware.workers_per_host,
+            hosts_per_rack=hardware.hosts_per_rack,
+            oversubscription=hardware.oversubscription,
+        )
+
+    def workers_per_host(self, hardware: Hardware) -> int:
+        assert isinstance(hardware, VirtualHardware)
+        return hardware.workers_per_host
+
+    def compute(self, hardware: Hardware) -> ComputeModel:
+        assert isinstance(hardware, VirtualHardware)
+        return ComputeModel(hardware.flops, hardware.overhead, hardware.compute == "measured")
+
+
+def _network_of_one(machine: Machine | None) -> Network | None:
+    """That between the devices of one host, where it is described."""
+    if machine is None or machine.link is None:
+        return None
+    link = Link(**machine.link.model_dump())
+    return Network(between=link, inside=link)
