@@ -39,7 +39,7 @@ RULES: dict[str, Callable[[], aggregate.Aggregator]] = {  # as the map has them
     "majority_vote": aggregate.MajorityVote,
     "fltrust": aggregate.FLTrust,
 }
-HARD = ("sign_flip", "fall_of_empires", "label_flip")  # that are tried with 5 liars as well
+LIARS = 2, 5
 POINTS = 10.0  # of accuracy: who loses more is broken
 NONE = "none"
 SUCCESS = "backdoor_success"
@@ -103,19 +103,18 @@ def spread(runs: Iterable[Run], key: str = "accuracy") -> str:
 
 
 class Map:
-    """By rule, attack and how many lie, runs of three seeds. `lies`: how many, and the attacks that were tried then."""
+    """By rule, attack and how many lie, runs of three seeds."""
 
     def __init__(self) -> None:
         definition = define([FILE])
         rules, attacks = ([str(each) for each in definition.parameters[key].all()] for key in ("aggregate", "attack"))
         self.rules, self.attacks = [*rules, *OWN], attacks
-        self.lies = {2: attacks, 5: [attack for attack in attacks if attack in HARD]}
         self._cells: dict[tuple[str, str, int], list[Run]] = {}
         for rule in self.rules:
             own = [f"aggregate={rule}", *OWN.get(rule, ())]
             self._cells[rule, NONE, 0] = runs_of(f"robust_0_{rule}", [*definition.fixed, *own, "attack=none"])
-            for liars, tried in self.lies.items():
-                lie = [f"attack.workers={liars}", f"attack={','.join(tried)}"]
+            for liars in LIARS:
+                lie = [f"attack.workers={liars}", f"attack={','.join(attacks)}"]
                 for run in runs_of(f"robust_{liars}_{rule}", [FILE, *own, *lie]):
                     self._cells.setdefault((rule, run["attack"], liars), []).append(run)
 
@@ -129,7 +128,7 @@ class Map:
         """The fewest liars, of those tried, that take more than so many points from the rule without liars."""
         honest = self.accuracy(rule, NONE, 0)
         assert honest is not None
-        for liars in (each for each, tried in self.lies.items() if attack in tried):
+        for liars in LIARS:
             reached = self.accuracy(rule, attack, liars)
             if reached is None or reached < honest - POINTS:
                 return liars
@@ -139,10 +138,10 @@ class Map:
 def the_map() -> None:
     found = Map()
     _where_they_break(found)
-    for liars, attacks in found.lies.items():
+    for liars in LIARS:
         print(f"\nAccuracy, {liars} of 11 lie\n")
-        rows = [[f"`{r}`", *(said(found.accuracy(r, attack, liars)) for attack in attacks)] for r in found.rules]
-        print(markdown(["rule", *(f"`{attack}`" for attack in attacks)], rows))
+        rows = [[f"`{r}`", *(said(found.accuracy(r, attack, liars)) for attack in found.attacks)] for r in found.rules]
+        print(markdown(["rule", *(f"`{attack}`" for attack in found.attacks)], rows))
     _without_a_lie(found)
     _backdoors(found)
     draw(found, ROOT / "docs" / "robust.png")
@@ -171,12 +170,11 @@ def _without_a_lie(found: Map) -> None:
 
 def _backdoors(found: Map) -> None:
     print("\nA backdoor: images of other classes that get the liars' label, and accuracy on clean ones\n")
-    counts = [liars for liars, attacks in found.lies.items() if "backdoor" in attacks]
     rows: list[list[str]] = []
     for rule in found.rules:
-        cells = [found.runs(rule, "backdoor", liars) for liars in counts]
+        cells = [found.runs(rule, "backdoor", liars) for liars in LIARS]
         rows.append([f"`{rule}`", *(f"{said(together(runs, SUCCESS))} ({said(together(runs))})" for runs in cells)])
-    print(markdown(["rule", *(f"{liars} of 11" for liars in counts)], rows))
+    print(markdown(["rule", *(f"{liars} of 11" for liars in LIARS)], rows))
 
 
 def draw(found: Map, path: Path) -> None:
@@ -185,11 +183,11 @@ def draw(found: Map, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.8 * len(found.lies)), layout="constrained")
+    figure = Figure(figsize=(9, 4.8 * len(LIARS)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(len(found.lies), 1, squeeze=False)
-    for axes, (liars, attacks) in zip(panels.flat, found.lies.items(), strict=True):
-        columns = [NONE, *attacks]
+    panels = figure.subplots(len(LIARS), 1, squeeze=False)
+    columns = [NONE, *found.attacks]
+    for axes, liars in zip(panels.flat, LIARS, strict=True):
         grid = [[found.accuracy(rule, attack, liars) for attack in columns] for rule in found.rules]
         shown = [[value or 0.0 for value in line] for line in grid]
         axes.imshow(shown, cmap=colormaps["RdYlGn"], vmin=10, vmax=100, aspect="auto")
