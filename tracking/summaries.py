@@ -65,6 +65,7 @@ FIELDS: dict[str, Field] = {
     "backdoor_success": Field("backdoor_success"),
     "model_bytes": Field("model_bytes"),
     "epsilon": Field("epsilon"),
+    "epsilon_as_dealt": Field("epsilon_as_dealt"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "robust_accuracy": Field("robust_accuracy", "metrics"),

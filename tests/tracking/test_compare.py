@@ -149,6 +149,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "backdoor_success": None,
         "model_bytes": None,
         "epsilon": None,
+        "epsilon_as_dealt": None,
         "loss": 0.08,
         "accuracy": 0.975,
         "r2": None,
