@@ -37,6 +37,8 @@ PAGES = (
     "docs/schedules.md",
     "docs/smaller_models.md",
     "docs/federated.md",
+    "docs/robust.md",
+    "docs/privacy.md",
     "docs/routed.md",
     "docs/unsupervised.md",
     "docs/large_batches.md",
@@ -165,10 +167,8 @@ def shortened(words: list[str]) -> list[str]:
         words = [*words[: words.index("--trials")], *words[words.index("--trials") + 2 :]]
     if "long" in words:
         more.append("checkpoint.every_steps=1")
-    has_limit = not any(
-        word in ("data=wine", "data=fitness", "data=shapes", "experiment=houses", "runs/priced/config.yaml")
-        for word in words
-    )
+    of_own_data = ("data=wine", "data=fitness", "data=shapes", "experiment=houses", "runs/priced/config.yaml")
+    has_limit = not any(word in (*of_own_data, "hardware.workers=100") for word in words)
     return [*words, *(word for word in SHORT if has_limit or not word.startswith("data.limit")), *more]
 
 
