@@ -9,11 +9,10 @@ may vanish at any time.
     4 unmask      of each peer that has sent y, u gives its share of the seed; of each that has vanished, of the key
                   sum x_u = sum y_u - sum PRG(b_u) + the masks with those who vanished
 
-Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. Up to
-t - 1 clients may help a server that is merely curious, and up to 2 t - n - 1 one that also lies: with more, those who
-help it sign two lists, and t signatures stand under each. Keys agree by X25519 and HKDF-SHA256, masks are ChaCha20's
-stream, shares travel under ChaCha20-Poly1305, and who signs does so by Ed25519 with a key that all knew beforehand.
-Every key and signature is of one round alone, so that no message of another round is of use.
+Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. Keys
+agree by X25519 and HKDF-SHA256, masks are ChaCha20's stream, shares travel under ChaCha20-Poly1305, and who signs does
+so by Ed25519 with a key that all knew beforehand. Every key and signature is of one round alone, so that no message of
+another round is of use.
 
 Deviations from the paper: keys are signed with who they are of, and so are hashes of all shares, of the seed and its
 stream's length: a share that was tampered with is found, and who gave it named. Masks are between all who shared keys
