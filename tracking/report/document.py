@@ -23,7 +23,10 @@ from .schedules import schedules
 from .verdict import verdicts
 
 # What is compared, before the choices in which runs differ; then as in the terminal's table.
-FIRST_COLUMNS = ("sync", "strategy", "workers", "accuracy", "r2", "time_to_accuracy_s", "bytes_per_step")
+FIRST_COLUMNS = (
+    *("sync", "strategy", "workers", "accuracy", "robust_accuracy", "backdoor_success", "epsilon", "epsilon_as_dealt"),
+    *("r2", "time_to_accuracy_s", "bytes_per_step"),
+)
 CONFIG_KEYS, CONFIG_DEPTH = 2000, 20
 Plain = dict[str, Any]
 
