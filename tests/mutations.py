@@ -1150,6 +1150,12 @@ MUTATIONS = [
         "tests/engine/test_stop_agreement.py",
     ),
     Mutation(
+        "engine/stop.py",
+        "        if self._alone:",
+        "        if False:",
+        "tests/engine/test_stop_agreement.py",
+    ),
+    Mutation(
         "engine/dates.py",
         "ranks = range(layout.parts if self._sync.weights_agree else layout.workers)",
         "ranks = range(layout.parts)",
