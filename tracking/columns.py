@@ -159,6 +159,7 @@ COLUMNS = (
     Column("personal_worst", "worst personal", lambda value: f"{value:.2%}", True),
     Column("personal_spread", "personal spread", lambda value: f"{value:.2%}"),
     Column("r2", "R^2", _fixed(4), True, rank=3),
+    Column("purity", "purity", lambda value: f"{value:.2%}", True),
     Column("time_to_accuracy_s", "to acc. s", _seconds, short="time_to_accuracy", rank=4),
     Column("epochs_to_accuracy", "epochs to acc.", _significant),
     Column("rounds_to_accuracy", "rounds to acc.", _fixed(0)),

@@ -128,6 +128,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives; of "
         "task=reconstruction the share of the variance that is explained, 0 what the mean of the samples gives",
     ),
+    "purity": (
+        "share",
+        "test samples that have the most frequent label of their cluster, at the last evaluation (callbacks=[purity])",
+    ),
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
     "epochs_to_accuracy": ("epochs", "passes over the data until the target was reached, by the run's evaluations"),
     "rounds_to_accuracy": ("", "steps until the target was reached over sync.period, rounded up"),

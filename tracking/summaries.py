@@ -71,6 +71,7 @@ FIELDS: dict[str, Field] = {
     "robust_accuracy": Field("robust_accuracy", "metrics"),
     "target_reached": Field("target_reached", "metrics"),
     "r2": Field("r2"),
+    "purity": Field("purity", "metrics"),
     "time_to_accuracy_s": Field("time_to_accuracy"),
     "why": Field("reason", text=True, longest=LONGEST_REASON),
 }

@@ -153,6 +153,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "loss": 0.08,
         "accuracy": 0.975,
         "r2": None,
+        "purity": None,
         "time_to_accuracy_s": 20.0,
         "epochs_to_accuracy": None,
         "rounds_to_accuracy": None,
