@@ -2,7 +2,9 @@
 
 A worker cannot simply stop when it is told to: its peers would wait for it in the next all-reduce. So one of them, the
 leader, announces twice a second, at a step that it announced the time before, whether this is the end and which step
-is the next to look at. The others read the announcement when they come to that step.
+is the next to look at. The others read the announcement when they come to that step. A worker that steps by itself has
+nobody to tell, and leaves before its next step: how long its last one took says little of the next ones, of which one
+may wait for a federated round.
 """
 
 import json
@@ -13,17 +15,22 @@ PERIOD = 0.5  # seconds
 
 
 class StopAgreement:
-    """`leader`: the worker whose word counts; `topic`: a name for those who step together."""
+    """`leader`: the worker whose word counts; `topic`: a name for those who step together; `alone`: it has no peers."""
 
-    def __init__(self, board: Board, rank: int, leader: int, topic: str, first_step: int) -> None:
+    def __init__(
+        self, board: Board, rank: int, leader: int, topic: str, first_step: int, *, alone: bool = False
+    ) -> None:
         self._board, self._leads, self._leader, self._topic = board, rank == leader, leader, topic
         self._look = first_step + 1
         self._round = 0
+        self._alone = alone
 
     def before(self, step: int, step_seconds: float) -> bool:
         """Whether to stop before `step`."""
         if step < self._look:
             return False
+        if self._alone:
+            return self._board.stop_requested()
         self._round += 1
         key = f"stop/{self._topic}/{self._round}"
         if self._leads:

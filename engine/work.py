@@ -176,6 +176,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
             layout.chief if together else replica * layout.parts + layout.loss_part,
             "all" if together else f"replica {replica}",
             start,
+            alone=not together and layout.parts == 1,
         ),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),

@@ -453,6 +453,18 @@ MUTATIONS = [
     ),
     # -- a roofline
     Mutation(
+        "tracking/figures/against.py",
+        'return "share" if key in MEANINGS and MEANINGS[key][0] == "share" else ""',
+        'return "share" if key == "accuracy" else ""',
+        "tests/tracking/test_figures.py -k every_share",
+    ),
+    Mutation(
+        "tracking/report/document.py",
+        "order = [*FIRST_COLUMNS, *(name for name in differ if name not in FIRST_COLUMNS)]",
+        "order = [*FIRST_COLUMNS]",
+        "tests/tracking/test_report_parts.py -k compared_stands",
+    ),
+    Mutation(
         "tracking/drawn/roofline.py",
         "return min(self.peak, intensity * self.bandwidth)",
         "return max(self.peak, intensity * self.bandwidth)",
@@ -1147,6 +1159,12 @@ MUTATIONS = [
         "engine/stop.py",
         "if step < self._look:",
         "if step < 0:",
+        "tests/engine/test_stop_agreement.py",
+    ),
+    Mutation(
+        "engine/stop.py",
+        "        if self._alone:",
+        "        if False:",
         "tests/engine/test_stop_agreement.py",
     ),
     Mutation(

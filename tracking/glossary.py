@@ -92,8 +92,13 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
     "epsilon": (
         "",
-        "what the run has spent with privacy=dp_sgd or dp_fedavg at its delta, had batches been drawn: the smaller, "
-        "the less its model gives away (docs/privacy.md)",
+        "what a run with privacy=dp_sgd or dp_fedavg would have spent at its delta if each batch (or round) had been "
+        "drawn at random: the figure of most papers, and smaller than what holds for this run (docs/privacy.md)",
+    ),
+    "epsilon_as_dealt": (
+        "",
+        "what the run has spent at its delta with batches (or rounds) as they were dealt, which is the figure to rely "
+        "on: the smaller, the less its model gives away (docs/privacy.md)",
     ),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
@@ -122,6 +127,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "",
         "R^2 on the test split, at the last evaluation: 1 is perfect, 0 what the mean of the targets gives; of "
         "task=reconstruction the share of the variance that is explained, 0 what the mean of the samples gives",
+    ),
+    "purity": (
+        "share",
+        "test samples that have the most frequent label of their cluster, at the last evaluation (callbacks=[purity])",
     ),
     "time_to_accuracy_s": ("s", "training time until the test accuracy (or R^2) first reached target_accuracy"),
     "epochs_to_accuracy": ("epochs", "passes over the data until the target was reached, by the run's evaluations"),

@@ -65,11 +65,13 @@ FIELDS: dict[str, Field] = {
     "backdoor_success": Field("backdoor_success"),
     "model_bytes": Field("model_bytes"),
     "epsilon": Field("epsilon"),
+    "epsilon_as_dealt": Field("epsilon_as_dealt"),
     "loss": Field("loss"),
     "accuracy": Field("accuracy"),
     "robust_accuracy": Field("robust_accuracy", "metrics"),
     "target_reached": Field("target_reached", "metrics"),
     "r2": Field("r2"),
+    "purity": Field("purity", "metrics"),
     "time_to_accuracy_s": Field("time_to_accuracy"),
     "why": Field("reason", text=True, longest=LONGEST_REASON),
 }

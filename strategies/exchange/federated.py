@@ -25,8 +25,8 @@ def check_hidden(
     by = "secure" if privacy is None else "privacy"
     if privacy is not None and not joining.streaming:
         raise LayoutError(
-            "privacy, aggregate: noise hides a client in the sum of all ways, and in nothing else that is made of "
-            "them; choose aggregate=mean and an attack whose workers know nothing of others, or privacy=none"
+            "privacy, aggregate: noise hides a client in the sum of all clients' changes, and in nothing else that is "
+            "made of them; choose aggregate=mean and an attack whose workers know nothing of others, or privacy=none"
         )
     if secure is not None and not joining.streaming:
         raise LayoutError(
@@ -81,13 +81,13 @@ def check_in_turn(
     if privacy is not None or secure is not None:
         by = "secure" if privacy is None else "privacy"
         raise LayoutError(
-            f"{by}, sync: with {given} a worker sends what its clients make together, where each client's way "
+            f"{by}, sync: with {given} a worker sends what its clients make together, where each client's change "
             f"would have to be hidden; choose {by}=none, or sync.clients=null"
         )
     if not isinstance(compress, Dense):
         raise LayoutError(
             f"compress, sync: with {given} a worker sends what its clients make together, and a message would be "
-            "made of each client's way; choose compress=none, or sync.clients=null"
+            "made of each client's change; choose compress=none, or sync.clients=null"
         )
     if not joining.plain:
         by, usual = ("attack", "none") if joining.aggregate.streaming else ("aggregate", "mean")

@@ -47,8 +47,8 @@ class Joining:
             )
         if of == "neighbours" and not self.aggregate.of_points:
             raise LayoutError(
-                "aggregate: is one for gradients or ways, and here each worker joins its neighbours' weights; choose "
-                "aggregate=self_centered_clipping, or another"
+                "aggregate: is one for gradients or changes of weights, and here each worker joins its neighbours' "
+                "weights; choose aggregate=self_centered_clipping, or another"
             )
         self.streaming = self.aggregate.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges

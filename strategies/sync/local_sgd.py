@@ -114,8 +114,9 @@ class LocalSGD(Sync):
                 )
             if switch_step > 0:
                 raise LayoutError(
-                    f"sync.switch_step={switch_step}: a rule sees gradients before the switch and weights' ways after "
-                    "it, which are of different lengths; choose sync.switch_step=0, or aggregate=mean and attack=none"
+                    f"sync.switch_step={switch_step}: a rule sees gradients before the switch and changes of weights "
+                    "after it, which are of different lengths; choose sync.switch_step=0, or aggregate=mean and "
+                    "attack=none"
                 )
         if switch_step > 0 and not isinstance(self.compress, Dense):
             raise LayoutError(

@@ -110,3 +110,14 @@ def test_a_run_that_goes_on_from_a_checkpoint_can_be_stopped_too() -> None:
     notes.stop.set()
     run_until_stopped(LocalBoard(notes, 0), 0, 70, 90, 1.0, None, ends)
     assert ends == [71]
+
+
+def test_a_worker_that_steps_by_itself_leaves_before_its_next_step_however_short_its_last_one_was() -> None:
+    """A client's steps are short, and its rounds long: a count of steps would be up long after the request."""
+    board = LocalBoard(Notes(), 0)
+    agreement = StopAgreement(board, 0, 0, "replica 0", 7, alone=True)
+    assert not any(agreement.before(step, 1e-6) for step in range(7, 20))
+    board.request_stop()
+    assert agreement.before(20, 1e-6)
+    resumed = StopAgreement(board, 0, 0, "replica 0", 7, alone=True)
+    assert not resumed.before(7, 1e-6) and resumed.before(8, 1e-6)  # one step is made in any case

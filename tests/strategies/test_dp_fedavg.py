@@ -96,7 +96,10 @@ def test_a_servers_rule_steps_with_it_and_liars_have_no_larger_part(tmp_path) ->
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["aggregate=median"], "privacy=dp_fedavg, aggregate=median: noise hides a client in the sum of all ways"),
+        (
+            ["aggregate=median"],
+            "privacy=dp_fedavg, aggregate=median: noise hides a client in the sum of all clients' changes",
+        ),
         (["attack=alie"], "choose aggregate=mean and an attack whose workers know nothing of others"),
         (["strategy=pipeline", "strategy.stages=2"], "sync=fedavg: takes replicas of one worker"),
         (["partition=dirichlet", "privacy.epsilon=3"], "the noise follows from how many steps are made"),

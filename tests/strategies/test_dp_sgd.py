@@ -250,7 +250,8 @@ def test_a_run_spends_and_holds_and_sends_what_its_plan_says(tmp_path, changes: 
     summary, spent = result.summary, planned.privacy
     told = [summary[key] for key in ("epsilon", "epsilon_as_dealt", "delta")]
     assert told == [spent.epsilon, spent.epsilon_as_dealt, spent.delta]
-    assert row_of(summary)["epsilon"] == spent.epsilon
+    row = row_of(summary)
+    assert [row["epsilon"], row["epsilon_as_dealt"]] == [spent.epsilon, spent.epsilon_as_dealt]
     assert spent.units == 200 - 40 or spent.delta == spent.units**-1.1
     held = planned.peak_memory()
     assert {kind: summary["memory"][kind] for kind in held} == held

@@ -444,7 +444,7 @@ def test_scaffolds_changes_are_compressed_as_ways_are(virtual_workers):
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({"client": Scaffold(), "aggregate": Median()}, "client, aggregate: the rule joins clients' ways"),
+        ({"client": Scaffold(), "aggregate": Median()}, "client, aggregate: the rule joins clients' weights"),
         ({"client": Scaffold(), "attack": SignFlip(1)}, "client, attack: what a liar says"),
     ],
 )

@@ -234,7 +234,7 @@ def test_where_all_have_the_same_weights_they_stay():
 
 def test_a_rule_of_lengths_or_for_neighbours_is_refused_where_it_means_nothing():
     for rule in (CenteredClipping(), MajorityVote(), FLTrust()):
-        with pytest.raises(LayoutError, match="is one for gradients or ways"):
+        with pytest.raises(LayoutError, match="is one for gradients or changes of weights"):
             Gossip(aggregate=rule)
     with pytest.raises(LayoutError, match="choose sync=gossip, or aggregate=centered_clipping"):
         LocalSGD(aggregate=SelfCenteredClipping())
@@ -298,7 +298,7 @@ def test_processes_and_the_virtual_cluster_train_the_same(here):
         (("sync=local_sgd", "aggregate=median", "collective=ring"), "collective=ring, aggregate=median: each worker"),
         (("sync=local_sgd", "aggregate=krum"), "aggregate=krum: the rule needs n > 2 f [+] 2"),
         (("sync=gossip", "aggregate=krum"), "aggregate=krum: .* n=2 rows: too few .* its own row and those of 1 neigh"),
-        (("sync=gossip", "aggregate=fltrust"), "aggregate=fltrust: is one for gradients or ways"),
+        (("sync=gossip", "aggregate=fltrust"), "aggregate=fltrust: is one for gradients or changes of weights"),
         (("sync=bsp", "aggregate=self_centered_clipping"), "aggregate=self_centered_clipping: goes from each worker's"),
         (("sync=gossip", "aggregate=median", "compress=topk"), "compress=topk, aggregate=median: with compress"),
         (("sync=gossip", "aggregate=median", "average=ema"), "average=ema: sync=gossip joins weights of neighbours"),

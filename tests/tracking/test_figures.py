@@ -11,9 +11,19 @@ from matplotlib.figure import Figure as Canvas
 from some_runs import failed, many, recorded
 
 from paceline.tracking.figures.built import sheet_of
-from paceline.tracking.figures.spec import Figure, Lines, Rows
+from paceline.tracking.figures.spec import Figure, Lines, Ranking, Rows
 from paceline.tracking.pictures import write_pictures
 from paceline.tracking.report.document import sections_of
+
+
+def test_every_share_is_in_percent_as_accuracy_is() -> None:
+    runs = [recorded(name, number=i, summary={"metrics": {"robust_accuracy": 0.5}}) for i, name in enumerate("ab")]
+    for run in runs:
+        run.records.append({"kind": "evaluation", "step": 9, "time": 1.0, "robust_accuracy": 0.5})
+    figures = [each for part in sheet_of(runs, "robust_accuracy").sections for each in part.figures]
+    [curve] = [each.y for each in figures if isinstance(each, Lines) and each.name == "robust_accuracy"]
+    [ranking] = [each.y for each in figures if isinstance(each, Ranking) and each.y.name == "robust acc."]
+    assert curve.unit == ranking.unit == "share"
 
 
 def test_the_report_has_a_renderer_for_each_kind_of_figure() -> None:

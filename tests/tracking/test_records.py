@@ -63,11 +63,11 @@ SUMMARY = Summary(
     reason="was asked to stop",
     predicted=Predicted(3.0, {"parameters": 4}, 7.0),
     metrics={
-        **{"noise_scale": 90.0, "robust_accuracy": 0.5, "target_reached": 0.25},
+        **{"purity": 0.6, "noise_scale": 90.0, "robust_accuracy": 0.5, "target_reached": 0.25},
         **{"client_mean": 0.7, "client_worst": 0.5, "client_spread": 0.1},
         **{"personal_mean": 0.9, "personal_worst": 0.8, "personal_spread": 0.05},
     },
-    beside={"weights_kept": 9, "backdoor_success": 0.5, "epsilon": 3.0},
+    beside={"weights_kept": 9, "backdoor_success": 0.5, "epsilon": 3.0, "epsilon_as_dealt": 7.0},
     model_bytes=4096,
     skipped_steps=2,
 )

@@ -337,6 +337,10 @@ def test_what_is_compared_stands_before_the_rest() -> None:
     titles = [column["title"] for column in document([recorded(), recorded("b", number=1)])["columns"]]
     assert titles[:6] == ["status", "sync", "strategy", "workers", "accuracy", "to acc. s"]
     assert {"samples/s", "step ms", "model", "data"} < set(titles)
+    krum = recorded("b", number=1)
+    krum.summary["aggregate"] = "krum"
+    titles = [column["title"] for column in document([recorded(), krum])["columns"]]
+    assert titles.index("sent/step") + 1 == titles.index("aggregate") < titles.index("model")  # what differs goes first
 
 
 def test_swept_parameters_are_columns_sorted_by_number() -> None:

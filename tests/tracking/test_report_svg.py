@@ -259,6 +259,8 @@ def test_samples_are_shown_before_and_after_with_what_was_added_and_what_the_mod
     assert levels == [0, 0, 128, 128, 255, 255]
     words = [each.text for each in svg.iter(f"{SVG}text")]
     assert "8, wrong: it is 3" in words and words.count("3, right") == 3
+    assert words[0] == "mine: samples under PGD at eps 0.1 (L-inf)" and "(grey: 0)" in words
+    assert "The samples that the attack deceives come first" in figure["says"]
 
 
 def opened(source: str) -> Any:

@@ -86,6 +86,8 @@ def examples_as_svg(title: str, kept: Mapping[str, Any]) -> str:
     top = 44.0
     for row, words in (("clean", "sample"), ("perturbation", "added"), ("changed", "together")):
         parts.append(svg.text(10, top + SIDE / 2, words, "small"))
+        if row == "perturbation":
+            parts.append(svg.text(10, top + SIDE / 2 + 16, "(grey: 0)", "small"))
         for i, item in enumerate(kept["examples"]["items"]):
             left = 76 + i * (SIDE + GAP)
             image = png.source(b64decode(item[row]), channels, height, width)
@@ -106,12 +108,16 @@ def examples_as_svg(title: str, kept: Mapping[str, Any]) -> str:
 def examples_in_words(kept: Mapping[str, Any]) -> str:
     items = kept["examples"]["items"]
     led = sum(item["before"] == item["label"] != item["after"] for item in items)
-    target = "" if kept["target"] is None else f" towards {kept['target']}"
-    what = f"{WORDS[kept['method']]}{target} at eps {kept['eps']:.3g} ({NORMS[kept['norm']]})"
     return (
-        f"Samples, what {what} added (grey is nothing, black and white the most there is), and both together, with the "
-        f"class that the model says: {led} of the {len(items)} shown were right and are wrong then."
+        f"Samples, what {attack_in_words(kept)} added (grey: nothing; black and white: the largest change), and both "
+        "together. Under each is the class that the model sees. The samples that the attack deceives come first: "
+        f"{led} of the {len(items)} shown were right and are wrong then."
     )
+
+
+def attack_in_words(kept: Mapping[str, Any]) -> str:
+    target = "" if kept["target"] is None else f" towards {kept['target']}"
+    return f"{WORDS[kept['method']]}{target} at eps {kept['eps']:.3g} ({NORMS[kept['norm']]})"
 
 
 def doubts_in_words(kept: Mapping[str, Any]) -> str:

@@ -21,7 +21,6 @@ TITLES = {
     "bytes_per_step": "bytes a step",
     "updates_per_second": "updates/s",
 }
-UNITS: dict[str, Unit] = {"accuracy": "share", "blocked": "share", "bytes_per_step": "bytes"}
 ENDINGS = {"_mib": "MiB", "_ms": "ms", "_s": "s"}  # of a column's key, and its unit
 
 
@@ -76,7 +75,12 @@ class _Read:
     def axis(self, name: Name) -> Axis:
         key = self.keys[name[0]]
         title = " or ".join(_title(self.keys[word]) for word in name)
-        return Axis(title, title, UNITS.get(key, ""), log=name in self.request.log)
+        return Axis(title, title, "bytes" if key == "bytes_per_step" else unit_of(key), log=name in self.request.log)
+
+
+def unit_of(key: str) -> Unit:
+    """Of a column: what is a share is drawn in percent."""
+    return "share" if key in MEANINGS and MEANINGS[key][0] == "share" else ""
 
 
 def _title(key: str) -> str:

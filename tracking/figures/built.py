@@ -10,7 +10,7 @@ from ..columns import BY_KEY, MEMORY_KINDS, TIMED, known
 from ..errors import TableError
 from ..sources import RunData
 from ..text import plain, shown
-from .against import against
+from .against import against, unit_of
 from .curves import ACCURACY, R2, TEST_LOSS, TRAINING_LOSS, Curve, curves_of
 from .facts import (
     BROKEN,
@@ -146,7 +146,7 @@ def _lines(read: Read, metrics: list[str]) -> Iterator[Lines]:
     for metric in metrics:
         scored = metric in (ACCURACY, R2)
         title = {ACCURACY: "accuracy, %", R2: "R^2"}.get(metric, shown(metric))
-        y = Axis(shown(metric), title, "share" if metric == ACCURACY else "")
+        y = Axis(shown(metric), title, unit_of(metric))
         for modelled, some in _of_kinds(read.runs):
             lines = tuple(
                 Line(place, replace(curve, bytes_per_step=finite(bytes_of_a_step(run.summary))), _target(run))
@@ -353,7 +353,7 @@ def _measures(read: Read) -> list[tuple[str, Axis]]:
     keys = dict.fromkeys([read.judged, *MEASURES])
     keys = [key for key in keys if any(finite(row.get(key)) is not None for row in read.rows)]
     names = {key: MEASURES.get(key, BY_KEY[key].title) for key in keys}
-    return [(key, Axis(name, name, "share" if key == "accuracy" else "")) for key, name in names.items()]
+    return [(key, Axis(name, name, unit_of(key))) for key, name in names.items()]
 
 
 def contests_of(runs: list[RunData], judged: list[bool]) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
+from ...conf.groups import SHOWN
 from .. import compare
 from ..columns import BY_KEY, MEMORY_KINDS, TOO_SHORT
 from ..figures.built import judged_by, sheet_of
@@ -21,8 +22,11 @@ from .pictures import sections
 from .schedules import schedules
 from .verdict import verdicts
 
-# What is compared, before what it is made of; then as in the terminal's table.
-FIRST_COLUMNS = ("sync", "strategy", "workers", "accuracy", "r2", "time_to_accuracy_s", "bytes_per_step")
+# What is compared, before the choices in which runs differ; then as in the terminal's table.
+FIRST_COLUMNS = (
+    *("sync", "strategy", "workers", "accuracy", "robust_accuracy", "backdoor_success", "epsilon", "epsilon_as_dealt"),
+    *("r2", "time_to_accuracy_s", "bytes_per_step"),
+)
 CONFIG_KEYS, CONFIG_DEPTH = 2000, 20
 Plain = dict[str, Any]
 
@@ -94,9 +98,11 @@ def _plain(thing: Any, limit: int) -> Any:
 
 def _table(runs: list[RunData], rows: list[Plain]) -> tuple[list[Plain], list[list[Any]]]:
     """Columns in which anything is known, and each run's cells: [text, value to sort by]."""
+    differ = [group.name for group in SHOWN if len({row.get(group.name) for row in rows}) > 1]
+    order = [*FIRST_COLUMNS, *(name for name in differ if name not in FIRST_COLUMNS)]
     columns = [
         (column.key, column.title, column.text, column.is_number, column.larger_first)
-        for column in sorted(compare.COLUMNS, key=lambda column: _rank(column.key))
+        for column in sorted(compare.COLUMNS, key=lambda column: _rank(column.key, order))
         if column.key
         not in ("run", "status", "modelled", "too_short", "why", *(f"{kind}_mib" for kind in MEMORY_KINDS))
         and any(row.get(column.key) not in (None, column.usual) or is_too_short(row, column.key) for row in rows)
@@ -126,8 +132,8 @@ def _table(runs: list[RunData], rows: list[Plain]) -> tuple[list[Plain], list[li
     return heads, cells
 
 
-def _rank(key: str) -> int:
-    return FIRST_COLUMNS.index(key) if key in FIRST_COLUMNS else len(FIRST_COLUMNS)
+def _rank(key: str, order: Sequence[str]) -> int:
+    return order.index(key) if key in order else len(order)
 
 
 def _compared(table: list[Plain], picked: Sequence[str]) -> Plain | None:

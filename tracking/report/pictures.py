@@ -176,5 +176,5 @@ def _examples(runs: Sequence[RunData]) -> Iterator[Plain]:
             yield {"name": shown(run.name), "says": doubts, "pictures": []}
             continue
         says = f"{adversarial.examples_in_words(told)} {doubts}"
-        svg = adversarial.examples_as_svg(f"{shown(run.name)}: samples under attack", told)
+        svg = adversarial.examples_as_svg(f"{shown(run.name)}: samples under {adversarial.attack_in_words(told)}", told)
         yield _figure(run, says, svg)

@@ -43,9 +43,9 @@ class FedNova(ClientRule):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if type(optimizer) is not SGD:
             raise LayoutError(
-                f"client: counts how often each gradient is in a client's way, which has a formula for SGD and its "
-                f"momentum, and {type(optimizer).__name__} divides gradients; choose optimizer=sgd, or client=plain, "
-                "fedprox or scaffold"
+                "client: counts how often each gradient is in a client's change of the weights, which has a formula "
+                f"for SGD and its momentum, and {type(optimizer).__name__} divides gradients; choose optimizer=sgd, or "
+                "client=plain, fedprox or scaffold"
             )
 
     def begin(self) -> None:

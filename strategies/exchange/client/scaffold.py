@@ -53,9 +53,9 @@ class Scaffold(ClientRule):
     def check(self, joining: Joining) -> None:
         if joining.aggregate.robust:
             raise LayoutError(
-                "client, aggregate: the rule joins clients' ways, and the changes of their control variates are added "
-                "up as they come, so that one client that lies moves all; choose client=plain, fedprox or fednova, or "
-                "aggregate=mean"
+                "client, aggregate: the rule joins clients' weights, and the changes of their control variates are "
+                "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "
+                "fednova, or aggregate=mean"
             )
         if not isinstance(joining.attack, Honest):
             raise LayoutError(

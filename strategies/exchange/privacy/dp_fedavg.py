@@ -75,7 +75,7 @@ class DPFedAvg(Privacy):
         assert self.clip is not None
         if rounding >= self.clip:
             raise LayoutError(
-                f"privacy.clip={self.clip:g}: ways are rounded to secure.bits behind the point, which may make one "
+                f"privacy.clip={self.clip:g}: changes are rounded to secure.bits behind the point, which may make one "
                 f"{rounding:.3g} longer, more than it may be; choose more secure.bits, or a larger privacy.clip"
             )
         return self.clip - rounding
