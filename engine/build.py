@@ -105,6 +105,8 @@ def assemble(
     `instead`: of the experiment's own `adapt`.
     """
     data = build("data", experiment.data, Data, allowed, {})
+    with blaming(f"data={experiment.data.name}", allowed):
+        data.check_files()
     task = build("task", experiment.task, Task, allowed, {})
     adapt = instead or build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
     average = build("average", experiment.choice("average"), Average, allowed, {})

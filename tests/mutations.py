@@ -2348,6 +2348,18 @@ MUTATIONS = [
         "if not content:",
         "tests/tasks/test_tasks_fashion_mnist.py",
     ),
+    Mutation(
+        "engine/build.py",
+        "        data.check_files()\n",
+        "        pass\n",
+        "tests/engine/test_layout_and_plan.py -k files_that_the_user_names",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "self._check_types(self._schema(path), path, kind)",
+        "self._schema(path)",
+        "tests/tasks/test_own_files.py -k head_of",
+    ),
     # -- what learns of samples alone
     Mutation(
         "tasks/models/kmeans.py",

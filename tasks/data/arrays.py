@@ -49,7 +49,7 @@ class Arrays(Data):
 
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
-        check_there(self.how_to_get(), self.path, self.test_path)
+        check_there("data.path=samples.npz data.targets=labels", self.how_to_get(), self.path, self.test_path)
         assert self.path is not None
         arrays = self._chosen(self.path)
         size = _length(self.path, arrays)

@@ -49,7 +49,7 @@ class HuggingFace(Data):
     @cached_property
     def _opened(self) -> tuple[Any, Any]:
         """The training and the test split; of a Dataset it is the same, and there is no other."""
-        check_there(self.how_to_get(), self.path)
+        check_there("data.path=saved", self.how_to_get(), self.path)
         if folder_of("datasets") is None:
             raise MissingDataError("data=hugging_face: datasets is not installed: pip install 'paceline[datasets]'")
         library = import_module("datasets")

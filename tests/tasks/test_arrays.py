@@ -180,8 +180,8 @@ def test_a_sample_that_is_wrong_is_named_when_it_is_read(
 
 
 def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
-    for path in (None, str(tmp_path / "none.npz")):
-        with pytest.raises(MissingDataError, match=r"Set data\.path to a \.npz or \.safetensors file"):
+    for path, error in ((None, TaskConfigError), (str(tmp_path / "none.npz"), MissingDataError)):
+        with pytest.raises(error, match=r"Set data\.path to a \.npz or \.safetensors file"):
             _ = Arrays(path).spec
     (tmp_path / "x.csv").write_text("a,b")
     with pytest.raises(TaskConfigError, match=r"must be a \.npz or \.safetensors file, or a folder"):
