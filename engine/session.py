@@ -159,6 +159,8 @@ def prepare(
             how = f"paceline sweep --resume --name {sweep}"
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
         stored = read_stored(directory)
+        if not (launcher := launcher_of(stored.experiment)).saves:  # whatever is asked of it now
+            launcher.check(stored.experiment, resumes=True)
         experiment = override_stored(stored.experiment, given.overrides)
         launcher_of(experiment).check(experiment, resumes=True)
         from .resuming import checkpoint_of
