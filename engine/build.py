@@ -313,7 +313,7 @@ def assemble(
 def _laid_out(
     experiment: Experiment, lay_out: Callable[[nn.Module], T], model: nn.Module, plain_model: Callable[[], nn.Module]
 ) -> T:
-    """`lay_out(model)`. Raises `LayoutError`, which says so where it is for what `adapt` has done to the model."""
+    """`lay_out(model)`. Raises `LayoutError`, which names `adapt` where the model can be laid out without it."""
     try:
         return lay_out(model)
     except LayoutError as error:
@@ -327,6 +327,7 @@ def _laid_out(
         except LayoutError:
             raise error from None
         raise LayoutError(
-            f"{error} (adapt={adapt} has swapped layers of the model, and these stay whole: choose adapt=none, or a "
-            "strategy that cuts no layers, such as data_parallel, pipeline or zero)"
+            f"adapt={adapt}: has swapped layers of the model that strategy={experiment.strategy.name} would cut, and "
+            "these stay whole; choose adapt=none, or a strategy that cuts no layers, such as data_parallel, pipeline "
+            "or zero"
         ) from None
