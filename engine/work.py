@@ -1,5 +1,6 @@
 """What one worker does, from its place in the world to its report. The same under every launcher."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -186,6 +187,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         adversary=_adversary(worker),
         average=worker.average,
         meanwhile=worker.meanwhile,
+            None if worker.parts.launcher.modelled else time.monotonic,
         before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
         training=training,
         poison=poisoning.of(worker.parts, replica),
