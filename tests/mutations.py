@@ -2349,6 +2349,18 @@ MUTATIONS = [
         "tests/tasks/test_tasks_fashion_mnist.py",
     ),
     Mutation(
+        "engine/work.py",
+        "return wanted and saving.saved_at is None and worker.manifest is None",
+        "return False",
+        "tests/engine/test_engine_runs.py -k is_due_goes_on",
+    ),
+    Mutation(
+        "engine/stop.py",
+        "return min(round(PERIOD * made / max(now - then, 1e-6)), GROWTH * made)",
+        "return round(PERIOD / max(step_seconds, 1e-6))",
+        "tests/engine/test_stop_agreement.py -k by_the_clock",
+    ),
+    Mutation(
         "engine/build.py",
         "        data.check_files()\n",
         "        pass\n",
