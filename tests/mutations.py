@@ -2349,6 +2349,12 @@ MUTATIONS = [
         "tests/tasks/test_tasks_fashion_mnist.py",
     ),
     Mutation(
+        "advise/space.py",
+        'cut = (1,) if family == "torch_fsdp" else pieces(samples)',
+        "cut = (1,)",
+        "tests/advise/test_advise_layouts.py -k micro_batches_that_a_plan",
+    ),
+    Mutation(
         "engine/work.py",
         "return wanted and saving.saved_at is None and worker.manifest is None",
         "return False",
