@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 
 from ..base import Data, DataSpec, Field
 from ..columns import Columns, stored_dtype
@@ -30,7 +30,7 @@ class Arrays(Data):
         self,
         path: str | None = None,
         test_path: str | None = None,
-        inputs: str | list[str] | None = None,
+        inputs: str | Annotated[list[str], MinLen(1)] | None = None,
         targets: str = "targets",
         weights: str | None = None,
         kind: Kind | None = None,

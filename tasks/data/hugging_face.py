@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ..base import Data, DataSpec, Field
@@ -31,7 +31,7 @@ class HuggingFace(Data):
     def __init__(
         self,
         path: str | None = None,
-        inputs: str | list[str] | None = None,
+        inputs: str | Annotated[list[str], MinLen(1)] | None = None,
         targets: str = "label",
         weights: str | None = None,
         train: str = "train",

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ..base import Data, DataSpec, Split
@@ -38,8 +38,8 @@ class Table(Data):
         self,
         path: str | None = None,
         test_path: str | None = None,
-        inputs: list[str] | None = None,
-        targets: str | list[str] = "target",
+        inputs: str | Annotated[list[str], MinLen(1)] | None = None,
+        targets: str | Annotated[list[str], MinLen(1)] = "target",
         weights: str | None = None,
         kind: Kind | None = None,
         classes: Annotated[int, Ge(2)] | None = None,
@@ -190,6 +190,11 @@ class Table(Data):
             schema = _with(path, lambda file: _arrow("parquet").ParquetFile(file).schema_arrow)
         else:
             schema = _with(path, lambda file: _arrow("csv").open_csv(file, parse_options=_options(path)).schema)
+        if len(schema.names) == 1 and any(mark in schema.names[0] for mark in ";\t"):
+            raise TaskConfigError(
+                f"{path}: has one column, {schema.names[0]!r}; a .csv file is read with commas between columns, and a "
+                ".tsv file with tabs"
+            )
         wanted = [*self.targets, *([self.weights] if self.weights else [])]
         chosen(schema.names, wanted[: len(self.targets)], "data.targets", str(path))
         chosen(schema.names, wanted[len(self.targets) :], "data.weights", str(path))

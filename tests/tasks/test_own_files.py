@@ -9,6 +9,8 @@ import torch
 from needs import needs_datasets, needs_pyarrow
 from torch import Tensor
 
+from paceline import engine
+from paceline.engine.errors import ConfigError
 from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data.hugging_face import HuggingFace
@@ -139,6 +141,31 @@ def test_a_column_of_text_among_the_inputs_is_refused_by_the_head_of_a_file(suff
     said = f"data.inputs: column kind of {path} is string; must be numbers, or left out: data.inputs=[{left}]"
     assert str(caught.value) == said
     assert Table(str(path), inputs=left.split(","), targets="price").spec.input_shape == (5,)
+
+
+@needs_pyarrow
+def test_a_table_with_other_marks_between_its_columns_is_told_which_are_read(tmp_path: Path) -> None:
+    for name, mark in (("a.csv", ";"), ("b.csv", "\t")):
+        (tmp_path / name).write_text(f"width{mark}price\n1.5{mark}2.5\n")
+        with pytest.raises(TaskConfigError, match=r"has one column, 'width.+price'; a \.csv file is read with commas"):
+            _ = Table(str(tmp_path / name), targets="price").spec
+
+
+@needs_pyarrow
+def test_one_input_may_be_named_without_a_list(tmp_path: Path) -> None:
+    alone, listed = (Table(str(table(tmp_path)), inputs=inputs, targets="price") for inputs in ("area", ["area"]))
+    assert alone.spec == listed.spec and torch.equal(alone.load()[0].inputs, listed.load()[0].inputs)  # pyright: ignore
+
+
+@pytest.mark.parametrize("data", ["table", "arrays", "hugging_face"])
+def test_no_inputs_at_all_are_refused(data: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.inputs=\[\]: must .*have one entry at least"):
+        engine.prepare([f"data={data}", "data.path=x.csv", "data.inputs=[]"]).plan()
+
+
+def test_no_targets_at_all_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.targets=\[\]: must .*have one entry at least"):
+        engine.prepare(["data=table", "data.path=x.csv", "data.targets=[]"]).plan()
 
 
 @needs_pyarrow
