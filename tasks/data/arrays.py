@@ -110,6 +110,13 @@ class Arrays(Data):
         if not inputs:
             raise TaskConfigError(f"{path} has no arrays beside {', '.join(others)}, so that there are no inputs")
         arrays = {name: found[name] for name in (*inputs, *others)}
+        for name, array in arrays.items():
+            if not array.is_numbers:
+                left = [each for each in inputs if found[each].is_numbers]
+                how = f", or left out: data.inputs=[{','.join(left)}]" if name in inputs and left else ""
+                raise TaskConfigError(
+                    f"{path}: {name} is an array of {array.dtype}; must be of numbers (nothing is unpickled){how}"
+                )
         if self.weights is not None and _dtype(found[self.weights]) not in (torch.bool, torch.float32, torch.float64):
             raise TaskConfigError(
                 f"data.weights={self.weights}: in {path} is of {found[self.weights].dtype}; must be floats or a mask"
