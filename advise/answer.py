@@ -157,7 +157,11 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
     order: Sort = sort or ("time" if timed else "bytes")
     notes: list[str] = []
     if not timed:
-        notes.append(f"{NO_CALIBRATION} ({why})" if machine is None else f"times are not predicted: {why}")
+        measured = question.experiment.hardware.calibration is not None
+        if measured:  # and what is asked for was not
+            why = next((row.untimed for row in rows if row.untimed), why)
+        none = machine is None and not measured
+        notes.append(f"{NO_CALIBRATION} ({why})" if none else f"times are not predicted: {why}")
         if order in ("time", "dollars"):
             notes.append(f"so that --sort {order} knows no order; --sort bytes and memory do")
     looked = len(rows) + len(refused)

@@ -3,6 +3,7 @@ be. What is enumerated: all divisors as degrees, all powers of two that divide a
 """
 
 from collections.abc import Iterator
+from itertools import product
 
 from ..cost.layout import Offload
 from .candidate import Candidate
@@ -34,13 +35,15 @@ def _whole(of: Shape, place: Place, family: str) -> Iterator[Candidate | Pruned]
     if isinstance(samples, Pruned):
         yield samples
         return
+    cut = (1,) if family == "torch_fsdp" else pieces(samples)  # cost/ does not know it with accumulate
     for shard, name in shards_of(place.workers if family == "data_parallel" else 1):
-        for chosen in flags("model.recompute"):
+        for accumulate, chosen in product(cut, flags("model.recompute")):
             zero = 3 if family == "torch_fsdp" else shard
-            layout = layout_of(samples, 1, place.workers, chosen["model.recompute"], zero=zero)
+            layout = layout_of(samples, accumulate, place.workers, chosen["model.recompute"], zero=zero)
             group = f"sync.shard={name}" if shard else "whole copies" if family == "data_parallel" else family
             knobs = {"sync.shard": name} if family == "data_parallel" else {}
-            yield candidate_of(place, family, group, {**knobs, **chosen}, layout, shard=shard)
+            several = {"accumulate": accumulate} if accumulate > 1 else {}
+            yield candidate_of(place, family, group, {**knobs, **chosen, **several}, layout, shard=shard)
 
 
 def _zero(place: Place) -> Iterator[Candidate | Pruned]:

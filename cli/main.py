@@ -1,12 +1,10 @@
 """The `paceline` command: its sub-commands, and how it ends when something is wrong."""
 
-import io
 import os
 import signal
 import sys
 import threading
 import traceback
-from contextlib import redirect_stderr
 from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
@@ -14,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from ..compat.typer import ClickException
+from ..compat.typer import ClickException, NoSuchOption
 from .advise import advise
 from .calibrate import calibrate
 from .compare import compare
@@ -122,7 +120,7 @@ def main() -> None:
         note("the current directory is gone or cannot be read; go to another one first")
         _leave(MACHINE)
     try:
-        status = app(standalone_mode=False)  # or it prints what it was given as it was given
+        status = app(prog_name="paceline", standalone_mode=False)  # or it prints what it was given as it was given
     except ClickException as error:
         _leave(_explain_usage(error))
     except Exception as error:
@@ -158,26 +156,33 @@ def _status_of_stop(error: BaseException | None) -> int:
 
 
 def _explain_usage(error: ClickException) -> int:
-    """Say what of the command line cannot be; returns the exit status."""
-    said = io.StringIO()
-    with redirect_stderr(said):
-        error.show()
-    note(said.getvalue().rstrip().replace(": Value error, ", ": "))  # pydantic's words, of one choice out of several
-    option = getattr(error, "option_name", None)  # of one that the command lacks
-    if isinstance(option, str) and option.startswith("--"):
-        _say_key_of(option)
+    """Say in one line what of the command line cannot be; returns the exit status."""
+    said, context = error.format_message().rstrip(), getattr(error, "ctx", None)
+    if "\n" in said:  # the help, of a command that does nothing by itself
+        note(said)
+        return error.exit_code
+    command = " ".join(["paceline", *sys.argv[1:2]]) if context is None else context.command_path
+    said = said.replace(": Value error, ", ": ").removesuffix(".")  # pydantic's words, of one choice out of several
+    if isinstance(error, NoSuchOption):
+        if key := _key_of(error.option_name):
+            note(key)
+            return error.exit_code
+        near = " or ".join(sorted(error.possibilities or []))
+        said = error.message + (f"; did you mean {near}?" if near else "")
+    said = said.replace(". Did you mean", "; did you mean")
+    note(f"{command}: {said[:1].lower()}{said[1:]} ({command} -h shows what there is)")
     return error.exit_code
 
 
-def _say_key_of(option: str) -> None:
-    """`--workers 4`: the configuration's keys are given without dashes."""
+def _key_of(option: str) -> str:
+    """`--workers 4`: the configuration's keys are given without dashes; "" where it has no such key."""
     from ..engine.hints import elsewhere
 
     after = dropwhile(lambda argument: argument.partition("=")[0] != option, sys.argv)
     _, equals, value = next(after, "").partition("=")
     value = value if equals else next((text for text in after if not text.startswith("-")), "")
-    if there := elsewhere(option.lstrip("-"), value):
-        note(f"{option}: is no option; the configuration is given without dashes, as KEY=VALUE: {there}")
+    there = elsewhere(option.lstrip("-"), value) if option.startswith("--") else ""
+    return f"{option}: is no option; the configuration is given without dashes, as KEY=VALUE: {there}" if there else ""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

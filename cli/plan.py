@@ -243,7 +243,9 @@ def _title(plan: "Plan") -> str:
     servers = f", {_count(layout.servers * layout.parts, 'server')}" if layout.servers else ""
     steps = "as many steps as the data give"
     if plan.steps is not None:
-        steps = f"{_count(plan.steps, 'step')} of {plan.steps_per_epoch:,} an epoch"
+        steps = _count(plan.steps, "step")
+        if plan.steps_per_epoch is not None:
+            steps += f" of {plan.steps_per_epoch:,} an epoch"
     return (
         f"{experiment.model.name} on {experiment.data.name}, {experiment.strategy.name} + {experiment.sync.name}: "
         f"{_count(layout.workers, 'worker')} ({_count(layout.replicas, 'replica')} of {_laid_over(layout.mesh)})"

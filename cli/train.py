@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def train(
     overrides: Overrides = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything that can be checked without data, and train nothing.")
+        bool, typer.Option("--dry-run", help="Check all that can be checked without data, and train nothing.")
     ] = False,
     config: Config = None,
     config_dir: ConfigDir = None,
@@ -82,8 +82,8 @@ def train(
             prepared = engine.prepare(
                 chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
             )
-            planned = prepared.plan()
-        note_all(planned.notes)
+            planned, absent = prepared.plan(), prepared.absent()
+        note_all([*planned.notes, *([absent] if absent else [])])
         if format == "json":
             show_json(raw_checked(prepared, planned))
         else:

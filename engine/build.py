@@ -63,6 +63,8 @@ def assemble(
     `instead`: of the experiment's own `adapt`.
     """
     data = build("data", experiment.data, Data, allowed, {})
+    with blaming(f"data={experiment.data.name}", allowed):
+        data.check_files()
     task = build("task", experiment.task, Task, allowed, {})
     adapt = instead or build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
     average = build("average", experiment.choice("average"), Average, allowed, {})
@@ -267,7 +269,7 @@ def assemble(
 def _laid_out(
     experiment: Experiment, lay_out: Callable[[nn.Module], T], model: nn.Module, plain_model: Callable[[], nn.Module]
 ) -> T:
-    """`lay_out(model)`. Raises `LayoutError`, which says so where it is for what `adapt` has done to the model."""
+    """`lay_out(model)`. Raises `LayoutError`, which names `adapt` where the model can be laid out without it."""
     try:
         return lay_out(model)
     except LayoutError as error:
@@ -281,6 +283,7 @@ def _laid_out(
         except LayoutError:
             raise error from None
         raise LayoutError(
-            f"{error} (adapt={adapt} has swapped layers of the model, and these stay whole: choose adapt=none, or a "
-            "strategy that cuts no layers, such as data_parallel, pipeline or zero)"
+            f"adapt={adapt}: has swapped layers of the model that strategy={experiment.strategy.name} would cut, and "
+            "these stay whole; choose adapt=none, or a strategy that cuts no layers, such as data_parallel, pipeline "
+            "or zero"
         ) from None

@@ -474,10 +474,11 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
         if path == ["tracking"] and isinstance(override.value(), str):
             plain["tracking"] = compose([text]).tracking
             continue
-        if isinstance(section[path[-1]], dict):
+        if isinstance(keys := section[path[-1]], dict):
+            key = "timeout" if "timeout" in keys else next(iter(keys))  # of hardware, the first says which choice it is
             raise ConfigError(
                 f"{text}: a resumed run keeps its choice of {path[-1]}; its keys may change, for instance "
-                f"{path[-1]}.{next(iter(section[path[-1]]))}=..."
+                f"{path[-1]}.{key}=..."
             )
         section[path[-1]] = override.value()
     for key in hidden_keys(plain):

@@ -213,8 +213,9 @@ class Crew:
             print("killed" + (f"; {self._saved()}" if self._saved else ""), file=sys.stderr, flush=True)
             os._exit(128 + number)
         if self._trains:
-            saving = ", saving" if self._saved else ""
-            print(f"\nstopping after this step{saving}; once more to leave at once", file=sys.stderr, flush=True)
+            saving = ", and save" if self._saved else ""
+            told = f"workers end together after one of their next steps{saving}"  # which one, they agree upon
+            print(f"\nstopping: {told}; once more to leave at once", file=sys.stderr, flush=True)
         self.ask_to_stop(number)
 
     def ask_to_stop(self, number: int = signal.SIGTERM) -> None:

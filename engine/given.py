@@ -20,6 +20,7 @@ from .parts import Given
 from .targets import base_of, build, load_class
 
 _BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  # who is given them
+MOST_TOLD = 6  # choices in a refusal
 
 
 def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
@@ -132,12 +133,21 @@ def _takers(experiment: Experiment, group: Group, of_groups: Given, strategy: St
     plain = "data_parallel"
     own = None if strategy is None else experiment.strategy.name
     if own is not None and (CONF / "strategy" / f"{own}.yaml").is_file() and (names := those(own)):
-        return f"these take it: {', '.join(names)}"
+        return f"these take it: {_some(names, experiment)}"
     names = those(plain)
     if not names:
         return "none of paceline's own takes it"
     where = f"with strategy={plain}, " if own is not None and own != plain else ""
-    return f"{where}these take it: {', '.join(names)}"
+    return f"{where}these take it: {_some(names, experiment)}"
+
+
+def _some(names: list[str], experiment: Experiment) -> str:
+    """All of a few; of more those first that are variants of what is chosen, as easgd is of easgd_async."""
+    if len(names) <= MOST_TOLD:
+        return ", ".join(names)
+    stems = {f"{kind}={experiment.choice(kind).name.partition('_')[0]}" for kind in _BASES}
+    first = sorted(names, key=lambda name: name.partition("_")[0] not in stems)[:MOST_TOLD]
+    return f"{', '.join(first)} and {len(names) - MOST_TOLD} more (paceline list pairs shows all)"
 
 
 def _goes(kind: str, name: str, strategy_name: str, sync_name: str, with_it: Given) -> bool:

@@ -25,6 +25,7 @@ def notes_on(
     """`steps` and `samples` (to train on): None where the data must say."""
     notes = [
         *_on_calibration(experiment),
+        *_on_rate(experiment),
         *_on_batches(experiment, sync, layout, samples),
         *_on_timing(experiment, steps),
     ]
@@ -53,6 +54,14 @@ def untimed(after: int, steps: int) -> int:
 def effective_batch(partition: Partition, replicas: int) -> int:
     """The most samples that a replica takes in one step; a first step is as large as any."""
     return max(partition.size(0, replica) for replica in range(replicas))
+
+
+def _on_rate(experiment: Experiment) -> list[str]:
+    """A sweep over rates may have a 0 among them: it is no error."""
+    knobs = experiment.optimizer.knobs
+    if any(knobs.get(key, 1) != 0 for key in ("lr", *(["adamw_lr"] if "adamw_lr" in knobs else []))):
+        return []
+    return [f"optimizer.lr={knobs['lr']:g}: no step moves a weight, so that nothing is learnt"]
 
 
 def _on_batches(experiment: Experiment, sync: Sync, layout: Layout, samples: int | None) -> list[str]:

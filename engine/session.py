@@ -97,6 +97,13 @@ class Prepared:
             check(self.experiment.weights, plan.shapes, self.experiment.model.name, plan.added, plan.experts)
         return plan
 
+    def absent(self) -> str | None:
+        """The data that a run would look for, or fetch, before it starts: a plan needs none of them."""
+        data = _data_of(self)
+        if data.found() is not None:
+            return None
+        return f"data={self.experiment.data.name}: not on this machine, where a run needs them. {data.how_to_get()}"
+
     def step_time(self, plan: "Plan") -> "PredictedStep":
         """How long a step will take, on accelerators that are described or on a machine that was measured.
 
@@ -153,6 +160,8 @@ def prepare(
             how = f"paceline sweep --resume --name {sweep}"
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
         stored = read_stored(directory)
+        if not (fabric := fabric_of(stored.experiment)).saves:  # whatever is asked of it now
+            fabric.check(stored.experiment, resumes=True)
         experiment = override_stored(stored.experiment, given.overrides)
         fabric_of(experiment).check(experiment, resumes=True)
         from .resuming import checkpoint_of
@@ -419,11 +428,16 @@ def _new_name(experiment: Experiment, root: Path) -> str:
 
 def check_data(prepared: Prepared) -> "Data":
     """Before any process starts: the data are there, or are fetched now, once. Raises `MissingDataError`."""
-    from ..tasks.base import Data
     from ..tasks.checks import load_checked
-    from .targets import build
 
-    data = build("data", prepared.experiment.data, Data, prepared.allowed, {})
+    data = _data_of(prepared)
     if data.found() is None:
         load_checked(prepared.experiment.data.name, data)
     return data
+
+
+def _data_of(prepared: Prepared) -> "Data":
+    from ..tasks.base import Data
+    from .targets import build
+
+    return build("data", prepared.experiment.data, Data, prepared.allowed, {})

@@ -1,5 +1,6 @@
 """What one worker does, from its place in the world to its report. The same under every launcher."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -80,7 +81,7 @@ def work(
     status = "completed" if done == job.steps or job.stopped else "interrupted"
     _drain(worker, job)
     with comm.ledger.aside():
-        if (status == "interrupted" or job.stopped) and saving.saved_at != done and worker.saves:
+        if _saves_at_end(worker, job, saving, status, done):
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
         dates.tell_end(job.meter.ended)
         if status == "completed":
@@ -96,6 +97,16 @@ def work(
             evaluations.finish()
             saving.export()
     return report(worker, Trained(job, done, status, left_out, evaluations, saving, earlier))
+
+
+def _saves_at_end(worker: Worker, job: Job, saving: Saving, status: str, done: int) -> bool:
+    """A run that came to its end before its first checkpoint was due leaves one, unless it was to have none."""
+    if not worker.saves or saving.saved_at == done:
+        return False
+    if status == "interrupted" or job.stopped is not None:
+        return True
+    wanted = worker.experiment.checkpoint.every > 0 or worker.experiment.checkpoint.every_steps is not None
+    return wanted and saving.saved_at is None and worker.manifest is None
 
 
 def _drain(worker: Worker, job: Job) -> None:
@@ -176,6 +187,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
             layout.chief if together else replica * layout.parts + layout.loss_part,
             "all" if together else f"replica {replica}",
             start,
+            None if worker.parts.fabric.modelled else time.monotonic,
             alone=not together and layout.parts == 1,
         ),
         compute=worker.compute,

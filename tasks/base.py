@@ -173,6 +173,12 @@ class Data(ABC):
     def spec(self) -> DataSpec:
         """Never loads the data nor needs them."""
 
+    def check_files(self) -> None:
+        """Before a plan, and in no time: files that the user named are there. Raises as `load`.
+
+        What `load` fetches, or a package brings, need not be there for a plan.
+        """
+
     @abstractmethod
     def load(self) -> tuple[Readable, Readable]:
         """The training and the test split. Raises MissingDataError or CorruptDataError."""

@@ -2366,6 +2366,36 @@ MUTATIONS = [
         "if not content:",
         "tests/tasks/test_tasks_fashion_mnist.py",
     ),
+    Mutation(
+        "advise/space.py",
+        'cut = (1,) if family == "torch_fsdp" else pieces(samples)',
+        "cut = (1,)",
+        "tests/advise/test_advise_layouts.py -k micro_batches_that_a_plan",
+    ),
+    Mutation(
+        "engine/work.py",
+        "return wanted and saving.saved_at is None and worker.manifest is None",
+        "return False",
+        "tests/engine/test_engine_runs.py -k is_due_goes_on",
+    ),
+    Mutation(
+        "engine/stop.py",
+        "return min(round(PERIOD * made / max(now - then, 1e-6)), GROWTH * made)",
+        "return round(PERIOD / max(step_seconds, 1e-6))",
+        "tests/engine/test_stop_agreement.py -k by_the_clock",
+    ),
+    Mutation(
+        "engine/build.py",
+        "        data.check_files()\n",
+        "        pass\n",
+        "tests/engine/test_layout_and_plan.py -k files_that_the_user_names",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "self._check_types(self._schema(path), path, kind)",
+        "self._schema(path)",
+        "tests/tasks/test_own_files.py -k head_of",
+    ),
     # -- what learns of samples alone
     Mutation(
         "tasks/models/kmeans.py",

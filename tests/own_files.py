@@ -37,7 +37,12 @@ def hugging_face(folder: Path) -> list[str]:
     return [f"data.path={folder / 'hugging_face'}"]
 
 
-OF_FILES = {"arrays": arrays, "table": table, "images": images, "hugging_face": hugging_face}
+def svmlight(folder: Path) -> list[str]:
+    (folder / "samples.svm").write_text("1 1:0.5 3:1\n-1 2:2\n" * 10)
+    return [f"data.path={folder / 'samples.svm'}"]
+
+
+OF_FILES = {"svmlight": svmlight, "arrays": arrays, "table": table, "images": images, "hugging_face": hugging_face}
 NEEDS = {"table": "pyarrow", "hugging_face": "datasets"}
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -83,7 +84,7 @@ class Run:
             self._leave()
             raise
         self.optimizer = _Steps(self, optimizer)
-        self._stop = StopAgreement(self._comm.board, self.rank, 0, "all", 0)
+        self._stop = StopAgreement(self._comm.board, self.rank, 0, "all", 0, time.monotonic)
         self._ctrl_c = CtrlC(self._comm.board.request_stop, self.is_chief)
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 STATUS = 128 + signal.SIGINT
-SAID = b"\nstopping before the next step; once more to leave at once\n"
+SAID = b"\nstopping: workers end together before one of their next steps; once more to leave at once\n"
 
 
 class Stopped(KeyboardInterrupt):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 
 from ..base import Data, DataSpec, Field
 from ..columns import Columns, stored_dtype
@@ -30,7 +30,7 @@ class Arrays(Data):
         self,
         path: str | None = None,
         test_path: str | None = None,
-        inputs: str | list[str] | None = None,
+        inputs: str | Annotated[list[str], MinLen(1)] | None = None,
         targets: str = "targets",
         weights: str | None = None,
         kind: Kind | None = None,
@@ -49,7 +49,7 @@ class Arrays(Data):
 
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
-        check_there(self.how_to_get(), self.path, self.test_path)
+        check_there("data.path=samples.npz data.targets=labels", self.how_to_get(), self.path, self.test_path)
         assert self.path is not None
         arrays = self._chosen(self.path)
         size = _length(self.path, arrays)
@@ -110,6 +110,13 @@ class Arrays(Data):
         if not inputs:
             raise TaskConfigError(f"{path} has no arrays beside {', '.join(others)}, so that there are no inputs")
         arrays = {name: found[name] for name in (*inputs, *others)}
+        for name, array in arrays.items():
+            if not array.is_numbers:
+                left = [each for each in inputs if found[each].is_numbers]
+                how = f", or left out: data.inputs=[{','.join(left)}]" if name in inputs and left else ""
+                raise TaskConfigError(
+                    f"{path}: {name} is an array of {array.dtype}; must be of numbers (nothing is unpickled){how}"
+                )
         if self.weights is not None and _dtype(found[self.weights]) not in (torch.bool, torch.float32, torch.float64):
             raise TaskConfigError(
                 f"data.weights={self.weights}: in {path} is of {found[self.weights].dtype}; must be floats or a mask"

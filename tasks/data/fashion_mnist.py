@@ -69,15 +69,19 @@ class FashionMNIST(Data):
         black, white = standardised(torch.tensor([0.0, 255.0], device="cpu")).tolist()  # to the bit as pixels are
         return DataSpec((1, SIDE, SIDE), torch.float32, (), CLASSES, train, test, range=(black, white))
 
+    def check_files(self) -> None:
+        if self.root is not None and not _complete(self.root):
+            raise MissingDataError(f"{self.root} lacks the four idx files. {self.how_to_get()}")
+
     def load(self) -> tuple[Split, Split]:
         if self.download and self.found() is None:
             for name, expected in SHA256.items():
                 if not _path(cache_folder(), name).is_file():
                     download_file(f"{name}.gz", cache_folder(), self.urls, expected)
+        self.check_files()
         folder = self.found()
         if folder is None:
-            missing = "Fashion-MNIST is not here" if self.root is None else f"{self.root} lacks the four idx files"
-            raise MissingDataError(f"{missing}. {self.how_to_get()}")
+            raise MissingDataError(f"Fashion-MNIST is not here. {self.how_to_get()}")
         return (
             self._split(Path(folder), TRAIN_IMAGES, TRAIN_LABELS, self.limit),
             self._split(Path(folder), TEST_IMAGES, TEST_LABELS, None),

@@ -25,6 +25,24 @@ def open_data(path: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name; a name that no file may have is none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def check_readable(how_to_get: str, *paths: Path) -> None:
+    """Raises as `open_data`; for what is not there, with the way to get it."""
+    for path in paths:
+        try:
+            open_data(path).close()
+        except MissingDataError as error:
+            what = f"{path} is not a file." if isinstance(error.__cause__, FileNotFoundError) else str(error)
+            raise MissingDataError(f"{what} {how_to_get}") from None
+
+
 def folder_of(package: str) -> str | None:
     """Where a package is installed, without importing it; None: it is not."""
     found = find_spec(package)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ..base import Data, DataSpec, Field
@@ -31,7 +31,7 @@ class HuggingFace(Data):
     def __init__(
         self,
         path: str | None = None,
-        inputs: str | list[str] | None = None,
+        inputs: str | Annotated[list[str], MinLen(1)] | None = None,
         targets: str = "label",
         weights: str | None = None,
         train: str = "train",
@@ -49,7 +49,7 @@ class HuggingFace(Data):
     @cached_property
     def _opened(self) -> tuple[Any, Any]:
         """The training and the test split; of a Dataset it is the same, and there is no other."""
-        check_there(self.how_to_get(), self.path)
+        check_there("data.path=saved", self.how_to_get(), self.path)
         if folder_of("datasets") is None:
             raise MissingDataError("data=hugging_face: datasets is not installed: pip install 'paceline[datasets]'")
         library = import_module("datasets")

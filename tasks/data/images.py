@@ -46,7 +46,7 @@ class Images(Data):
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Lists the folders, and opens one image."""
-        check_there(self.how_to_get(), self.path, self.test_path)
+        check_there("data.path=photos", self.how_to_get(), self.path, self.test_path)
         if folder_of("PIL") is None:
             raise MissingDataError(
                 "data=images: Pillow, which reads them, is not installed: pip install 'paceline[images]'"

@@ -47,6 +47,10 @@ class Array:
     fortran: bool = False
     bfloat16: bool = False  # numpy has none: its bits are read as uint16
 
+    @property
+    def is_numbers(self) -> bool:
+        return self.dtype.kind in "biuf"
+
     def read(self) -> "Rows":
         """Mapped into memory, read only; of what is compressed, in memory."""
         if self.offset is None:
@@ -104,7 +108,7 @@ def _npy(path: Path, name: str, start: int, end: int) -> Array:
         shape, fortran, dtype = _header(path, name, file)
         offset = file.tell()
     array = Array(path, name, shape, dtype, offset, fortran)
-    if offset + dtype.itemsize * int(np.prod(shape)) > end:
+    if array.is_numbers and offset + dtype.itemsize * int(np.prod(shape)) > end:
         raise CorruptDataError(f"{path}: {name} is cut short: its header says {list(shape)} of {dtype}")
     return array
 
@@ -116,8 +120,6 @@ def _header(path: Path, name: str, file: Any) -> tuple[tuple[int, ...], bool, np
         shape, fortran, dtype = read(file)
     except (ValueError, EOFError, OSError) as error:
         raise CorruptDataError(f"{path}: {name} is no array of NumPy: {' '.join(str(error).split())}") from error
-    if dtype.hasobject or dtype.kind not in "biuf":
-        raise TaskConfigError(f"{path}: {name} is an array of {dtype}; must be of numbers (nothing is unpickled)")
     return shape, fortran, dtype
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MissingDataError, TaskConfigError
+from .files import is_there
 
 SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
 TEST = 5  # every so many samples, one is for test
@@ -47,11 +48,18 @@ def asked(path: str | None) -> Path | None:
     return None if path is None else Path(path).expanduser()
 
 
-def check_there(how: str, *paths: Path | None) -> None:
-    """Raises MissingDataError. The first must have been said."""
-    gone = [path for path in paths if path is not None and not path.exists()]
-    if gone or paths[0] is None:
-        raise MissingDataError(" ".join([*(f"{path} is not there." for path in gone), how]))
+def check_said(path: Path | None, example: str, how_to_get: str) -> None:
+    """Raises TaskConfigError where nobody said what to read. `example`: of keys that do."""
+    if path is None:
+        raise TaskConfigError(f"data.path=null: must name what is to be read. {how_to_get} For instance: {example}")
+
+
+def check_there(example: str, how_to_get: str, *paths: Path | None) -> None:
+    """Raises TaskConfigError where the first was not said (see `check_said`), and MissingDataError."""
+    check_said(paths[0], example, how_to_get)
+    gone = [path for path in paths if path is not None and not is_there(path)]
+    if gone:
+        raise MissingDataError(" ".join([*(f"{path} is not there." for path in gone), how_to_get]))
 
 
 def kind_of(dtype: torch.dtype, shape: tuple[int, ...], said: Kind | None) -> Kind:

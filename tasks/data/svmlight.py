@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ...batches import lone
 from ..base import Data, DataSpec, Split
-from ..errors import CorruptDataError, MissingDataError, TaskConfigError
-from .files import open_data
+from ..errors import CorruptDataError, TaskConfigError
+from .files import check_readable, open_data
+from .parts import check_said
 from .sparse import pairs_of
 
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
@@ -51,11 +52,12 @@ class SVMLight(Data):
     def spec(self) -> DataSpec:
         return DataSpec((2, self.nonzeros), torch.float64, (), self.classes, None, None, features=self.features)
 
+    def check_files(self) -> None:
+        check_said(self.path, "data.path=samples.svm data.features=1000 data.nonzeros=100", self.how_to_get())
+        check_readable(self.how_to_get(), *self.files())
+
     def load(self) -> tuple[Split, Split]:
-        if self.found() is None:
-            missing = [path for path in self.files() if not path.exists()]
-            if missing or self.path is None:
-                raise MissingDataError(" ".join([*(f"{path} is not a file." for path in missing), self.how_to_get()]))
+        self.check_files()
         assert self.path is not None
         matrix, labels = self._read(self.path)
         known = np.unique(labels)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ..base import Data, DataSpec, Split
@@ -38,8 +38,8 @@ class Table(Data):
         self,
         path: str | None = None,
         test_path: str | None = None,
-        inputs: list[str] | None = None,
-        targets: str | list[str] = "target",
+        inputs: str | Annotated[list[str], MinLen(1)] | None = None,
+        targets: str | Annotated[list[str], MinLen(1)] = "target",
         weights: str | None = None,
         kind: Kind | None = None,
         classes: Annotated[int, Ge(2)] | None = None,
@@ -59,6 +59,9 @@ class Table(Data):
         assert self.path is not None
         schema = self._schema(self.path)
         kind = self._kind(schema)
+        for path in (self.path, self.test_path):
+            if path is not None:
+                self._check_types(self._schema(path), path, kind)
         classes = 0
         if kind == "labels":
             classes = self.classes or self._count()
@@ -137,6 +140,27 @@ class Table(Data):
             )
         return kind
 
+    def _check_types(self, schema: Any, path: Path, kind: Kind) -> None:
+        """Raises TaskConfigError for a column that has to be numbers, and by the head of the file is not."""
+        types = import_module("pyarrow").types
+
+        def is_number(name: str) -> bool:
+            found = schema.field(name).type
+            tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)  # null: nothing in the head
+            return any(test(found) for test in tests)
+
+        inputs = self._inputs(schema, path)
+        others = [*(self.targets if kind == "numbers" else []), *([self.weights] if self.weights else [])]
+        for name in (*inputs, *others):
+            if is_number(name):
+                continue
+            numbers = [each for each in inputs if is_number(each)]
+            how = f", or left out: data.inputs=[{','.join(numbers)}]" if name in inputs and numbers else ""
+            key = "inputs" if name in inputs else "targets" if name in self.targets else "weights"
+            raise TaskConfigError(
+                f"data.{key}: column {name} of {path} is {schema.field(name).type}; must be numbers{how}"
+            )
+
     def _column(self, table: Any, name: str, path: Path) -> np.ndarray:
         """Raises CorruptDataError where there is nothing in a row."""
         column = table.column(name)
@@ -166,6 +190,11 @@ class Table(Data):
             schema = _with(path, lambda file: _arrow("parquet").ParquetFile(file).schema_arrow)
         else:
             schema = _with(path, lambda file: _arrow("csv").open_csv(file, parse_options=_options(path)).schema)
+        if len(schema.names) == 1 and any(mark in schema.names[0] for mark in ";\t"):
+            raise TaskConfigError(
+                f"{path}: has one column, {schema.names[0]!r}; a .csv file is read with commas between columns, and a "
+                ".tsv file with tabs"
+            )
         wanted = [*self.targets, *([self.weights] if self.weights else [])]
         chosen(schema.names, wanted[: len(self.targets)], "data.targets", str(path))
         chosen(schema.names, wanted[len(self.targets) :], "data.weights", str(path))
@@ -182,7 +211,7 @@ class Table(Data):
         return table
 
     def _check(self) -> None:
-        check_there(self.how_to_get(), self.path, self.test_path)
+        check_there("data.path=houses.csv data.targets=price", self.how_to_get(), self.path, self.test_path)
         if folder_of("pyarrow") is None:
             raise MissingDataError(
                 "data=table: pyarrow, which reads tables, is not installed: pip install 'paceline[tables]'"

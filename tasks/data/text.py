@@ -10,8 +10,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from ..base import Data, DataSpec, Split, at_most
-from ..errors import MissingDataError, TaskConfigError
-from .files import open_data
+from ..errors import TaskConfigError
+from .files import check_readable, open_data
 
 SAMPLE = Path(__file__).with_name("sample.txt")
 
@@ -41,9 +41,11 @@ class Text(Data):
             train = at_most(train, self.limit)
         return DataSpec((self.context,), torch.int64, (self.context,), 256, train, test)
 
+    def check_files(self) -> None:
+        check_readable(self.how_to_get(), self.path)
+
     def load(self) -> tuple[Split, Split]:
-        if not self.path.exists():
-            raise MissingDataError(f"{self.path} is not a file. {self.how_to_get()}")
+        self.check_files()
         with open_data(self.path) as file:
             text = torch.from_numpy(np.fromfile(file, dtype=np.uint8)).long()
         train, _ = self._parts(len(text))

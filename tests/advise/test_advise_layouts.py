@@ -121,6 +121,38 @@ def test_what_does_not_fit_says_by_how_much_and_the_rest_is_pruned_by_rule(groun
     assert any("too much for a device" in line for family in told for line in family.others)
 
 
+@pytest.mark.parametrize(
+    "which",
+    ["single whole", "torch_ddp whole", "data_parallel whole", "data_parallel optimizer", "data_parallel gradients"],
+)
+def test_a_batch_that_does_not_fit_is_tried_in_micro_batches_that_a_plan_takes(which: str) -> None:
+    ground = closed_form(ask([*EIGHT, "hardware.machine.device_memory=1400000000"]))
+    family, _, shard = which.partition(" ")
+    found = search(ground)
+
+    def of_it(rows: list[Predicted]) -> list[tuple[int, Predicted]]:
+        """In how many micro-batches, without computing anything again."""
+        told = [(dict(row.candidate.settings), row) for row in rows if row.candidate.family == family]
+        return [
+            (int(settings.get("accumulate", 1)), row)
+            for settings, row in told
+            if settings.get("sync.shard", "none") == shard.replace("whole", "none")
+            and settings["model.recompute"] == "false"
+        ]
+
+    fit, too_large = dict(of_it(found.fit)), dict(of_it(found.near))
+    assert 1 in too_large and max(too_large) < min(fit)
+    samples = 256 if family == "single" else 32
+    assert sorted([*fit, *too_large]) == [2**i for i in range(samples.bit_length())]
+    row = fit[max(fit)]
+    exact = planned(ground.question, row.candidate)
+    assert exact.fits and exact.why == "" and exact.seconds == row.seconds
+    assert row.device * (1 - BOUND) <= exact.device
+    assert f" accumulate={max(fit)} " in command(ground.question, row.candidate)
+    slowest_first = sorted(fit.values(), key=lambda row: -(row.seconds or 0))
+    assert slowest_first[-1] is fit[min(fit)], "no more micro-batches than the memory asks for are best"
+
+
 def test_the_best_of_a_group_is_better_than_its_others(searched: Searched) -> None:
     for sort in ("time", "dollars", "memory", "bytes"):
         order = ranked(searched.fit, sort)

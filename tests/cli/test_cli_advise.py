@@ -6,6 +6,7 @@ import json
 import shlex
 
 import pytest
+from measured_machines import machine
 
 from paceline.engine.errors import InterruptedRunError
 from paceline.sweep.definition import Definition
@@ -53,6 +54,21 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     table = paceline("advise", "hardware.workers=2").out
     assert "front" not in table, "nothing is timed, so that nothing is on a front"
     assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
+
+
+def test_on_a_machine_that_was_measured_what_was_not_is_why_nothing_is_timed(paceline, here, monkeypatch) -> None:
+    from paceline.advise import modes
+
+    names = {"strategy": ["data_parallel"], "sync": []}
+    monkeypatch.setattr(modes, "_choices", lambda group, question: names.get(group, []))
+    machine(here)
+    lab = ("hardware=lab", "hardware.threads=1", "hardware.workers=2", "--config-dir", str(here), "--format", "csv")
+    ended = paceline("advise", *lab, "precision=bf16")
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert ended.status == 0 and rows and all(row["step_seconds"] == "" for row in rows)
+    assert ended.err.endswith("note: times are not predicted: precision=bf16: a calibration measures float32 alone\n")
+    timed = paceline("advise", *lab)
+    assert timed.err == "" and any(row["step_seconds"] for row in csv.DictReader(io.StringIO(timed.out)))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from needs import require
 
 from paceline import engine
 from paceline.cli.choices import group_of
@@ -107,11 +108,50 @@ def test_a_file_is_planned_and_overrides_win(paceline, here: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["plan"], ["train", "--dry-run"]], ids=" ".join)
-def test_no_data_are_needed_and_nothing_is_written(command: list[str], paceline, here: Path) -> None:
-    ended = paceline(*command, "data=fashion_mnist", "model=cnn", f"data.root={here}/nowhere")
-    assert ended.status == 0 and ended.err == ""
-    assert "as many steps as the data give" in ended.out
+def test_no_data_are_needed_and_nothing_is_written(
+    command: list[str], paceline, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.tasks.data.fashion_mnist.SYSTEM_FOLDER", here / "none")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here))
+    ended = paceline(*command, "data=fashion_mnist", "model=cnn")
+    assert ended.status == 0 and "cnn on fashion_mnist" in ended.out
+    # a dry run, which stands for a run, says what a run would miss
+    assert ended.err.startswith("note: data=fashion_mnist: not on this machine" if "--dry-run" in command else "")
+    assert ended.err.count("\n") == ("--dry-run" in command)
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("command", [["plan"], ["train", "--dry-run"], ["train"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("status", "start", "overrides"),
+    [
+        (3, "nowhere.txt is not a file. Set data.path", ["data=text", "data.path=nowhere.txt", "model=gpt", "steps=2"]),
+        (3, "nowhere lacks the four idx files. ", ["data=fashion_mnist", "data.root=nowhere"]),
+        (2, "data.path=null: must name what is to be read. ", ["data=table"]),
+        (
+            2,
+            "data.inputs: column b of here.csv is string; must be numbers, or left out: data.inputs=[a]",
+            ["data=table", "data.path=here.csv", "task=huber"],
+        ),
+    ],
+    ids=["text", "fashion_mnist", "unnamed", "table"],
+)
+def test_what_a_run_refuses_of_the_files_that_a_user_names_a_plan_refuses_too(
+    status: int, start: str, overrides: list[str], command: list[str], paceline, here: Path
+) -> None:
+    require("pyarrow")
+    (here / "here.csv").write_text("a,b,target\n" + "1.5,red,2.5\n" * 20)
+    ended = paceline(*command, *overrides)
+    assert ended.status == status and ended.out == "" and ended.err.startswith(start)
+    assert [path.name for path in here.iterdir()] == ["here.csv"]
+
+
+def test_steps_of_an_epoch_that_is_not_known_are_told_without_it(paceline, here: Path) -> None:
+    (here / "samples.svm").write_text("1 1:0.5\n")
+    of = ["data=svmlight", "data.path=samples.svm", "model=sparse_logistic_regression", "optimizer.momentum=0"]
+    ended = paceline("plan", *of, "steps=20")
+    assert ended.status == 0 and ended.out.splitlines()[0].endswith(" each, 20 steps")
+    assert paceline("plan", *of).out.splitlines()[0].endswith("as many steps as the data give")
 
 
 def test_a_dry_run_says_so_in_one_line(paceline) -> None:

@@ -68,7 +68,8 @@ def test_an_option_that_is_a_key_of_the_configuration_is_answered_with_how_to_wr
     option: list[str], hint: str, paceline
 ) -> None:
     ended = paceline("train", *option)
-    assert ended.status == 2 and ended.last.startswith(f"{option[0].partition('=')[0]}: is no option")
+    assert ended.status == 2 and ended.err.startswith(f"{option[0].partition('=')[0]}: is no option")
+    assert ended.err.count("\n") == 1
     assert hint in ended.last
     assert "KEY=VALUE" not in paceline("compare", "--nosuch").err
 
@@ -115,10 +116,32 @@ def test_missing_data_are_the_environments_fault(paceline, nothing_starts: None,
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize("arguments", [["trian"], ["train", "--drry-run"], ["plan", "--format", "xml"]], ids=" ".join)
-def test_a_wrong_command_line_is_a_bad_configuration(arguments: list[str], paceline) -> None:
-    ended = paceline(*arguments)
-    assert ended.status == 2 and ended.last.startswith("Error: ")
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("trian", "paceline: no such command 'trian'; did you mean 'train'? (paceline -h shows what there is)"),
+        ("nosuch", "paceline: no such command 'nosuch' (paceline -h shows what there is)"),
+        (
+            "train --drry-run",
+            "paceline train: no such option: --drry-run; did you mean --dry-run? "
+            "(paceline train -h shows what there is)",
+        ),
+        ("diff a", "paceline diff: missing argument 'RUN' (paceline diff -h shows what there is)"),
+        (
+            "train --name",
+            "paceline train: option '--name' requires an argument (paceline train -h shows what there is)",
+        ),
+        (
+            "plan --format xml",
+            "paceline plan: invalid value for '--format': 'xml' is not one of 'table', 'json', 'yaml' "
+            "(paceline plan -h shows what there is)",
+        ),
+        ("train -q", "paceline train: no such option: -q (paceline train -h shows what there is)"),
+    ],
+)
+def test_a_wrong_command_line_is_a_bad_configuration_in_one_line(typed: str, line: str, paceline) -> None:
+    ended = paceline(*typed.split())
+    assert (ended.status, ended.out, ended.err) == (2, "", f"{line}\n")
 
 
 def test_trust_without_a_checkpoint_to_trust_is_refused(paceline, nothing_starts: None, here: Path) -> None:

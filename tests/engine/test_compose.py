@@ -202,6 +202,11 @@ class TestAResumedRun:
         with pytest.raises(ConfigError, match="a resumed run goes on as it was; only epochs"):
             override_stored(compose([]), [override])
 
+    @pytest.mark.parametrize("hardware", ["local", "virtual"])
+    def test_keeps_its_hardware_of_which_keys_may_change(self, hardware: str) -> None:
+        with pytest.raises(ConfigError, match=r"keeps its choice of hardware; .* hardware\.timeout=\.\.\."):
+            override_stored(compose([]), [f"hardware={hardware}"])
+
     @pytest.mark.parametrize("override", ["hardware.nope=1", "epochs.nope=1", "tracking.nope=1"])
     def test_has_no_new_keys(self, override: str) -> None:
         with pytest.raises(ConfigError, match="there is no such key in the stored run"):

@@ -234,6 +234,16 @@ def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: T
         train(resume="mime")
 
 
+@pytest.mark.parametrize("often", ["checkpoint.every=1", "checkpoint.every_steps=100"])
+def test_a_run_that_ends_before_its_first_checkpoint_is_due_goes_on_from_its_end(often: str, train: Train) -> None:
+    how = ("hardware.threads=1", "steps=5")
+    short = train(*how, often, name="mine")
+    assert [path.name for path in steps_of(short.path / "checkpoints")] == ["step-00000005"]
+    resumed = train("steps=6", resume="mine")
+    assert [path.name for path in steps_of(short.path / "checkpoints")] == ["step-00000005"], "it has one"
+    assert weights(resumed.path) == weights(train("hardware.threads=1", "steps=6").path)
+
+
 def test_an_asynchronous_run_goes_on_from_its_servers_weights(train: Train, root: Path) -> None:
     train("sync=asp", "optimizer=adam", "steps=20", "checkpoint.every_steps=20", name="mine")
     resumed = train("steps=30", resume="mine")

@@ -129,6 +129,23 @@ def test_what_takes_a_choice_is_asked_about_that_choice_in_that_place(asked, tak
         assemble(compose(["hardware.workers=6", *others, name]), ())
 
 
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [
+        (["sync=easgd_async", "compress=topk"], "sync=easgd, sync=asp, sync=backup_workers, sync=bsp, "),
+        (["sync=onebit_adam", "optimizer=adam", "clip=norm"], "sync=asp, sync=backup_workers, sync=bsp, "),
+        (["strategy=zero", "compress=topk"], "sync=bsp, sync=asp, "),
+    ],
+)
+def test_of_many_that_take_it_a_few_are_named_with_the_nearest_first(asked: list[str], first: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        assemble(compose(["hardware.workers=2", *asked]), ())
+    told = str(caught.value).partition("these take it: ")[2].partition(";")[0]
+    assert told.startswith(first) and told.endswith(" more (paceline list pairs shows all)")
+    names, _, more = told.partition(" and ")
+    assert len(names.split(", ")) == given.MOST_TOLD and int(more.split()[0]) > 0
+
+
 def test_a_knob_of_the_same_name_is_no_knob(assembled) -> None:
     with pytest.raises(ConfigError, match=r"^sync\.zeal: Zealous has no such parameter; zeal=\.\.\. chooses it$"):
         assembled("eager", knobs={"zeal": "other"})

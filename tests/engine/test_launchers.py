@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+import yaml
 
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
@@ -13,7 +14,9 @@ from paceline.engine.launchers import launcher_on
 from paceline.engine.launchers.local import Local
 from paceline.engine.launchers.torchrun import Torchrun
 from paceline.engine.launchers.virtual import Virtual
+from paceline.engine.session import prepare
 from paceline.engine.started import is_first
+from paceline.tracking.run_directory import RunDirectory
 
 ENGINE = Path(__file__).parents[2] / "engine"
 STARTED = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
@@ -40,6 +43,14 @@ def test_each_says_whether_it_saves_and_whether_its_times_are_modelled() -> None
         (False, True),
     ]
     assert VirtualCluster.instead and not ThisHost.instead
+
+
+@pytest.mark.parametrize("overrides", [(), ("epochs=9",), ("hardware=virtual",), ("hardware=local",), ("seed=1",)])
+def test_a_virtual_run_is_not_resumed_whatever_is_asked_of_it(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "modelled")
+    run.write_config(yaml.safe_dump(compose(["tracking=none", "hardware=virtual"]).model_dump()))
+    with pytest.raises(ConfigError, match="a virtual cluster keeps no checkpoints, as the same command repeats"):
+        prepare(overrides, resume="modelled", root=tmp_path)
 
 
 def asks_for_the_fabric(source: str) -> list[int]:

@@ -10,6 +10,7 @@ from paceline.engine.errors import ConfigError
 from paceline.engine.layout import Layout, Role
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.mesh import Mesh
+from paceline.tasks.errors import MissingDataError
 
 MLP = 64 * 32 + 32 + 32 * 10 + 10  # parameters of model.hidden=[32] on digits
 
@@ -77,10 +78,32 @@ class TestLayout:
 
 
 class TestPlan:
-    def test_it_needs_no_data(self, tmp_path: Path) -> None:
-        plan = engine.prepare(["data=fashion_mnist", f"data.root={tmp_path / 'nowhere'}"]).plan()
-        assert plan.parts[0].parameters > 0
-        assert plan.steps is None
+    def test_it_needs_no_data(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("paceline.tasks.data.fashion_mnist.SYSTEM_FOLDER", tmp_path / "none")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        prepared = engine.prepare(["data=fashion_mnist"])
+        assert prepared.plan().parts[0].parameters > 0
+        assert "data=fashion_mnist: not on this machine, where a run needs them. Either" in (prepared.absent() or "")
+        assert engine.prepare([]).absent() is None
+
+    @pytest.mark.parametrize(
+        "chosen",
+        [
+            ["data=fashion_mnist", "data.root=nowhere"],
+            ["data=text", "model=gpt", "data.path=nowhere"],
+            ["data=svmlight", "model=sparse_logistic_regression", "optimizer.momentum=0", "data.path=nowhere"],
+        ],
+        ids=lambda chosen: chosen[0],
+    )
+    def test_files_that_the_user_names_have_to_be_there(self, chosen: list[str]) -> None:
+        with pytest.raises(MissingDataError, match="nowhere"):
+            engine.prepare(chosen).plan()
+
+    def test_sizes_that_are_not_known_before_leave_the_steps_open(self, tmp_path: Path) -> None:
+        (tmp_path / "samples.svm").write_text("1 1:0.5\n")
+        chosen = ["data=svmlight", "model=sparse_logistic_regression", "optimizer.momentum=0"]
+        plan = engine.prepare([*chosen, f"data.path={tmp_path / 'samples.svm'}"]).plan()
+        assert plan.steps is None and plan.steps_per_epoch is None
 
     def test_steps_are_the_epochs_or_fewer(self) -> None:
         assert engine.prepare(["data.limit=100", "batch_size=8", "epochs=3"]).plan().steps == 3 * 7

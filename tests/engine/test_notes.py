@@ -34,6 +34,18 @@ def test_a_batch_that_the_data_cannot_fill_is_noted_with_what_replicas_take() ->
     assert notes("batch_size=719", "measure.after=0") == []
 
 
+@pytest.mark.parametrize("overrides", [["optimizer.lr=0"], ["optimizer=adam", "optimizer.lr=0.0", "sync=asp"]])
+def test_a_rate_of_zero_is_noted(overrides: list[str]) -> None:
+    assert notes(*overrides) == ["optimizer.lr=0: no step moves a weight, so that nothing is learnt"]
+
+
+def test_a_small_rate_and_one_of_matrices_alone_are_not() -> None:
+    assert notes("optimizer.lr=1e-9") == []
+    assert notes("optimizer=muon", "optimizer.lr=0") == [], "what is no matrix has optimizer.adamw_lr"
+    (note,) = notes("optimizer=muon", "optimizer.lr=0", "optimizer.adamw_lr=0")
+    assert note.startswith("optimizer.lr=0: ")
+
+
 def test_steps_that_half_of_the_run_leaves_untimed_are_noted() -> None:
     (note,) = notes("steps=5")
     assert note.startswith("measure.after=10: the run has 5 steps") and "only the first 2 " in note

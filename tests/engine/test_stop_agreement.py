@@ -1,5 +1,6 @@
 """All workers that step together leave before the same step, whenever the request comes."""
 
+import random
 import threading
 
 import pytest
@@ -96,6 +97,36 @@ def test_a_request_is_followed_within_about_half_a_second_of_steps(step_seconds:
     notes, ends = Notes(), list[int]()
     run_until_stopped(LocalBoard(notes, 0), 0, 0, 5000, step_seconds, 1000, ends)
     assert 1000 <= ends[0] <= 1000 + max(PERIOD / step_seconds, 1) + 1
+
+
+@pytest.mark.parametrize("mean", [0.001, 0.02, 0.3])
+def test_where_steps_differ_much_a_request_is_followed_by_the_clock(mean: float) -> None:
+    """On a busy host a step takes next to nothing when it is not interrupted, and long when it is."""
+    rng, now, asked_at = random.Random(0), 0.0, 0.0
+    notes = Notes()
+    board = LocalBoard(notes, 0)
+    agreement = StopAgreement(board, 0, 0, "all", 0, lambda: now)
+    for step in range(100_000):
+        if step == round(20 / mean):
+            board.request_stop()
+            asked_at = now
+        last = mean / 1000 if rng.random() < 0.9 else 10 * mean
+        if agreement.before(step, last):
+            break
+        now += last
+    assert 0 < asked_at < now <= asked_at + 3 * max(PERIOD, 10 * mean)
+    assert len(notes.values) <= 3 * now / PERIOD + 5
+
+
+@pytest.mark.parametrize("step_seconds", [0.001, 0.1, 2.0])
+def test_by_the_clock_alike_steps_are_announced_about_twice_a_second(step_seconds: float) -> None:
+    notes, made = Notes(), [0]
+    agreement = StopAgreement(LocalBoard(notes, 0), 0, 0, "all", 0, lambda: made[0] * step_seconds)
+    for step in range(5000):
+        made[0] = step
+        assert not agreement.before(step, 0.0)
+    expected = 5000 * min(step_seconds / PERIOD, 1)
+    assert 0.9 * expected <= len(notes.values) <= expected + 5
 
 
 def test_without_a_request_nobody_leaves_and_few_messages_are_posted() -> None:

@@ -188,8 +188,8 @@ def test_wrong_knobs_and_strategies_that_cut_layers_end_with_status_2() -> None:
         (["adapt.kind=int7"], "adapt.kind='int7': must be 'float', 'int8', "),
         (["adapt.kind=int4", "adapt.clip=true"], "adapt.clip=true: is for adapt.kind=binary"),
         (["model.hidden=[16]"], "has two, of which the first and the last stay float; adapt.ends=true"),
-        (["strategy=tensor"], "choose strategy=data_parallel (adapt=quantized has swapped layers of the model"),
-        (["strategy=domain", "model=cnn"], "strategy=data_parallel takes any module (adapt=quantized has swapped"),
+        (["strategy=tensor"], "adapt=quantized: has swapped layers of the model that strategy=tensor would cut, "),
+        (["strategy=domain", "model=cnn"], "adapt=quantized: has swapped layers of the model that strategy=domain "),
     ]:
         model = [each for each in SMALL if "model=cnn" not in overrides or not each.startswith("model.")]
         with pytest.raises(Exception, match=r"adapt|strategy") as caught:

@@ -179,9 +179,23 @@ def test_a_sample_that_is_wrong_is_named_when_it_is_read(
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["npz", "packed", "npy"])
+@pytest.mark.parametrize("value", ["a", {}], ids=["text", "objects"])
+def test_an_array_that_is_no_numbers_is_no_hindrance_where_nobody_asks_for_it(
+    kind: str, value: object, tmp_path: Path
+) -> None:
+    """Its bytes are not looked at, let alone unpickled."""
+    arrays = {"x": made()["x"], "targets": made()["targets"]}
+    path = str(written(kind, tmp_path, {**arrays, "names": np.array([value] * N)}))
+    train, _ = Arrays(path, inputs="x").load()
+    assert len(train) == 19
+    with pytest.raises(TaskConfigError, match=r"names is an array of .*; must be of numbers .* data\.inputs=\[x\]"):
+        _ = Arrays(path).spec
+
+
 def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
-    for path in (None, str(tmp_path / "none.npz")):
-        with pytest.raises(MissingDataError, match=r"Set data\.path to a \.npz or \.safetensors file"):
+    for path, error in ((None, TaskConfigError), (str(tmp_path / "none.npz"), MissingDataError)):
+        with pytest.raises(error, match=r"Set data\.path to a \.npz or \.safetensors file"):
             _ = Arrays(path).spec
     (tmp_path / "x.csv").write_text("a,b")
     with pytest.raises(TaskConfigError, match=r"must be a \.npz or \.safetensors file, or a folder"):

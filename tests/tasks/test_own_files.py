@@ -9,6 +9,8 @@ import torch
 from needs import needs_datasets, needs_pyarrow
 from torch import Tensor
 
+from paceline import engine
+from paceline.engine.errors import ConfigError
 from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data.hugging_face import HuggingFace
@@ -90,7 +92,13 @@ def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path
     [
         ({}, {"targets": "prize"}, TaskConfigError, "data.targets=prize: "),
         ({}, {"inputs": ["size"]}, TaskConfigError, "data.inputs=size: "),
-        ({}, {"targets": "price"}, TaskConfigError, "column kind is string (such as 'flat'); must be numbers"),
+        ({}, {"targets": ["price", "kind"], "inputs": INPUTS}, TaskConfigError, "data.targets: column kind of "),
+        (
+            {},
+            {"weights": "kind", "targets": "price", "inputs": INPUTS},
+            TaskConfigError,
+            "data.weights: column kind of ",
+        ),
         ({}, {"targets": "kind", "classes": 2, "inputs": INPUTS}, TaskConfigError, "has 3 different labels"),
         (
             {"price": ["", *map(str, COLUMNS["price"][1:])]},
@@ -121,6 +129,69 @@ def test_what_is_wrong_with_a_table_is_said_with_its_column(
         load_checked("table", Table(str(table(tmp_path, **changed)), **{"targets": "kind", **knobs}))
     text = str(caught.value)
     assert sentence in text and str(tmp_path) in text
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_column_of_text_among_the_inputs_is_refused_by_the_head_of_a_file(suffix: str, tmp_path: Path) -> None:
+    path = table(tmp_path, suffix)
+    with pytest.raises(TaskConfigError) as caught:
+        _ = Table(str(path), targets="price").spec
+    left = "width,rooms,garden,area,trust"
+    said = f"data.inputs: column kind of {path} is string; must be numbers, or left out: data.inputs=[{left}]"
+    assert str(caught.value) == said
+    assert Table(str(path), inputs=left.split(","), targets="price").spec.input_shape == (5,)
+
+
+@needs_pyarrow
+def test_a_table_with_other_marks_between_its_columns_is_told_which_are_read(tmp_path: Path) -> None:
+    for name, mark in (("a.csv", ";"), ("b.csv", "\t")):
+        (tmp_path / name).write_text(f"width{mark}price\n1.5{mark}2.5\n")
+        with pytest.raises(TaskConfigError, match=r"has one column, 'width.+price'; a \.csv file is read with commas"):
+            _ = Table(str(tmp_path / name), targets="price").spec
+
+
+@needs_pyarrow
+def test_one_input_may_be_named_without_a_list(tmp_path: Path) -> None:
+    alone, listed = (Table(str(table(tmp_path)), inputs=inputs, targets="price") for inputs in ("area", ["area"]))
+    assert alone.spec == listed.spec and torch.equal(alone.load()[0].inputs, listed.load()[0].inputs)  # pyright: ignore
+
+
+@pytest.mark.parametrize("data", ["table", "arrays", "hugging_face"])
+def test_no_inputs_at_all_are_refused(data: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.inputs=\[\]: must .*have one entry at least"):
+        engine.prepare([f"data={data}", "data.path=x.csv", "data.inputs=[]"]).plan()
+
+
+def test_no_targets_at_all_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.targets=\[\]: must .*have one entry at least"):
+        engine.prepare(["data=table", "data.path=x.csv", "data.targets=[]"]).plan()
+
+
+@needs_pyarrow
+def test_the_head_of_a_tables_test_file_is_held_to_what_is_read_of_it(tmp_path: Path) -> None:
+    for name, changed, sentence in (
+        ("a", {"rooms": COLUMNS["kind"]}, "data.inputs: column rooms of "),
+        ("b", {"price": COLUMNS["kind"]}, "data.targets: column price of "),
+    ):
+        (tmp_path / name).mkdir()
+        test = table(tmp_path / name, **changed)
+        with pytest.raises(TaskConfigError, match=sentence):
+            _ = Table(str(table(tmp_path)), str(test), INPUTS, "price").spec
+    (tmp_path / "short.csv").write_text("width,price\n1.5,2.5\n")
+    with pytest.raises(TaskConfigError, match=r"data\.inputs=rooms: .*short\.csv has no such"):
+        _ = Table(str(table(tmp_path)), str(tmp_path / "short.csv"), ["width", "rooms"], "price").spec
+
+
+@needs_pyarrow
+def test_what_a_head_cannot_tell_is_refused_when_the_table_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "late.csv"
+    rows = ["1.5,0.25"] * 200_000 + ["many,0.25"]  # more than a block, by which types are told
+    path.write_text("\n".join(["a,target", *rows]))
+    data = Table(str(path), targets="target")
+    assert data.spec.input_shape == (1,)
+    with pytest.raises((TaskConfigError, CorruptDataError), match=r"late\.csv"):
+        data.load()
 
 
 @needs_pyarrow

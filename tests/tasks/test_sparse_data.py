@@ -204,11 +204,15 @@ def test_a_damaged_archive_and_a_strange_test_label_are_corrupt(tmp_path: Path) 
 
 def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
     path = write(tmp_path / "here", ROWS)
-    for knobs, names in (({}, "data.path"), ({"path": "/none"}, "/none is not a file.*data.path")):
-        assert SVMLight(**knobs).found() is None
-        with pytest.raises(MissingDataError, match=names) as caught:
-            SVMLight(**knobs).load()
+    for use in (SVMLight.check_files, SVMLight.load):
+        missing = SVMLight("/none")
+        assert missing.found() is None
+        with pytest.raises(MissingDataError, match=r"/none is not a file.*data.path") as caught:
+            use(missing)
         assert caught.value.exit_code == 3
+        with pytest.raises(TaskConfigError, match=r"^data\.path=null: .* data\.path=samples\.svm") as unsaid:
+            use(SVMLight())
+        assert unsaid.value.exit_code == 2 and SVMLight().found() is None
     with pytest.raises(MissingDataError, match="/there is not a file"):
         SVMLight(str(path), "/there").load()
     assert SVMLight(str(path)).found() == str(path)

@@ -17,7 +17,7 @@ from paceline.tasks.base import Data, DataSpec
 from paceline.tasks.data.disks import Disks
 from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.data.text import Text
-from paceline.tasks.errors import MissingDataError
+from paceline.tasks.errors import TaskConfigError
 
 CHOICES = sorted(
     (group, file.name.removesuffix(".yaml"))
@@ -72,8 +72,13 @@ def test_a_choice_builds_what_its_group_demands(group: str, name: str) -> None:
     if group == "data":
         assert isinstance(target(**values), Data)
         if name in OF_FILES:  # shapes are said in a file alone
-            with pytest.raises(MissingDataError, match=r"^Set data\.path to "):
-                _ = target(**values).spec
+            data = target(**values)
+            with pytest.raises(
+                TaskConfigError, match=r"^data\.path=null: .*Set data\.path to .*: data\.path="
+            ) as caught:
+                data.check_files()
+                _ = data.spec
+            assert caught.value.exit_code == 2
             return
         spec = target(**values).spec
         assert spec.outputs >= 1 if spec.targets == "numbers" else spec.classes > 1

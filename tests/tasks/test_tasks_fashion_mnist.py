@@ -129,15 +129,17 @@ def test_an_explicit_root_without_the_files_does_not_fall_back_to_other_data(tmp
     root = write(tmp_path / "mine", {IMAGES: contents()[IMAGES]})
     data = FashionMNIST(root=str(root))
     assert data.found() is None and data.spec.train_size is None
-    with pytest.raises(MissingDataError, match="mine lacks the four idx files") as caught:
-        data.load()
-    assert caught.value.exit_code == 3
+    for use in (data.check_files, data.load):
+        with pytest.raises(MissingDataError, match="mine lacks the four idx files") as caught:
+            use()
+        assert caught.value.exit_code == 3
 
 
 def test_nothing_found_tells_the_three_ways_to_get_it() -> None:
     data = FashionMNIST()
     assert data.found() is None
     assert (data.spec.train_size, data.spec.test_size) == (60_000, 10_000)
+    data.check_files()  # a plan needs none
     with pytest.raises(MissingDataError) as caught:
         data.load()
     for way in ("apt-get install dataset-fashion-mnist", "data.root", "data.download=true"):

@@ -53,9 +53,14 @@ def test_a_missing_file_is_told_by_its_name_and_leaves_the_sizes_open(tmp_path: 
     data = Text(str(tmp_path / "none"))
     assert data.found() is None
     assert (data.spec.train_size, data.spec.test_size, data.spec.classes) == (None, None, 256)
-    with pytest.raises(MissingDataError, match=r"none is not a file.*data.path") as caught:
-        data.load()
-    assert caught.value.exit_code == 3
+    for use in (data.check_files, data.load):
+        with pytest.raises(MissingDataError, match=r"none is not a file.*data.path") as caught:
+            use()
+        assert caught.value.exit_code == 3
+    with pytest.raises(MissingDataError, match=r"a cannot be read: File name too long\. Set data\.path"):
+        Text("a" * 1000).check_files()
+    with pytest.raises(TaskConfigError, match="is a directory, a pipe"):
+        Text(str(tmp_path)).check_files()
 
 
 def test_the_shipped_sample_is_plain_english() -> None:
