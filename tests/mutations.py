@@ -68,7 +68,7 @@ MUTATIONS = [
         "tests/engine/test_engine_runs.py -k clients_own",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
+        "strategies/exchange/deliveries.py",
         "if not self._weights.isfinite().all():",
         "if False:",
         "tests/strategies/test_fedavg.py -k delivers_nan",
@@ -208,7 +208,7 @@ MUTATIONS = [
         "tests/strategies/test_pruned.py -k cannot_be_pruned",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
+        "strategies/exchange/secure/deliveries.py",
         "if left < needed:",
         "if False:",
         "tests/strategies/test_secure.py -k too_few_clients_left -m fault",
@@ -268,9 +268,9 @@ MUTATIONS = [
         "tests/strategies/test_secure.py -k no_longer_than_c",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        "way, seen = self._clipped(way), 1",
-        "way = self._clipped(way)",
+        "strategies/exchange/secure/deliveries.py",
+        "way, samples = self._privacy.clipped(way, self._comm.rank, number, rounding), 1",
+        "way = self._privacy.clipped(way, self._comm.rank, number, rounding)",
         "tests/strategies/test_secure.py -k hidden_as_by_a_server",
     ),
     Mutation(
@@ -1253,9 +1253,9 @@ MUTATIONS = [
         "tests/strategies/test_servers.py -k 'virtual and not digits'",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        "self._weights.add_(w_k, alpha=counts[k] / n)",
-        "self._weights.add_(w_k, alpha=1 / len(self._delivered))",
+        "strategies/exchange/deliveries.py",
+        "self._weights.add_(delivery.weights, alpha=counts[k] / n)",
+        "self._weights.add_(delivery.weights, alpha=1 / len(self._delivered))",
         "tests/strategies/test_fedavg.py -k 'virtual and not digits'",
     ),
     Mutation(
@@ -2005,7 +2005,7 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k papers",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
+        "strategies/exchange/round_server.py",
         "self._gone = frozenset(k for k, at in after.items()",
         "self._gone = frozenset(k for k, at in {}.items()",
         "tests/strategies/test_federated_clients.py -k in_vain -m slow",
@@ -2017,8 +2017,8 @@ MUTATIONS = [
         "tests/strategies/test_fedavg.py -k yogis",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        'self.server.load_state_dict(remembered["rule"])',
+        "strategies/exchange/deliveries.py",
+        'self._server.load_state_dict(state["rule"])',
         "pass",
         "tests/strategies/test_fedavg.py -k resumed -m slow",
     ),
