@@ -68,6 +68,18 @@ MUTATIONS = [
         "tests/engine/test_engine_runs.py -k clients_own",
     ),
     Mutation(
+        "engine/callbacks/by_client.py",
+        "if given is not None and self.steps == 0:",
+        "if self.only is not None and self.steps == 0:",
+        "tests/engine/test_by_client.py -k refused",
+    ),
+    Mutation(
+        "engine/moved.py",
+        'for knob in ("lr", "batch_size") if knob in knobs}',
+        'for knob in ("lr",) if knob in knobs}',
+        "tests/engine/test_moved.py -k tuning_rate",
+    ),
+    Mutation(
         "strategies/exchange/deliveries.py",
         "if not self._weights.isfinite().all():",
         "if False:",
