@@ -68,6 +68,30 @@ MUTATIONS = [
         "tests/engine/test_engine_runs.py -k clients_own",
     ),
     Mutation(
+        "strategies/exchange/joining.py",
+        "return rows[: len(kept)]",
+        "return rows[list(kept)]",
+        "tests/strategies/test_joining.py -k memory_in_which",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "_move_to_front(rows, place)",
+        "pass",
+        "tests/strategies/test_joining.py -k memory_in_which",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "return 0 if self.streaming else replicas",
+        "return 0",
+        "tests/engine/test_memory_account.py -k 'servers_hold and parameter_server and median' -m slow",
+    ),
+    Mutation(
+        "strategies/exchange/deliveries.py",
+        "place = sorted(self._rounds.sampled(number)).index(client)",
+        "place = len(self._delivered)",
+        "tests/strategies/test_fedavg.py -k 'virtual and median'",
+    ),
+    Mutation(
         "engine/callbacks/by_client.py",
         "if given is not None and self.steps == 0:",
         "if self.only is not None and self.steps == 0:",
@@ -2096,7 +2120,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/joining.py",
-        "if own not in self.attack.liars(replicas):",
+        "if given[0] not in self.attack.liars(replicas):",
         "if True:",
         "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
     ),
@@ -2174,14 +2198,14 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/joining.py",
-        "(replica for replica in rows if weights[replica] > 0)",
-        "(replica for replica in rows)",
+        "kept = [i for i, replica in enumerate(of) if weights[replica] > 0]",
+        "kept = list(range(len(of)))",
         "tests/strategies/test_joining.py",
     ),
     Mutation(
         "strategies/exchange/joining.py",
-        "self._rows[rank], self._weights[rank] = row.clone(), weight",
         "self._rows[rank], self._weights[rank] = row, weight",
+        "self._rows[len(self._weights)], self._weights[rank] = row, weight",
         "tests/strategies/test_joining.py",
     ),
     Mutation(

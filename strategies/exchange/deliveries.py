@@ -98,8 +98,8 @@ class Deliveries(ABC):
     # -- on the server
 
     @abstractmethod
-    def take(self, client: int, told: int) -> None:
-        """Of the open round."""
+    def take(self, client: int, told: int, number: int) -> None:
+        """Of the open round, `number`."""
 
     @abstractmethod
     def close(self, number: int) -> bool:
@@ -175,7 +175,7 @@ class OpenDeliveries(Deliveries):
         self._channel = Channel(self._compress, comm, dict.fromkeys(vectors, vector_of(parameters)))
         self._delivered: dict[int, Delivery] = {}  # by client
         room = min(rounds.per_round, rounds.clients) if comm.rank == comm.size - 1 else 0
-        self._rows = [weights.new_empty(room, len(weights)) for _ in vectors]  # for the deliveries of a round
+        self._rows = [weights.new_empty(room, len(weights)) for _ in vectors]  # by place among those of the round
 
     # -- on a client
 
@@ -193,8 +193,9 @@ class OpenDeliveries(Deliveries):
 
     # -- on the server
 
-    def take(self, client: int, told: int) -> None:
-        weights, *change = (rows[len(self._delivered)] for rows in self._rows)
+    def take(self, client: int, told: int, number: int) -> None:
+        place = sorted(self._rounds.sampled(number)).index(client)
+        weights, *change = (rows[place] for rows in self._rows)
         length = torch.ones(1, dtype=torch.float64)
         if self._client.counts:
             self._comm.recv(length, client)
@@ -236,10 +237,11 @@ class OpenDeliveries(Deliveries):
     def _way_of_all(self, counts: dict[int, int], number: int) -> Tensor:
         """[n]: Delta"""
         ways = {k: each.weights.sub_(self._weights) for k, each in sorted(self._delivered.items())}
-        m = self._rounds.per_round
+        m, of = self._rounds.per_round, sorted(self._rounds.sampled(number))
         if self._privacy is not None:
             return self._privacy.mean(ways, m, number)
-        return self._joining.join(ways, counts, self._rounds.clients, number, m)
+        brought = {k: counts.get(k, 0) for k in of}
+        return self._joining.join_in_place(self._rows[0][: len(of)], of, brought, self._rounds.clients, number, m)
 
     def _check_finite(self, number: int) -> None:
         if not self._weights.isfinite().all():

@@ -69,7 +69,7 @@ class RoundServer:
         message, asked, told = self._header.tolist()
         match message:
             case Message.DELIVER:
-                self._deliveries.take(client, told)
+                self._deliveries.take(client, told, self._open)
                 self._missing.discard(client)
             case Message.SAVE:
                 self._serving.send_state(self._deliveries.server_state(), client)

@@ -57,7 +57,7 @@ class SecureDeliveries(Deliveries):
 
     # -- on the server
 
-    def take(self, client: int, told: int) -> None:
+    def take(self, client: int, told: int, number: int) -> None:
         """What it brings comes once all are there."""
         self._here[client] = bool(told)
 
