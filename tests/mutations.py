@@ -92,6 +92,18 @@ MUTATIONS = [
         "tests/strategies/test_fedavg.py -k 'virtual and median'",
     ),
     Mutation(
+        "engine/rates.py",
+        "return min(experiment.batch_size * replicas, samples)",
+        "return experiment.batch_size * replicas",
+        "tests/engine/test_rates.py -k 'no_more_samples or full_batches'",
+    ),
+    Mutation(
+        "engine/worker.py",
+        "sync.steps_per_epoch, len(parts.load()[0]))",
+        "sync.steps_per_epoch, 2**31)",
+        "tests/engine/test_rates.py -k full_batches",
+    ),
+    Mutation(
         "engine/callbacks/by_client.py",
         "if given is not None and self.steps == 0:",
         "if self.only is not None and self.steps == 0:",
@@ -1608,8 +1620,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/rates.py",
-        "experiment.batch_size * (parts.layout.replicas // parts.partitioner.copies if joined else 1)",
-        "experiment.batch_size * parts.layout.replicas",
+        "if parts.sync.synchronous and parts.sync.weights_agree:",
+        "if True:",
         "tests/engine/test_rates.py -k scaling_rule",
     ),
     Mutation(
