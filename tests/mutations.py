@@ -86,6 +86,18 @@ MUTATIONS = [
         "tests/engine/test_memory_account.py -k 'servers_hold and parameter_server and median' -m slow",
     ),
     Mutation(
+        "strategies/sync/fedavg.py",
+        "participation=replace(self.participation, fraction=1.0)",
+        "participation=self.participation",
+        "tests/strategies/test_many_clients.py -k 'algorithm_1 and some'",
+    ),
+    Mutation(
+        "strategies/exchange/participation.py",
+        "(after is None or at <= after)",
+        "(after is None or at < after)",
+        "tests/strategies/test_federated_clients.py -k papers",
+    ),
+    Mutation(
         "strategies/exchange/deliveries.py",
         "place = sorted(self._rounds.sampled(number)).index(client)",
         "place = len(self._delivered)",
