@@ -203,9 +203,8 @@ def _joined(sync: BSP, trained: Sequence[Tensor], replicas: int) -> Between:
         if joining.streaming:
             rows[last].copy_(rows[0]).mul_(0.5)
         else:
-            joined = joining.join(
-                dict(enumerate(rows)), dict.fromkeys(range(replicas), 1.0), replicas, joining.attack.from_step
-            )
+            alike = dict.fromkeys(range(replicas), 1.0)
+            joined = joining.join_in_place(rows, range(replicas), alike, replicas, joining.attack.from_step)
             rows[last].copy_(joined)
     moved = (Kernel("mul_", (float(vector.n),)), *recorder.kernels)  # the first: into the bucket
     if joining.streaming:

@@ -15,7 +15,15 @@ from ..cost.calibration import read
 from ..cost.devices import DEVICES
 from ..tracking.files import UnusableFileError, parse_yaml
 from .errors import ConfigError
-from .moved import renewed, renewed_aggregate, renewed_privacy, renewed_strategy, with_clip, with_precision
+from .moved import (
+    renewed,
+    renewed_aggregate,
+    renewed_callbacks,
+    renewed_privacy,
+    renewed_strategy,
+    with_clip,
+    with_precision,
+)
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
@@ -332,7 +340,7 @@ def completed(plain: dict[str, Any]) -> dict[str, Any]:
     """
     plain = with_precision(with_clip(plain))
     now = {"sync": renewed, "strategy": renewed_strategy}
-    now |= {"privacy": renewed_privacy, "aggregate": renewed_aggregate}
+    now |= {"privacy": renewed_privacy, "aggregate": renewed_aggregate, "callbacks": renewed_callbacks}
     plain = plain | {group: renew(plain[group]) for group, renew in now.items() if group in plain}
     missing = [group for group in GROUPS if group.usual and group.name not in plain]
     return plain | {group.name: shipped(group.name, str(group.usual)).model_dump() for group in missing}

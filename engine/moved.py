@@ -69,6 +69,15 @@ def renewed_aggregate(aggregate: Any) -> Any:
     return aggregate
 
 
+def renewed_callbacks(callbacks: Any) -> Any:
+    """Stored callbacks: where nobody tunes, `lr` and `batch_size` of by_client were defaults, which said nothing."""
+    match callbacks:
+        case {"by_client": {"target": "paceline.engine.callbacks.ByClient", "knobs": {"steps": 0, **knobs}} as chosen}:
+            of_tuning = {knob: None for knob in ("lr", "batch_size") if knob in knobs}
+            return callbacks | {"by_client": chosen | {"knobs": {"steps": 0, **knobs, **of_tuning}}}
+    return callbacks
+
+
 def renewed(sync: Any) -> Any:
     """A stored choice of a sync mode, {name, target, knobs}, as the same choice is stored now."""
     match sync:

@@ -73,8 +73,8 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         surprises += [since + text for text in told if text not in surprises]
         first, of_phase = until, of_phase.following
     rate: list[Point] = []
-    if steps_per_epoch is not None:
-        rate = points_of(rate_of(experiment, parts, steps_per_epoch), parts)
+    if steps_per_epoch is not None and spec.train_size is not None:
+        rate = points_of(rate_of(experiment, parts, steps_per_epoch, spec.train_size), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
     spent = private.planned(experiment, parts.sync, layout, spec.train_size, steps_per_epoch)

@@ -23,18 +23,24 @@ class Point:
     lr: list[float]
 
 
-def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int) -> Rate:
-    """Over one training. Raises `LayoutError` where the run is too short for its schedule, or for an average of its
-    weights.
+def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int, samples: int) -> Rate:
+    """Over one training. `samples`: to train on. Raises `LayoutError` where the run is too short for its schedule, or
+    for an average of its weights.
     """
     steps = experiment.steps_in_all(steps_per_epoch)
     assert steps is not None
-    joined = parts.sync.synchronous and parts.sync.weights_agree  # all replicas make one update together
-    batch = experiment.batch_size * (parts.layout.replicas // parts.partitioner.copies if joined else 1)
-    horizon = Horizon(steps, steps_per_epoch, batch)
+    horizon = Horizon(steps, steps_per_epoch, _of_update(experiment, parts, samples))
     parts.schedule.check(horizon)
     parts.average.check(steps, steps_per_epoch)
     return Rate(parts.schedule, horizon)
+
+
+def _of_update(experiment: Experiment, parts: "Parts", samples: int) -> int:
+    """The samples of one update, at most: a batch may be larger than what there is to train on."""
+    replicas = parts.layout.replicas // parts.partitioner.copies
+    if parts.sync.synchronous and parts.sync.weights_agree:  # all replicas make one update together
+        return min(experiment.batch_size * replicas, samples)
+    return min(experiment.batch_size, samples if parts.partitioner.owns else -(-samples // replicas))
 
 
 def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Optimizer) -> None:

@@ -308,7 +308,7 @@ def _begin(
         counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
     if sync.clip is not None and sync.clip.measures:
         sync.counted = counted
-    sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch)
+    sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch, len(parts.load()[0]))
     sync.prepare(trained, optimizer, of_part)
     if scale is not None:
         scale.watch(sync.parameters.values(), sync.hooked)

@@ -68,7 +68,67 @@ MUTATIONS = [
         "tests/engine/test_engine_runs.py -k clients_own",
     ),
     Mutation(
+        "strategies/exchange/joining.py",
+        "return rows[: len(kept)]",
+        "return rows[list(kept)]",
+        "tests/strategies/test_joining.py -k memory_in_which",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "_move_to_front(rows, place)",
+        "pass",
+        "tests/strategies/test_joining.py -k memory_in_which",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "return 0 if self.streaming else replicas",
+        "return 0",
+        "tests/engine/test_memory_account.py -k 'servers_hold and parameter_server and median' -m slow",
+    ),
+    Mutation(
         "strategies/sync/fedavg.py",
+        "participation=replace(self.participation, fraction=1.0)",
+        "participation=self.participation",
+        "tests/strategies/test_many_clients.py -k 'algorithm_1 and some'",
+    ),
+    Mutation(
+        "strategies/exchange/participation.py",
+        "(after is None or at <= after)",
+        "(after is None or at < after)",
+        "tests/strategies/test_federated_clients.py -k papers",
+    ),
+    Mutation(
+        "strategies/exchange/deliveries.py",
+        "place = sorted(self._rounds.sampled(number)).index(client)",
+        "place = len(self._delivered)",
+        "tests/strategies/test_fedavg.py -k 'virtual and median'",
+    ),
+    Mutation(
+        "engine/rates.py",
+        "return min(experiment.batch_size * replicas, samples)",
+        "return experiment.batch_size * replicas",
+        "tests/engine/test_rates.py -k 'no_more_samples or full_batches'",
+    ),
+    Mutation(
+        "engine/worker.py",
+        "sync.steps_per_epoch, len(parts.load()[0]))",
+        "sync.steps_per_epoch, 2**31)",
+        "tests/engine/test_rates.py -k full_batches",
+    ),
+    Mutation(
+        "engine/callbacks/by_client.py",
+        "if given is not None and self.steps == 0:",
+        "if self.only is not None and self.steps == 0:",
+        "tests/engine/test_by_client.py -k refused",
+    ),
+    Mutation(
+        "engine/moved.py",
+        'for knob in ("lr", "batch_size") if knob in knobs}',
+        'for knob in ("lr",) if knob in knobs}',
+        "tests/engine/test_moved.py -k tuning_rate",
+    ),
+    Mutation(
+        "strategies/exchange/deliveries.py",
         "if not self._weights.isfinite().all():",
         "if False:",
         "tests/strategies/test_fedavg.py -k delivers_nan",
@@ -208,7 +268,7 @@ MUTATIONS = [
         "tests/strategies/test_pruned.py -k cannot_be_pruned",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
+        "strategies/exchange/secure/deliveries.py",
         "if left < needed:",
         "if False:",
         "tests/strategies/test_secure.py -k too_few_clients_left -m fault",
@@ -268,9 +328,9 @@ MUTATIONS = [
         "tests/strategies/test_secure.py -k no_longer_than_c",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        "way, seen = self._clipped(way), 1",
-        "way = self._clipped(way)",
+        "strategies/exchange/secure/deliveries.py",
+        "way, samples = self._privacy.clipped(way, self._comm.rank, number, rounding), 1",
+        "way = self._privacy.clipped(way, self._comm.rank, number, rounding)",
         "tests/strategies/test_secure.py -k hidden_as_by_a_server",
     ),
     Mutation(
@@ -1271,9 +1331,9 @@ MUTATIONS = [
         "tests/strategies/test_servers.py -k 'virtual and not digits'",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        "self._weights.add_(w_k, alpha=counts[k] / n)",
-        "self._weights.add_(w_k, alpha=1 / len(self._delivered))",
+        "strategies/exchange/deliveries.py",
+        "self._weights.add_(delivery.weights, alpha=counts[k] / n)",
+        "self._weights.add_(delivery.weights, alpha=1 / len(self._delivered))",
         "tests/strategies/test_fedavg.py -k 'virtual and not digits'",
     ),
     Mutation(
@@ -1590,8 +1650,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/rates.py",
-        "experiment.batch_size * (parts.layout.replicas // parts.partitioner.copies if joined else 1)",
-        "experiment.batch_size * parts.layout.replicas",
+        "if parts.sync.synchronous and parts.sync.weights_agree:",
+        "if True:",
         "tests/engine/test_rates.py -k scaling_rule",
     ),
     Mutation(
@@ -2023,7 +2083,7 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k papers",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
+        "strategies/exchange/round_server.py",
         "self._gone = frozenset(k for k, at in after.items()",
         "self._gone = frozenset(k for k, at in {}.items()",
         "tests/strategies/test_federated_clients.py -k in_vain -m slow",
@@ -2035,8 +2095,8 @@ MUTATIONS = [
         "tests/strategies/test_fedavg.py -k yogis",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        'self.server.load_state_dict(remembered["rule"])',
+        "strategies/exchange/deliveries.py",
+        'self._server.load_state_dict(state["rule"])',
         "pass",
         "tests/strategies/test_fedavg.py -k resumed -m slow",
     ),
@@ -2102,7 +2162,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/joining.py",
-        "if own not in self.attack.liars(replicas):",
+        "if given[0] not in self.attack.liars(replicas):",
         "if True:",
         "tests/strategies/test_joined_ways.py -k 'ring and virtual'",
     ),
@@ -2180,14 +2240,14 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/joining.py",
-        "(replica for replica in rows if weights[replica] > 0)",
-        "(replica for replica in rows)",
+        "kept = [i for i, replica in enumerate(of) if weights[replica] > 0]",
+        "kept = list(range(len(of)))",
         "tests/strategies/test_joining.py",
     ),
     Mutation(
         "strategies/exchange/joining.py",
-        "self._rows[rank], self._weights[rank] = row.clone(), weight",
         "self._rows[rank], self._weights[rank] = row, weight",
+        "self._rows[len(self._weights)], self._weights[rank] = row, weight",
         "tests/strategies/test_joining.py",
     ),
     Mutation(

@@ -137,7 +137,7 @@ class _Verifier:
         taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
         precision = parts.strategy.precision
         rounds = parts.strategy.rounds_weights
-        rate = rate_of(experiment, parts, partition.steps_per_epoch)
+        rate = rate_of(experiment, parts, partition.steps_per_epoch, len(parts.load()[0]))
         factors = tuple(rate.factor(step) for step in range(self.steps))
         key = precision.name, rounds, factors, tuple(tuple(step.tolist()) for step in taken)
         if key not in self.references:

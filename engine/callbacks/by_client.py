@@ -38,23 +38,26 @@ class ByClient(Callback):
     def __init__(
         self,
         steps: Annotated[int, Ge(0)] = 0,
-        lr: Annotated[float, Gt(0)] = 0.02,
-        batch_size: Annotated[int, Ge(1)] = 32,
+        lr: Annotated[float, Gt(0)] | None = None,
+        batch_size: Annotated[int, Ge(1)] | None = None,
         only: str | None = None,
         seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
-        """`steps`, `lr`, `batch_size`: of a client's fine-tuning. `only`: a regular expression of the names of what is
-        tuned; None for all. `seed`: of the order of its samples.
+        """`steps`, `lr`, `batch_size`: of a client's fine-tuning; None for a rate of 0.02, and for 32 samples.
+        `only`: a regular expression of the names of what is tuned; None for all. `seed`: of the order of its samples.
         """
-        self.steps, self.lr, self.batch_size, self.only, self.seed = steps, lr, batch_size, only, seed
+        self._of_tuning = {"lr": lr, "batch_size": batch_size, "only": only}
+        self.steps, self.lr, self.batch_size, self.only, self.seed = steps, lr or 0.02, batch_size or 32, only, seed
         self.metric = ""
 
     def check(self, metric: str, others: Sequence[str]) -> None:
         self.metric = metric
-        if self.only is not None and self.steps == 0:
+        given = next(((knob, value) for knob, value in self._of_tuning.items() if value is not None), None)
+        if given is not None and self.steps == 0:
+            knob, value = given
             raise ValueError(
-                f"only={self.only}: says what each client tunes, and with steps=0 none tunes anything; choose steps, "
-                "such as steps=10, or leave only null"
+                f"{knob}={value}: says how each client tunes the model, and with steps=0 none tunes anything; choose "
+                f"steps, such as steps=10, or leave {knob} null"
             )
         if self.only is not None:
             try:

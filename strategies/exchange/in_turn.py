@@ -15,12 +15,15 @@ of which the server's mean over workers is the mean over clients, but for the or
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..base import State, World
+from ..errors import LayoutError
+from .participation import OwnRounds, Participation, sampled
 
 
 class Sampled(Protocol):
@@ -38,6 +41,17 @@ class Shares:
     workers: int
     epochs: int
     sampled: Sampled
+
+    @classmethod
+    def of(cls, participation: Participation, clients: int, workers: int, epochs: int) -> "Shares":
+        """Raises `LayoutError` where a worker would have none of a round's clients."""
+        m = participation.per_round(clients)
+        if m < workers:
+            raise LayoutError(
+                f"sync.clients={clients}: of them sync.fraction={participation.fraction} is {m} in a round, and "
+                f"{workers} workers take part in each; at most hardware.workers={m}, or a larger fraction"
+            )
+        return cls(clients, m, workers, epochs, partial(sampled, participation.seed, clients=clients, count=m))
 
     @property
     def turns(self) -> int:
@@ -79,11 +93,14 @@ class Shares:
         return begun / trained, (self.workers * rounds + sum(rest >= own for own in of_round)) / trained
 
 
-class InTurn:
-    """One worker's clients of a round. `weights`: of the model, [n]; what trains changes them in place."""
+class InTurn(OwnRounds):
+    """Of a worker that trains several clients in each round. `weights`: of the model, [n]; what trains changes them in
+    place.
+    """
 
     def __init__(self, shares: Shares, worker: int, steps_per_epoch: int, weights: Tensor) -> None:
         """`steps_per_epoch`: of the run."""
+        super().__init__()
         self._length = shares.epochs * steps_per_epoch
         self._a_turn = self._length // shares.turns
         self._steps = shares.turns_of(worker) * self._a_turn  # of a round
@@ -91,43 +108,43 @@ class InTurn:
         self._w, self._sum = torch.empty_like(weights), torch.zeros_like(weights)  # w, sum_k n_k (w_k - w)
         self._turn, self._trains = 0, -1  # of this step; whose turn it was
         self._n, self._n_k = 0, 0
+        self._is_over = False
 
-    def next_step(self, step: int, number: int, inside: bool) -> tuple[int, int, bool]:
-        """The step that this worker takes next, the round that it is in, and whether its share of it ends with that.
+    def next_step(self, step: int) -> int:
+        if not self.inside:
+            self.number = max(step // self._length, self.number)
+            step = max(step, self.number * self._length)
+            if step - self.number * self._length >= self._steps:
+                self.number += 1
+                step = self.number * self._length
+        own = step - self.number * self._length
+        self._turn, self._is_over = own // self._a_turn, own + 1 == self._steps
+        return step
 
-        `step`: that comes next in the run. `number`: the round that this worker is in (`inside`), or enters next.
-        """
-        if not inside:
-            number = max(step // self._length, number)
-            step = max(step, number * self._length)
-            if step - number * self._length >= self._steps:
-                number += 1
-                step = number * self._length
-        own = step - number * self._length
-        self._turn = own // self._a_turn
-        return step, number, own + 1 == self._steps
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
 
-    def begin(self) -> None:
-        """A round: `weights` are w."""
+    def enter(self) -> None:
+        super().enter()
         self._w.copy_(self._weights)
         self._sum.zero_()
         self._n, self._n_k, self._trains = 0, 0, self._turn
 
-    def is_next(self) -> bool:
-        """Whether this step is the first of another client."""
-        return self._turn != self._trains
-
-    def hand_over(self) -> None:
-        """To the next client, which begins with w."""
+    def hands_over(self) -> bool:
+        if self._turn == self._trains:
+            return False
         self._add()
         self._weights.copy_(self._w)
         self._trains = self._turn
+        return True
 
     def count(self, samples: int) -> None:
+        super().count(samples)
         self._n_k += samples
 
-    def end(self) -> None:
-        """`weights` are where all of them went."""
+    def bring(self) -> None:
+        """w <- w + (1/n) sum_k n_k (w_k - w): where all of them went."""
         self._add()
         self._weights.copy_(self._w)
         if self._n > 0:
@@ -139,13 +156,15 @@ class InTurn:
         self._n, self._n_k = self._n + self._n_k, 0
 
     def state_dict(self) -> State:
-        return {"sum": self._sum, "n": self._n, "n_k": self._n_k, "turn": self._trains}
+        own = {"sum": self._sum, "n": self._n, "n_k": self._n_k, "turn": self._trains}
+        return {**super().state_dict(), "turns": own}
 
     def load_state_dict(self, state: State) -> None:
-        """Inside a round, `weights` being its w."""
+        super().load_state_dict(state)
+        own = state["turns"]
         self._w.copy_(self._weights)
-        self._sum.copy_(state["sum"])
-        self._n, self._n_k, self._trains = state["n"], state["n_k"], state["turn"]
+        self._sum.copy_(own["sum"])
+        self._n, self._n_k, self._trains = own["n"], own["n_k"], own["turn"]
 
     def buffers(self) -> list[Tensor]:
         return [self._w, self._sum]

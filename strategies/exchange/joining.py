@@ -4,7 +4,7 @@ Rows of the weighted mean can be added up on their way (`streaming`); any other 
 the honest rows, needs all rows in one place: on a server, or under bsp on every worker, which all compute the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -149,34 +149,52 @@ class Joining:
         step: int,
         at_a_time: int | None = None,
     ) -> Tensor:
-        """By replica: [d], and the samples behind it or their share; those of none are left out -> [d].
+        """By replica: [d], and the samples behind it or their share; as `join_in_place`, of copies of the rows."""
+        stacked = torch.stack([rows[replica] for replica in sorted(rows)])
+        return self.join_in_place(stacked, sorted(rows), weights, replicas, step, at_a_time)
+
+    def join_in_place(
+        self,
+        rows: Tensor,
+        of: Sequence[int],
+        weights: Mapping[int, float],
+        replicas: int,
+        step: int,
+        at_a_time: int | None = None,
+    ) -> Tensor:
+        """[n, d], which are written over and never copied, of these replicas in ascending order, and by replica the
+        samples behind its row or their share; rows with none are left out -> [d].
 
         `at_a_time`: of so many replicas there are rows where each has samples; None: of all.
 
         Raises `NotFiniteError` where more rows are not finite than the rule withstands.
         """
         rule = self.aggregate
-        given = sorted((replica for replica in rows if weights[replica] > 0), key=lambda r: (r != rule.first, r))
-        stacked = torch.stack([rows[replica] for replica in given])
-        self._forge(stacked, given, replicas, step)
-        weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=stacked.device)
+        kept = [i for i, replica in enumerate(of) if weights[replica] > 0]
+        given, rows = [of[i] for i in kept], _moved_up(rows, kept)
+        if rule.first in given:
+            place = given.index(rule.first)
+            _move_to_front(rows, place)
+            given.insert(0, given.pop(place))
+        self._forge(rows, given, replicas, step)
+        weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=rows.device)
         if rule.copies > 1:
-            counted = rule.decoded(stacked, given, step)
-            stacked, weighed = stacked[counted], weighed[counted]
-        return self._made(stacked, weighed, given, at_a_time or replicas, step)
+            counted = sorted(rule.decoded(rows, given, step))
+            rows, weighed = _moved_up(rows, counted), weighed[counted]
+        return self._made(rows, weighed, given, at_a_time or replicas, step)
 
-    def join_near(self, own: int, rows: Mapping[int, Tensor], replicas: int, step: int) -> Tensor:
-        """One worker's: by replica the ways [d] from its own weights to those that it has of its neighbours, and of
-        itself, zero -> [d], the way that the rule makes of them. Raises `NotFiniteError`.
+    def join_near(self, rows: Tensor, of: Sequence[int], replicas: int, step: int) -> Tensor:
+        """One worker's: the ways [n, d] from its own weights to those that it has of these replicas, itself first with
+        a way of zero, then its neighbours in ascending order; they are written over -> [d], the way that the rule makes
+        of them. Raises `NotFiniteError`.
 
         Those who collude know the honest rows among these, and do not lie to each other.
         """
-        given = [own, *sorted(rows.keys() - {own})]
-        stacked = torch.stack([rows[replica] for replica in given])
-        if own not in self.attack.liars(replicas):
-            self._forge(stacked, given, replicas, step)
-        alike = torch.ones(len(given), dtype=torch.float64, device=stacked.device)
-        return self._made(stacked, alike, given, len(given), step)
+        given = list(of)
+        if given[0] not in self.attack.liars(replicas):
+            self._forge(rows, given, replicas, step)
+        alike = torch.ones(len(given), dtype=torch.float64, device=rows.device)
+        return self._made(rows, alike, given, len(given), step)
 
     def _made(self, stacked: Tensor, weighed: Tensor, given: list[int], rows: int, step: int) -> Tensor:
         """[n, d] and [n], of these replicas -> [d]. `rows`: as many as there are where each has samples."""
@@ -194,7 +212,7 @@ class Joining:
                     f"what replicas {', '.join(map(str, bad))} sent in step {step} is not finite, and this aggregate "
                     f"of {rows} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
                 )
-            stacked, weighed = stacked[finite], weighed[finite]
+            stacked, weighed = _moved_up(stacked, finite.nonzero().flatten().tolist()), weighed[finite]
         left = max(min(f - removed, rule.before.most(len(stacked))), 0)  # fewer rows than planned: some had no samples
         mixed = rule.before.mix(stacked, left, generator(rule.seed, step))
         if mixed is not stacked:
@@ -216,6 +234,10 @@ class Joining:
     def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
         """What takes one row after another and makes `total`, [d] and zero, of them."""
         return RankOrderedSum(total) if self.streaming else Rows(total, self, replicas)
+
+    def rows_held(self, replicas: int) -> int:
+        """How many rows what `onto` gives has room for, all the time."""
+        return 0 if self.streaming else replicas
 
     def state_dict(self) -> State:
         """What the rule remembers; {} where that is nothing."""
@@ -254,6 +276,23 @@ def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
     raise ValueError(f"{name} returned {gave} for rows {list(rows.shape)}; must be a tensor {list(rows.shape[1:])}")
 
 
+def _moved_up(rows: Tensor, kept: Sequence[int]) -> Tensor:
+    """[n, d] -> the rows `kept`, in ascending order, moved to the first places of the same memory."""
+    for place, i in enumerate(kept):
+        if place != i:
+            rows[place] = rows[i]
+    return rows[: len(kept)]
+
+
+def _move_to_front(rows: Tensor, place: int) -> None:
+    """[n, d], in place: the row at `place` becomes the first one, and those before it follow it."""
+    if place > 0:
+        first = rows[place].clone()
+        for i in range(place, 0, -1):
+            rows[i] = rows[i - 1]
+        rows[0] = first
+
+
 def _finite(rows: Tensor) -> Tensor:
     """[n, d] -> [n]: whether all entries are."""
     smallest, largest = torch.aminmax(rows, dim=1)  # NaN if one is
@@ -266,21 +305,24 @@ class Rows:
     def __init__(self, total: Tensor, joining: Joining, replicas: int) -> None:
         """`total`: [d], for the result."""
         self.total, self._joining, self._replicas = total, joining, replicas
-        self._rows: dict[int, Tensor] = {}
+        self._rows = total.new_empty(replicas, len(total))  # by rank
         self._weights: dict[int, float] = {}
 
     @property
     def ranks(self) -> set[int]:
-        return set(self._rows)
+        return set(self._weights)
 
     def add(self, rank: int, weight: float, row: Tensor) -> None:
         """`row` may be used again after that."""
-        self._rows[rank], self._weights[rank] = row.clone(), weight
+        self._rows[rank], self._weights[rank] = row, weight
 
     def close(self, step: int) -> Tensor:
         """[d]; at least one row was given."""
-        return self.total.copy_(self._joining.join(self._rows, self._weights, self._replicas, step))
+        weights = {rank: self._weights.get(rank, 0.0) for rank in range(self._replicas)}
+        return self.total.copy_(self._joining.join_in_place(self._rows, list(weights), weights, self._replicas, step))
 
     def clear(self) -> None:
-        self._rows.clear()
         self._weights.clear()
+
+    def buffers(self) -> list[Tensor]:
+        return [self._rows]

@@ -1,7 +1,11 @@
 """Who takes part in a federated round, and who leaves it: functions of the seed and the round, so that every client and
 the server know it without a message.
+
+`Participation` is what was chosen, `Rounds` are those of one run, and `OwnRounds` is a worker's way through them: of
+one that is a client (`OneClient`), or has several to train (in_turn.py).
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +13,9 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
-from ..base import World
+from ..base import State, World
 
 _LEAVES, _DRAWN = 1, 2  # tell these draws from those of `sampled`; not 0, which numpy takes for nothing
 
@@ -91,3 +96,145 @@ class Participation:
         if self.dropout > 0 and self.sampling == "weighted":
             return "sync.sampling: who is drawn, and so who leaves, depends on the samples of each client"
         return ""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Those of a run. `shares`: n_k / n of each of the K clients. `length`: L, the steps of a round."""
+
+    participation: Participation
+    shares: tuple[float, ...]
+    length: int
+
+    @property
+    def clients(self) -> int:
+        """K"""
+        return len(self.shares)
+
+    @property
+    def per_round(self) -> int:
+        """m"""
+        return self.participation.per_round(self.clients)
+
+    def sampled(self, number: int) -> frozenset[int]:
+        """S, of round `number`."""
+        return self.participation.sampled(number, self.clients, self.shares)
+
+    def weight(self, client: int, samples: int, number: int) -> int:
+        """Of what this client brings of round `number`, trained on so many samples, in the mean."""
+        return self.participation.weight(client, samples, number, self.shares)
+
+    def leaves_after(self, client: int, number: int) -> int | None:
+        """The step of round `number`, from 1, after which `client` leaves it; None: it stays."""
+        return self.participation.leaves_after(client, number, self.length)
+
+
+class OwnRounds(ABC):
+    """A worker's. `number`: the round that it is in (`inside`), or enters next. `samples`: that it has trained on in
+    this one. `left`: rounds that it has left before their end.
+    """
+
+    def __init__(self) -> None:
+        self.number, self.inside, self.samples, self.left = 0, False, 0, 0
+
+    @abstractmethod
+    def next_step(self, step: int) -> int:
+        """The step of the run that this worker takes next: `step`, or a later one."""
+
+    @property
+    @abstractmethod
+    def is_over(self) -> bool:
+        """Whether the worker has what it delivers once the step is made that `next_step` gave last."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it leaves the round with that step."""
+        return False
+
+    @property
+    def will_leave(self) -> bool:
+        """Whether it is to leave this round, now or later."""
+        return False
+
+    def enter(self) -> None:
+        """The round, whose w has come."""
+        self.inside, self.samples = True, 0
+
+    def hands_over(self) -> bool:
+        """Whether another client begins with this step; the model has the round's w then."""
+        return False
+
+    def count(self, samples: int) -> None:
+        """Those of the step that begins."""
+        self.samples += samples
+
+    def bring(self) -> None:
+        """Make of the model what is delivered."""
+
+    def close(self) -> None:
+        """What there was to do in this round is done."""
+        self.inside = False
+        self.number += 1
+
+    def leave(self) -> None:
+        self.close()
+        self.left += 1
+
+    def state_dict(self) -> State:
+        """Inside of a round."""
+        return {"seen": self.samples, "steps": 0}
+
+    def load_state_dict(self, state: State) -> None:
+        """Inside of round `number`, whose w the model has."""
+        self.inside, self.samples = True, state["seen"]
+
+    def buffers(self) -> list[Tensor]:
+        return []
+
+
+class OneClient(OwnRounds):
+    """Of a worker that is one client: it takes all steps of the rounds that it is drawn for, or those until it leaves.
+
+    The steps of other rounds it jumps over.
+    """
+
+    def __init__(self, rounds: Rounds, client: int) -> None:
+        super().__init__()
+        self._rounds, self._client = rounds, client
+        self._at = 0  # the step of this round, from 1
+
+    def next_step(self, step: int) -> int:
+        length = self._rounds.length
+        if not self.inside:
+            if step // length < self.number:  # which began before this one left it
+                step = self.number * length
+            self.number = step // length
+            while not self._takes(step - self.number * length + 1):
+                self.number += 1
+                step = self.number * length
+        self._at = step - self.number * length + 1
+        return step
+
+    def _takes(self, at: int) -> bool:
+        """The step `at` of this round."""
+        after = self._leaves_after
+        return self._client in self._rounds.sampled(self.number) and (after is None or at <= after)
+
+    @property
+    def _leaves_after(self) -> int | None:
+        return self._rounds.leaves_after(self._client, self.number)
+
+    @property
+    def is_over(self) -> bool:
+        return self._at == self._rounds.length
+
+    @property
+    def leaves(self) -> bool:
+        return self._leaves_after is not None and self._at >= self._leaves_after
+
+    @property
+    def will_leave(self) -> bool:
+        return self._leaves_after is not None
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "steps": self._at}

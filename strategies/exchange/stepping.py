@@ -22,7 +22,7 @@ from .buckets import views_of
 from .channel import Channel
 from .compress import Compressor, vector_of
 from .flat import as_bytes, flatten
-from .joining import Joining
+from .joining import Joining, Rows
 from .serving import Serving
 
 ROUNDING = 1e-6  # of a batch of all replicas: the shares in it sum to 1 but for rounding
@@ -175,7 +175,8 @@ class Stepping:
     def buffers(self) -> list[Tensor]:
         received = [] if self._received is None else [self._received]
         answers = [] if self._answers is None else [self._known, *self._answers.buffers()]
-        return [self.gradient, *received, *self._channel.buffers(), *answers]
+        rows = self._clock.buffers() if isinstance(self._clock, Rows) else []
+        return [self.gradient, *received, *rows, *self._channel.buffers(), *answers]
 
     def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.serving.comm.lost())}

@@ -234,7 +234,8 @@ class BSP(Sync):
             return
         self._channel.all_gather(key, sent, self._rows)
         shares = self.comm.all_gather(torch.tensor([self._share], dtype=torch.float64)).flatten().tolist()
-        joined = self.joining.join(dict(enumerate(self._rows)), dict(enumerate(shares)), self.comm.size, self._step)
+        of_all = range(self.comm.size), dict(enumerate(shares))
+        joined = self.joining.join_in_place(self._rows, *of_all, self.comm.size, self._step)
         gradient.copy_(self._channel.finish(key, joined))
 
     def update(self) -> None:

@@ -200,15 +200,17 @@ class Gossip(Sync):
         leaving = self._sent().cpu()
         with self.comm.timeline.named("weights"):
             sending = isend_to(leaving, near.to, self.comm)
-        ways = {self.comm.rank: self._rows[0]}
-        for j, way in zip(near.of, self._rows[1:], strict=False):  # in a matching one may sit out
+        of = [self.comm.rank, *sorted(near.of)]  # in a matching one may sit out
+        rows = self._rows[: len(of)]
+        rows[0].zero_()
+        for j in near.of:
+            way = rows[of.index(j)]
             if recv_from(self._received, j, self.comm):
                 torch.sub(self._received.to(way.device), self._weights, out=way)
             else:
                 way.zero_()  # the dead are replaced by the worker itself
-            ways[j] = way
         wait_for(sending)
-        self._weights.add_(self.joining.join_near(self.comm.rank, ways, self.comm.size, self._step))
+        self._weights.add_(self.joining.join_near(rows, of, self.comm.size, self._step))
 
     def _sent(self) -> Tensor:
         return self.joining.sent(self._weights, self.comm.rank, self.comm.size, self._step)

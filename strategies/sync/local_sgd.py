@@ -226,9 +226,9 @@ class LocalSGD(Sync):
         return self.joining.sent(way, self.comm.rank, self.comm.size, self._step)
 
     def _joined(self, joining: Joining, rows: Tensor) -> Tensor:
-        """[K, n] -> [n]: by the rule."""
-        samples = self.comm.all_gather(torch.tensor([self._own])).flatten().tolist()
-        return joining.join(dict(enumerate(rows)), dict(enumerate(samples)), self.comm.size, self._step)
+        """[K, n], which are written over -> [n]: by the rule."""
+        samples = dict(enumerate(self.comm.all_gather(torch.tensor([self._own])).flatten().tolist()))
+        return joining.join_in_place(rows, list(samples), samples, self.comm.size, self._step)
 
     def _average(self, x: Tensor) -> Tensor:
         """x <- sum_i (n_i / n) x_i, in place."""

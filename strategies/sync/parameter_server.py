@@ -195,11 +195,15 @@ class ParameterServer(Sync):
         return self._server.report() if self._serves else {}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
-        """The gradient, one that is received, and what all workers have where answers are compressed."""
+        """The gradient, one that is received, those of all where a rule looks at them together, and what all workers
+        have where answers are compressed.
+        """
         shards = shards_of(parameters, self.servers)
+        vectors = 2 + self.joining.rows_held(world.replicas)
         if not self.compress_answers:
-            return held_by_servers(held, shards, 2)
-        return held_by_servers(held, shards, 3, max(self.compress.remembered(vector_of(shard)) for shard in shards))
+            return held_by_servers(held, shards, vectors)
+        remembered = max(self.compress.remembered(vector_of(shard)) for shard in shards)
+        return held_by_servers(held, shards, vectors + 1, remembered)
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)

@@ -239,8 +239,9 @@ class SSP(Sync):
         return self._server.report() if self._serves else {}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
-        """The gradient, and one that is received where those of a clock are joined."""
-        return held_by_servers(held, shards_of(parameters, self.servers), 2 if self.bound == 0 else 1)
+        """The gradient, and where those of a clock are joined one that is received, and all that a rule looks at."""
+        vectors = 2 + self.joining.rows_held(world.replicas) if self.bound == 0 else 1
+        return held_by_servers(held, shards_of(parameters, self.servers), vectors)
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)

@@ -122,9 +122,13 @@ def test_only_what_is_asked_for_is_tuned():
             ["sync=bsp", "partition=clusters", "data=diabetes", "task=squared"],
             "callbacks.by_client: deals the test split by its labels, and samples of data=diabetes do not have one",
         ),
-        (
-            ["callbacks.by_client.only=output"],
-            "callbacks.by_client.only=output: says what each client tunes, and with steps=0",
+        *(
+            (
+                [f"callbacks.by_client.{given}"],
+                f"callbacks.by_client.{given}: says how each client tunes the model, and with steps=0 none tunes "
+                f"anything; choose steps, such as steps=10, or leave {given.partition('=')[0]} null",
+            )
+            for given in ("only=output", "lr=0.02", "batch_size=32")
         ),
         (
             ["callbacks.by_client.steps=1", "callbacks.by_client.only=nowhere"],

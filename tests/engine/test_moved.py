@@ -102,6 +102,18 @@ def test_a_noise_and_a_bucket_that_said_nothing_are_none():
     assert from_plain(kept.model_dump()) == kept
 
 
+def test_a_tuning_rate_and_batch_that_said_nothing_are_none():
+    beside = ["sync=fedavg", "partition=by_label", "callbacks=[by_client]"]
+    for tuned in ([], ["callbacks.by_client.steps=3"]):
+        plain = compose([*beside, *tuned]).model_dump()
+        chosen = plain["callbacks"]["by_client"]
+        said = {"lr": 0.02, "batch_size": 32}
+        then = {"by_client": chosen | {"knobs": chosen["knobs"] | said}}
+        now = [f"callbacks.by_client.{knob}={value}" for knob, value in said.items()] if tuned else []
+        assert from_plain(plain | {"callbacks": then}) == compose([*beside, *tuned, *now])
+        assert from_plain(plain) == compose([*beside, *tuned])
+
+
 def test_runs_from_before_there_were_precisions_are_read():
     plain = compose([]).model_dump()
     assert from_plain({group: choice for group, choice in plain.items() if group != "precision"}) == compose([])

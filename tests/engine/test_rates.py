@@ -6,9 +6,11 @@ import pytest
 import torch
 from short_runs import weights
 
-from paceline.engine import prepare
+from paceline.engine import prepare, run
 from paceline.engine.build import assemble
+from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
+from paceline.engine.rates import rate_of
 from paceline.strategies import LayoutError
 from paceline.strategies.schedules import Horizon
 from paceline.strategies.schedules.cosine import Cosine
@@ -111,3 +113,33 @@ def test_the_scaling_rule_counts_all_replicas_where_they_make_one_update() -> No
     for sync, times in (("bsp", 4), ("parameter_server", 4), ("local_sgd", 1), ("asp", 1)):
         plan = prepare([*rule, f"sync={sync}", "hardware.workers=4"]).plan()
         assert plan.rate[0].lr == [LR * times]
+
+
+FULL = ["hardware=virtual", "tracking=none", "data.limit=96", "batch_size=96", "model.hidden=[8]", "steps=4"]
+SCALED = ["schedule=constant", "schedule.scale=linear", "schedule.base_batch=32", "optimizer.lr=0.01"]
+
+
+@pytest.mark.parametrize(
+    ("how", "samples"),
+    [
+        ("sync=bsp", 96),
+        ("sync=bsp partition=by_label", 96),
+        ("sync=parameter_server", 96),
+        ("sync=local_sgd", 24),
+        ("sync=local_sgd partition=by_label", 96),  # whoever owns most may own nearly all
+        ("sync=bsp batch_size=20", 80),
+    ],
+)
+def test_the_scaling_rule_counts_no_more_samples_than_there_are(how: str, samples: int) -> None:
+    experiment = compose([*FULL, *SCALED, "hardware.workers=4", *how.split()])
+    assert rate_of(experiment, assemble(experiment, ()), 1, 96).factor(0) == samples / 32
+
+
+def test_full_batches_have_one_rate_on_any_number_of_workers(tmp_path: Path) -> None:
+    """Whoever owns the samples: the mean over all of them is one gradient."""
+    one, four, owned = (
+        run([*FULL, *SCALED, *how.split()], root=tmp_path, quiet=True)
+        for how in ("hardware.workers=1", "hardware.workers=4", "hardware.workers=4 partition=by_label")
+    )
+    assert one is not None and four is not None and owned is not None
+    assert four.loss == pytest.approx(one.loss, rel=1e-4) == owned.loss

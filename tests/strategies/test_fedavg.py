@@ -43,9 +43,10 @@ from paceline.strategies.exchange.aggregate import Aggregator, Median
 from paceline.strategies.exchange.attack import SignFlip
 from paceline.strategies.exchange.client import ClientRule
 from paceline.strategies.exchange.compress import Compressor, TopK
+from paceline.strategies.exchange.participation import OneClient, Rounds, sampled
 from paceline.strategies.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, ServerRule, ServerSGD
 from paceline.strategies.state import from_bytes, to_bytes
-from paceline.strategies.sync.fedavg import HEADER, FedAvg, sampled
+from paceline.strategies.sync.fedavg import HEADER, FedAvg
 from paceline.tasks.partition import OwnedPartition
 
 pytestmark = pytest.mark.dist
@@ -424,31 +425,25 @@ def test_a_round_does_not_depend_on_the_one_before():
 
 def test_the_number_of_clients_in_a_round_is_the_fraction_of_all_and_at_least_one():
     def m(fraction: float, clients: int) -> int:
-        sync = FedAvg(fraction)
-        sync.comm = Alone(0, clients + 1)
-        return len(sync._sampled(0))
+        return len(rounds(fraction, clients, 1).sampled(0))
 
     assert [m(1.0, 7), m(0.1, 100), m(0.1, 4), m(0.5, 3), m(0.26, 10), m(1e-9, 1000)] == [7, 10, 1, 2, 3, 1]
 
 
-class Alone:
-    """Of a comm, what sampling looks at."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+def rounds(fraction: float, clients: int, length: int) -> Rounds:
+    return Rounds(FedAvg(fraction).participation, (1 / clients,) * clients, length)
 
 
 @given(fractions, st.integers(1, 12), st.integers(1, 4), st.integers(1, 5), st.integers(0, 200))
 def test_a_client_jumps_to_the_first_step_of_its_next_round(fraction, clients, epochs, per_epoch, step):
+    length = epochs * per_epoch
+    of_all = rounds(max(fraction, 0.05), clients, length)
     for rank in range(clients):
-        sync = FedAvg(max(fraction, 0.05), epochs)
-        sync.steps_per_epoch, sync._inside, sync._round = per_epoch, False, 0
-        sync.comm = Alone(rank, clients + 1)
-        length, landed = epochs * per_epoch, sync.next_step(step)
-        assert rank in sync._sampled(landed // length)
+        landed = OneClient(of_all, rank).next_step(step)
+        assert rank in of_all.sampled(landed // length)
         if landed != step:
             assert landed > step and landed % length == 0
-            assert all(rank not in sync._sampled(number) for number in range(step // length, landed // length))
+            assert all(rank not in of_all.sampled(number) for number in range(step // length, landed // length))
 
 
 # -- looking at it, saving it

@@ -20,11 +20,12 @@ from paceline.strategies.exchange.aggregate import Median
 from paceline.strategies.exchange.attack import SignFlip
 from paceline.strategies.exchange.client import FedNova, FedProx, Plain, Scaffold
 from paceline.strategies.exchange.compress import TopK
+from paceline.strategies.exchange.deliveries import NUMBER
 from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.exchange.participation import drawn, leaves_after
 from paceline.strategies.exchange.server import ServerSGD
 from paceline.strategies.state import to_bytes
-from paceline.strategies.sync.fedavg import HEADER, NUMBER, FedAvg
+from paceline.strategies.sync.fedavg import HEADER, FedAvg
 
 pytestmark = pytest.mark.dist
 LR = 0.1  # of `sgd` and `momentum`

@@ -17,6 +17,7 @@ from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.aggregate import Aggregator, Mean, Median
 from paceline.strategies.exchange.attack import Attack, Honest, Seen, SignFlip
+from paceline.strategies.exchange.attack.constant import Infinite
 from paceline.strategies.exchange.compress import TopK
 from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.sync.bsp import BSP
@@ -371,6 +372,34 @@ def test_a_rule_that_gives_something_else_is_named(gives, said):
     rows = {0: torch.zeros(5), 1: torch.ones(5)}
     with pytest.raises(ValueError, match=rf"Odd.aggregate returned {said} for rows \[2, 5\]; must be a tensor \[5\]"):
         Joining(Odd(gives), None).join(rows, {0: 1.0, 1: 1.0}, 2, 0)
+
+
+class Placed(Median):
+    """Knows where the rows were that it was given, and which."""
+
+    def __init__(self, first: int | None = None) -> None:
+        super().__init__()
+        self.first = first
+
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
+        self.place, self.rows = rows.data_ptr(), rows.clone()
+        return super().aggregate(rows, weights, f)
+
+
+@pytest.mark.parametrize("attack", [None, Infinite(1)], ids=["honest", "one is not finite"])
+@pytest.mark.parametrize("first", [None, 2, 3])
+@pytest.mark.parametrize("without", [(), (0,), (1, 4), (5,)], ids=str)
+def test_rows_are_joined_in_the_memory_in_which_they_came(first, without, attack):
+    """[7, d]: those of none are left out, the trusted one comes first, what is not finite goes; nothing is copied."""
+    rows, rule = rows_of(7), Placed(first)
+    weights = {replica: 0.0 if replica in without else 1.0 for replica in range(7)}
+    if attack is not None:
+        rows[6] = attack.forge(rows[6], Seen(7, 1, 6, 0))
+    order = sorted((k for k in weights if weights[k] > 0 and (attack is None or k != 6)), key=lambda k: (k != first, k))
+    expected = rows[order].clone()
+    joined = Joining(rule, None).join_in_place(rows, range(7), weights, 7, 0)
+    assert rule.place == rows.data_ptr() and torch.equal(rule.rows, expected)
+    assert np.array_equal(joined, np.median(expected.numpy(), axis=0))
 
 
 # -- each choice in a whole run

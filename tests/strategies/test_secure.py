@@ -20,12 +20,13 @@ from paceline.engine.errors import ConfigError
 from paceline.strategies.base import Batch, World
 from paceline.strategies.errors import LayoutError, MissingToolError
 from paceline.strategies.exchange.attack import SignFlip
+from paceline.strategies.exchange.participation import sampled
 from paceline.strategies.exchange.privacy import DPFedAvg
 from paceline.strategies.exchange.secure import Bonawitz, primitives
 from paceline.strategies.exchange.secure.fixed_point import FixedPoint
 from paceline.strategies.exchange.secure.protocol import SecureError
 from paceline.strategies.exchange.server import ServerSGD
-from paceline.strategies.sync.fedavg import FedAvg, sampled
+from paceline.strategies.sync.fedavg import FedAvg
 from paceline.tasks.partition import OwnedPartition
 from paceline.tracking.summaries import row_of
 

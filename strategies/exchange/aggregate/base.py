@@ -94,13 +94,14 @@ class Aggregator(ABC):
 
     @abstractmethod
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
-        """[n, d] and [n], positive: the samples behind each row -> [d], whatever the order of rows. `rows` stay.
+        """[n, d] and [n], positive: the samples behind each row -> [d], whatever the order of rows. `rows` stay; their
+        memory is used again afterwards, so that what is remembered of them must be a copy.
 
         f: how many of the rows may lie.
         """
 
     def decoded(self, rows: Tensor, replicas: Sequence[int], step: int) -> list[int]:
-        """[n, d], of these replicas -> which of the rows the rule is given. Raises `NotFiniteError`."""
+        """[n, d], of these replicas -> which of the rows the rule is given, in their order. Raises `NotFiniteError`."""
         return list(range(len(rows)))
 
     def admitted(self, row: Tensor, replica: int) -> Tensor | None:
