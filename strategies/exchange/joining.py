@@ -23,6 +23,8 @@ from .seeded import generator
 # weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
 Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
 
+LARGEST = 1e140  # entries: rows of float64 may be longer, and their squares infinite
+
 
 class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
@@ -255,9 +257,9 @@ def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
 
 
 def _finite(rows: Tensor) -> Tensor:
-    """[n, d] -> [n]: whether all entries are."""
-    smallest, largest = torch.aminmax(rows, dim=1)  # NaN if one is
-    return smallest.isfinite() & largest.isfinite()
+    """[n, d] -> [n]: whether all entries are, and their squares will be in float64."""
+    smallest, largest = (each.double() for each in torch.aminmax(rows, dim=1))  # NaN if one is
+    return (smallest > -LARGEST) & (largest < LARGEST)
 
 
 class Rows:

@@ -470,6 +470,8 @@ class FedAvg(Sync):
             self._check_enough_are_left(secure)
             return
         way, clients = found
+        if clients == 0:
+            return
         if isinstance(self.privacy, DPFedAvg):  # clients count alike, so that their mean times their number is the sum
             total = way.mul_(clients).to(self._weights)
             way = self.privacy.noised(total, self._per_round, self._round)

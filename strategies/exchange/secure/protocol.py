@@ -9,7 +9,8 @@ may vanish at any time.
     4 unmask      of each peer that has sent y, u gives its share of the seed; of each that has vanished, of the key
                   sum x_u = sum y_u - sum PRG(b_u) + the masks with those who vanished
 
-Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. Keys
+Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. A server
+that lies in step 3 is found out as long as fewer than 2 t - n clients help it (section 6). Keys
 agree by X25519 and HKDF-SHA256, masks are ChaCha20's stream, shares travel under ChaCha20-Poly1305, and who signs does
 so by Ed25519 with a key that all knew beforehand. Every key and signature is of one round alone, so that no message of
 another round is of use.
