@@ -2155,6 +2155,12 @@ MUTATIONS = [
         "tests/strategies/test_draco.py -k parameter_server_does -m slow",
     ),
     Mutation(
+        "engine/lying.py",
+        "if rule.trusted in attack.liars(parts.layout.replicas):",
+        "if rule.first in attack.liars(parts.layout.replicas):",
+        "tests/strategies/test_zeno.py -k trusted_lies",
+    ),
+    Mutation(
         "strategies/exchange/aggregate/zeno.py",
         "self.rho * (g @ g)",
         "self.rho",
