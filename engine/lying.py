@@ -27,7 +27,7 @@ def notes_on(parts: Parts, steps: int | None) -> list[str]:
         )
     if rule.trusted in attack.liars(parts.layout.replicas):
         found.append(
-            f"aggregate.trusted={rule.trusted}: this replica lies (attack.workers={attack.workers}), and the rule takes "
-            "it at its word: it follows the lie"
+            f"aggregate.trusted={rule.trusted}: this replica lies (attack.workers={attack.workers}), and the rule "
+            "takes it at its word: it follows the lie"
         )
     return found

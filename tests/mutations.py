@@ -2035,6 +2035,12 @@ MUTATIONS = [
         "tests/strategies/test_secure.py -k nobody_has",
     ),
     Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "between = self._between(v, len(x))",
+        "between = pairwise(self._mask, self._keys[v].mask, self.number, self.client, v, len(x))",
+        "tests/strategies/test_secure_protocol.py -k agrees_with_none",
+    ),
+    Mutation(
         "strategies/exchange/participation.py",
         "return drawn(self.seed, number, shares, self.per_round(len(shares)))[client]",
         "return samples",

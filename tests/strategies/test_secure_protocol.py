@@ -277,6 +277,21 @@ def World_after_sharing() -> World:
     return world
 
 
+@pytest.mark.parametrize("which", ["seal", "mask"])
+def test_a_key_that_agrees_with_none_is_refused_with_whose_it_is(which: str) -> None:
+    """A point of small order, which X25519 refuses; its owner has signed it."""
+    world = World(4, 3)
+    world.advertise()
+    keys = replace(world.server.keys[2], **{which: bytes(32)})
+    signed = replace(keys, signature=world.clients[2]._identity.sign(keys.signed(3, 2)))
+    told = {**world.server.keys, 2: signed}
+    with pytest.raises(SecureError, match="round 3, client 0: the keys of client 2 agree with nobody's"):
+        shares = {u: world.clients[u].share(told) for u in range(4)}
+        peers = shares.keys() - {0}
+        sealed, hashes = {v: shares[v].sealed[0] for v in peers}, {v: shares[v].hashes[0] for v in peers}
+        world.clients[0].mask(world.x[0], sealed, hashes)
+
+
 def test_a_share_that_a_client_gives_wrongly_is_named_with_who_gave_it() -> None:
     world = before_unmask()
     opened = world.clients[2].unmask(*world.server.asks())

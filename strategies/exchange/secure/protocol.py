@@ -148,7 +148,7 @@ class Client:
         # y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
         y = x + stream(self._seed, b"self" + _said(self.number, self.client), len(x))
         for v in sealed:
-            between = pairwise(self._mask, self._keys[v].mask, self.number, self.client, v, len(x))
+            between = self._between(v, len(x))
             y = y + between if v > self.client else y - between
         return y
 
@@ -192,7 +192,16 @@ class Client:
 
     def _sealing(self, v: int) -> bytes:
         low, high = sorted((self.client, v))
-        return agreed(self._seal, self._keys[v].seal, b"seal" + _said(self.number, low, high))
+        try:
+            return agreed(self._seal, self._keys[v].seal, b"seal" + _said(self.number, low, high))
+        except ValueError:
+            self._refuse(f"the keys of client {v} agree with nobody's")
+
+    def _between(self, v: int, d: int) -> Ring:
+        try:
+            return pairwise(self._mask, self._keys[v].mask, self.number, self.client, v, d)
+        except ValueError:
+            self._refuse(f"the keys of client {v} agree with nobody's")
 
     def _below(self, most: int) -> int:
         return int.from_bytes(self._draw(SHARE + 16)) % most  # 128 bits more: as good as uniform
