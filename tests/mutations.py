@@ -2041,6 +2041,12 @@ MUTATIONS = [
         "tests/strategies/test_secure_protocol.py -k agrees_with_none",
     ),
     Mutation(
+        "strategies/exchange/attack/furthest.py",
+        "coordinatewise = False",
+        "coordinatewise = True",
+        "tests/strategies/test_joining.py -k not_given_pieces",
+    ),
+    Mutation(
         "strategies/exchange/participation.py",
         "return drawn(self.seed, number, shares, self.per_round(len(shares)))[client]",
         "return samples",

@@ -55,6 +55,13 @@ class Joining:
         self.streaming = self.aggregate.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
 
+    @property
+    def whole_rows(self) -> Literal["", "aggregate", "attack"]:
+        """Which of the two looks at rows as a whole, so that no piece of them will do; "" where neither does."""
+        if not self.aggregate.coordinatewise:
+            return "aggregate"
+        return "" if self.attack.coordinatewise else "attack"
+
     def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
         """`rows`, `leave`: as `notes` has them. Raises `LayoutError`."""
         self.attack.check(replicas)
@@ -240,10 +247,10 @@ class Joining:
 
     def check_pieces(self, servers: int) -> None:
         """Refuse to cut rows into pieces for several servers where a rule looks at whole rows. Raises `LayoutError`."""
-        if servers > 1 and not self.aggregate.coordinatewise:
+        if servers > 1 and self.whole_rows:
             raise LayoutError(
-                f"sync.servers={servers}: this aggregate looks at whole gradients, and a server has a piece of each; "
-                "choose sync.servers=1"
+                f"sync.servers={servers}: this {self.whole_rows} looks at whole gradients, and a server has a piece of "
+                "each; choose sync.servers=1"
             )
 
 
