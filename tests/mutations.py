@@ -2047,6 +2047,12 @@ MUTATIONS = [
         "tests/strategies/test_joining.py -k not_given_pieces",
     ),
     Mutation(
+        "engine/callbacks/by_client.py",
+        "max(len(values) // 10, 1)",
+        "max(len(values) // 5, 1)",
+        "tests/engine/test_by_client.py -k worst",
+    ),
+    Mutation(
         "strategies/exchange/participation.py",
         "return drawn(self.seed, number, shares, self.per_round(len(shares)))[client]",
         "return samples",
