@@ -2053,6 +2053,12 @@ MUTATIONS = [
         "tests/engine/test_by_client.py -k worst",
     ),
     Mutation(
+        "engine/private.py",
+        "sync.per_round(layout.replicas) / layout.replicas, rounds, rounds",
+        "1.0, rounds, rounds",
+        "tests/engine/test_budget_of_privacy.py",
+    ),
+    Mutation(
         "strategies/exchange/participation.py",
         "return drawn(self.seed, number, shares, self.per_round(len(shares)))[client]",
         "return samples",
