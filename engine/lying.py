@@ -25,9 +25,9 @@ def notes_on(parts: Parts, steps: int | None) -> list[str]:
         found.append(
             f"attack.from_step={attack.from_step}: the run has {steps:,} steps, and nobody lies in any of them"
         )
-    if rule.first is not None and rule.first in attack.liars(parts.layout.replicas):
+    if rule.trusted in attack.liars(parts.layout.replicas):
         found.append(
-            f"aggregate.trusted={rule.first}: this replica lies (attack.workers={attack.workers}), and the rule takes "
-            "it at its word: it follows the lie"
+            f"aggregate.trusted={rule.trusted}: this replica lies (attack.workers={attack.workers}), and the rule "
+            "takes it at its word: it follows the lie"
         )
     return found

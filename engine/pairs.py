@@ -46,11 +46,13 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             "give; choose strategy=data_parallel or single, or privacy=none"
         )
     if sync.whole_rows and strategy.parts > 1:
+        others = "aggregate=mean, median, trimmed_mean or majority_vote, with aggregate.before=none"
+        if sync.whole_rows == "attack":
+            others = "any but attack=min_max and min_sum"
         raise LayoutError(
-            f"aggregate: looks at each replica's gradient whole, and strategy={strategy_name} cuts a replica over "
-            f"{_workers(strategy.parts)}, of which each has a piece; choose strategy=data_parallel, or a rule that "
-            "looks at each entry by itself: aggregate=mean, median, trimmed_mean or majority_vote, with "
-            "aggregate.before=none"
+            f"{sync.whole_rows}: looks at each replica's gradient whole, and strategy={strategy_name} cuts a replica "
+            f"over {_workers(strategy.parts)}, of which each has a piece; choose strategy=data_parallel, or one that "
+            f"looks at each entry by itself: {others}"
         )
     if sync.max_parts is not None and strategy.parts > sync.max_parts:
         raise ConfigError(

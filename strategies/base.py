@@ -327,7 +327,7 @@ class Sync(ABC):
     servers: int = 0
     period: int = 1  # steps from one exchange of replicas to the next; the last one may be missing
     max_parts: int | None = None  # that a replica may have; None for any number
-    whole_rows: bool = False  # so that it is 1, as its `aggregate` looks at each replica's gradient whole
+    whole_rows: Literal["", "aggregate", "attack"] = ""  # so that it is 1: what looks at a replica's gradient whole
     over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
     synchronous: bool = True
     steps_on_workers: bool = True  # workers hold optimizer state, not servers alone

@@ -2018,9 +2018,39 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/aggregate/distances.py",
-        "centred = centred - centred.mean(0)",
-        "centred = centred.float().double()",
+        "y = x - (x.mean(0) if origin is None else x[origin])",
+        "y = x.float().double()",
         "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/distances.py",
+        "if float(found[among, among]) > FAR * float(middle[among]):",
+        "if False:",
+        "tests/strategies/test_aggregate_rules.py -k very_far",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/distances.py",
+        "return (gram.diagonal() - 2 * near + shares @ near)",
+        "return ((apart(gram) @ shares) - shares @ (apart(gram) @ shares) / 2)",
+        "tests/strategies/test_aggregate_rules.py -k however_far",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/geometric_median.py",
+        "shares = self._shares(middles(apart(products)))",
+        "shares = middles(products).new_full((len(rows),), 1 / len(rows))",
+        "tests/strategies/test_aggregate_rules.py -k however_far",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/before/bucketing.py",
+        "(rows[bucket] / len(bucket)).sum(0)",
+        "rows[bucket].sum(0) / len(bucket)",
+        "tests/strategies/test_aggregate_rules.py -k bucket_of_two",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "(smallest > -LARGEST) & (largest < LARGEST)",
+        "smallest.isfinite() & largest.isfinite()",
+        "tests/strategies/test_aggregate_rules.py -k squares",
     ),
     Mutation(
         "strategies/exchange/aggregate/krum.py",
@@ -2077,6 +2107,36 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k papers",
     ),
     Mutation(
+        "strategies/sync/fedavg.py",
+        "        if clients == 0:\n            return\n",
+        "",
+        "tests/strategies/test_secure.py -k nobody_has",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "between = self._between(v, len(x))",
+        "between = pairwise(self._mask, self._keys[v].mask, self.number, self.client, v, len(x))",
+        "tests/strategies/test_secure_protocol.py -k agrees_with_none",
+    ),
+    Mutation(
+        "strategies/exchange/attack/furthest.py",
+        "coordinatewise = False",
+        "coordinatewise = True",
+        "tests/strategies/test_joining.py -k not_given_pieces",
+    ),
+    Mutation(
+        "engine/callbacks/by_client.py",
+        "max(len(values) // 10, 1)",
+        "max(len(values) // 5, 1)",
+        "tests/engine/test_by_client.py -k worst",
+    ),
+    Mutation(
+        "engine/private.py",
+        "sync.per_round(layout.replicas) / layout.replicas, rounds, rounds",
+        "1.0, rounds, rounds",
+        "tests/engine/test_budget_of_privacy.py",
+    ),
+    Mutation(
         "strategies/exchange/participation.py",
         "return drawn(self.seed, number, shares, self.per_round(len(shares)))[client]",
         "return samples",
@@ -2102,8 +2162,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/aggregate/bulyan.py",
-        "order[i + beta - 1] - middle",
-        "order[i + beta - 2] - middle",
+        "order[i + beta] - middle < middle - order[i]",
+        "order[i + beta] - middle <= middle - order[i + 1]",
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
@@ -2195,6 +2255,12 @@ MUTATIONS = [
         "self._joining.aggregate.copies)",
         "1)",
         "tests/strategies/test_draco.py -k parameter_server_does -m slow",
+    ),
+    Mutation(
+        "engine/lying.py",
+        "if rule.trusted in attack.liars(parts.layout.replicas):",
+        "if rule.first in attack.liars(parts.layout.replicas):",
+        "tests/strategies/test_zeno.py -k trusted_lies",
     ),
     Mutation(
         "strategies/exchange/aggregate/zeno.py",

@@ -23,6 +23,8 @@ from .seeded import generator
 # weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
 Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
 
+LARGEST = 1e140  # entries: rows of float64 may be longer, and their squares infinite
+
 
 class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
@@ -52,6 +54,13 @@ class Joining:
             )
         self.streaming = self.aggregate.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
+
+    @property
+    def whole_rows(self) -> Literal["", "aggregate", "attack"]:
+        """Which of the two looks at rows as a whole, so that no piece of them will do; "" where neither does."""
+        if not self.aggregate.coordinatewise:
+            return "aggregate"
+        return "" if self.attack.coordinatewise else "attack"
 
     def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
         """`rows`, `leave`: as `notes` has them. Raises `LayoutError`."""
@@ -260,10 +269,10 @@ class Joining:
 
     def check_pieces(self, servers: int) -> None:
         """Refuse to cut rows into pieces for several servers where a rule looks at whole rows. Raises `LayoutError`."""
-        if servers > 1 and not self.aggregate.coordinatewise:
+        if servers > 1 and self.whole_rows:
             raise LayoutError(
-                f"sync.servers={servers}: this aggregate looks at whole gradients, and a server has a piece of each; "
-                "choose sync.servers=1"
+                f"sync.servers={servers}: this {self.whole_rows} looks at whole gradients, and a server has a piece of "
+                "each; choose sync.servers=1"
             )
 
 
@@ -294,9 +303,9 @@ def _move_to_front(rows: Tensor, place: int) -> None:
 
 
 def _finite(rows: Tensor) -> Tensor:
-    """[n, d] -> [n]: whether all entries are."""
-    smallest, largest = torch.aminmax(rows, dim=1)  # NaN if one is
-    return smallest.isfinite() & largest.isfinite()
+    """[n, d] -> [n]: whether all entries are, and their squares will be in float64."""
+    smallest, largest = (each.double() for each in torch.aminmax(rows, dim=1))  # NaN if one is
+    return (smallest > -LARGEST) & (largest < LARGEST)
 
 
 class Rows:

@@ -145,8 +145,9 @@ class BSP(Sync):
         self.shows_mean = shard == "none" and isinstance(self.compress, Dense) and self.joining.plain
         if not self.joining.plain:
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
-        if not self.joining.aggregate.coordinatewise:
-            self.max_parts, self.whole_rows = 1, True
+        self.whole_rows = self.joining.whole_rows
+        if self.whole_rows:
+            self.max_parts = 1
         self.joining.check_exchange(self.compress, self.collective)
         if self.privacy is not None and not (self.joining.plain and isinstance(self.compress, Dense)):
             by = "compress" if self.joining.plain else "attack" if self.joining.aggregate.streaming else "aggregate"

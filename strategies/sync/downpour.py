@@ -96,7 +96,7 @@ class Downpour(Sync):
         self.joining = Joining(aggregate, attack, of="pushes")
         self.joining.check_one_at_a_time()
         self.joining.check_pieces(servers)
-        self.max_parts = None if self.joining.aggregate.coordinatewise else 1
+        self.max_parts = 1 if self.joining.whole_rows else None
         self.clip = clip
         self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
         self.serial_alone = push == 1  # what is kept back is not stepped with yet

@@ -139,7 +139,7 @@ class FedAvg(Sync):
         self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
         self.client.check(self.joining)
         self.privacy = hides = of_clients(privacy)
-        self.whole_rows = not self.joining.aggregate.coordinatewise
+        self.whole_rows = self.joining.whole_rows
         if self.privacy is not None or self.whole_rows:
             self.max_parts = 1
         self.compress = compress or Dense()

@@ -105,7 +105,7 @@ class Gossip(Sync):
         check_differences(self.compress)
         self.entrywise = self.compress.entrywise
         self.joining = Joining(aggregate, attack, of="neighbours")
-        if not self.joining.aggregate.coordinatewise:
+        if self.joining.whole_rows:
             self.max_parts = 1
         if not self.joining.plain:
             self.unaveraged = "joins weights of neighbours, of which some lie or a rule makes what it will"

@@ -103,7 +103,7 @@ class LocalSGD(Sync):
         check_differences(self.compress)
         self.joining = Joining(aggregate, attack, of="ways")
         self.joining.check_exchange(self.compress, self.collective)
-        if not self.joining.aggregate.coordinatewise:
+        if self.joining.whole_rows:
             self.max_parts = 1
         if not self.joining.plain:
             self.unaveraged = "joins the ways of replicas, of which some lie or a rule makes what it will"

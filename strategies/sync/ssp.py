@@ -108,7 +108,7 @@ class SSP(Sync):
         if self.bound > 0:
             self.joining.check_one_at_a_time()
         self.joining.check_pieces(servers)
-        self.whole_rows = not self.joining.aggregate.coordinatewise
+        self.whole_rows = self.joining.whole_rows
         self.max_parts = 1 if self.whole_rows else None
         self.clip = clip
         self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paceline import engine
 from paceline.engine.build import assemble
 from paceline.engine.callbacks import ByClient, EvaluationView
+from paceline.engine.callbacks.by_client import _over
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.strategies.exchange.seeded import generator
@@ -79,6 +80,12 @@ def test_the_mean_the_spread_and_the_worst_are_those_of_a_plain_loop():
         "client_worst": pytest.approx(min(expected)),
         "client_spread": pytest.approx(np.std(expected)),
     }
+
+
+@pytest.mark.parametrize(("clients", "worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (25, 2), (100, 10)])
+def test_the_worst_are_a_tenth_of_the_clients_and_one_at_least(clients: int, worst: int) -> None:
+    values = [((7 * k) % clients) / clients for k in range(clients)]
+    assert _over("client", values)["client_worst"] == pytest.approx(np.mean(sorted(values)[:worst]))
 
 
 def test_a_personal_model_is_so_many_steps_of_sgd_on_a_clients_own_samples_and_the_models_weights_stay():

@@ -26,7 +26,7 @@ from paceline.strategies.exchange.aggregate import (
 )
 from paceline.strategies.exchange.aggregate.base import Robust
 from paceline.strategies.exchange.aggregate.before import ARC, Bucketing, Mixing
-from paceline.strategies.exchange.aggregate.distances import squared, to_combination
+from paceline.strategies.exchange.aggregate.distances import gram, squared, to_combination
 from paceline.strategies.exchange.aggregate.ranked import ranked
 from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.exchange.seeded import generator
@@ -190,7 +190,44 @@ def test_distances_far_from_zero_keep_their_digits() -> None:
     assert np.allclose(squared(rows), exact, rtol=1e-9)
     shares = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.1, 0.2], dtype=torch.float64)
     expected = ((rows.double() - shares @ rows.double()) ** 2).sum(1)
-    assert torch.allclose(to_combination(squared(rows), shares), expected, rtol=1e-9)
+    assert torch.allclose(to_combination(gram(rows), shares), expected, rtol=1e-9)
+
+
+def test_a_lie_that_is_very_far_leaves_the_digits_of_all_other_distances() -> None:
+    """The mean goes with it: measured from there, what is left of honest rows is rounding."""
+    rows = rows_of(7, 50).float()
+    honest = apart(rows.double().numpy())[:5, :5]
+    rows[5], rows[6] = 1e30, -1e15
+    assert np.allclose(squared(rows)[:5, :5], honest, rtol=1e-9)
+
+
+@pytest.mark.parametrize("lie", [1e8, 1e15, 1e30])
+@pytest.mark.parametrize("rule", ["krum", "multi_krum", "bulyan", "mda"])
+def test_with_lies_that_are_very_far_a_rule_is_its_definition(rule: str, lie: float) -> None:
+    n, f = 12, 2  # bulyan has one row more than it needs, so that which rows are chosen shows
+    rows = rows_of(n, seed=5)
+    rows[:f] = lie
+    exact = ORACLES[rule](rows.numpy().astype(np.longdouble), f).astype(np.float64)
+    assert np.allclose(given(RULES[rule](), rows, f), exact, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lie", [1e3, 1e8, 1e30])
+@pytest.mark.parametrize(("n", "f"), [(3, 1), (11, 5), (12, 5)])
+def test_however_far_as_many_lie_as_may_the_geometric_median_stays_with_the_others(n: int, f: int, lie: float) -> None:
+    rows = rows_of(n)
+    rows[:f] = lie * torch.randn(f, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    z, honest = given(GeometricMedian(), rows, f), rows[f:]
+    radius = float((honest - honest.mean(0)).norm(dim=1).max())
+    # Wu, Ling, Chen and Giannakis 2020 (arXiv 1912.12716), lemma 1: C = (2 - 2 f / n) / (1 - 2 f / n)
+    assert float((z - honest.mean(0)).norm()) < 2 * (n - f) / (n - 2 * f) * radius
+
+
+def test_of_entries_that_are_alike_bulyan_takes_no_more_than_are_near() -> None:
+    """Of -2, -2, 0, 1 and 5 the three nearest to 0 are 0, 1 and one -2."""
+    column = torch.tensor([-2.0, -2.0, 0.0, 1.0, 5.0, 400.0, -400.0], dtype=torch.float64)
+    for sign in (1, -1):
+        rows = torch.stack([sign * column, torch.zeros(7, dtype=torch.float64)], dim=1)
+        assert float(given(Bulyan(), rows, 1)[0]) == pytest.approx(sign * -1 / 3)
 
 
 # -- before a rule
@@ -214,6 +251,12 @@ def test_buckets_are_means_of_a_permutation_drawn_by_seed_and_step() -> None:
     sizes = torch.tensor([3.0, 3.0, 3.0, 2.0], dtype=torch.float64)
     assert torch.allclose((sizes[:, None] * first).sum(0), rows.sum(0))
     assert torch.allclose(Bucketing(1).mix(rows, F, generator(0, 0)).sort(0).values, rows.sort(0).values)
+
+
+def test_a_bucket_of_two_lies_is_finite_where_they_are() -> None:
+    rows = rows_of(4).float()
+    rows[[0, 1]] = 3e38
+    assert all(Bucketing(2).mix(rows, 2, generator(0, step)).isfinite().all() for step in range(9))
 
 
 def test_arc_clips_the_longest_to_the_next() -> None:
@@ -266,6 +309,17 @@ def test_rows_that_are_not_finite_are_left_out_and_count_against_f(rule: str, ba
     rows[[5, 6], 1] = bad
     with pytest.raises(NotFiniteError, match=r"what replicas 4, 5, 6 sent in step 9 is not finite, .* withstands 2"):
         Joining(RULES[rule](F), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 9)
+
+
+@every_rule
+def test_rows_whose_squares_are_infinite_are_left_out_like_those_that_are_infinite(rule: str) -> None:
+    rows, infinite = rows_of(), rows_of()
+    rows[4], infinite[4] = 1e200, float("inf")
+    joined, expected = (
+        Joining(RULES[rule](F), None).join(dict(enumerate(each)), dict.fromkeys(range(N), 1.0), N, 0)
+        for each in (rows, infinite)
+    )
+    assert torch.equal(joined, expected)
 
 
 def test_what_comes_before_a_rule_is_told_how_many_liars_are_left() -> None:

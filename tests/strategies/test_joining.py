@@ -16,12 +16,14 @@ from paceline.strategies import LayoutError
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.exchange.aggregate import Aggregator, Mean, Median
-from paceline.strategies.exchange.attack import Attack, Honest, Seen, SignFlip
+from paceline.strategies.exchange.attack import Attack, Honest, InnerProduct, MinMax, Seen, SignFlip
 from paceline.strategies.exchange.attack.constant import Infinite
 from paceline.strategies.exchange.compress import TopK
 from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.fedavg import FedAvg
+from paceline.strategies.sync.gossip import Gossip
+from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.sync.ssp import SSP
 
@@ -311,6 +313,10 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
     of = [BSP, FedAvg, ParameterServer, partial(SSP, 0)]
     for sync in (one(aggregate=Whole()) for one in of):
         assert sync.max_parts == 1
+    for sync in (one(attack=MinMax()) for one in [*of, LocalSGD, Gossip]):  # it goes as far as whole rows are apart
+        assert sync.max_parts == 1
+    for sync in (one(attack=InnerProduct()) for one in of):
+        assert sync.max_parts is None
     with pytest.raises(LayoutError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
         BSP(aggregate=Median()).cost(list(TwoDtypes().parameters()), World(2))
 
@@ -475,6 +481,14 @@ def test_what_is_not_finite_ends_a_run_that_takes_the_mean(here):
         ),
         (("sync=asp", "attack=alie"), "attack=alie: this server applies each push .* or attack=none"),
         (("attack=alie", "attack.workers=2"), "attack.workers=2: all 2 replicas lie"),
+        (
+            ("sync=parameter_server", "sync.servers=2", "attack=min_max", "hardware.workers=4"),
+            "sync.servers=2: this attack looks at whole gradients",
+        ),
+        (
+            ("strategy=pipeline", "strategy.stages=2", "attack=min_sum", "hardware.workers=4"),
+            "attack=min_sum: looks at each replica's gradient whole, .* any but attack=min_max and min_sum",
+        ),
         (("sync=parameter_server", "sync.servers=2", "aggregate=krum", "hardware.workers=6"), "sync.servers=2: this"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -62,6 +62,7 @@ class Federation:
     dies: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     momentum: float | None = None  # of the server
     attack: SignFlip | None = None
+    begin: int = 0  # the first step, as in a resumed run
 
     @property
     def partition(self) -> OwnedPartition:
@@ -93,7 +94,7 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     if serves:
         sync.serve()
         return {"weights": weights_of(model), "report": sync.report(), "ledger": comm.ledger.snapshot()}
-    done = 0
+    done = federation.begin
     while (step := sync.next_step(done)) < federation.steps:
         batch = federation.batch(step, comm.rank)
         sync.begin(batch)
@@ -165,6 +166,16 @@ def test_rounds_are_plain_sums_of_rounded_numbers_bit_for_bit(federation: Federa
     assert identical(server["weights"], by_hand(federation))
     assert all(identical(each["weights"], server["weights"]) for each in clients)
     assert server["report"]["given_up"] == 0
+
+
+def test_where_nobody_has_samples_in_the_rest_of_a_round_w_stays() -> None:
+    """A resumed run begins in a round's last step, in which none of those that are sampled has a sample."""
+    there = sampled(0, 0, 5, 3)
+    sizes = tuple(2 if client in there else 6 for client in range(5))
+    *_, server = trained(Federation(sizes, steps=3, begin=2, fraction=0.6))
+    torch.manual_seed(0)
+    assert identical(server["weights"], weights_of(mlp64()))
+    assert server["report"] == {"lost": [], "rounds": 0, "given_up": 0}
 
 
 def test_what_is_sent_is_what_is_stated() -> None:

@@ -15,7 +15,7 @@ from scipy import stats
 from paceline.strategies.errors import NotFiniteError
 from paceline.strategies.exchange.secure.fixed_point import FixedPoint
 from paceline.strategies.exchange.secure.primitives import Identity
-from paceline.strategies.exchange.secure.protocol import Client, Opened, SecureError, Server, client_bytes
+from paceline.strategies.exchange.secure.protocol import Client, Opened, SecureError, Server, _consistent, client_bytes
 from paceline.strategies.exchange.secure.shamir import SECRET, SHARE, join, split
 
 slow = pytest.mark.slow
@@ -226,6 +226,30 @@ def test_a_server_that_tells_clients_different_lists_is_found_out() -> None:
         world.clients[3].unmask({0, 1, 2, 3, 4}, set(), honest | deceived)
 
 
+@pytest.mark.parametrize(("helpers", "refuse"), [(2, True), (3, False)])
+def test_a_server_that_lies_gets_both_shares_of_a_peer_with_2t_minus_n_clients_and_not_with_fewer(
+    helpers: int, refuse: bool
+) -> None:
+    """It tells some honest clients that `victim` has sent a vector, and others that it is gone; helpers sign both."""
+    n, t, victim = 5, 4, 0
+    world = World(n, t)
+    for step in STEPS[:3]:
+        getattr(world, step)()
+    honest, everyone = range(n - helpers), frozenset(range(n))
+    seeds = keys = helpers  # the shares of the victim's that the server has
+    for group, told in ((honest[: t - helpers], everyone), (honest[t - helpers :], everyone - {victim})):
+        signed = {u: world.clients[u].check(told) for u in group}
+        signed |= {u: world.clients[u]._identity.sign(_consistent(3, told)) for u in range(n - helpers, n)}
+        for u in group:
+            try:
+                opened = world.clients[u].unmask(told, everyone - told, signed)
+            except SecureError as error:
+                assert "3 clients have signed who has sent a vector, and 4 must" in str(error)
+            else:
+                seeds, keys = seeds + (victim in opened.seeds), keys + (victim in opened.keys)
+    assert seeds == t and (keys < t) == refuse
+
+
 def test_what_was_tampered_with_is_refused_by_name() -> None:
     world = World(4, 3)
     world.advertise()
@@ -251,6 +275,21 @@ def World_after_sharing() -> World:
     world.advertise()
     world.share()
     return world
+
+
+@pytest.mark.parametrize("which", ["seal", "mask"])
+def test_a_key_that_agrees_with_none_is_refused_with_whose_it_is(which: str) -> None:
+    """A point of small order, which X25519 refuses; its owner has signed it."""
+    world = World(4, 3)
+    world.advertise()
+    keys = replace(world.server.keys[2], **{which: bytes(32)})
+    signed = replace(keys, signature=world.clients[2]._identity.sign(keys.signed(3, 2)))
+    told = {**world.server.keys, 2: signed}
+    with pytest.raises(SecureError, match="round 3, client 0: the keys of client 2 agree with nobody's"):
+        shares = {u: world.clients[u].share(told) for u in range(4)}
+        peers = shares.keys() - {0}
+        sealed, hashes = {v: shares[v].sealed[0] for v in peers}, {v: shares[v].hashes[0] for v in peers}
+        world.clients[0].mask(world.x[0], sealed, hashes)
 
 
 def test_a_share_that_a_client_gives_wrongly_is_named_with_who_gave_it() -> None:

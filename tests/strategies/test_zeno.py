@@ -117,6 +117,14 @@ def test_digits_are_learnt_though_three_of_eight_lie_and_not_without_it(here):
     assert accuracies[0] > 0.9 and accuracies[1] < 0.5
 
 
+@pytest.mark.parametrize("rule", ["sync=asp aggregate=zeno", "sync=bsp aggregate=fltrust"])
+def test_it_is_said_where_the_replica_that_is_trusted_lies(rule):
+    for liar, said in ((1, False), (2, True)):
+        asked = [*TINY, *rule.split(), "hardware.workers=4", "attack=sign_flip", f"attack.workers=[{liar}]"]
+        notes = prepare([*asked, "aggregate.trusted=2"]).plan().notes
+        assert any(note.startswith("aggregate.trusted=2: this replica lies") for note in notes) == said
+
+
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [

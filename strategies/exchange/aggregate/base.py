@@ -46,10 +46,10 @@ class Aggregator(ABC):
     `coordinatewise`: each entry of the result depends on the same entry of the rows alone, so that a vector may be cut
     into pieces, each of which is aggregated apart. `robust`: rows that are not finite are removed before it, and it has
     a bound. `remembers`: a result depends on those before it. `first`: the replica whose row comes first, where the
-    rule must know it. `local`: the first row is that of the worker that joins, each for itself. `of_points`: rows may
-    be measured from any point, and the result is measured from there, too. `copies`: so many replicas in a row are
-    given the same samples, and `decoded` says which row of each group counts. `one_by_one`: it is asked about each row
-    as it comes, by `admitted`.
+    rule must know it. `trusted`: the replica that it takes at its word. `local`: the first row is that of the worker
+    that joins, each for itself. `of_points`: rows may be measured from any point, and the result is measured from
+    there, too. `copies`: so many replicas in a row are given the same samples, and `decoded` says which row of each
+    group counts. `one_by_one`: it is asked about each row as it comes, by `admitted`.
     """
 
     streaming: bool = False
@@ -62,6 +62,7 @@ class Aggregator(ABC):
     one_by_one: bool = False
     bound: str = ""  # in n rows and f
     first: int | None = None
+    trusted: int | None = None
     f: int | None = None
     before: Before = Unchanged()
     seed: int = 0

@@ -43,8 +43,9 @@ class Bulyan(Robust):
         beta = theta - 2 * f
         order = ranked(chosen, 0, theta)
         middle = (order[(theta - 1) // 2] + order[theta // 2]) / 2
-        # those nearest to the median follow one another in a sorted column: the best of the windows of beta entries
-        reach = torch.stack([torch.maximum(middle - order[i], order[i + beta - 1] - middle) for i in range(2 * f + 1)])
-        begin = reach.argmin(0)
+        # those nearest to the median follow one another in a sorted column: the first beta of it, moved on while the
+        # entry that comes in is nearer than the one that goes out
+        closer = [order[i + beta] - middle < middle - order[i] for i in range(2 * f)]
         sums = torch.stack([order[i : i + beta].sum(0) for i in range(2 * f + 1)])
+        begin = torch.stack(closer).sum(0) if closer else torch.zeros_like(middle, dtype=torch.int64)
         return sums.gather(0, begin[None])[0] / beta

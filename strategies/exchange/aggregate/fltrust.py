@@ -31,7 +31,7 @@ class FLTrust(Aggregator):
         """`trusted`: a replica. Raises `LayoutError`."""
         if trusted < 0:
             raise LayoutError(f"aggregate.trusted={trusted}: must be a replica, from 0 on")
-        self.first = trusted
+        self.first = self.trusted = trusted
 
     def most(self, rows: int) -> int:
         return rows - 1

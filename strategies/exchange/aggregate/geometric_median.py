@@ -1,15 +1,17 @@
 """The geometric median by the smoothed Weiszfeld algorithm, RFA (Pillutla, Kakade and Harchaoui 2022, "Robust
 Aggregation for Federated Learning", IEEE TSP, Algorithm 2; arXiv 1912.13445).
 
-    z <- sum_i beta_i x_i / sum_i beta_i,    beta_i = 1 / max(nu, ||z - x_i||)        from the mean, `steps` times
+    z <- sum_i beta_i x_i / sum_i beta_i,    beta_i = 1 / max(nu, ||z - x_i||)        `steps` times
 
 The point of the smallest sum of distances (not squared) to the rows. Fewer than half of the rows cannot carry it away.
 
-z is always a combination of rows, so that all distances follow from those between rows: an iteration takes n^2
+z is always a combination of rows, so that all distances follow from the rows' inner products: an iteration takes n^2
 operations, however long the rows are.
 
-Deviation: each row counts once; the paper weighs it by its samples, which a liar would lie about. It ends early when no
-beta changes by more than 1e-12 of their sum.
+Deviations: each row counts once; the paper weighs it by its samples, which a liar would lie about. z begins where each
+row counts by 1 over its median distance to the others: from the mean, where the paper begins, a lie of length R is left
+behind by a factor f / (n - f) in an iteration, and R may be anything. It ends early when no beta changes by more than
+1e-12 of their sum.
 
 Cost: every row must be there; distances of all pairs, n^2 d operations, and n^2 for each iteration.
 
@@ -18,12 +20,11 @@ Use it where data differ by worker and a whole row is right or wrong, as in fede
 
 from typing import Annotated
 
-import torch
 from annotated_types import Gt
 from torch import Tensor
 
 from .base import Named, Robust
-from .distances import squared, to_combination
+from .distances import apart, gram, middles, to_combination
 
 
 class GeometricMedian(Robust):
@@ -41,11 +42,15 @@ class GeometricMedian(Robust):
         self.nu, self.steps = nu, steps
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
-        distances = squared(rows)
-        shares = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
+        products = gram(rows)
+        shares = self._shares(middles(apart(products)))
         for _ in range(self.steps):
-            beta = 1 / to_combination(distances, shares).sqrt().clamp(min=self.nu)
-            before, shares = shares, beta / beta.sum()
+            before, shares = shares, self._shares(to_combination(products, shares))
             if float((shares - before).abs().max()) <= 1e-12:
                 break
         return shares.to(rows.dtype) @ rows
+
+    def _shares(self, distances: Tensor) -> Tensor:
+        """[n], squared -> [n], beta_i / sum_i beta_i"""
+        beta = 1 / distances.sqrt().clamp(min=self.nu)
+        return beta / beta.sum()

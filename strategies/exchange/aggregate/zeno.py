@@ -49,6 +49,7 @@ class ZenoPlusPlus(Aggregator):
         return rows - 1
 
     def check(self, rows: int) -> None:
+        assert self.trusted is not None
         if rows < 2 or self.trusted >= rows:
             raise LayoutError(
                 f"aggregate.trusted={self.trusted}: there are {rows} replicas, and it must be one of them, beside "

@@ -28,10 +28,12 @@ class Seen:
 
 class Attack(ABC):
     """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet; all who lie
-    send the same then. `forges`: some send another row than their own.
+    send the same then. `forges`: some send another row than their own. `coordinatewise`: each entry of a lie depends on
+    the same entry of the rows alone, so that a vector may be cut into pieces.
     """
 
     colludes: bool = False
+    coordinatewise: bool = True
     forges: bool = True
 
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0) -> None:

@@ -29,6 +29,7 @@ from .base import Attack, Seen
 
 class Furthest(Attack):
     colludes = True
+    coordinatewise = False
 
     def __init__(
         self,

@@ -149,7 +149,8 @@ class Bonawitz(Secure):
     # -- the server
 
     def collect(self, clients: Collection[int], number: int, d: int, sampled: int) -> tuple[Tensor, int] | None:
-        """Of clients that call `deliver`: [d] float64, the mean way by samples, and how many clients are in it.
+        """Of clients that call `deliver`: [d] float64, the mean way by samples, and how many clients are in it; none
+        where nobody has a sample.
 
         None where too few came to the end. Raises `SecureError`.
         """
@@ -196,7 +197,7 @@ class Bonawitz(Secure):
             return None
         total, who = server.total()
         samples = int(total[-1])
-        return self.fixed.decode(total[:-1], samples), len(who)
+        return self.fixed.decode(total[:-1], max(samples, 1)), len(who) if samples else 0
 
     def _enough(self, asked: list[int], answered: Collection[int], t: int) -> list[int] | None:
         """Those who answered; None where they are too few, which they are told."""

@@ -68,10 +68,11 @@ class SecureDeliveries(Deliveries):
         if found is None:
             self._given_up += len(self._here) > 0
             self._check_enough_are_left()
-        else:
+        changes = found is not None and found[1] > 0  # w stays where nobody has samples
+        if found is not None and changes:
             self._server.step(self._weights, self._way_of_all(*found, number))
         self._here.clear()
-        return found is not None
+        return changes
 
     def _way_of_all(self, mean: Tensor, clients: int, number: int) -> Tensor:
         """[d] float64, of so many clients -> [d], Delta."""

@@ -59,7 +59,10 @@ def public_of(key: bytes) -> bytes:
 
 
 def agreed(own: bytes, peer: bytes, purpose: bytes) -> bytes:
-    """32 bytes that who has one of the secret keys and the other public one has alone: HKDF of X25519."""
+    """32 bytes that who has one of the secret keys and the other public one has alone: HKDF of X25519.
+
+    Raises `ValueError` for a public key of small order, with which all agree on the same.
+    """
     shared = X25519PrivateKey.from_private_bytes(own).exchange(X25519PublicKey.from_public_bytes(peer))
     return _derived(shared, purpose)
 

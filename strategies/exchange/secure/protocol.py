@@ -9,7 +9,8 @@ may vanish at any time.
     4 unmask      of each peer that has sent y, u gives its share of the seed; of each that has vanished, of the key
                   sum x_u = sum y_u - sum PRG(b_u) + the masks with those who vanished
 
-Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. Keys
+Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. A server
+that lies in step 3 is found out as long as fewer than 2 t - n clients help it (section 6). Keys
 agree by X25519 and HKDF-SHA256, masks are ChaCha20's stream, shares travel under ChaCha20-Poly1305, and who signs does
 so by Ed25519 with a key that all knew beforehand. Every key and signature is of one round alone, so that no message of
 another round is of use.
@@ -147,7 +148,7 @@ class Client:
         # y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
         y = x + stream(self._seed, b"self" + _said(self.number, self.client), len(x))
         for v in sealed:
-            between = pairwise(self._mask, self._keys[v].mask, self.number, self.client, v, len(x))
+            between = self._between(v, len(x))
             y = y + between if v > self.client else y - between
         return y
 
@@ -191,7 +192,16 @@ class Client:
 
     def _sealing(self, v: int) -> bytes:
         low, high = sorted((self.client, v))
-        return agreed(self._seal, self._keys[v].seal, b"seal" + _said(self.number, low, high))
+        try:
+            return agreed(self._seal, self._keys[v].seal, b"seal" + _said(self.number, low, high))
+        except ValueError:
+            self._refuse(f"the keys of client {v} agree with nobody's")
+
+    def _between(self, v: int, d: int) -> Ring:
+        try:
+            return pairwise(self._mask, self._keys[v].mask, self.number, self.client, v, d)
+        except ValueError:
+            self._refuse(f"the keys of client {v} agree with nobody's")
 
     def _below(self, most: int) -> int:
         return int.from_bytes(self._draw(SHARE + 16)) % most  # 128 bits more: as good as uniform

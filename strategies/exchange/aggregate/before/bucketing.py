@@ -28,7 +28,8 @@ class Bucketing(Before):
 
     def mix(self, rows: Tensor, f: int, draws: Generator) -> Tensor:
         order = torch.randperm(len(rows), generator=draws).to(rows.device)
-        return torch.stack([rows[bucket].mean(0) for bucket in order.split(self.s)])
+        # divided first: the sum of two finite lies may not be finite
+        return torch.stack([(rows[bucket] / len(bucket)).sum(0) for bucket in order.split(self.s)])
 
     def rows(self, rows: int) -> int:
         return math.ceil(rows / self.s)
