@@ -606,6 +606,18 @@ MUTATIONS = [
     # -- while a run goes on
     Mutation(
         "engine/meters.py",
+        "if samples == 0 and self._exchanged() == exchanged:",
+        "if False:",
+        "tests/engine/test_gauges.py -k without_samples",
+    ),
+    Mutation(
+        "engine/meters.py",
+        "if samples == 0 and self._exchanged() == exchanged:",
+        "if samples == 0:",
+        "tests/engine/test_gauges.py -k without_samples",
+    ),
+    Mutation(
+        "engine/meters.py",
         "self.blocked += self._comm.timeline.blocked - blocked",
         "self.blocked += self._comm.timeline.blocked",
         "tests/engine/test_gauges.py",
