@@ -125,7 +125,7 @@ def check_adapt(experiment: Experiment, average: Average, adapt: Adapt) -> None:
         )
 
 
-def check(experiment: Experiment, average: Average, strategy: Strategy, sync: Sync, model: nn.Module) -> None:
+def check(experiment: Experiment, average: Average, strategy: Strategy, sync: Sync) -> None:
     """Raises `ConfigError` where no average can be kept of what is evaluated."""
     if not average.kept:
         return
@@ -143,6 +143,11 @@ def check(experiment: Experiment, average: Average, strategy: Strategy, sync: Sy
             f"{chosen}: {why}; choose average=none, or another way: strategy=data_parallel with sync=bsp, local_sgd, "
             "gossip, easgd or asp keeps one, and so do pipelines and tensor parallelism"
         )
+
+
+def check_model(experiment: Experiment, average: Average, sync: Sync, model: nn.Module) -> None:
+    """Raises `ConfigError` where running statistics of the model cannot be made anew for the average."""
+    chosen = f"average={experiment.choice('average').name}"
     if average.renews and (others := other_keepers(model)):
         raise ConfigError(
             f"{chosen}: {', '.join(others[:4])} keep running statistics, which are made anew for torch's own batch "

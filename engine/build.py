@@ -49,6 +49,7 @@ from .layout import check_samples, lay_out
 from .meta import Repeats
 from .pairs import check_pair
 from .parts import Given, Parts
+from .refusals import refuse_all
 from .stragglers import Stragglers
 from .targets import build, load_maker
 
@@ -111,7 +112,16 @@ def assemble(
     if taken != experiment.strategy:
         strategy, sync = pair_of(of_groups, taken)
     elsewhere = ["attack"] if poisoning.found(of_groups) is not None else []
-    given.check_taken(experiment, of_groups, strategy, sync if strategy.own_sync() is None else None, elsewhere)
+    with blaming(f"data={experiment.data.name}", allowed):
+        check_spec(experiment.data.name, data.spec)
+    mode = sync if strategy.own_sync() is None else None
+    refuse_all(
+        [
+            partial(given.check_taken, experiment, of_groups, strategy, mode, elsewhere),
+            partial(experts.check, experiment, sync, partitioner, data.spec),
+            partial(averaging.check, experiment, average, strategy, sync),
+        ]
+    )
     phases.check(experiment, adapt, strategy, sync)
     callbacks = calling.make(experiment, allowed, task.metric.name)
     calling.check_fit(callbacks, experiment, strategy, sync, partitioner, data.spec)
@@ -136,8 +146,6 @@ def assemble(
             chosen = chosen.model_copy(update={"knobs": {**chosen.knobs, "fused": None}})
         return build("optimizer", chosen, Optimizer, allowed, {"params": params})
 
-    with blaming(f"data={experiment.data.name}", allowed):
-        check_spec(experiment.data.name, data.spec)
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
     robustness.check(experiment, data.spec)
     adversarial_training = training_of(experiment, data.spec, strategy, allowed)
@@ -157,7 +165,6 @@ def assemble(
             aggregate.check(layout.replicas)
         partitioner = Repeated(partitioner, aggregate.copies)
     partitioner.check(data.spec, clients.dealt_to(sync, layout))
-    experts.check(experiment, sync, partitioner, data.spec)
     private.check(experiment, strategy, sync, adapt, partitioner)
     if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
         return assemble(settled_noise, allowed, world_size, instead)
@@ -166,7 +173,7 @@ def assemble(
     check_takes(experiment, model.forward, data.spec, is_bound=True)
     iterating.check(experiment, allowed, model, task, strategy, sync)
     averaging.check_adapt(experiment, average, adapt)
-    averaging.check(experiment, average, strategy, sync, model)
+    averaging.check_model(experiment, average, sync, model)
     calling.check_model(callbacks, model)
     inputs, targets = batch_of(data.spec, accumulation.sizes(experiment.batch_size)[0])
     with model_takes(experiment, inputs, allowed), Repeats():
@@ -203,7 +210,7 @@ def assemble(
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         optimizer = make_optimizer(part.parameters())
         rates.check(experiment, schedule, sync, optimizer)
-        pegasos.check(experiment, optimizer, task, strategy, sync, modules)
+        pegasos.check(experiment, optimizer, task, strategy, sync, modules, of_groups)
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)

@@ -34,6 +34,7 @@ from .described import described
 from .errors import ConfigError
 from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
 from .hints import elsewhere
+from .presets import check_left_over, check_one
 
 GROUPS = (
     *BY_NAME,
@@ -65,6 +66,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         config = copy.deepcopy(kept.config)
         rest = [override for override in parsed if not _describes(override) and not _chooses(override, config_dir)]
         apply_overrides(rest, config)  # as hydra does, after it has composed the choices
+        _check_preset(parsed, config_dir)
         plain = _plain(config)
         _forget_workers_of_one_host(plain, parsed)
     except ConfigError:
@@ -207,6 +209,12 @@ def _chooses(override: Override, config_dir: Path | None) -> bool:
     return group in GROUPS or (config_dir is not None and "." not in group and (config_dir / group).is_dir())
 
 
+def _check_preset(parsed: list[Override], config_dir: Path | None) -> None:
+    chosen = {str(o.key_or_group): o.value() for o in parsed if _chooses(o, config_dir) and not o.is_delete()}
+    given = {override.get_key_element().lstrip("+~") for override in parsed}
+    check_left_over(chosen.get("experiment"), chosen, given, config_dir)
+
+
 def _plain(config: DictConfig) -> dict[str, Any]:
     _check_no_environment(OmegaConf.to_container(config, resolve=False), "")
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -259,6 +267,8 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
         chosen = override.value() if is_choice else ""
         if not all(isinstance(name, str) for name in (chosen if isinstance(chosen, list) else [chosen])):
             raise ConfigError(f"{text}: takes choices by their names; see: paceline list {override.key_or_group}")
+        if override.key_or_group == "experiment":
+            check_one(chosen)
         if override.key_or_group in RENAMED:
             raise ConfigError(f"{text}: {no_such_key(override.key_or_group)}")
     return parsed

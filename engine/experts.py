@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -15,26 +15,29 @@ from ..tasks.clusters import centres_of, unmeasured
 from ..tasks.partition import Partition, Partitioner
 from .errors import ConfigError
 from .experiment import Experiment
+from .refusals import refuse
 
 
 def check(experiment: Experiment, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:
     """Raises `ConfigError` where replicas that are experts would have no samples of their own, or no centres."""
-    if not sync.experts:
-        return
-    chosen = f"sync={experiment.sync.name}"
+    if sync.experts:
+        refuse(f"sync={experiment.sync.name}: {why}" for why in _refused(experiment, partitioner, spec))
+
+
+def _refused(experiment: Experiment, partitioner: Partitioner, spec: DataSpec) -> Iterator[str]:
     if not partitioner.owns:
-        raise ConfigError(
-            f"{chosen}: each replica is the expert of samples of its own, and partition={experiment.partition.name} "
+        yield (
+            f"each replica is the expert of samples of its own, and partition={experiment.partition.name} "
             "deals all samples anew in each epoch; choose partition=clusters, or partition=dirichlet or by_label"
         )
     if why := unmeasured(spec):
-        raise ConfigError(
-            f"{chosen}: routes a sample to the nearest centre, and {why}; data={experiment.data.name} goes with other "
+        yield (
+            f"routes a sample to the nearest centre, and {why}; data={experiment.data.name} goes with other "
             "modes, such as sync=bsp or sync=independent"
         )
     if (adapt := experiment.choice("adapt").name) != "none":
-        raise ConfigError(
-            f"{chosen}: the run's model is that of all replicas side by side, of which adapt={adapt} would have to "
+        yield (
+            f"the run's model is that of all replicas side by side, of which adapt={adapt} would have to "
             "take each apart; choose adapt=none, or another sync mode"
         )
 

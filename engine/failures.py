@@ -14,7 +14,7 @@ from types import FrameType
 
 from ..tracking.errors import StorageError
 from ..tracking.visible import visible
-from .errors import MachineError
+from .errors import ConfigError, MachineError
 
 LONGEST = 4000  # characters of a message that are shown; a log has all of it
 _HEAD = 3 * LONGEST // 4
@@ -95,9 +95,14 @@ def speaks_for_itself(error: BaseException) -> bool:
 
 
 def named(error: BaseException) -> str:
-    """Its type and message, and where it arose unless it is an error of ours that no code of the user's raised."""
+    """Its type and message, and where it arose unless it is an error of ours that no code of the user's raised.
+
+    A refusal's message begins with the key that it is about, and needs no type.
+    """
     kind, text, place = visible(type(error).__name__), words_of(error), place_of(error)
     said = f"{kind}: {text}" if text else kind
+    if text and exit_code_of(error) == ConfigError.exit_code:
+        said = text
     return f"{said}, in {place}" if place and place not in said else said
 
 

@@ -17,6 +17,7 @@ from .errors import ConfigError
 from .experiment import CONF, Choice, Experiment, shipped
 from .fabrics import fabric_of
 from .parts import Given
+from .refusals import refuse
 from .targets import base_of, build, load_class
 
 _BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  # who is given them
@@ -67,23 +68,28 @@ def _built(group: str, name: str) -> object:
 def check_taken(
     experiment: Experiment, of_groups: Given, strategy: Strategy, sync: Sync | None, elsewhere: Sequence[str] = ()
 ) -> None:
-    """Refuse a choice that neither has a use for. `sync`: None where the strategy owns its update. `elsewhere`: groups
-    whose choice the engine itself has a use for.
+    """Refuse the choices that neither has a use for. `sync`: None where the strategy owns its update. `elsewhere`:
+    groups whose choice the engine itself has a use for.
     """
-    useful = taken(type(strategy), *([type(sync)] if sync is not None else []))
-    for group in _groups():
-        choice = experiment.choice(group.name)
-        if group.name in useful or group.name in elsewhere or choice == shipped(group.name, str(group.usual)):
-            continue
-        mode, name = experiment.sync.name, experiment.strategy.name
-        who, where = f"sync={mode}", ""
-        if sync is None:
-            who, where = f"strategy={name} {strategy.owns_update} and", "with strategy=data_parallel, "
-        raise ConfigError(
-            f"{group.name}{_shown(choice, group)}: {who} has no use for it; {where}"
-            f"{_takers(experiment, group, of_groups, None if sync is None else strategy)}; "
-            f"{group.name}={group.usual} goes with all"
-        )
+    useful = {*taken(type(strategy), *([type(sync)] if sync is not None else [])), *elsewhere}
+    left = [group for group in _groups() if group.name not in useful and not _is_usual(experiment, group)]
+    refuse(_untaken(experiment, group, of_groups, strategy, sync) for group in left)
+
+
+def _is_usual(experiment: Experiment, group: Group) -> bool:
+    return experiment.choice(group.name) == shipped(group.name, str(group.usual))
+
+
+def _untaken(experiment: Experiment, group: Group, of_groups: Given, strategy: Strategy, sync: Sync | None) -> str:
+    mode, name = experiment.sync.name, experiment.strategy.name
+    who, where = f"sync={mode}", ""
+    if sync is None:
+        who, where = f"strategy={name} {strategy.owns_update} and", "with strategy=data_parallel, "
+    return (
+        f"{group.name}{_shown(experiment.choice(group.name), group)}: {who} has no use for it; {where}"
+        f"{_takers(experiment, group, of_groups, None if sync is None else strategy)}; "
+        f"{group.name}={group.usual} goes with all"
+    )
 
 
 def named(text: str, experiment: Experiment) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ..comm.shared_memory import MIB, available
 from ..tracking.run_directory import RunDirectory
+from ..tracking.visible import visible
 from .assignment import Assignment
 from .crew import WORKER_FAILED, Ended
-from .errors import InterruptedRunError, WorkerFailedError
+from .errors import ConfigError, InterruptedRunError, WorkerFailedError
 from .failures import NO_MEMORY, how_it_ended
 from .launchers.base import Handle, Launcher
 from .layout import Layout
@@ -97,6 +98,9 @@ def _explain(
     failures: list[Ended], launcher: Launcher, layout: Layout, assignment: Assignment, started: bool, memory: int
 ) -> WorkerFailedError:
     cause = cause_among(failures)
+    is_refused = cause.exit_code == ConfigError.exit_code
+    if is_refused and not started:
+        return WorkerFailedError(visible(cause.message), cause.exit_code, [], cause.error)
     role, run = layout.role(cause.rank), assignment.run
     when = _last_step(run) if started else ", during start-up,"
     who = "" if cause.error in NOT_OF_ONE else f"{role.kind} {cause.rank}{when} "
@@ -106,7 +110,8 @@ def _explain(
         needs = (
             f"; by its plan a worker takes {memory / MIB:,.0f} MiB, and this host has {available() / MIB:,.0f} MiB free"
         )
-    message = f"{who}{how_it_ended(cause.error, cause.message)}{needs}; {what_is_saved(assignment)}"
+    saved = f"; {what_is_saved(assignment)}" if launcher.fabric.saves or (started and not is_refused) else ""
+    message = f"{who}{how_it_ended(cause.error, cause.message)}{needs}{saved}"
     return WorkerFailedError(message, cause.exit_code, details, cause.error)
 
 

@@ -97,12 +97,16 @@ class Meter:
 
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
+        """One without samples in which nothing is exchanged takes no time, as on the virtual cluster's clock."""
         self._counts = True
         self._own_left_out += self.trained_steps + self.jumped < self._left_out
+        exchanged = self._exchanged() if samples == 0 else None
         blocked, start = self._comm.timeline.blocked, self._now()
         yield
-        samples = samples if self._counts else 0
         end = self._now()
+        if samples == 0 and self._exchanged() == exchanged:
+            start = end
+        samples = samples if self._counts else 0
         self.last = end - start
         self.in_steps += self.last
         self.blocked += self._comm.timeline.blocked - blocked
@@ -137,6 +141,10 @@ class Meter:
         """Seconds of training at a moment of the fabric's clock, where pauses count."""
         begun = moment if self._begun is None else self._begun
         return self._before + max(moment - begun, 0.0)
+
+    def _exchanged(self) -> tuple[int, float]:
+        """Grows with each message of this worker's, and with each time that it waits for one."""
+        return self._comm.ledger.messages.total(), self._comm.timeline.blocked
 
     def _now(self) -> float:
         if self._device.type == "cuda":

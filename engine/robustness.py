@@ -30,17 +30,20 @@ OF_PGD = ("steps", "step_size", "restarts", "random_start")
 
 def needs_range(what: str, data: str, spec: DataSpec) -> tuple[float, float]:
     """The range of inputs that an attack may change; `what` wants it. Raises `ConfigError`."""
+    leave = f"choose {what.partition('=')[0]}=none, or data with pixels, such as data=digits and data=fashion_mnist"
     if spec.inputs is not None:
-        raise ConfigError(f"{what}: changes one tensor, and a sample of data={data} has several inputs")
+        raise ConfigError(f"{what}: changes one tensor, and a sample of data={data} has several inputs; {leave}")
     if spec.features is not None:
-        raise ConfigError(f"{what}: changes dense samples, and those of data={data} are sparse")
+        raise ConfigError(f"{what}: changes dense samples, and those of data={data} are sparse; {leave}")
     if not spec.input_dtype.is_floating_point:
         raise ConfigError(
             f"{what}: changes numbers a little, and the inputs of data={data} are {spec.input_dtype}, of which there "
-            "is no little (tokens); data=digits and data=fashion_mnist have pixels"
+            f"is no little (tokens); {leave}"
         )
     if spec.targets != "labels":
-        raise ConfigError(f"{what}: has models err in their classes, and the targets of data={data} are numbers")
+        raise ConfigError(
+            f"{what}: has models err in their classes, and the targets of data={data} are numbers; {leave}"
+        )
     if spec.range is None:
         raise ConfigError(
             f"{what}: counts by the range of inputs, and data={data} states none; data.range=[0,1] does of "

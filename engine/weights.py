@@ -120,10 +120,12 @@ def check(
         return
     found = experts.number_in(theirs)
     if found != replicas:
-        begins = f"; sync=routed hardware.workers={found} with the same partition and seed begins with them"
+        instead = f"sync=routed hardware.workers={found} with the same partition and seed begins with them"
+        if key != "weights":
+            instead = "choose a run of one model, such as one of sync=bsp"
         raise ConfigError(
-            f"{key}={path}: holds the models of {found} experts, each of which knows its own part of the data"
-            f"{begins if key == 'weights' else ''}"
+            f"{key}={path}: holds the models of {found} experts, each of which knows its own part of the data; "
+            f"{instead}"
         )
     for replica in range(found):
         _check_shapes(path, state_of_expert(theirs, replica), shapes, model, added)

@@ -157,6 +157,55 @@ MUTATIONS = [
         "return False",
         "tests/advise/test_advise_modes.py -k listed_once",
     ),
+    # -- refusals
+    Mutation(
+        "engine/presets.py",
+        "lacking = {key for key in its if key not in own} & _keys_of(group)",
+        "lacking = {key for key in its if key not in own}",
+        "tests/engine/test_compose.py -k left_to_the_class",
+    ),
+    Mutation(
+        "engine/presets.py",
+        'left = [f"{group}.{key}" for key in its if key in lacking and f"{group}.{key}" not in given]',
+        'left = [f"{group}.{key}" for key in its if key in lacking]',
+        "tests/engine/test_compose.py -k taken_out",
+    ),
+    Mutation(
+        "engine/presets.py",
+        "if isinstance(preset, list) and len(preset) > 1:",
+        "if False:",
+        "tests/engine/test_compose.py -k describes_no_single_run",
+    ),
+    Mutation(
+        "engine/refusals.py",
+        "            refused.append(error)",
+        "            raise error",
+        "tests/strategies/test_routed.py -k told_at_once",
+    ),
+    Mutation(
+        "engine/launch.py",
+        "if is_refused and not started:",
+        "if False:",
+        "tests/engine/test_iterating.py -k only_the_data_show",
+    ),
+    Mutation(
+        "engine/failures.py",
+        "if text and exit_code_of(error) == ConfigError.exit_code:",
+        "if False:",
+        "tests/engine/test_iterating.py -k only_the_data_show",
+    ),
+    Mutation(
+        "engine/pegasos.py",
+        "refuse(_resized(experiment, chosen, of_groups))",
+        "pass",
+        "tests/strategies/test_pegasos.py -k 'refused_by_name and clip'",
+    ),
+    Mutation(
+        "engine/lying.py",
+        "    if experts:",
+        "    if False:",
+        "tests/engine/test_poisoning.py -k no_rule_looks",
+    ),
     # -- routed experts
     Mutation(
         "strategies/sync/routed.py",
@@ -676,6 +725,18 @@ MUTATIONS = [
         "tests/tracking/test_trackers.py",
     ),
     # -- while a run goes on
+    Mutation(
+        "engine/meters.py",
+        "if samples == 0 and self._exchanged() == exchanged:",
+        "if False:",
+        "tests/engine/test_gauges.py -k without_samples",
+    ),
+    Mutation(
+        "engine/meters.py",
+        "if samples == 0 and self._exchanged() == exchanged:",
+        "if samples == 0:",
+        "tests/engine/test_gauges.py -k without_samples",
+    ),
     Mutation(
         "engine/meters.py",
         "self.blocked += self._comm.timeline.blocked - blocked",

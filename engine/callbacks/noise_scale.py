@@ -21,7 +21,9 @@ of two noisy numbers is no good estimate; as in the paper each has its exponenti
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
+from torch import nn
 
+from ...tasks.models.unsupervised import Unsupervised
 from .base import Callback, Metrics, Norms, StepView
 
 
@@ -44,6 +46,10 @@ class NoiseScale(Callback):
         """`every`: steps from one that is measured to the next. `decay`: of the averages, for each that is."""
         self.every, self.decay = every, decay
         self.square = self.trace = self.weight = 0.0  # averages that begin at zero, and how much they have of 1
+
+    def check_model(self, model: nn.Module) -> None:
+        if isinstance(model, Unsupervised):
+            raise ValueError("tells the batch of steps along a gradient, and this model's step is none; leave it out")
 
     def each_step(self, view: StepView) -> Metrics:
         if view.norms is None:

@@ -44,9 +44,13 @@ class KMeans(Unsupervised):
     ) -> None:
         """`start_samples`: centres are drawn from so many training samples, themselves drawn at random."""
         need_floats("kmeans", spec)
-        _check_enough(k, start_samples, "model.start_samples")
+        if k > start_samples:
+            raise TaskConfigError(
+                f"model.start_samples={start_samples}: model.k={k} centres each begin in one of these samples; choose "
+                f"model.start_samples={k} or more, or model.k={start_samples} or less"
+            )
         if spec.train_size is not None:
-            _check_enough(k, spec.train_size, "the training samples")
+            _check_enough(k, spec.train_size)
         super().__init__()
         self.start, self.start_samples = start, start_samples
         self.labelled = spec.targets == "labels" and not spec.target_shape  # a label for each sample, to compare with
@@ -57,7 +61,7 @@ class KMeans(Unsupervised):
     def begin(self, train: Readable) -> None:
         k = len(self.centres)
         some = torch.randperm(len(train))[: self.start_samples]
-        _check_enough(k, len(some), "the training samples")
+        _check_enough(k, len(train))
         x = lone(train.take(some).inputs).flatten(1)
         self.centres.copy_(plus_plus(x, k) if self.start == "kmeans++" else x[:k])
 
@@ -83,14 +87,19 @@ def plus_plus(x: Tensor, k: int) -> Tensor:
     while len(chosen) < k:
         squares = torch.minimum(squares, (x - x[chosen[-1]]).double().square().sum(1))
         if not squares.any():
-            _check_enough(k, len(chosen), "the training samples that differ from each other")
+            _check_enough(k, len(chosen), repeated=len(x) - len(chosen))
         chosen.append(int(torch.multinomial(squares, 1)))
     return x[chosen]
 
 
-def _check_enough(k: int, samples: int, what: str) -> None:
-    if k > samples:
-        raise TaskConfigError(
-            f"model.k={k}: each centre begins in a sample of its own, and {what} are {samples:,}; choose {samples:,} "
-            "or less"
-        )
+def _check_enough(k: int, samples: int, repeated: int = 0) -> None:
+    """`samples`: that differ from each other; `repeated`: how many more there are."""
+    if k <= samples:
+        return
+    there = f"there are {samples:,} training samples"
+    if repeated:
+        there = f"of the {samples + repeated:,} samples that centres are drawn from {repeated:,} repeat another one"
+    raise TaskConfigError(
+        f"model.k={k}: each centre begins in a sample of its own, and {there}; choose model.k of "
+        f"{'1' if samples == 1 else f'1 to {samples}'}"
+    )

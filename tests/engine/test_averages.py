@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn, update_bn
 
 from paceline.engine import prepare, run
-from paceline.engine.averaging import Averaging, check
+from paceline.engine.averaging import Averaging, check, check_model
 from paceline.engine.build import assemble
 from paceline.engine.checkpoint import read_parameters
 from paceline.engine.errors import ConfigError
@@ -301,16 +301,16 @@ class Wandering(LocalUpdate):
 
 
 def test_a_mode_whose_replicas_differ_must_say_whose_weights_an_average_is_of() -> None:
-    chosen, strategy, model = prepare(["average=ema", "hardware.workers=2"]).experiment, DataParallel(), normed()
+    chosen, strategy = prepare(["average=ema", "hardware.workers=2"]).experiment, DataParallel()
     with pytest.raises(ConfigError, match="sync=bsp does not say whose weights an average is of"):
-        check(chosen, EMA(), strategy, Wandering(), model)
+        check(chosen, EMA(), strategy, Wandering())
     with pytest.raises(
         ConfigError, match=r"average=ema: 0 keep running statistics, which are made anew for torch's own"
     ):
-        check(chosen, SWA(), strategy, LocalUpdate(), nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True)))
+        check_model(chosen, SWA(), LocalUpdate(), nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True)))
     for sync in (LocalUpdate(), type("Mode", (Wandering,), {"averages": "own"})()):
-        check(chosen, EMA(), strategy, sync, model)
-    check(chosen, Trained(), strategy, Wandering(), model)
+        check(chosen, EMA(), strategy, sync)
+    check(chosen, Trained(), strategy, Wandering())
 
 
 @slow

@@ -33,6 +33,47 @@ def test_an_experiment_preset_chooses_and_overrides_win_over_it() -> None:
     assert experiment.target_accuracy == 0.88
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (
+            "experiment=svm optimizer=adam",
+            "optimizer.momentum, optimizer.nesterov: set by experiment=svm, and optimizer=adam has no such keys; take "
+            "them out (~optimizer.momentum ~optimizer.nesterov), or keep optimizer=sgd",
+        ),
+        ("optimizer=pegasos experiment=svm", "optimizer.lr, optimizer.momentum, optimizer.nesterov: set by"),
+        (
+            "experiment=federated sync=bsp",
+            "sync.epochs: set by experiment=federated, and sync=bsp has no such key; take it out (~sync.epochs), or "
+            "keep sync=fedavg",
+        ),
+        ("experiment=stragglers_scaling hardware=local", "hardware.overhead: set by experiment=stragglers_scaling"),
+    ],
+)
+def test_what_a_preset_sets_of_a_choice_that_is_not_made_is_refused_by_its_name(overrides: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides.split())
+    assert str(caught.value).startswith(says)
+
+
+def test_what_a_preset_sets_goes_on_where_the_other_choice_has_it_or_it_is_taken_out() -> None:
+    free = compose(["experiment=svm", "optimizer=sgd_free_biases"]).optimizer
+    assert (free.name, free.knobs["lr"], free.knobs["momentum"]) == ("sgd_free_biases", 0.01, 0.95)
+    adam = compose(["experiment=svm", "optimizer=adam", "~optimizer.momentum", "~optimizer.nesterov"]).optimizer
+    assert adam.name == "adam" and adam.knobs["lr"] == 0.01 and "momentum" not in adam.knobs
+    assert compose(["experiment=svm", "optimizer=sgd"]) == compose(["experiment=svm"])
+
+
+def test_a_key_that_no_choice_of_ours_has_is_left_to_the_class(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults: [{override /optimizer: adam}]\noptimizer: {amsgrad: true}\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    assert compose(["experiment=mine", "optimizer=adamw"], tmp_path).optimizer.knobs["amsgrad"] is True
+    with pytest.raises(ConfigError, match=r"optimizer.betas: set by experiment=mine, and optimizer=sgd has no such"):
+        (tmp_path / "experiment" / "mine.yaml").write_text(text.replace("amsgrad: true", "betas: [0.9, 0.9]"))
+        compose(["experiment=mine", "optimizer=sgd"], tmp_path)
+
+
 def test_a_users_directory_adds_choices_beside_ours() -> None:
     experiment = compose(["strategy=sabotage", "strategy.at=7", "sync=asp"], HERE / "conf")
     assert experiment.strategy.target == "saboteur.Sabotage"
@@ -153,6 +194,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_rule(override: str, messa
         ("model=null", "model=null: "),
         ("model=3", "model=3: "),
         ("sync=[bsp]", "sync: takes one choice"),
+        ("experiment=[kmeans,pca]", "experiment=[kmeans,pca]: takes one preset"),
         ("+strategy=single", "Multiple values for strategy"),
         ("seed=${nope}", "Interpolation key 'nope' not found"),
         ("seed=???", "Missing mandatory value: seed"),

@@ -37,6 +37,23 @@ def trained(cluster: Cluster) -> list[tuple[Meter, int]]:
     return cluster.run(work)
 
 
+def test_a_step_without_samples_takes_time_only_where_something_is_exchanged_in_it() -> None:
+    """On processes it takes what Python does, and on a modelled clock nothing: step times are alike on both."""
+
+    def work(comm: VirtualComm) -> list[float]:
+        meter = Meter(comm, 0, torch.device("cpu"), False)
+        for samples, exchanges in ((4, True), (0, False), (0, True), (4, False)):
+            with meter.step(samples):
+                comm.elapse(1.0)
+                if exchanges:
+                    comm.all_reduce(torch.ones(256)).wait()
+        return [end - start for start, end, _ in meter.steps]
+
+    for first, idle, exchanging, last in Cluster(2, NETWORK).run(work):
+        assert first > 1.0 and exchanging > 1.0 and last == pytest.approx(1.0)
+        assert idle == 0.0
+
+
 def test_gauges_are_steps_bytes_and_the_time_in_steps_that_was_blocked() -> None:
     cluster = Cluster(2, NETWORK)
     made = trained(cluster)

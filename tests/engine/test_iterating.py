@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.engine.callbacks.purity import purity
-from paceline.engine.errors import ConfigError
+from paceline.engine.errors import ConfigError, WorkerFailedError
 from paceline.strategies import LayoutError
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.kmeans import KMeans
@@ -115,6 +115,19 @@ def test_given_weights_take_the_place_of_the_start(root: Path) -> None:
     np.testing.assert_allclose(weights["centres"].numpy(), theirs.cluster_centers_, atol=1e-5)
 
 
+@pytest.mark.dist
+def test_what_only_the_data_show_to_be_wrong_is_refused_by_its_key_alone(root: Path, fork_server: None) -> None:
+    """Nothing is said of a run to go on with or to repeat: there was none."""
+    np.savez(root / "alike.npz", inputs=np.ones((40, 3), np.float32), targets=np.zeros(40, np.int64))
+    with pytest.raises(WorkerFailedError) as caught:
+        trained(root, *VIRTUAL, "experiment=kmeans", "data=arrays", "data.path=alike.npz", "data.classes=2")
+    assert caught.value.exit_code == 2 and caught.value.details == []
+    assert str(caught.value) == (
+        "model.k=10: each centre begins in a sample of its own, and of the 32 samples that centres are drawn from 31 "
+        "repeat another one; choose model.k of 1"
+    )
+
+
 def test_targets_that_are_numbers_are_not_looked_at(root: Path) -> None:
     weights, summary = trained(root, *VIRTUAL, *KMEANS[:2], "data=diabetes", "steps=4", "hardware.workers=2")
     assert weights["centres"].shape == (6, 10) and 0.2 < summary["r2"] < 1
@@ -173,6 +186,7 @@ REFUSED = [
     (["strategy=tensor"], "strategy=tensor: cuts a model over workers"),
     (["hardware=local", "strategy=torch_zero_optimizer"], "strategy=torch_zero_optimizer: shares out the parameters"),
     (["hardware=local", "strategy=zero"], "Lloyd is not element-wise"),
+    (["callbacks=[noise_scale]"], r"callbacks\.noise_scale: tells the batch of steps along a gradient.*leave it out"),
     (["schedule=cosine"], "schedule=cosine: moves the rate lr of an optimizer, and Lloyd has none"),
     *(
         ([f"{group}={name}"], f"{group}={name}: model=kmeans makes its step .* choose {group}={usual}")
@@ -188,7 +202,7 @@ REFUSED = [
     (["adapt=pruned"], "adapt=pruned: model=kmeans makes its step"),
     (["evaluate.attack=fgsm"], r"evaluate\.attack=fgsm: has models err in their classes"),
     (["data=text"], "model=kmeans takes distances between samples, which tokens have not"),
-    (["model.k=1438"], r"model\.k=1438: .* the training samples are 1,437"),
+    (["model.k=1438"], r"model\.k=1438: .* there are 1,437 training samples"),
     (["optimizer.lr=1"], r"optimizer\.lr"),
 ]
 

@@ -118,6 +118,19 @@ def test_each_sync_mode_says_that_liars_are_there(sync):
         assert len([note for note in notes if note.startswith(says)]) == 1, notes
 
 
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ("sync=routed partition=clusters", "replicas lie, and nobody sends anything: their experts learn the lie"),
+        ("sync=independent", "replicas lie, and no rule looks at what is sent: training may go anywhere"),
+        ("strategy=single hardware.workers=1", "replicas lie: all that is learnt is what the attack makes"),
+    ],
+)
+def test_what_comes_of_lies_that_no_rule_looks_at_is_said(chosen, says):
+    notes = prepare([*TINY, "hardware=virtual", "hardware.workers=4", "attack=backdoor", *chosen.split()]).plan().notes
+    assert any(note.startswith("attack.workers=1: ") and says in note for note in notes), notes
+
+
 @pytest.mark.slow
 def test_processes_and_the_virtual_cluster_train_the_same_and_go_on_as_if_they_had_not_stopped(here):
     asked = [*TINY, "hardware.workers=3", "hardware.threads=1", "attack=backdoor", "attack.workers=[0]"]

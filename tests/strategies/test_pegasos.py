@@ -164,6 +164,12 @@ def test_on_processes_it_takes_the_virtual_clusters_steps_and_a_resumed_run_equa
         ([*ONE_VS_REST, "optimizer.momentum=0.9"], "optimizer.momentum: "),
         ([*ONE_VS_REST, "optimizer.weight_decay=0"], "optimizer.weight_decay=0: must be greater than 0"),
         ([*ONE_VS_REST, "sync=asp"], "the servers of sync=asp step with tensors of their own; choose sync=bsp"),
+        ([*ONE_VS_REST, "clip=norm"], "clip=norm: shortens a gradient .* choose clip=none, or optimizer=sgd"),
+        ([*ONE_VS_REST, "compress=signsgd"], "compress=signsgd: makes signs .* choose compress=none"),
+        ([*ONE_VS_REST, "compress=demo"], "compress=demo: makes signs of momenta"),
+        ([*ONE_VS_REST, "compress=dgc"], "compress=dgc: adds momentum"),
+        ([*ONE_VS_REST, "aggregate=majority_vote"], "aggregate=majority_vote: makes signs .* choose aggregate=mean"),
+        ([*ONE_VS_REST, "privacy=dp_sgd"], "privacy=dp_sgd: shortens the gradients of samples"),
         ([*ONE_VS_REST, "sync.shard=optimizer"], "sync.shard=optimizer: a worker steps on pieces of tensors"),
         ([*ONE_VS_REST, "strategy=torch_zero_optimizer"], "strategy=torch_zero_optimizer may share them out; choose"),
         ([*ONE_VS_REST, "sync=easgd", "sync.rho=1"], "sync.rho=1: .* rate lr, and Pegasos has none; choose sync.rho"),
@@ -176,6 +182,11 @@ def test_what_pegasos_cannot_go_with_is_refused_by_name(overrides: list[str], sa
         prepare([*DIGITS, "hardware.workers=2", "optimizer=pegasos", *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kept", ["compress=topk", "compress=qsgd", "aggregate=median"])
+def test_what_keeps_how_long_gradients_are_goes_with_pegasos(kept: str) -> None:
+    prepare([*DIGITS, *ONE_VS_REST, "hardware.workers=3", "optimizer=pegasos", kept]).plan()
 
 
 def test_a_model_that_ends_in_something_else_than_a_linear_layer_is_refused(

@@ -380,6 +380,13 @@ def test_experts_are_refused_where_they_cannot_be_taken(learnt, how, says):
         engine.prepare([*VIRTUAL, *how, f"weights={learnt.path}"]).plan()
 
 
+def test_experts_are_no_teacher_and_what_is_one_is_said(learnt):
+    student = ["hardware.workers=3", "sync=bsp", "task=cross_entropy", "distillation=hinton"]
+    says = r"^distillation.teacher=.* holds the models of 3 experts.*; choose a run of one model, such as one of sync=b"
+    with pytest.raises(ConfigError, match=says):
+        engine.prepare([*VIRTUAL, *student, f"distillation.teacher={learnt.path}"]).plan()
+
+
 def test_experts_of_other_parts_are_refused(learnt, tmp_path):
     with pytest.raises(WorkerFailedError, match="holds experts of other parts of the data") as caught:
         engine.run(
@@ -425,6 +432,19 @@ def test_what_does_not_go_with_it_is_refused_by_name(how, says):
     with pytest.raises((ConfigError, LayoutError), match=says) as caught:
         engine.prepare([*REAL, "hardware.workers=2", *how]).plan()
     assert caught.value.exit_code == 2
+
+
+def test_all_that_does_not_go_with_it_is_told_at_once():
+    wrong = ["partition=shuffled", "adapt=lora", "average=ema", "compress=topk", "aggregate=median"]
+    with pytest.raises(ConfigError) as caught:
+        engine.prepare([*REAL, "hardware.workers=2", *wrong]).plan()
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
+        "compress=topk",
+        "aggregate=median",
+        "sync=routed",
+        "sync=routed",
+        "average=ema",
+    ]
 
 
 @pytest.mark.parametrize(

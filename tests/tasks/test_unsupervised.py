@@ -125,16 +125,16 @@ def test_centres_begin_in_samples_that_differ_by_the_seed_alone(start: str) -> N
 
 
 def test_fewer_samples_than_centres_are_refused() -> None:
-    with pytest.raises(TaskConfigError, match=r"model\.k=41: .* the training samples are 40; choose 40 or less"):
+    with pytest.raises(TaskConfigError, match=r"model\.k=41: .* are 40 training samples; choose model\.k of 1 to 40"):
         KMeans(SPEC, 41)
-    with pytest.raises(TaskConfigError, match=r"model\.k=9: .*model\.start_samples are 8"):
+    with pytest.raises(TaskConfigError, match=r"model\.start_samples=8: .*choose model\.start_samples=9 or more"):
         KMeans(SPEC, 9, start_samples=8)
     unknown = KMeans(DataSpec((2, 3), torch.float32, (), 4), 41).double()
-    with pytest.raises(TaskConfigError, match="the training samples are 40"):
+    with pytest.raises(TaskConfigError, match="there are 40 training samples"):
         unknown.begin(Split(samples(), torch.zeros(40)))
     alike = torch.ones(40, 2, 3).double()
     alike[0] = 0
-    with pytest.raises(TaskConfigError, match="differ from each other are 2; choose 2 or less"):
+    with pytest.raises(TaskConfigError, match=r"of the 40 samples .* 38 repeat another one; choose model\.k of 1 to 2"):
         kmeans(alike, 3)
     assert kmeans(alike, 2).centres.sum() == 6
 
