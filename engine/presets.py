@@ -3,6 +3,7 @@
 What both choices have is set as the file says. What the new one lacks would do nothing, or end the run.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def check_one(preset: object) -> None:
         )
 
 
-def check_left_over(preset: object, chosen: dict[str, object], given: set[str], config_dir: Path | None) -> None:
+def check_left_over(preset: object, chosen: Mapping[str, object], given: set[str], config_dir: Path | None) -> None:
     """`chosen`: the choices beside the preset, by group; `given`: the keys that are set or deleted beside it.
 
     Raises `ConfigError` where the preset's file sets keys that one of these choices has not.
