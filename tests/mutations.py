@@ -2168,9 +2168,9 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k papers",
     ),
     Mutation(
-        "strategies/sync/fedavg.py",
-        "        if clients == 0:\n            return\n",
-        "",
+        "strategies/exchange/secure/deliveries.py",
+        "changes = found is not None and found[1] > 0",
+        "changes = found is not None",
         "tests/strategies/test_secure.py -k nobody_has",
     ),
     Mutation(

@@ -76,9 +76,9 @@ def test_replicas_exchange_as_often_as_their_mode_does(
         ("strategy=torch_ddp strategy.bucket_mb=1e-6", 4, 2 * 4 + 4, 4),
         # 512 + 8 + 80 + 10 entries: one replica owns the 512, the other the rest; each tensor is broadcast
         ("strategy=torch_zero_optimizer", 1 + 4, 2 * 4 + 1, 1),
-        # gathers of rows and shares; into the bucket; the extremes of each row, and whether they are finite; the
+        # gathers of rows and shares; into the bucket; the extremes of each row, in float64, between two bounds; the
         # smaller, the larger, both stacked and copied; two halves, their sum, out of the bucket
-        ("aggregate=median", 2, 1 + (1 + 2 * 4 + 3) + 4 + 4, 4),
+        ("aggregate=median", 2, 1 + (1 + 2 + 2 + 3) + 4 + 4, 4),
         # into the bucket, the forged row, two more passes; one sum
         ("attack=sign_flip", 1, 1 + 3, 4),
     ],
