@@ -582,8 +582,9 @@ def test_the_bound_of_a_rule_is_that_of_the_rows_of_a_round(asked, said) -> None
         notes_of("sync.fraction=0.5", *asked)
 
 
-def test_of_the_rows_of_a_round_no_more_may_be_left_out_than_the_rule_withstands_of_these() -> None:
-    joining, rows = Joining(Median(), None, of="ways"), {k: torch.full((3,), float(k)) for k in range(5)}
+@pytest.mark.parametrize("f", [None, 4], ids=["as many as it may", "more than it may"])
+def test_of_the_rows_of_a_round_no_more_may_be_left_out_than_the_rule_withstands_of_these(f: int | None) -> None:
+    joining, rows = Joining(Median(f), None, of="ways"), {k: torch.full((3,), float(k)) for k in range(5)}
     lies = {k: torch.full((3,), float("nan")) if k < 3 else row for k, row in rows.items()}
     alike = dict.fromkeys(rows, 1)
     assert joining.join({**rows, 0: lies[0], 1: lies[1]}, alike, 10, 0, 5).tolist() == [3.0] * 3

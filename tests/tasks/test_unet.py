@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from paceline.tasks.base import DataSpec
@@ -41,6 +42,17 @@ def test_a_level_joins_its_own_maps_with_those_from_below_at_half_the_sides() ->
     # 9 (w_in w_out) a convolution, two numbers a map of each norm, two biases
     convolutions = 9 * (2 * 4 + 4 * 4 + 4 * 8 + 8 * 8 + 8 * 4 + 8 * 4 + 4 * 4) + 4 * 3
     assert sum(each.numel() for each in net.parameters()) == convolutions + 2 * (4 * 4 + 2 * 8) + 4 + 3
+
+
+def test_a_level_is_that_of_plain_functions() -> None:
+    torch.manual_seed(0)
+    net = UNet(spec(), width=4, levels=2).double().eval()
+    level, x = net.get_submodule("net"), torch.randn(3, 2, 16, 8, dtype=torch.float64)
+    narrow = level.get_submodule("narrow")
+    a = level.get_submodule("down")(x)
+    below = level.get_submodule("below")(F.max_pool2d(a, 2)).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    joined = torch.cat([a, F.conv2d(below, narrow.weight, narrow.bias, padding=1)], dim=1)
+    torch.testing.assert_close(level(x), level.get_submodule("up")(joined))
 
 
 @pytest.mark.parametrize(
