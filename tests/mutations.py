@@ -220,6 +220,12 @@ MUTATIONS = [
         "tests/tasks/test_clusters.py -k passes_are_of",
     ),
     Mutation(
+        "tasks/clusters.py",
+        "belongs[first : first + len(x)].T @ x",
+        "belongs[: len(x)].T @ x",
+        "tests/tasks/test_clusters.py -k mean_of_its_samples",
+    ),
+    Mutation(
         "engine/given.py",
         'check_pair(named["strategy"], named["sync"], strategy, sync)',
         "pass",
@@ -323,6 +329,12 @@ MUTATIONS = [
         "tests/tasks/test_adversarial.py -k 'no_restart_misleads or by_their_pixels'",
     ),
     Mutation(
+        "tasks/adversarial/robust.py",
+        '"attack", self.seed, restart)',
+        '"attack", self.seed)',
+        "tests/tasks/test_adversarial.py -k more_restarts",
+    ),
+    Mutation(
         "engine/adversary.py",
         "(self.seed, batch.step)",
         "(self.seed,)",
@@ -382,6 +394,18 @@ MUTATIONS = [
         'return b"check" + _said(number, *sorted(masked))',
         'return b"check" + _said(number)',
         "tests/strategies/test_secure_protocol.py -k different_lists",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "< 2 * len(keys):",
+        "< 0:",
+        "tests/strategies/test_secure_protocol.py -k two_keys",
+    ),
+    Mutation(
+        "strategies/exchange/secure/primitives.py",
+        'info=b"paceline secure aggregation/" + purpose',
+        'info=b"paceline secure aggregation/"',
+        "tests/strategies/test_secure_protocol.py -k derived_for",
     ),
     # -- averages of weights, and the noise of gradients
     Mutation(
@@ -1945,10 +1969,34 @@ MUTATIONS = [
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
+        "strategies/exchange/aggregate/distances.py",
+        "shares @ near / 2",
+        "shares @ near",
+        "tests/strategies/test_aggregate_rules.py -k geometric_median",
+    ),
+    Mutation(
         "strategies/exchange/aggregate/krum.py",
         "nearest[:, 1 : 1 + max(n - f - 2, 1)]",
         "nearest[:, 1 : 1 + max(n - f - 1, 1)]",
         "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/krum.py",
+        "return (rows - 3) // 2",
+        "return (rows - 2) // 2",
+        "tests/strategies/test_aggregate_rules.py -k too_few_rows",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/krum.py",
+        "(found[i], totals[i])",
+        "found[i]",
+        "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/krum.py",
+        "self.m or len(rows) - f",
+        "self.m or len(rows)",
+        "tests/strategies/test_aggregate_rules.py -k is_its_definition",
     ),
     Mutation(
         "strategies/exchange/aggregate/ranked.py",
@@ -2029,9 +2077,27 @@ MUTATIONS = [
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
+        "strategies/exchange/aggregate/bulyan.py",
+        "return (rows - 3) // 4",
+        "return (rows - 2) // 4",
+        "tests/strategies/test_aggregate_rules.py -k too_few_rows",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/bulyan.py",
+        "ranking(distances[left][:, left], f)[0]",
+        "ranking(distances[left][:, left], 0)[0]",
+        "tests/strategies/test_aggregate_rules.py -k is_its_definition",
+    ),
+    Mutation(
         "strategies/exchange/aggregate/mda.py",
         "totals.where(diameters == diameters.min(), torch.inf)",
         "totals",
+        "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/mda.py",
+        "(subsets := math.comb(n, f)) > SUBSETS",
+        "(subsets := math.comb(n, f)) < 0",
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
@@ -2047,10 +2113,34 @@ MUTATIONS = [
         "tests/strategies/test_aggregate_rules.py",
     ),
     Mutation(
+        "strategies/exchange/aggregate/centered_clipping.py",
+        "self._v = v\n",
+        "pass\n",
+        "tests/strategies/test_aggregate_rules.py -k goes_on_from",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/centered_clipping.py",
+        "for _ in range(self.steps):",
+        "for _ in range(1):",
+        "tests/strategies/test_aggregate_rules.py -k is_its_definition",
+    ),
+    Mutation(
         "strategies/exchange/aggregate/fltrust.py",
         "cosines.clamp(min=0.0)",
         "cosines.abs()",
         "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/fltrust.py",
+        "self.first = trusted",
+        "self.first = 0",
+        "tests/strategies/test_aggregate_rules.py -k fltrust",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/fltrust.py",
+        "torch.where(lengths > 0, length / lengths,",
+        "torch.where(lengths > 0, length,",
+        "tests/strategies/test_aggregate_rules.py -k fltrust",
     ),
     Mutation(
         "strategies/exchange/aggregate/trimmed_mean.py",
@@ -2063,6 +2153,30 @@ MUTATIONS = [
         "torch.where(lengths > longest, longest / lengths",
         "torch.where(lengths < longest, longest / lengths",
         "tests/strategies/test_aggregate_rules.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/before/arc.py",
+        "2 * f * (n - f) // n",
+        "2 * f // n * (n - f)",
+        "tests/strategies/test_aggregate_rules.py -k arc_clips",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/before/bucketing.py",
+        "rows[bucket].mean(0)",
+        "rows[bucket].sum(0) / self.s",
+        "tests/strategies/test_aggregate_rules.py -k buckets_are_means",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/before/bucketing.py",
+        "return math.ceil(rows / self.s)",
+        "return rows // self.s",
+        "tests/strategies/test_aggregate_rules.py -k buckets",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/before/bucketing.py",
+        "torch.randperm(len(rows), generator=draws)",
+        "torch.arange(len(rows))",
+        "tests/strategies/test_aggregate_rules.py -k buckets_are_means",
     ),
     Mutation(
         "strategies/sync/local_sgd.py",
@@ -2083,6 +2197,12 @@ MUTATIONS = [
         "tests/strategies/test_joined_ways.py -k radius",
     ),
     Mutation(
+        "strategies/exchange/aggregate/self_centered_clipping.py",
+        ".sum() / f)",
+        ".mean())",
+        "tests/strategies/test_joined_ways.py -k nearer_squares",
+    ),
+    Mutation(
         "strategies/exchange/joining.py",
         "if own not in self.attack.liars(replicas):",
         "if True:",
@@ -2099,6 +2219,12 @@ MUTATIONS = [
         "> self.copies // 2:",
         ">= self.copies // 2:",
         "tests/strategies/test_draco.py -k outvoted",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/draco.py",
+        "total += row * share",
+        "total += row * float(weights[0])",
+        "tests/strategies/test_draco.py -k shares_of_the_samples",
     ),
     Mutation(
         "tasks/partition.py",
@@ -2123,6 +2249,48 @@ MUTATIONS = [
         "self.rho * (g @ g)",
         "self.rho",
         "tests/strategies/test_zeno.py -k far_enough",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/zeno.py",
+        "self._v = row.clone()",
+        "self._v = row",
+        "tests/strategies/test_zeno.py",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/zeno.py",
+        ">= -self.eps",
+        ">= self.eps",
+        "tests/strategies/test_zeno.py -k far_enough",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/base.py",
+        "min(self.f, most)",
+        "self.f",
+        "tests/strategies/test_federated_clients.py -k no_more_may_be_left_out",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/base.py",
+        "return (rows - 1) // 2",
+        "return rows // 2",
+        "tests/strategies/test_aggregate_rules.py -k too_few_rows",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/base.py",
+        "type(self).coordinatewise and isinstance(self.before, Unchanged)",
+        "type(self).coordinatewise",
+        "tests/strategies/test_joining.py -k what_comes_before_it_does",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/majority_vote.py",
+        "rows.sign().sum(0).sign()",
+        "rows.sum(0).sign()",
+        "tests/strategies/test_aggregate_rules.py -k is_its_definition",
+    ),
+    Mutation(
+        "strategies/exchange/aggregate/mean.py",
+        "(weights / weights.sum())",
+        "(weights / len(weights))",
+        "tests/strategies/test_joining.py -k weighs_rows_by",
     ),
     Mutation(
         "strategies/sync/downpour.py",
@@ -2155,22 +2323,112 @@ MUTATIONS = [
         "tests/strategies/test_attacks.py",
     ),
     Mutation(
+        "strategies/exchange/attack/furthest.py",
+        "p = -mu.sign()",
+        "p = mu.sign()",
+        "tests/strategies/test_attacks.py",
+    ),
+    Mutation(
+        "strategies/exchange/attack/furthest.py",
+        "p = -rows.std(0, correction=0)",
+        "p = rows.std(0, correction=0)",
+        "tests/strategies/test_attacks.py",
+    ),
+    Mutation(
+        "strategies/exchange/attack/furthest.py",
+        "p = -mu / torch",
+        "p = mu / torch",
+        "tests/strategies/test_attacks.py",
+    ),
+    Mutation(
         "strategies/exchange/attack/alie.py",
         "seen.honest.std(0, correction=0)",
         "seen.honest.std(0)",
         "tests/strategies/test_attacks.py",
     ),
     Mutation(
+        "strategies/exchange/attack/alie.py",
+        "n // 2 + 1 - f",
+        "n // 2 - f",
+        "tests/strategies/test_attacks.py -k little",
+    ),
+    Mutation(
+        "strategies/exchange/attack/backdoor.py",
+        "patched[..., -self.size :, -self.size :]",
+        "patched[..., : self.size, : self.size]",
+        "tests/engine/test_poisoning.py -k has_the_patch",
+    ),
+    Mutation(
+        "strategies/exchange/attack/backdoor.py",
+        "math.ceil(self.share * len(targets))",
+        "math.floor(self.share * len(targets))",
+        "tests/engine/test_poisoning.py -k has_the_patch",
+    ),
+    Mutation(
+        "strategies/exchange/attack/base.py",
+        "range(max(replicas - self.workers, 0), replicas)",
+        "range(min(self.workers, replicas))",
+        "tests/strategies/test_joining.py -k the_last_replicas",
+    ),
+    Mutation(
+        "strategies/exchange/attack/base.py",
+        "len(self.liars(replicas)) == replicas",
+        "len(self.liars(replicas)) > replicas",
+        "tests/strategies/test_attacks.py -k makes_no_sense",
+    ),
+    Mutation(
+        "strategies/exchange/attack/constant.py",
+        "torch.full_like(own, self.value)",
+        "torch.zeros_like(own)",
+        "tests/strategies/test_attacks.py",
+    ),
+    Mutation(
+        "strategies/exchange/attack/inner_product.py",
+        "* -self.eps",
+        "* self.eps",
+        "tests/strategies/test_attacks.py",
+    ),
+    Mutation(
+        "strategies/exchange/attack/label_flip.py",
+        "classes - 1 - targets",
+        "(targets + 1) % classes",
+        "tests/engine/test_poisoning.py -k from_the_other_end",
+    ),
+    Mutation(
+        "strategies/exchange/attack/mimic.py",
+        "min(self.copies, len(seen.honest) - 1)",
+        "0",
+        "tests/strategies/test_attacks.py",
+    ),
+    Mutation(
+        "strategies/exchange/attack/mimic.py",
+        "min(self.copies, len(seen.honest) - 1)",
+        "self.copies",
+        "tests/strategies/test_attacks.py -k turned_noised",
+    ),
+    Mutation(
+        "strategies/exchange/attack/noise.py",
+        "generator(self.seed, seen.step, seen.replica)",
+        "generator(self.seed, seen.step)",
+        "tests/strategies/test_attacks.py -k noise",
+    ),
+    Mutation(
         "strategies/exchange/joining.py",
         "(replica for replica in rows if weights[replica] > 0)",
         "(replica for replica in rows)",
-        "tests/strategies/test_joining.py",
+        "tests/strategies/test_joining.py -k bsp_steps",
     ),
     Mutation(
         "strategies/exchange/joining.py",
         "self._rows[rank], self._weights[rank] = row.clone(), weight",
         "self._rows[rank], self._weights[rank] = row, weight",
-        "tests/strategies/test_joining.py",
+        "tests/strategies/test_joining.py -k clocks_gradients",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "f = max(min(left, rule.most(len(mixed))), 0)",
+        "f = left",
+        "tests/strategies/test_aggregate_rules.py -k fewer_liars_are_told_of",
     ),
     Mutation(
         "strategies/exchange/channel.py",
@@ -2183,6 +2441,12 @@ MUTATIONS = [
         "if falls or bool((places < 0).any()) or bool((places >= n).any()):",
         "if bool((places < 0).any()) or bool((places >= n).any()):",
         "tests/strategies/test_compress.py",
+    ),
+    Mutation(
+        "strategies/exchange/seeded.py",
+        '"/".join(map(str, told))',
+        '"".join(map(str, told))',
+        "tests/strategies/test_seeded.py",
     ),
     Mutation(
         "strategies/mesh.py",
@@ -2445,6 +2709,18 @@ MUTATIONS = [
         "origin = torch.zeros_like(self.centres[0])",
         "tests/tasks/test_unsupervised.py -k far_from_zero",
     ),
+    Mutation(
+        "tasks/models/gpt.py",
+        "(2 * n_layer) ** -0.5",
+        "(2 * n_layer) ** -1.0",
+        "tests/tasks/test_tasks_models.py -k gpt_2s",
+    ),
+    Mutation(
+        "tasks/models/unet.py",
+        "nn.MaxPool2d(2), below",
+        "nn.AvgPool2d(2), below",
+        "tests/tasks/test_unet.py -k plain_functions",
+    ),
     # -- predicted costs
     Mutation(
         "cost/transformer.py",
@@ -2693,6 +2969,24 @@ MUTATIONS = [
         '        held["buffers"] += 0 if parts.teacher is None else parts.teacher.nbytes()\n',
         "",
         "tests/engine/test_distillation.py -k neither_sent",
+    ),
+    Mutation(
+        "engine/private.py",
+        "experiment.batch_size * layout.replicas / samples",
+        "experiment.batch_size / samples",
+        "tests/strategies/test_dp_sgd.py -k spends_and_holds",
+    ),
+    Mutation(
+        "engine/private.py",
+        "rounds = -(-made // (sync.epochs * steps_per_epoch))",
+        "rounds = made // (sync.epochs * steps_per_epoch)",
+        "tests/strategies/test_dp_fedavg.py -k ends_inside_of",
+    ),
+    Mutation(
+        "engine/private.py",
+        "if found.delta > MUCH:",
+        "if found.delta < 0:",
+        "tests/strategies/test_dp_fedavg.py -k hide_among",
     ),
     # -- the command
     Mutation(
