@@ -226,6 +226,12 @@ MUTATIONS = [
         "tests/tasks/test_clusters.py -k mean_of_its_samples",
     ),
     Mutation(
+        "tasks/clusters.py",
+        "sums / counts.clamp_min(1), centres)",
+        "sums / counts.clamp_min(1), sums)",
+        "tests/tasks/test_clusters.py -k nearest_to_no_sample",
+    ),
+    Mutation(
         "engine/given.py",
         'check_pair(named["strategy"], named["sync"], strategy, sync)',
         "pass",
@@ -286,6 +292,18 @@ MUTATIONS = [
         "tests/strategies/test_secure_protocol.py -k rounded_to_nothing",
     ),
     Mutation(
+        "strategies/exchange/secure/fixed_point.py",
+        "0.5 * d**0.5 /",
+        "0.5 /",
+        "tests/strategies/test_secure.py -k no_longer_than_c",
+    ),
+    Mutation(
+        "strategies/exchange/secure/fixed_point.py",
+        ".clamp(-self.largest, self.largest) * 2**self.bits",
+        " * 2**self.bits",
+        "tests/strategies/test_secure_protocol.py -k summed_exactly",
+    ),
+    Mutation(
         "strategies/exchange/server_shards.py",
         'state = held["optimizer"] if len(shards) == 1 else max(states)',
         'state = held["optimizer"]',
@@ -323,6 +341,18 @@ MUTATIONS = [
         "tests/tasks/test_adversarial.py -k in_evaluation_and_leaves",
     ),
     Mutation(
+        "tasks/adversarial/attacks.py",
+        "return 2.5 * eps / max(steps, 1)",
+        "return eps / max(steps, 1)",
+        "tests/tasks/test_adversarial.py -k edge_from_anywhere",
+    ),
+    Mutation(
+        "tasks/adversarial/attacks.py",
+        "threat.within(changed + a * threat.norm.direction(g), x)",
+        "threat.within(changed + a * threat.norm.direction(g), changed)",
+        "tests/tasks/test_adversarial.py -k 'loop or within_the_range'",
+    ),
+    Mutation(
         "tasks/adversarial/robust.py",
         "worst = torch.minimum(worst, _of_samples((found == y) * weights))",
         "worst = _of_samples((found == y) * weights)",
@@ -333,6 +363,18 @@ MUTATIONS = [
         '"attack", self.seed, restart)',
         '"attack", self.seed)',
         "tests/tasks/test_adversarial.py -k more_restarts",
+    ),
+    Mutation(
+        "tasks/adversarial/noise.py",
+        "return (z >> bits) & (2 ** (64 - bits) - 1)",
+        "return z >> bits",
+        "tests/tasks/test_adversarial.py -k spread_evenly",
+    ),
+    Mutation(
+        "tasks/adversarial/noise.py",
+        "_mixed(samples * _GOLDEN + key)",
+        "_mixed(torch.arange(len(samples)) * _GOLDEN + key)",
+        "tests/tasks/test_adversarial.py -k samples_number_alone",
     ),
     Mutation(
         "engine/adversary.py",
@@ -360,16 +402,52 @@ MUTATIONS = [
         "tests/strategies/test_dp_sgd.py -k sigma_clip",
     ),
     Mutation(
+        "strategies/exchange/privacy/per_sample.py",
+        'generator("dp_sgd", self.privacy.seed, step, self._replica)',
+        'generator("dp_sgd", self.privacy.seed, step)',
+        "tests/strategies/test_dp_sgd.py -k 'noise_of_their_own or sigma_clip'",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/per_sample.py",
+        "if step != self._step:",
+        "if True:",
+        "tests/strategies/test_dp_sgd.py -k 'noise or sigma_clip'",
+    ),
+    Mutation(
         "strategies/exchange/privacy/accountant.py",
         "_epsilon(1.0, privacy.noise, budget.passes",
         "_epsilon(budget.rate, privacy.noise, budget.passes",
         "tests/strategies/test_dp_sgd.py -k once_an_epoch",
     ),
     Mutation(
+        "strategies/exchange/privacy/accountant.py",
+        "    return high\n",
+        "    return low\n",
+        "tests/strategies/test_dp_sgd.py -k noise_for_an_epsilon",
+    ),
+    Mutation(
         "strategies/exchange/privacy/dp_fedavg.py",
         "div_(sampled)",
         "div_(len(ways))",
         "tests/strategies/test_dp_fedavg.py -k over_those_sampled",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/dp_fedavg.py",
+        "alpha=self.noise * self.clip",
+        "alpha=self.noise",
+        "tests/strategies/test_dp_fedavg.py -k normal",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/dp_fedavg.py",
+        'generator("dp_fedavg", self.seed, number)',
+        'generator("dp_fedavg", self.seed)',
+        "tests/strategies/test_dp_fedavg.py -k normal",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/dp_sgd.py",
+        "self.at_once, self.seed = at_once, seed",
+        "self.at_once, self.seed = at_once, 0",
+        "tests/strategies/test_dp_sgd.py -k noise_repeats",
     ),
     Mutation(
         "strategies/exchange/secure/protocol.py",
@@ -406,6 +484,30 @@ MUTATIONS = [
         'info=b"paceline secure aggregation/" + purpose',
         'info=b"paceline secure aggregation/"',
         "tests/strategies/test_secure_protocol.py -k derived_for",
+    ),
+    Mutation(
+        "strategies/exchange/secure/primitives.py",
+        "bytes(12), plain, told)",
+        "bytes(12), plain, None)",
+        "tests/strategies/test_secure_protocol.py -k bit_for_bit",
+    ),
+    Mutation(
+        "strategies/exchange/secure/bonawitz.py",
+        "if samples * sampled > self.fixed.most():",
+        "if samples > self.fixed.most():",
+        "tests/strategies/test_secure.py -k more_samples_than_fit",
+    ),
+    Mutation(
+        "strategies/exchange/secure/shamir.py",
+        "*(draw(P) for _ in range(t - 1))",
+        "*(draw(P) for _ in range(t - 2))",
+        "tests/strategies/test_secure_protocol.py -k 'fewer_shares'",
+    ),
+    Mutation(
+        "strategies/exchange/secure/shamir.py",
+        "if secret < 1 << 8 * SECRET else _none()",
+        "if True else _none()",
+        "tests/strategies/test_secure_protocol.py -k fewer_shares",
     ),
     # -- averages of weights, and the noise of gradients
     Mutation(
@@ -1301,6 +1403,12 @@ MUTATIONS = [
         "tests/strategies/test_fedbuff.py -k 'saved_bit_for_bit and virtual'",
     ),
     Mutation(
+        "strategies/sync/fedbuff.py",
+        "-(-clients // 2)",
+        "max(clients // 2, 1)",
+        "tests/strategies/test_fedbuff.py -k half_of_the_clients",
+    ),
+    Mutation(
         "strategies/exchange/in_turn.py",
         "self._sum.add_(self._weights - self._w, alpha=self._n_k)",
         "self._sum.add_(self._weights - self._w, alpha=1)",
@@ -2053,6 +2161,18 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k papers",
     ),
     Mutation(
+        "strategies/exchange/participation.py",
+        "generator.integers(1, length + 1)",
+        "generator.integers(1, max(length, 2))",
+        "tests/strategies/test_federated_clients.py -k leaves_with_its_probability",
+    ),
+    Mutation(
+        "strategies/exchange/participation.py",
+        "+ self.dropout * (length + 1) / 2",
+        "+ self.dropout * length / 2",
+        "tests/strategies/test_federated_clients.py -k cost_of_dropout",
+    ),
+    Mutation(
         "strategies/sync/fedavg.py",
         "self._gone = frozenset(k for k, at in after.items()",
         "self._gone = frozenset(k for k, at in {}.items()",
@@ -2231,6 +2351,18 @@ MUTATIONS = [
         "return self.each.total(step)",
         "return self.each.total(step) * self.copies",
         "tests/strategies/test_draco.py -k 'group_takes'",
+    ),
+    Mutation(
+        "tasks/partition.py",
+        "+ replica * each + min(replica, extra)",
+        "+ replica * each + extra",
+        "tests/tasks/test_tasks_partition.py -k takes_every_sample_exactly_once",
+    ),
+    Mutation(
+        "tasks/partition.py",
+        "np.argsort(_places(self.samples, self.seed, epoch)[mine])",
+        "np.argsort(_places(self.samples, self.seed, 0)[mine])",
+        "tests/tasks/test_partition_skew.py -k another_epoch",
     ),
     Mutation(
         "engine/rates.py",
@@ -2413,6 +2545,18 @@ MUTATIONS = [
         "tests/strategies/test_attacks.py -k noise",
     ),
     Mutation(
+        "strategies/exchange/attack/noise.py",
+        "return own + noise if self.added else noise",
+        "return own + noise",
+        "tests/strategies/test_attacks.py -k noise",
+    ),
+    Mutation(
+        "strategies/exchange/attack/sign_flip.py",
+        "own * -self.scale",
+        "-own",
+        "tests/strategies/test_attacks.py",
+    ),
+    Mutation(
         "strategies/exchange/joining.py",
         "(replica for replica in rows if weights[replica] > 0)",
         "(replica for replica in rows)",
@@ -2528,6 +2672,18 @@ MUTATIONS = [
         "tests/engine/test_callbacks.py -k plain_loop",
     ),
     Mutation(
+        "engine/callbacks/purity.py",
+        ".amax(dim=1)",
+        ".amax(dim=0)",
+        "tests/engine/test_iterating.py -k purity_counts",
+    ),
+    Mutation(
+        "engine/callbacks/by_client.py",
+        "sorted(values)[: max",
+        "sorted(values, reverse=True)[: max",
+        "tests/engine/test_by_client.py -k plain_loop",
+    ),
+    Mutation(
         "engine/evaluations.py",
         "if done != self._evaluated_at:",
         "if True:",
@@ -2612,6 +2768,78 @@ MUTATIONS = [
         "if not content:",
         "tests/tasks/test_tasks_fashion_mnist.py",
     ),
+    Mutation(
+        "tasks/data/sparse.py",
+        "** -self.skew",
+        "** self.skew",
+        "tests/tasks/test_sparse_data.py -k power_of_the_rank",
+    ),
+    Mutation(
+        "tasks/data/sparse.py",
+        "(labels ^ (rng.random(labels.shape) < self.noise))",
+        "(labels ^ (rng.random(labels.shape) < 2 * self.noise))",
+        "tests/tasks/test_sparse_data.py -k but_for_the_noise",
+    ),
+    Mutation(
+        "tasks/data/svmlight.py",
+        "features[:, :1])",
+        "0)",
+        "tests/tasks/test_sparse_data.py -k no_features_but_its_own",
+    ),
+    Mutation(
+        "tasks/data/text.py",
+        "text[train + 1 :]",
+        "text[train:]",
+        "tests/tasks/test_tasks_text.py",
+    ),
+    Mutation(
+        "tasks/data/digits.py",
+        "inputs[TRAIN:], targets[TRAIN:]",
+        "inputs[TRAIN - 1 : -1], targets[TRAIN - 1 : -1]",
+        "tests/tasks/test_tasks_digits.py",
+    ),
+    Mutation(
+        "tasks/data/diabetes.py",
+        "measured[order] * SAMPLES**0.5",
+        "measured[order]",
+        "tests/tasks/test_tasks_diabetes.py",
+    ),
+    Mutation(
+        "tasks/data/disks.py",
+        "<= r**2",
+        "<= r",
+        "tests/tasks/test_unet.py -k in_the_disk",
+    ),
+    Mutation(
+        "tasks/data/mapped.py",
+        "if offset + dtype.itemsize * int(np.prod(shape)) > end:",
+        "if False:",
+        "tests/tasks/test_arrays.py -k missing_or_damaged",
+    ),
+    Mutation(
+        "tasks/data/arrays.py",
+        "if len({*lengths.values()}) > 1:",
+        "if False:",
+        "tests/tasks/test_arrays.py -k cannot_be_learnt",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "_standard(split.inputs, by.inputs)",
+        "_standard(split.inputs, split.inputs)",
+        "tests/tasks/test_own_files.py -k standardised",
+    ),
+    Mutation(
+        "tasks/data/torch_dataset.py",
+        "max(int(targets.max()) + 1, 2)",
+        "int(targets.max())",
+        "tests/tasks/test_torch_dataset.py -k not_split",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        ".float() / 255",
+        ".float()",
+        "tests/tasks/test_own_files.py -k images",
+    ),
     # -- what learns of samples alone
     Mutation(
         "tasks/models/kmeans.py",
@@ -2644,10 +2872,58 @@ MUTATIONS = [
         "tests/tasks/test_unsupervised.py -k pcas_gradient",
     ),
     Mutation(
+        "tasks/models/pca.py",
+        "torch.stack([spread.detach(), spread - kept], dim=1)",
+        "torch.stack([spread.detach(), spread - kept / 2], dim=1)",
+        "tests/tasks/test_unsupervised.py -k explained_variance",
+    ),
+    Mutation(
         "tasks/losses/reconstruction.py",
         "return outputs[:, 1:].min(dim=1).values",
         "return outputs.min(dim=1).values",
         "tests/tasks/test_unsupervised.py -k scikit_learns_inertia",
+    ),
+    Mutation(
+        "tasks/losses/binary.py",
+        "pos_weight=p",
+        "pos_weight=None",
+        "tests/tasks/test_tasks_losses.py -k binary",
+    ),
+    Mutation(
+        "tasks/losses/cross_entropy.py",
+        'reduction="none", label_smoothing=self._epsilon',
+        'reduction="none"',
+        "tests/tasks/test_tasks_losses.py -k smooth",
+    ),
+    Mutation(
+        "tasks/losses/huber.py",
+        '"none", self.delta',
+        '"none", 1.0',
+        "tests/tasks/test_tasks_losses.py -k huber",
+    ),
+    Mutation(
+        "tasks/losses/metrics.py",
+        "(y - y.mean(dim=0))",
+        "(y - y.mean())",
+        "tests/tasks/test_tasks_losses.py -k r2",
+    ),
+    Mutation(
+        "tasks/losses/metrics.py",
+        "(tally == 0).double()",
+        "torch.zeros_like(tally)",
+        "tests/tasks/test_tasks_losses.py -k r2",
+    ),
+    Mutation(
+        "tasks/losses/metrics.py",
+        "> 0) == (targets > 0.5)",
+        ">= 0) == (targets >= 0.5)",
+        "tests/tasks/test_tasks_losses.py -k above_a_half",
+    ),
+    Mutation(
+        "tasks/losses/squared.py",
+        "F.mse_loss(outputs, targets.reshape(outputs.shape)",
+        "F.mse_loss(outputs, targets",
+        "tests/tasks/test_tasks_losses.py -k squared_loss",
     ),
     Mutation(
         "strategies/optimizers/lloyd.py",
@@ -2716,10 +2992,46 @@ MUTATIONS = [
         "tests/tasks/test_tasks_models.py -k gpt_2s",
     ),
     Mutation(
+        "tasks/models/gpt.py",
+        "is_causal=self.causal",
+        "is_causal=False",
+        "tests/tasks/test_tasks_models.py -k 'look_ahead'",
+    ),
+    Mutation(
         "tasks/models/unet.py",
         "nn.MaxPool2d(2), below",
         "nn.AvgPool2d(2), below",
         "tests/tasks/test_unet.py -k plain_functions",
+    ),
+    Mutation(
+        "tasks/models/random_features.py",
+        "sqrt(2 * gamma)",
+        "sqrt(gamma)",
+        "tests/tasks/test_random_features.py -k gaussian_kernel",
+    ),
+    Mutation(
+        "tasks/models/random_features.py",
+        "generator=generator) * 2 * pi",
+        "generator=generator) * 2",
+        "tests/tasks/test_random_features.py -k gaussian_kernel",
+    ),
+    Mutation(
+        "tasks/models/resnet.py",
+        "F.relu(residual + self.shortcut(x))",
+        "residual + self.shortcut(x)",
+        "tests/tasks/test_resnet.py -k plain_functions",
+    ),
+    Mutation(
+        "tasks/models/vit.py",
+        "return x[:, 0]",
+        "return x[:, -1]",
+        "tests/tasks/test_vit.py -k torchs_encoder",
+    ),
+    Mutation(
+        "tasks/models/sparse_logistic_regression.py",
+        "nn.init.zeros_(self.rows.weight)",
+        "pass",
+        "tests/tasks/test_sparse_logistic_regression.py -k uniform_guess",
     ),
     # -- predicted costs
     Mutation(
@@ -2957,6 +3269,18 @@ MUTATIONS = [
         "return temperature**2 * F.kl_div(",
         "return F.kl_div(",
         "tests/engine/test_distillation.py -k 't_squared_keeps or plain_loop'",
+    ),
+    Mutation(
+        "tasks/distillation.py",
+        "(1 - self.alpha) * plain(z, y) + self.alpha *",
+        "self.alpha * plain(z, y) + (1 - self.alpha) *",
+        "tests/engine/test_distillation.py -k what_alpha_leaves",
+    ),
+    Mutation(
+        "tasks/clients.py",
+        "np.cumsum(counts)[:-1] / counts.sum()",
+        "np.arange(1, len(counts)) / len(counts)",
+        "tests/engine/test_by_client.py -k by_its_share",
     ),
     Mutation(
         "engine/distilling.py",

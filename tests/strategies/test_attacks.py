@@ -55,6 +55,7 @@ def test_noise_is_drawn_by_seed_step_and_replica_and_has_its_deviation() -> None
     assert torch.equal(one, same) and not any(torch.equal(one, each) for each in (other, step, seed))
     assert abs(float(one.std()) - 2) < 0.05 and abs(float(one.mean())) < 0.05
     assert torch.allclose(Noise(std=2.0, seed=0).forge(long + 1, Seen(N, F, 8, 1)), one + 1)
+    assert torch.equal(Noise(std=2.0, added=False, seed=0).forge(long + 1, Seen(N, F, 8, 1)), one)
 
 
 @pytest.mark.parametrize(("n", "f"), [(50, 12), (12, 3), (10, 1)])

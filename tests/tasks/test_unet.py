@@ -82,6 +82,8 @@ def test_a_label_says_whether_a_pixel_is_in_the_disk() -> None:
     assert torch.equal(train.inputs[:, 0], train.targets.float())
     changes = train.targets.diff(dim=2).abs().sum(dim=2)
     assert int(changes.max()) == 2
+    width = train.targets.sum(dim=2).amax(dim=1)  # at least a radius, were half of the disk outside; at most two
+    assert int(width.min()) >= 40 / 8 - 1 and 2 * 40 / 8 < int(width.max()) <= 2 * 40 * 3 / 8 + 1
     area = train.targets.float().mean(dim=(1, 2))
     assert bool((area > 0).all()) and float(area.max()) <= 3.15 * 0.375**2 + 0.05
 
