@@ -92,6 +92,12 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k where_it_is_hidden",
     ),
     Mutation(
+        "strategies/exchange/federated.py",
+        "if privacy is not None and not joining.streaming:",
+        "if False:",
+        "tests/strategies/test_dp_fedavg.py -k cannot_go_with",
+    ),
+    Mutation(
         "advise/modes.py",
         'return collective == "auto" or (collective == "shared_memory" and in_memory)',
         "return False",
@@ -365,6 +371,18 @@ MUTATIONS = [
         "tests/tasks/test_adversarial.py -k more_restarts",
     ),
     Mutation(
+        "tasks/adversarial/robust.py",
+        "(labels + 1) % outputs.shape[-1]",
+        "labels + 1",
+        "tests/tasks/test_adversarial.py -k leads_to_its_target",
+    ),
+    Mutation(
+        "tasks/adversarial/robust.py",
+        "outputs.argmin(dim=-1)",
+        "outputs.argmax(dim=-1)",
+        "tests/tasks/test_adversarial.py -k leads_to_its_target",
+    ),
+    Mutation(
         "tasks/adversarial/noise.py",
         "return (z >> bits) & (2 ** (64 - bits) - 1)",
         "return z >> bits",
@@ -478,6 +496,12 @@ MUTATIONS = [
         "< 2 * len(keys):",
         "< 0:",
         "tests/strategies/test_secure_protocol.py -k two_keys",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "if {*seeds} != self._masked or {*keys} != self._held.keys() - self._masked:",
+        "if False:",
+        "tests/strategies/test_secure_protocol.py -k both_shares",
     ),
     Mutation(
         "strategies/exchange/secure/primitives.py",
@@ -2185,6 +2209,18 @@ MUTATIONS = [
         "tests/strategies/test_fedavg.py -k yogis",
     ),
     Mutation(
+        "strategies/exchange/server/adaptive.py",
+        "torch.full_like(way, self.tau**2)",
+        "torch.zeros_like(way)",
+        "tests/strategies/test_fedavg.py -k 'virtual and algorithm_1'",
+    ),
+    Mutation(
+        "strategies/exchange/server/sgd.py",
+        ".mul_(self.momentum).add_(way)",
+        ".mul_(self.momentum).add_(way, alpha=1 - self.momentum)",
+        "tests/strategies/test_fedavg.py -k 'virtual and algorithm_1'",
+    ),
+    Mutation(
         "strategies/sync/fedavg.py",
         'self.server.load_state_dict(remembered["rule"])',
         "pass",
@@ -2573,6 +2609,12 @@ MUTATIONS = [
         "f = max(min(left, rule.most(len(mixed))), 0)",
         "f = left",
         "tests/strategies/test_aggregate_rules.py -k fewer_liars_are_told_of",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "key=lambda r: (r != rule.first, r)",
+        "key=lambda r: r",
+        "tests/strategies/test_aggregate_rules.py -k fltrust",
     ),
     Mutation(
         "strategies/exchange/channel.py",

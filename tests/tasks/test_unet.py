@@ -49,6 +49,7 @@ def test_a_level_is_that_of_plain_functions() -> None:
     net = UNet(spec(), width=4, levels=2).double().eval()
     level, x = net.get_submodule("net"), torch.randn(3, 2, 16, 8, dtype=torch.float64)
     narrow = level.get_submodule("narrow")
+    assert isinstance(narrow, nn.Conv2d)
     a = level.get_submodule("down")(x)
     below = level.get_submodule("below")(F.max_pool2d(a, 2)).repeat_interleave(2, 2).repeat_interleave(2, 3)
     joined = torch.cat([a, F.conv2d(below, narrow.weight, narrow.bias, padding=1)], dim=1)
