@@ -167,6 +167,21 @@ def test_the_success_of_a_backdoor_is_the_share_of_other_classes_that_get_its_la
     assert poisoning.success({"attack": LabelFlip()}, Corner(), test, 2, torch.device("cpu")) == {}
 
 
+class FirstPixel(nn.Module):
+    """Says 4 where the first pixel is above 0, and else 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.one_hot(torch.where(x[:, 0, 0, 0] > 0, 4, 1), 10).float()
+
+
+def test_samples_of_the_targets_own_class_count_for_no_success():
+    inputs = torch.zeros(5, 1, 8, 8)
+    inputs[:, 0, 0, 0] = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
+    test = Split(inputs, torch.tensor([0, 1, 4, 4, 9]))
+    worth = poisoning.success({"attack": Backdoor(target=4)}, FirstPixel(), test, 2, torch.device("cpu"))
+    assert worth == {"backdoor_success": 1 / 3}
+
+
 def test_it_is_in_the_records_of_a_run(here):
     result = run([*VIRTUAL, "attack=backdoor", "evaluate.every=1"], quiet=True)
     assert result is not None and 0 <= result.summary["backdoor_success"] <= 1

@@ -332,11 +332,12 @@ def test_what_comes_before_a_rule_is_told_how_many_liars_are_left() -> None:
 
 @pytest.mark.parametrize("before", ["nnm", "arc", "bucketing"])
 @pytest.mark.parametrize("there", [1, 2, 4, 5])
-def test_where_few_of_the_replicas_have_samples_what_comes_before_a_rule_is_told_of_fewer_liars(before, there) -> None:
+@pytest.mark.parametrize("rule", [Median, TrimmedMean])
+def test_where_few_of_the_replicas_have_samples_fewer_liars_are_told_of(rule, before, there) -> None:
     """With data of their own some replicas have none left at an epoch's end: 11 withstand 5, and 5 do not."""
     rows = rows_of(there)
     weights = {i: 1.0 if i < there else 0.0 for i in range(11)}
-    found = Joining(Median(before=before), None).join({i: rows[min(i, there - 1)] for i in range(11)}, weights, 11, 0)
+    found = Joining(rule(before=before), None).join({i: rows[min(i, there - 1)] for i in range(11)}, weights, 11, 0)
     assert ((found >= rows.min(0).values - 1e-12) & (found <= rows.max(0).values + 1e-12)).all()
 
 

@@ -42,6 +42,8 @@ def test_rows_are_turned_noised_and_replaced() -> None:
     assert forged(Infinite(value="-inf")).isneginf().all() and forged(Infinite(value=float("inf"))).isposinf().all()
     assert torch.allclose(forged(InnerProduct(eps=2.0)), -2 * HONEST.mean(0))
     assert torch.equal(forged(Mimic(copies=3)), ROWS[3])
+    few = Seen(N, F, N - 1, 0, HONEST[:2])  # the others had no samples
+    assert torch.equal(Mimic(copies=3).forge(own, few), HONEST[1])
 
 
 def test_noise_is_drawn_by_seed_step_and_replica_and_has_its_deviation() -> None:
@@ -53,6 +55,7 @@ def test_noise_is_drawn_by_seed_step_and_replica_and_has_its_deviation() -> None
     assert torch.equal(one, same) and not any(torch.equal(one, each) for each in (other, step, seed))
     assert abs(float(one.std()) - 2) < 0.05 and abs(float(one.mean())) < 0.05
     assert torch.allclose(Noise(std=2.0, seed=0).forge(long + 1, Seen(N, F, 8, 1)), one + 1)
+    assert torch.equal(Noise(std=2.0, added=False, seed=0).forge(long + 1, Seen(N, F, 8, 1)), one)
 
 
 @pytest.mark.parametrize(("n", "f"), [(50, 12), (12, 3), (10, 1)])

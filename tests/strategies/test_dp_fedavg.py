@@ -9,7 +9,8 @@ from scipy import stats
 from paceline.engine import plan, prepare, run
 from paceline.engine.errors import ConfigError
 from paceline.strategies.errors import LayoutError, NotFiniteError
-from paceline.strategies.exchange.privacy import DPFedAvg
+from paceline.strategies.exchange.privacy import Budget, DPFedAvg
+from paceline.strategies.exchange.privacy.accountant import epsilon_of
 from paceline.strategies.exchange.privacy.clipping import ROUNDING as SLACK
 
 slow = pytest.mark.slow
@@ -65,8 +66,22 @@ def test_a_run_spends_what_its_plan_says_by_rounds_and_clients(tmp_path) -> None
     assert (planned.privacy.of, planned.privacy.units) == ("client", 6)
     assert result.summary["epsilon"] == planned.privacy.epsilon
     assert result.summary["epsilon_as_dealt"] == planned.privacy.epsilon_as_dealt
+    spent = Budget(units=6, rate=3 / 6, steps=2, passes=2)
+    assert planned.privacy.epsilon == epsilon_of(DPFedAvg(noise=2.0, delta=1e-5), spent)
     assert result.summary["server"] == "plain"
     assert result.summary["wire"]["bytes_per_step"] == pytest.approx(planned.bytes_per_step(), rel=1e-6)
+
+
+def test_a_round_that_training_ends_inside_of_is_spent_too() -> None:
+    planned = plan([*VIRTUAL, "epochs=3", "privacy=dp_fedavg", "sync.epochs=2", "privacy.delta=1e-5"]).privacy
+    assert planned is not None
+    assert planned.epsilon == epsilon_of(DPFedAvg(noise=1.0, delta=1e-5), Budget(6, 3 / 6, steps=2, passes=2))
+
+
+@pytest.mark.parametrize(("delta", "said"), [("null", True), ("0.0011", True), ("0.001", False)])
+def test_where_few_are_there_to_hide_among_it_is_said(delta: str, said: bool) -> None:
+    notes = plan([*VIRTUAL, "privacy=dp_fedavg", f"privacy.delta={delta}"]).notes
+    assert any("6 clients are few to hide among" in note for note in notes) == said
 
 
 def test_no_clipping_and_no_noise_is_plain_fedavg_bit_for_bit(tmp_path) -> None:

@@ -252,7 +252,10 @@ def test_a_run_spends_and_holds_and_sends_what_its_plan_says(tmp_path, changes: 
     assert told == [spent.epsilon, spent.epsilon_as_dealt, spent.delta]
     row = row_of(summary)
     assert [row["epsilon"], row["epsilon_as_dealt"]] == [spent.epsilon, spent.epsilon_as_dealt]
-    assert spent.units == 200 - 40 or spent.delta == spent.units**-1.1
+    assert (spent.units, spent.delta) == (200, 200**-1.1)
+    budget = Budget(units=200, rate=2 * 16 / 200, steps=2 * 7, passes=2)
+    assert spent.epsilon == epsilon_of(DPSGD(noise=1.0), budget)
+    assert spent.epsilon_as_dealt == epsilon_as_dealt(DPSGD(noise=1.0), budget)
     held = planned.peak_memory()
     assert {kind: summary["memory"][kind] for kind in held} == held
     assert summary["wire"]["bytes_per_step"] == planned.bytes_per_step()

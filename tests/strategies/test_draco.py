@@ -34,6 +34,11 @@ def test_whatever_one_of_six_sends_the_result_is_that_of_two_to_the_bit(liar, li
     assert torch.equal(joined(rows), true)
 
 
+def test_groups_count_by_their_shares_of_the_samples():
+    rows, shares = {i: ROWS[i // 3] for i in range(6)}, {i: 0.25 if i < 3 else 0.75 for i in range(6)}
+    assert torch.equal(Joining(Draco(), None).join(rows, shares, 6, 3), ROWS[0] * 0.25 + ROWS[1] * 0.75)
+
+
 def test_a_bit_is_enough_to_be_another_row_and_nan_is_the_same_as_nan():
     rows = [ROWS[0].clone() for _ in range(3)]
     rows[0][2] = torch.nextafter(rows[0][2], torch.tensor(9.0))

@@ -220,11 +220,14 @@ def test_a_radius_that_nobody_is_further_than_is_plain_gossip(virtual_workers, r
     assert torch.allclose(stacked(first, 4), stacked(plain, 4), rtol=0, atol=1e-12)
 
 
-def test_the_radius_is_the_root_of_the_nearer_squares_over_f():
-    rows = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0], [1000.0, 0.0], [-1000.0, 0.0]], dtype=torch.float64)
-    radius = np.sqrt((3**2 + 4**2) / 2)
+@pytest.mark.parametrize(
+    ("far", "f", "radius"),
+    [(-1000.0, 2, np.sqrt((3**2 + 4**2) / 2)), (-5.0, 1, np.sqrt(3**2 + 4**2 + 5**2))],
+)
+def test_the_radius_is_the_root_of_the_nearer_squares_over_f(far, f, radius):
+    rows = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0], [1000.0, 0.0], [far, 0.0]], dtype=torch.float64)
     expected = sum(row * min(1, radius / row.norm()) for row in rows[1:]) / 5
-    assert torch.allclose(SelfCenteredClipping().aggregate(rows, torch.ones(5), 2), expected)
+    assert torch.allclose(SelfCenteredClipping().aggregate(rows, torch.ones(5), f), expected)
 
 
 def test_where_all_have_the_same_weights_they_stay():

@@ -305,6 +305,13 @@ class Whole(Median):
     coordinatewise = False
 
 
+@pytest.mark.parametrize("before", ["nnm", "arc", "bucketing"])
+def test_a_rule_of_entries_looks_at_whole_gradients_where_what_comes_before_it_does(before):
+    with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
+        ParameterServer(servers=2, aggregate=Median(before=before))
+    assert BSP(aggregate=Median(before=before)).whole_rows and not BSP(aggregate=Median()).whole_rows
+
+
 def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
     with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
         ParameterServer(servers=2, aggregate=Whole())

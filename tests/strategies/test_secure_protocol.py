@@ -14,7 +14,7 @@ from scipy import stats
 
 from paceline.strategies.errors import NotFiniteError
 from paceline.strategies.exchange.secure.fixed_point import FixedPoint
-from paceline.strategies.exchange.secure.primitives import Identity
+from paceline.strategies.exchange.secure.primitives import Identity, agreed, public_of, stream
 from paceline.strategies.exchange.secure.protocol import Client, Opened, SecureError, Server, _consistent, client_bytes
 from paceline.strategies.exchange.secure.shamir import SECRET, SHARE, join, split
 
@@ -268,6 +268,23 @@ def test_what_was_tampered_with_is_refused_by_name() -> None:
         world.clients[0].mask(world.x[0], {**sealed, 2: flipped}, hashes)
     with pytest.raises(SecureError, match="the shares of client 2 are not those that it told the hashes of"):
         World_after_sharing().clients[0].mask(world.x[0], sealed, {**hashes, 2: hashes[1]})
+
+
+def test_two_keys_that_are_the_same_are_refused() -> None:
+    """A client that signs another one's keys as its own would have that one mask twice with the same numbers."""
+    world = World(4, 3)
+    world.advertise()
+    copied = replace(world.server.keys[1], signature=b"")
+    signature = world.clients[2]._identity.sign(copied.signed(3, 2))
+    with pytest.raises(SecureError, match="client 0: two of the advertised keys are the same"):
+        world.clients[0].share({**world.server.keys, 2: replace(copied, signature=signature)})
+
+
+def test_what_is_derived_for_one_purpose_is_nothing_like_that_for_another() -> None:
+    own, peer = bytes(range(32)), bytes(range(32, 64))
+    assert agreed(own, public_of(peer), b"mask") == agreed(peer, public_of(own), b"mask")
+    assert agreed(own, public_of(peer), b"mask") != agreed(own, public_of(peer), b"seal")
+    assert not np.any(stream(own, b"self", 50) == stream(own, b"pair", 50))
 
 
 def World_after_sharing() -> World:

@@ -212,6 +212,11 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
     (tmp_path / "d" / "targets.npy").write_bytes(b"\x93NUMPY\x01\x00")
     with pytest.raises(CorruptDataError, match="targets"):
         _ = Arrays(str(tmp_path / "d")).spec
+    np.save(tmp_path / "d" / "targets.npy", made()["targets"])
+    x = tmp_path / "d" / "x.npy"
+    x.write_bytes(x.read_bytes()[:-1])
+    with pytest.raises(CorruptDataError, match="x is cut short: its header says"):
+        _ = Arrays(str(tmp_path / "d")).spec
     with zipfile.ZipFile(tmp_path / "e.npz", "w") as archive:
         archive.writestr("targets.npy", b"no array")
     with pytest.raises(CorruptDataError, match="targets is no array of NumPy"):

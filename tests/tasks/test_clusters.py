@@ -172,7 +172,9 @@ def test_who_comes_first_takes_the_nearest_centre_that_has_room():
     assert first_come(far[:2, :2]).tolist() == [0, 1]
 
 
-def test_the_centre_of_a_part_is_the_mean_of_its_samples():
+@pytest.mark.parametrize("at_once", [2**22, 7], ids=["one piece", "pieces"])
+def test_the_centre_of_a_part_is_the_mean_of_its_samples(monkeypatch, at_once):
+    monkeypatch.setattr("paceline.tasks.clusters._AT_ONCE", at_once)
     inputs = some_inputs(10).view(10, 3, 1)
     parts = [torch.tensor([1, 4]), torch.tensor([0, 2, 3, 5, 6, 7, 8, 9])]
     found = centres_of(inputs, parts)

@@ -84,6 +84,9 @@ def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path
     plain = Table(path, inputs=["width"], targets="price", limit=10, standardize=False).load()
     x, y = plain[0].targets.double(), plain[1].targets.double()
     torch.testing.assert_close(test.targets[:, 0], ((y - x.mean()) / x.std(correction=0)).float(), rtol=1e-4, atol=1e-5)
+    x, y = plain[0].inputs.double(), plain[1].inputs.double()  # of the column of widths alone
+    wanted = ((y - x.mean()) / x.std(correction=0)).float()[:, 0]
+    torch.testing.assert_close(test.inputs[:, INPUTS.index("width")], wanted, rtol=1e-4, atol=1e-5)
 
 
 @needs_pyarrow

@@ -224,6 +224,11 @@ def test_the_binary_loss_is_minus_the_log_likelihood_of_each_answer(shape: tuple
     assert evaluate(BinaryCrossEntropy(), model, split, 4).score == pytest.approx(float(right))
 
 
+def test_an_answer_is_yes_above_0_and_a_target_above_a_half() -> None:
+    outputs, targets = torch.tensor([[0.0], [0.0], [1.0], [1.0]]), torch.tensor([0.0, 1.0, 0.5, 0.6])
+    assert int(BinaryAccuracy().tally(outputs, targets)) == 2, "a logit of 0 says no, and so does 1/2"
+
+
 def test_the_binary_task_takes_targets_from_0_to_1_alone() -> None:
     BinaryCrossEntropy().check_targets("data=x", torch.tensor([0.0, 0.3, 1.0]))
     with pytest.raises(TaskConfigError, match="targets from 0 to 2; task=binary learns those from 0 to 1"):

@@ -225,6 +225,16 @@ def test_gpt_starts_near_the_loss_of_a_uniform_guess() -> None:
     assert loss == pytest.approx(math.log(256), abs=0.15)
 
 
+def test_gpt_begins_with_gpt_2s_deviations() -> None:
+    torch.manual_seed(0)
+    for name, parameter in GPT(TEXT, n_layer=8, width=128).named_parameters():
+        if "norm" in name or name.endswith("bias"):
+            assert (parameter == (0.0 if name.endswith("bias") else 1.0)).all(), name
+        else:
+            expected = 0.02 / math.sqrt(2 * 8) if "project" in name else 0.02
+            assert float(parameter.detach().std()) == pytest.approx(expected, rel=0.05), name
+
+
 def test_gpt_drops_out_in_training_only() -> None:
     model, tokens = GPT(TEXT, dropout=0.5), batch(TEXT).inputs
     assert not torch.equal(model(tokens), model(tokens))

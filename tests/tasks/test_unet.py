@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from paceline.tasks.base import DataSpec
@@ -43,6 +44,18 @@ def test_a_level_joins_its_own_maps_with_those_from_below_at_half_the_sides() ->
     assert sum(each.numel() for each in net.parameters()) == convolutions + 2 * (4 * 4 + 2 * 8) + 4 + 3
 
 
+def test_a_level_is_that_of_plain_functions() -> None:
+    torch.manual_seed(0)
+    net = UNet(spec(), width=4, levels=2).double().eval()
+    level, x = net.get_submodule("net"), torch.randn(3, 2, 16, 8, dtype=torch.float64)
+    narrow = level.get_submodule("narrow")
+    assert isinstance(narrow, nn.Conv2d)
+    a = level.get_submodule("down")(x)
+    below = level.get_submodule("below")(F.max_pool2d(a, 2)).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    joined = torch.cat([a, F.conv2d(below, narrow.weight, narrow.bias, padding=1)], dim=1)
+    torch.testing.assert_close(level(x), level.get_submodule("up")(joined))
+
+
 @pytest.mark.parametrize(
     ("data", "knobs", "says"),
     [
@@ -70,6 +83,8 @@ def test_a_label_says_whether_a_pixel_is_in_the_disk() -> None:
     assert torch.equal(train.inputs[:, 0], train.targets.float())
     changes = train.targets.diff(dim=2).abs().sum(dim=2)
     assert int(changes.max()) == 2
+    width = train.targets.sum(dim=2).amax(dim=1)  # at least a radius, were half of the disk outside; at most two
+    assert int(width.min()) >= 40 / 8 - 1 and 2 * 40 / 8 < int(width.max()) <= 2 * 40 * 3 / 8 + 1
     area = train.targets.float().mean(dim=(1, 2))
     assert bool((area > 0).all()) and float(area.max()) <= 3.15 * 0.375**2 + 0.05
 
