@@ -19,7 +19,7 @@ from ..tasks.base import DataSpec
 from .compute import ModelledCompute, RealCompute
 from .errors import ConfigError
 from .experiment import Experiment
-from .robustness import needs_range
+from .robustness import check_furthest, needs_range
 from .targets import build
 
 GROUP = "adversarial_training"
@@ -68,6 +68,8 @@ def training_of(
         return made
     chosen = f"{GROUP}={choice.name}"
     needs_range(chosen, experiment.data.name, spec)
+    if isinstance(made, OnAttacks):
+        check_furthest(GROUP, "eps", made.threat.eps, made.threat.norm.name, spec)
     if not strategy.runs_whole:
         raise ConfigError(
             f"{chosen}: takes gradients by the inputs of a replica's whole model on one worker, and strategy="
