@@ -190,10 +190,11 @@ def draw(found: Map, path: Path) -> None:
     for axes, liars in zip(panels.flat, LIARS, strict=True):
         grid = [[found.accuracy(rule, attack, liars) for attack in columns] for rule in found.rules]
         shown = [[value or 0.0 for value in line] for line in grid]
-        axes.imshow(shown, cmap=colormaps["RdYlGn"], vmin=10, vmax=100, aspect="auto")
+        axes.imshow(shown, cmap=colormaps["cividis"], vmin=0, vmax=100, aspect="auto")
         for i, line in enumerate(grid):
             for j, value in enumerate(line):
-                axes.text(j, i, "x" if value is None else f"{value:.0f}", ha="center", va="center", fontsize=9)
+                text, color = "x" if value is None else f"{value:.0f}", "black" if (value or 0.0) > 50 else "white"
+                axes.text(j, i, text, ha="center", va="center", fontsize=9, color=color)
         axes.set_xticks(range(len(columns)), columns, rotation=40, ha="right", fontsize=9)
         axes.set_yticks(range(len(found.rules)), found.rules, fontsize=9)
         axes.set_title(f"{liars} of 11 lie", fontsize=11)
