@@ -15,7 +15,8 @@ from torch import nn
 
 from ..batches import Fields, Samples, call
 from ..strategies import Batch, Strategy, Sync
-from ..strategies.base import is_mean_cross_entropy, load_state, payload, state_of
+from ..strategies.base import load_state, payload, state_of
+from ..strategies.loss import is_mean_cross_entropy
 from ..tasks.base import Data
 from ..tasks.distillation import Distillation, taught
 from ..tasks.losses.base import Task

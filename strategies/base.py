@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ..batches import Samples, call
 from ..comm import Comm
+from .loss import Loss
 from .mesh import Mesh
 from .precision import Float32, Precision
 from .schedules import Rate, scaled
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .pipelining.simulate import Simulation
 
 SMALLER_RATE = "a smaller optimizer.lr may help"
-Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean over the samples
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
 Memory = Mapping[str, int]  # kind -> bytes on a worker's device; "host_" + kind: in its host's memory instead
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it; see state.py
@@ -543,13 +543,6 @@ class Sync(ABC):
 
 def _gradient_of(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def is_mean_cross_entropy(loss: Loss) -> bool:
-    """Whether it says of itself that it is the mean over all predictions of the cross-entropy of the softmax of logits
-    [..., classes], so that a strategy may compute it in another way (`tasks.losses.CrossEntropy` does).
-    """
-    return bool(getattr(loss, "is_mean_cross_entropy", False))
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ Autocast's copies are not shared between the passes of a step (`cache_enabled`):
 a process, and the workers of a virtual cluster are threads of one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import LayoutError
+from ..loss import Loss, is_mean_cross_entropy
 from .foreseen import Foreseen
 from .scaling import LossScale, scaled_backward
 
@@ -61,9 +62,7 @@ class Precision:
             part.register_forward_pre_hook(around.enter, prepend=True)
             part.register_forward_hook(around.leave, always_call=True)
 
-    def loss(
-        self, loss: Callable[[Tensor, Any], Tensor], scale: LossScale | None = None
-    ) -> Callable[[Tensor, Any], Tensor]:
+    def loss(self, loss: Loss, scale: LossScale | None = None) -> Loss:
         """`loss` in this precision; backward begins with `scale` in place of 1."""
         return loss if self.dtype is None else _Cast(loss, self, scale)
 
@@ -93,9 +92,9 @@ class _Around:
 
 
 class _Cast:
-    def __init__(self, loss: Callable[[Tensor, Any], Tensor], precision: Precision, scale: LossScale | None) -> None:
+    def __init__(self, loss: Loss, precision: Precision, scale: LossScale | None) -> None:
         self._loss, self._precision, self._scale = loss, precision, scale
-        self.is_mean_cross_entropy = bool(getattr(loss, "is_mean_cross_entropy", False))
+        self.is_mean_cross_entropy = is_mean_cross_entropy(loss)
         self.weigh = getattr(loss, "weigh", None)  # of accumulated micro-batches: accumulation.py
 
     def __call__(self, outputs: Tensor, targets: Any) -> Tensor:
@@ -103,13 +102,11 @@ class _Cast:
             value = self._loss(outputs, targets)
         return value if self._scale is None else scaled_backward(value, self._scale)
 
-    def instead(self, loss: Callable[[Tensor, Any], Tensor]) -> "_Cast":
+    def instead(self, loss: Loss) -> "_Cast":
         return _Cast(loss, self._precision, self._scale)
 
 
-def like(
-    loss: Callable[[Tensor, Any], Tensor], other: Callable[[Tensor, Any], Tensor]
-) -> Callable[[Tensor, Any], Tensor]:
+def like(loss: Loss, other: Loss) -> Loss:
     """`other`, in the precision, and with the scale, of `loss`."""
     return loss.instead(other) if isinstance(loss, _Cast) else other
 

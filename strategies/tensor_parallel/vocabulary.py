@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..accumulation import weigher
-from ..base import Loss, is_mean_cross_entropy
 from ..errors import LayoutError
+from ..loss import Loss, is_mean_cross_entropy
 from ..placements import Split
 from ..precision.base import like, widened
 from .find import vocabulary_of

@@ -1,0 +1,15 @@
+"""What is minimised, as strategies are given it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean over the samples
+
+
+def is_mean_cross_entropy(loss: Loss) -> bool:
+    """Whether it says of itself that it is the mean over all predictions of the cross-entropy of the softmax of logits
+    [..., classes], so that a strategy may compute it in another way (`tasks.losses.CrossEntropy` does).
+    """
+    return bool(getattr(loss, "is_mean_cross_entropy", False))
