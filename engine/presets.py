@@ -3,6 +3,7 @@
 What both choices have is set as the file says. What the new one lacks would do nothing, or end the run.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def check_one(preset: object) -> None:
         )
 
 
-def check_left_over(preset: object, chosen: dict[str, object], given: set[str], config_dir: Path | None) -> None:
+def check_left_over(preset: object, chosen: Mapping[str, object], given: set[str], config_dir: Path | None) -> None:
     """`chosen`: the choices beside the preset, by group; `given`: the keys that are set or deleted beside it.
 
     Raises `ConfigError` where the preset's file sets keys that one of these choices has not.
@@ -30,7 +31,7 @@ def check_left_over(preset: object, chosen: dict[str, object], given: set[str], 
     file = file_of("experiment", str(preset), config_dir) if preset is not None else None
     content = _read(file) if file is not None else {}
     for group, name in chosen.items():
-        its, own = content.get(group), section(group, name, config_dir)
+        its, own = content.get(group), section(group, name, None)  # ours alone, whose files have every key
         if group == "experiment" or not isinstance(its, dict) or own is None:
             continue
         lacking = {key for key in its if key not in own} & _keys_of(group)
