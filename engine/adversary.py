@@ -19,7 +19,7 @@ from ..tasks.base import DataSpec
 from .compute import ModelledCompute, RealCompute
 from .errors import ConfigError
 from .experiment import Experiment
-from .robustness import needs_range
+from .robustness import check_furthest, needs_range
 from .targets import build
 
 GROUP = "adversarial_training"
@@ -74,4 +74,6 @@ def training_of(
             f"{experiment.strategy.name} has it in pieces or leaves its passes to a library; strategy=data_parallel "
             "(with any sync mode) and strategy=single take it"
         )
+    if isinstance(made, OnAttacks):
+        check_furthest(GROUP, "eps", made.threat.eps, made.threat.norm.name, spec)
     return made

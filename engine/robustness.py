@@ -86,7 +86,7 @@ def check(experiment: Experiment, spec: DataSpec) -> None:
     if chosen.curve is not None and not chosen.curve:
         raise ConfigError("evaluate.curve=[]: must have one value of eps or more (null: multiples of evaluate.eps)")
     for eps in chosen.curve or ():
-        _check_furthest("curve", eps, chosen.norm or "linf", spec)
+        check_furthest("evaluate", "curve", eps, chosen.norm or "linf", spec)
 
 
 def _check_eps(eps: float, norm: NormName, spec: DataSpec) -> None:
@@ -95,18 +95,18 @@ def _check_eps(eps: float, norm: NormName, spec: DataSpec) -> None:
         raise ConfigError(
             "evaluate.eps=0: changes nothing, and what is left is the accuracy; choose more, such as evaluate.eps=0.1"
         )
-    _check_furthest("eps", eps, norm, spec)
+    check_furthest("evaluate", "eps", eps, norm, spec)
 
 
-def _check_furthest(key: str, eps: float, norm: NormName, spec: DataSpec) -> None:
-    """Raises `ConfigError`."""
+def check_furthest(section: str, key: str, eps: float, norm: str, spec: DataSpec) -> None:
+    """Raises `ConfigError` where eps, which `section.key` says, is more than there is between any two samples."""
     entries = prod(spec.input_shape)
     furthest = 1.0 if norm == "linf" else entries**0.5
     if eps > furthest:
         why = "" if norm == "linf" else f", the square root of its {entries:,} entries"
         raise ConfigError(
-            f"evaluate.{key}={eps:g}: is a share of the data's range, and with evaluate.norm={norm} any sample becomes "
-            f"any other by {furthest:.4g}{why}; choose at most that"
+            f"{section}.{key}={eps:g}: is a share of the data's range, and with {section}.norm={norm} any sample "
+            f"becomes any other by {furthest:.4g}{why}; choose at most that"
         )
 
 
