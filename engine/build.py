@@ -176,13 +176,14 @@ def assemble(
     averaging.check_model(experiment, average, sync, model)
     calling.check_model(callbacks, model)
     inputs, targets = batch_of(data.spec, accumulation.sizes(experiment.batch_size)[0])
-    with model_takes(experiment, inputs, allowed), Repeats():
+    with given.naming(experiment), model_takes(experiment, inputs, allowed), Repeats():
         loss = checked_loss(experiment, model, data.spec, task)
         knobs = _laid_out(experiment, lambda each: strategy.settled(each, inputs, targets, loss), model, plain_model)
     settled = taken.model_copy(update={"knobs": taken.knobs | knobs})
     if knobs:
         strategy, sync = pair_of(of_groups, settled)
-    modules = _laid_out(experiment, strategy.split, model, plain_model)
+    with given.naming(experiment):
+        modules = _laid_out(experiment, strategy.split, model, plain_model)
     precisions.check(experiment, strategy, sync)
     precision = Float32() if strategy.rounds_weights else strategy.precision
     with given.naming(experiment):

@@ -423,7 +423,8 @@ def _no_such_key(
     values = {name: value for name, _, value in (text.lstrip("+").partition("=") for text in overrides)}
     is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8 if parent not in BY_NAME else 0.6)
     if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir, chosen.choices.get(parent, ""))):
-        return f"{key}: there is no such key; {there}"
+        own = f" ({parent}={chosen.choices[parent]} has {', '.join(names)})" if parent in BY_NAME and names else ""
+        return f"{key}: there is no such key; {there}{own if there.startswith('it is ') else ''}"
     if parent and not isinstance(section, DictConfig):
         return f"{key}: there is no such key; {_nearest(key, _keys(config))}"
     full = [f"{parent}.{name}" if parent else name for name in names]

@@ -14,6 +14,7 @@ from ..strategies import Strategy, Sync
 from ..strategies.optimizers.iteration import Iteration
 from ..tasks.base import Readable
 from ..tasks.losses.base import Task
+from ..tasks.models.kmeans import KMeans
 from ..tasks.models.unsupervised import Unsupervised
 from .errors import ConfigError
 from .experiment import Experiment, shipped
@@ -29,6 +30,18 @@ def begin(model: nn.Module, load: Callable[[], tuple[Readable, Readable]]) -> No
     """A model that begins with training samples takes them. Raises TaskConfigError."""
     if isinstance(model, Unsupervised):
         model.begin(load()[0])
+
+
+def notes_on(experiment: Experiment, model: nn.Module, replicas: int, samples: int | None) -> list[str]:
+    """`samples`: to train on; None where the data must say."""
+    batch = experiment.batch_size * replicas
+    whole = samples is None or batch >= samples
+    if whole or not isinstance(model, KMeans) or experiment.optimizer.knobs.get("running"):
+        return []
+    return [
+        f"optimizer.running=false: a step makes a centre the mean of its own of {batch:,} samples alone, of "
+        f"{samples:,}, and forgets those before; optimizer.running=true counts all so far"
+    ]
 
 
 def check(

@@ -18,7 +18,7 @@ from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
 from ..tasks.adversarial.attacks import ascent, evaluating
 from ..tasks.partition import Repeated
-from . import accumulating, averaging, calling, clients, given, kept, lying, memory, precisions, private
+from . import accumulating, averaging, calling, clients, given, iterating, kept, lying, memory, precisions, private
 from .build import assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -101,10 +101,11 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         [
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *accumulating.notes_on(experiment, parts.model),
+            *iterating.notes_on(experiment, parts.model, layout.replicas, spec.train_size),
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
-            *private.notes_on(spent),
+            *private.notes_on(spent, parts.sync.privacy),
             *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
             *lying.notes_on(parts, steps),
         ],

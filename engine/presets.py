@@ -31,7 +31,7 @@ def check_left_over(preset: object, chosen: Mapping[str, object], given: set[str
     file = file_of("experiment", str(preset), config_dir) if preset is not None else None
     content = _read(file) if file is not None else {}
     for group, name in chosen.items():
-        its, own = content.get(group), section(group, name, config_dir)
+        its, own = content.get(group), section(group, name, None)  # ours alone, whose files have every key
         if group == "experiment" or not isinstance(its, dict) or own is None:
             continue
         lacking = {key for key in its if key not in own} & _keys_of(group)

@@ -125,15 +125,17 @@ def spent(experiment: Experiment, parts: "Parts", done: int) -> dict[str, float]
     return {name: value for name, value in told.items() if value is not None}
 
 
-def notes_on(found: Spent | None) -> list[str]:
-    if found is None:
+def notes_on(found: Spent | None, privacy: Privacy | None) -> list[str]:
+    if found is None or privacy is None:
         return []
+    if found.noise == 0:
+        return ["privacy.noise=0: nothing is hidden, as there is no noise; what is too long is shortened all the same"]
     notes = ["privacy: its noise follows from the run's seed, so that it repeats; who knows the seed can take it off"]
     if found.delta > MUCH:
-        notes.append(
-            f"privacy.delta={found.delta:.2g}: with such a chance epsilon does not hold; {found.units:,} {found.of}s "
-            "are few to hide among"
-        )
+        why = f"{found.units:,} {found.of}s are few to hide among"
+        if privacy.delta is not None:
+            why = f"choose less than 1 / {found.units:,}, the share of one {found.of}; null does"
+        notes.append(f"privacy.delta={found.delta:.2g}: with such a chance epsilon does not hold; {why}")
     return notes
 
 

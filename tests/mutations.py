@@ -206,6 +206,24 @@ MUTATIONS = [
         "    if False:",
         "tests/engine/test_poisoning.py -k no_rule_looks",
     ),
+    Mutation(
+        "engine/adversary.py",
+        'check_furthest(GROUP, "eps", made.threat.eps, made.threat.norm.name, spec)',
+        "pass",
+        "tests/engine/test_adversarial_training.py -k 'cannot_be_is_refused and l2'",
+    ),
+    Mutation(
+        "strategies/exchange/joining.py",
+        "if self.aggregate.robust and self.aggregate.f is None and not lying and most == 0:",
+        "if False:",
+        "tests/strategies/test_joining.py -k may_surprise",
+    ),
+    Mutation(
+        "engine/private.py",
+        "if found.noise == 0:",
+        "if False:",
+        "tests/strategies/test_dp_sgd.py -k hides_nothing",
+    ),
     # -- routed experts
     Mutation(
         "strategies/sync/routed.py",

@@ -131,6 +131,12 @@ class Joining:
                 f"attack.workers={self.attack.workers}: {lying} of {replicas} replicas lie, and this aggregate is made "
                 f"for {most} at most: training may go anywhere"
             )
+        if self.aggregate.robust and self.aggregate.f is None and not lying and most == 0:
+            of_round, fraction = (" of a round", " or a larger sync.fraction") if n < replicas else ("", "")
+            found.append(
+                f"aggregate: of {n} {'row' if n == 1 else 'rows'}{of_round} it withstands none that lie; choose more "
+                f"hardware.workers{fraction}"
+            )
         if not lying and not isinstance(self.attack, Honest):
             found.append(f"attack.workers={self.attack.workers}: nobody lies")
         if not self.aggregate.streaming and compress.sparse:

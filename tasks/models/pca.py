@@ -25,7 +25,8 @@ from .unsupervised import Unsupervised
 class PCA(Unsupervised):
     """`components` [d, k], d the numbers of a sample, orthonormal columns, and `mean` [d].
 
-    Raises TaskConfigError for data that are not numbers, and for more components than a sample has numbers.
+    Raises TaskConfigError for data that are not numbers, and for more components than a sample has numbers, or than
+    there are training samples.
     """
 
     iteration = "power_iteration"
@@ -35,6 +36,11 @@ class PCA(Unsupervised):
         d = prod(spec.input_shape)
         if k > d:
             raise TaskConfigError(f"model.k={k}: a sample of these data has {d:,} numbers; choose {d:,} or less")
+        if spec.train_size is not None and k > spec.train_size:
+            raise TaskConfigError(
+                f"model.k={k}: there are {spec.train_size:,} training samples, and no more directions in which they "
+                f"differ; choose {spec.train_size:,} or less"
+            )
         super().__init__()
         self.components = nn.Parameter(torch.linalg.qr(torch.randn(d, k)).Q)
         self.mean = nn.Parameter(torch.zeros(d))

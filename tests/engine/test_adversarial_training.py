@@ -293,6 +293,15 @@ def test_it_learns_to_withstand_what_it_learns_on(tmp_path: Path) -> None:
             "adversarial_training=pgd: counts by the range of inputs, and data=disks states none",
         ),
         (["adversarial_training=pgd", "adversarial_training.eps=-1"], "adversarial_training.eps=-1"),
+        (
+            ["adversarial_training=fast", "adversarial_training.eps=1.5"],
+            "adversarial_training.eps=1.5: is a share of the data's range, and with adversarial_training.norm=linf any",
+        ),
+        (
+            ["adversarial_training=pgd", "adversarial_training.eps=8.1", "adversarial_training.norm=l2"],
+            "adversarial_training.eps=8.1: is a share of the data's range, and with adversarial_training.norm=l2 any "
+            "sample becomes any other by 8, the square root of its 64 entries",
+        ),
         (["adversarial_training=pgd", "adversarial_training.steps=0"], "adversarial_training.steps=0"),
         (["adversarial_training=fast", "adversarial_training.norm=l1"], "adversarial_training.norm='l1'"),
         (["adversarial_training=fast", "+adversarial_training.range=[0,1]"], "adversarial_training.range"),

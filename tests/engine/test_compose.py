@@ -69,6 +69,9 @@ def test_a_key_that_no_choice_of_ours_has_is_left_to_the_class(tmp_path: Path) -
     text = "# @package _global_\ndefaults: [{override /optimizer: adam}]\noptimizer: {amsgrad: true}\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
     assert compose(["experiment=mine", "optimizer=adamw"], tmp_path).optimizer.knobs["amsgrad"] is True
+    (tmp_path / "optimizer").mkdir()
+    (tmp_path / "optimizer" / "own.yaml").write_text("_target_: torch.optim.RMSprop\n")
+    assert compose(["experiment=svm", "optimizer=own"], tmp_path).optimizer.knobs["momentum"] == 0.95
     with pytest.raises(ConfigError, match=r"optimizer.betas: set by experiment=mine, and optimizer=sgd has no such"):
         (tmp_path / "experiment" / "mine.yaml").write_text(text.replace("amsgrad: true", "betas: [0.9, 0.9]"))
         compose(["experiment=mine", "optimizer=sgd"], tmp_path)
@@ -110,6 +113,7 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         ("network=infiniband", "network: there is no such key", "hardware/network=infiniband chooses it"),
         ("workers=4", "workers: there is no such key", "it is hardware.workers=4"),
         ("+lr=0.2", "lr: there is no such key", "it is optimizer.lr=..."),
+        ("model.lr=1", "model.lr: there is no such key", "it is optimizer.lr=1 (model=mlp has hidden)"),
         ("+new_key=1", "new_key: there is no such key", "valid: accumulate"),
         ("++new_key=1", "new_key: there is no such key", "valid: accumulate"),
         ("+hardware.foo=1", "hardware.foo: there is no such key", ""),

@@ -204,7 +204,22 @@ REFUSED = [
     (["data=text"], "model=kmeans takes distances between samples, which tokens have not"),
     (["model.k=1438"], r"model\.k=1438: .* there are 1,437 training samples"),
     (["optimizer.lr=1"], r"optimizer\.lr"),
+    (
+        ["model=pca", "optimizer=power_iteration", "data.limit=5"],
+        r"model\.k=10: there are 5 training samples.*choose 5 or less",
+    ),
 ]
+
+
+def test_small_batches_that_make_centres_jump_are_noted() -> None:
+    chosen = [*VIRTUAL, "experiment=kmeans", "hardware.workers=4", "measure.after=0"]
+
+    def notes(*overrides: str) -> list[str]:
+        return engine.prepare([*chosen, *overrides]).plan().notes
+
+    [note] = notes("batch_size=32")
+    assert note.startswith("optimizer.running=false: a step makes a centre the mean of its own of 128 samples alone")
+    assert notes("batch_size=32", "optimizer.running=true") == notes("batch_size=360", "epochs=20") == []
 
 
 @pytest.mark.parametrize(("overrides", "said"), REFUSED, ids=[" ".join(overrides) for overrides, _ in REFUSED])

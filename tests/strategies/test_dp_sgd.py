@@ -1,6 +1,7 @@
 """privacy=dp_sgd against a plain loop over samples: what is clipped, what noise is added, and what that spends."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -307,6 +308,17 @@ def test_processes_are_the_virtual_cluster_and_a_resumed_run_the_whole_one(tmp_p
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
+        (["privacy.noise=0"], "privacy.noise=0: nothing is hidden, as there is no noise"),
+        (["privacy.delta=0.5"], r"privacy.delta=0.5: .*does not hold; choose less than 1 / \d+, .* null does"),
+    ],
+)
+def test_what_hides_nothing_is_said(overrides: list[str], says: str) -> None:
+    assert [note for note in prepare([*VIRTUAL, *overrides]).plan().notes if re.search(says, note)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
         (["sync=asp"], "privacy=dp_sgd: sync=asp has no use for it; these take it: sync=bsp, sync=bsp_naive"),
         (["strategy=pipeline"], "privacy=dp_sgd, strategy=pipeline: takes the gradient of each sample by itself"),
         (["strategy=torch_ddp", "hardware=local"], "choose strategy=data_parallel or single"),
@@ -320,7 +332,7 @@ def test_processes_are_the_virtual_cluster_and_a_resumed_run_the_whole_one(tmp_p
         (["adapt=pruned"], "adapt=pruned looks at weights"),
         (["privacy.clip=null"], "privacy.clip=null: noise hides what one can change"),
         (["privacy.noise=-1"], "privacy.noise=-1: must be"),
-        (["model=resnet", "data=digits"], "which mixes the samples of a batch"),
+        (["model=resnet", "data=digits"], "privacy=dp_sgd: norm is a BatchNorm2d, which mixes the samples of a batch"),
     ],
 )
 def test_what_it_cannot_go_with_is_refused_by_name(overrides: list[str], says: str) -> None:

@@ -345,6 +345,14 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
             ("attack=sign_flip", "aggregate=fltrust", "aggregate.trusted=1"),
             r"aggregate.trusted=1: this replica lies \(attack.workers=1\)",
         ),
+        (
+            ("aggregate=median",),
+            "^aggregate=median: of 2 rows it withstands none that lie; choose more hardware.workers$",
+        ),
+        (
+            ("aggregate=median", "sync=fedavg", "sync.fraction=0.25", "hardware.workers=4"),
+            "of 1 row of a round it withstands none that lie; choose more hardware.workers or a larger sync.fraction$",
+        ),
         (("compress=topk", "aggregate=median"), "compress=topk, aggregate=median: each worker sends other entries"),
         (("compress=topk", "hardware.workers=1"), "compress=topk: one replica alone sends nothing"),
         (

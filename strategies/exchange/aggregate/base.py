@@ -88,9 +88,10 @@ class Aggregator(ABC):
             said = f"aggregate.f={self.f}: " if self.f else "aggregate: "
             left = "" if mixed == rows else f", of which {mixed} are left after aggregate.before"
             asked = f"at most f={most}" if most >= 0 else "too few for any f"
+            smaller = ", a smaller aggregate.bucket" if isinstance(self.before, Bucketing) else ""
             raise LayoutError(
                 f"{said}the rule needs {self.bound}, and there are n={rows} rows{left}: {asked}; "
-                "choose more hardware.workers, or another aggregate"
+                f"choose more hardware.workers{smaller}, or another aggregate"
             )
 
     @abstractmethod
