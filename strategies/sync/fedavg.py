@@ -33,7 +33,7 @@ momentum, Adagrad, Adam or Yogi (exchange/server/). What the rule remembers is s
 part of a checkpoint.
 
 With a `client` rule other than the usual one clients correct their steps, and deliver something beside their weights
-(exchange/client/): FedProx, SCAFFOLD, FedNova. What the server keeps of that is part of a checkpoint.
+(exchange/client/): FedProx, SCAFFOLD, FedNova, MimeLite. What the server keeps of that is part of a checkpoint.
 
 With `sampling=weighted` the m clients of a round are drawn by their share n_k / n of all samples, with replacement, and
 their mean is plain, one that was drawn twice counting twice (Li et al. 2020, "On the Convergence of FedAvg on Non-IID
@@ -443,7 +443,8 @@ class FedAvg(Sync):
                 else:
                     way = self.joining.join(ways, counts, self._clients, self._round, self._per_round)
                 self.server.step(self._weights, way)
-            self.client.take({k: each.change for k, each in self._delivered.items() if each.change is not None})
+            changes = {k: each.change for k, each in self._delivered.items() if each.change is not None}
+            self.client.take(changes, {k: counts[k] / n for k in changes})
             self._rounds += 1
             self.made_at = self.comm.now()
             if not self._weights.isfinite().all():
