@@ -25,8 +25,9 @@ Cost: one vector of S bytes more each way and round. A client holds m and the fi
 holds m and the gradients of a round.
 
 Use it where momentum helps, and clients are many and seldom come again: they keep nothing from one round to the next,
-where SCAFFOLD's c_k grow old. It needs many rounds: m begins at 0, so that a step of the first round is only 1 - beta
-times as long as FedAvg's.
+where SCAFFOLD's c_k grow old. It needs many rounds of few steps. m begins at 0, so that a step of the first round is
+only 1 - beta times as long as FedAvg's; and the T steps of a round go T eta beta m along m, whatever their gradients
+say, so that the rate is to be smaller the longer a round is.
 """
 
 from collections.abc import Mapping, Sequence
