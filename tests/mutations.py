@@ -2163,7 +2163,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/client/scaffold.py",
-        "y.grad.add_(correction)  # g - c_k + c",
+        "g.add_(correction)  # g - c_k + c",
         "pass",
         "tests/strategies/test_federated_clients.py -k papers",
     ),
@@ -2178,6 +2178,54 @@ MUTATIONS = [
         "self._own, self._sum = kept[client].clone(), torch.zeros_like(self._c)",
         "pass",
         "tests/strategies/test_federated_clients.py -k resumed_between",
+    ),
+    Mutation(
+        "strategies/exchange/client/mime_lite.py",
+        "if not self._stepped:",
+        "if True:",
+        "tests/strategies/test_federated_clients.py -k papers",
+    ),
+    Mutation(
+        "strategies/exchange/client/mime_lite.py",
+        "g.mul_(1 - self.beta).add_(m, alpha=self.beta)",
+        "g.add_(m, alpha=self.beta)",
+        "tests/strategies/test_federated_clients.py -k papers",
+    ),
+    Mutation(
+        "strategies/exchange/client/mime_lite.py",
+        "alpha=(1 - self.beta) * weights[client]",
+        "alpha=(1 - self.beta) * self.shares[client]",
+        "tests/strategies/test_federated_clients.py -k papers",
+    ),
+    Mutation(
+        "strategies/exchange/client/mime_lite.py",
+        "self._m.mul_(self.beta)",
+        "pass",
+        "tests/strategies/test_federated_clients.py -k papers",
+    ),
+    Mutation(
+        "strategies/exchange/client/mime_lite.py",
+        "if client is None:  # others fetch it",
+        "if client is not None:",
+        "tests/strategies/test_federated_clients.py -k resumed_inside",
+    ),
+    Mutation(
+        "strategies/exchange/client/mime_lite.py",
+        'self._stepped = state["stepped"]',
+        "pass",
+        "tests/strategies/test_federated_clients.py -k resumed_inside",
+    ),
+    Mutation(
+        "strategies/exchange/client/mime_lite.py",
+        "if momentum > 0:",
+        "if momentum > 1:",
+        "tests/strategies/test_federated_clients.py -k a_momentum_of_its_own",
+    ),
+    Mutation(
+        "strategies/exchange/client/base.py",
+        "if self.controls and joining.aggregate.robust:",
+        "if False:",
+        "tests/strategies/test_federated_clients.py -k cannot_defend",
     ),
     Mutation(
         "strategies/exchange/client/fednova.py",

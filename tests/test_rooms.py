@@ -168,6 +168,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("aggregate", "zeno"): ["sync=asp"],
     ("callbacks", "by_client"): ["sync=fedavg", "partition=by_label"],
     **{("client", name): ["sync=fedavg"] for name in ("fednova", "fedprox", "scaffold")},
+    ("client", "mime_lite"): ["sync=fedavg", "optimizer.momentum=0"],
     **{("aggregate", name): ["hardware=virtual", "hardware.workers=7"] for name in ("bulyan", "krum", "multi_krum")},
     **{("server", name): ["sync=fedavg"] for name in ("adagrad", "adam", "momentum", "sgd", "yogi")},
     ("data", "text"): ["model=gpt"],

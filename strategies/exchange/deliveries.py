@@ -216,7 +216,7 @@ class OpenDeliveries(Deliveries):
             else:
                 self._server.step(self._weights, self._way_of_all(counts, number))
             changes = {k: each.change for k, each in self._delivered.items() if each.change is not None}
-            self._client.take(changes)
+            self._client.take(changes, {k: counts[k] / n for k in changes})
             self._check_finite(number)
         self._delivered.clear()
         return n > 0

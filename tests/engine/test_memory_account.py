@@ -150,6 +150,7 @@ SERVED = (
     "sync=backup_workers",
     "sync=easgd_async",
     "sync=fedavg secure=bonawitz",
+    "sync=fedavg sync.fraction=0.5 client=mime_lite optimizer.momentum=0",
     "sync=fedavg sync.clients=8 sync.momentum=reset",
     "sync=fedavg compress=topk server=momentum",
     "sync=fedbuff server=yogi",

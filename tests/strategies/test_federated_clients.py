@@ -18,7 +18,7 @@ from paceline.strategies.base import World
 from paceline.strategies.errors import LayoutError, NotFiniteError
 from paceline.strategies.exchange.aggregate import Median
 from paceline.strategies.exchange.attack import SignFlip
-from paceline.strategies.exchange.client import FedNova, FedProx, Plain, Scaffold
+from paceline.strategies.exchange.client import FedNova, FedProx, MimeLite, Plain, Scaffold
 from paceline.strategies.exchange.compress import TopK
 from paceline.strategies.exchange.deliveries import NUMBER
 from paceline.strategies.exchange.joining import Joining
@@ -35,18 +35,24 @@ def nesterov(parameters) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=LR, momentum=0.6, nesterov=True)
 
 
+def decayed(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=LR, weight_decay=0.05)
+
+
 # -- the oracle: each paper's algorithm with all vectors flat
 
 
 @dataclass
 class Simulation:
-    """Li et al. 2020, Algorithm 2 (FedProx); Karimireddy et al. 2020, Algorithm 1 with option II; Wang et al. 2020,
-    equation 6. Who takes part is looked up; all else is written anew.
+    """Li et al. 2020, Algorithm 2 (FedProx); Karimireddy et al. 2020, Algorithm 1 with option II (SCAFFOLD), and their
+    MimeLite with SGD's momentum; Wang et al. 2020, equation 6 (FedNova). Who takes part is looked up; all else is
+    written anew.
     """
 
     federation: Federation
     w: torch.Tensor = field(init=False)  # [n]
     c: torch.Tensor = field(init=False)
+    m: torch.Tensor = field(init=False)
     controls: dict[int, torch.Tensor] = field(default_factory=dict)
     optimizers: dict[int, Any] = field(default_factory=dict)
     left: Counter[int] = field(default_factory=Counter)
@@ -54,7 +60,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.w = flat(weights_of(self.federation.initial()))
-        self.c = torch.zeros_like(self.w)
+        self.c, self.m = torch.zeros_like(self.w), torch.zeros_like(self.w)
         self.history.append(self.w)
 
     def rounds(self) -> "Simulation":
@@ -65,18 +71,19 @@ class Simulation:
 
     def round(self, number: int) -> None:
         f = self.federation
-        ways, weights, lengths, changes = [], [], [], {}
+        ways, weights, lengths, changes, gradients = [], [], [], {}, []
         for client, times in self.chosen(number).items():
             first, end = number * f.round_length, min((number + 1) * f.round_length, f.steps)
             after = leaves_after(f.seed, number, client, f.dropout, f.round_length) if f.dropout else None
             steps = range(first, end if after is None else min(first + after, end))
-            y, n_k, c_k, length = self.train(client, steps)
+            y, n_k, c_k, gradient, length = self.train(client, steps)
             if after is not None:
                 self.left[client] += 1
                 continue
             ways.append(y - self.w)
             weights.append(n_k if f.sampling == "uniform" else times)
             lengths.append(length)
+            gradients.append(gradient)
             if c_k is not None:
                 changes[client] = c_k - self.controls.get(client, torch.zeros_like(self.c))
                 self.controls[client] = c_k
@@ -91,6 +98,9 @@ class Simulation:
         if f.aggregate is not None:
             joined = torch.stack(ways).quantile(0.5, dim=0)
         self.w = self.w + joined * (f.server.lr if isinstance(f.server, ServerSGD) else 1)
+        if isinstance(f.client, MimeLite):
+            mean = sum(share * gradient for share, gradient in zip(p, gradients, strict=True))
+            self.m = (1 - f.client.beta) * mean + f.client.beta * self.m
         for client, change in changes.items():
             self.c = self.c + change * (f.sizes[client] / sum(f.sizes))
 
@@ -110,6 +120,7 @@ class Simulation:
             optimizer.load_state_dict(self.optimizers[client])
         own = self.controls.get(client, torch.zeros_like(self.c))
         n_k = count = 0
+        first = torch.zeros_like(self.w)
         for step in steps:
             batch = f.batch(step, client)
             if batch.size == 0:
@@ -121,6 +132,12 @@ class Simulation:
             if isinstance(rule, Scaffold):
                 y = torch.nn.utils.parameters_to_vector(model.parameters())
                 loss = loss + (y * (self.c - own)).sum()
+            if isinstance(rule, MimeLite):
+                if count == 0:
+                    found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+                    first = torch.nn.utils.parameters_to_vector(found)
+                y = torch.nn.utils.parameters_to_vector(model.parameters())
+                loss = (1 - rule.beta) * loss + rule.beta * (y * self.m).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -128,7 +145,7 @@ class Simulation:
         self.optimizers[client] = optimizer.state_dict()
         y = flat(weights_of(model))
         c_k = own - self.c + (self.w - y) / (count * LR) if isinstance(rule, Scaffold) and count else None
-        return y, n_k, c_k, norm_of_a(optimizer.param_groups[0], count)
+        return y, n_k, c_k, first, norm_of_a(optimizer.param_groups[0], count)
 
 
 def norm_of_a(group: dict[str, Any], steps: int) -> float:
@@ -160,7 +177,15 @@ FEDERATIONS = {
     "fednova with Nesterov's": Federation((4, 9, 2), steps=15, optimizer=nesterov, momentum="reset", client=FedNova()),
     "fednova and a median": Federation((4, 9, 2), steps=15, client=FedNova(), aggregate=Median()),
     "fednova, some of the clients": Federation(SIZES, steps=24, fraction=0.5, seed=4, client=FedNova()),
+    "mime": Federation((4, 6, 4), steps=12, client=MimeLite(beta=0.6)),
+    "mime, some of the clients": Federation(SIZES, steps=32, fraction=0.5, seed=4, client=MimeLite()),
+    "mime, all of a client's samples in each batch": Federation(
+        SIZES, steps=12, batch_size=7, epochs=3, optimizer=decayed, client=MimeLite(beta=0.5)
+    ),
+    "mime, the last round cut short": Federation((7, 2, 5), steps=18, epochs=2, client=MimeLite()),
+    "mime, half of the way": Federation(SIZES, steps=12, client=MimeLite(), server=ServerSGD(lr=0.5)),
     "weighted": Federation((1, 9, 3, 5), steps=30, fraction=0.5, sampling="weighted"),
+    "weighted mime": Federation((1, 9, 3, 5), steps=30, fraction=0.5, sampling="weighted", client=MimeLite()),
     "weighted scaffold": Federation((1, 9, 3, 5), steps=30, fraction=0.5, sampling="weighted", client=Scaffold()),
     "weighted fednova": Federation((1, 9, 3, 5), steps=30, sampling="weighted", client=FedNova()),
     "dropout": Federation(SIZES, steps=24, dropout=0.4),
@@ -168,12 +193,15 @@ FEDERATIONS = {
     "dropout, the last round cut short": Federation((7, 2, 5), steps=22, epochs=2, dropout=0.5),
     "dropout, scaffold": Federation(SIZES, steps=24, dropout=0.4, client=Scaffold()),
     "dropout, fednova, weighted": Federation(SIZES, steps=24, dropout=0.4, sampling="weighted", client=FedNova()),
+    "dropout, mime": Federation(SIZES, steps=24, dropout=0.4, client=MimeLite()),
     "nobody is left of some rounds": Federation((4, 6), steps=30, dropout=0.8, fraction=0.5),
+    "nobody is left of some rounds, mime": Federation((4, 6), steps=30, dropout=0.8, fraction=0.5, client=MimeLite()),
 }
 FAST = (
     "fedprox",
     "scaffold, some of the clients",
     "fednova with momentum",
+    "mime, some of the clients",
     "weighted",
     "dropout, the last round cut short",
 )
@@ -196,7 +224,7 @@ def test_rounds_are_those_of_the_papers_algorithm(virtual_workers, federation):
 @pytest.mark.slow
 def test_each_rule_goes_another_way():
     one = Federation((4, 9, 2), steps=30)
-    rules = [FedProx(mu=0.5), Scaffold(), FedNova(), None]
+    rules = [FedProx(mu=0.5), Scaffold(), FedNova(), MimeLite(), None]
     ends = [Simulation(replace(one, client=rule)).rounds().w for rule in rules]
     ends += [Simulation(replace(one, **{"sampling": "weighted"})).rounds().w]
     ends += [Simulation(replace(one, dropout=0.5)).rounds().w]
@@ -211,6 +239,7 @@ def test_each_rule_goes_another_way():
     [
         ((4, 7, 3), momentum, FedProx(mu=0.0)),
         ((4, 7, 3), momentum, Plain()),
+        ((4, 7, 3), decayed, MimeLite(beta=0.0)),
         ((4, 4, 4), sgd, FedNova()),
         ((4, 3, 4), momentum, FedNova()),  # as many steps, of different size
     ],
@@ -246,8 +275,8 @@ def test_scaffolds_c_is_the_mean_of_all_c_k_by_their_samples():
 
     rule = Scaffold()
     rule.prepare(torch.zeros(3), [], (0.25, 0.75))
-    rule.take({1: torch.ones(3), 0: torch.ones(3)})
-    rule.take({1: torch.ones(3)})
+    rule.take({1: torch.ones(3), 0: torch.ones(3)}, {0: 0.5, 1: 0.5})
+    rule.take({1: torch.ones(3)}, {1: 1.0})
     kept = rule.server_state()["kept"]
     assert torch.equal(rule.c, 0.25 * kept[0] + 0.75 * kept[1]) and torch.equal(kept[1], torch.full((3,), 2.0))
 
@@ -275,6 +304,45 @@ def test_scaffold_comes_to_the_optimum_that_fedavg_passes_by():
         return x
 
     assert abs(end(True) - 10 / 11) < 1e-6 < 0.1 < abs(end(False) - 10 / 11)
+
+
+def test_where_a_round_is_one_step_with_all_samples_mime_is_central_sgd_with_momentum(virtual_workers):
+    """With torch's own, whose buffer begins at 0 here; torch would begin it with the whole first gradient."""
+    federation = Federation((4, 9, 2), steps=7, batch_size=9, client=MimeLite(beta=0.8))
+    assert federation.round_length == 1
+    model = federation.initial()
+    central = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.8, dampening=0.8)
+    for parameter in model.parameters():
+        central.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    batches = [federation.batch(0, client) for client in range(3)]
+    inputs, targets = (torch.cat([getattr(batch, of) for batch in batches]) for of in ("inputs", "targets"))
+    for _ in range(federation.steps):
+        central.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        central.step()
+    server = run(virtual_workers, federation)[-1]
+    assert (flat(server["weights"]) - flat(weights_of(model))).abs().max() < ROUNDING
+
+
+def test_mimes_momentum_is_of_the_clients_that_delivered_and_a_client_leaves_it_as_it_is():
+    y = torch.nn.Parameter(torch.zeros(2))
+    client, server = MimeLite(beta=0.75), MimeLite(beta=0.75)
+    server.prepare(torch.zeros(2), [y], (0.1, 0.1, 0.8))
+    server.take({0: torch.tensor([4.0, 8.0]), 1: torch.tensor([0.0, 4.0])}, {0: 0.5, 1: 0.5})
+    assert server.c.tolist() == [0.5, 1.5]  # a quarter of the mean
+
+    client.prepare(torch.zeros(2), [y], (0.1, 0.1, 0.8))
+    client.c.copy_(server.c)
+    client.begin()
+    for gradient, way in (([4.0, 0.0], [1.375, 1.125]), ([8.0, 8.0], [2.375, 3.125])):
+        before, y.grad = y.detach().clone(), torch.tensor(gradient)
+        client.step(torch.optim.SGD([y], lr=1.0))
+        assert (before - y.detach()).tolist() == way  # gradient / 4 + 3 m / 4
+    assert client.change().tolist() == [4.0, 0.0] and client.c.tolist() == [0.5, 1.5]
+    client.begin()
+    y.grad = None
+    client.step(torch.optim.SGD([y], lr=1.0))  # no gradient is one of 0
+    assert client.change().tolist() == [0.0, 0.0]
 
 
 def test_fednova_makes_each_way_as_long_as_if_all_had_taken_as_many_steps():
@@ -342,6 +410,7 @@ RESUMED = {
     "fedprox": Federation(SIZES, steps=16, looks=True, client=FedProx(mu=0.5)),
     "scaffold": Federation(SIZES, steps=16, looks=True, client=Scaffold()),
     "fednova": Federation((4, 9, 2), steps=15, looks=True, client=FedNova()),
+    "mime": Federation(SIZES, steps=16, looks=True, client=MimeLite()),
     "weighted": Federation((9, 1, 3, 5), steps=30, fraction=0.5, looks=True, sampling="weighted"),
     "dropout": Federation(SIZES, steps=24, dropout=0.4, looks=True),
     "dropout, scaffold": Federation(SIZES, steps=24, dropout=0.4, seed=1, looks=True, client=Scaffold()),
@@ -362,11 +431,14 @@ def test_resumed_between_rounds_it_is_the_uninterrupted_run_bit_for_bit(virtual_
     assert len(between) > 2
 
 
-@pytest.mark.parametrize("rule", [FedProx(mu=0.5), Scaffold(), FedNova()])
-def test_one_client_resumed_inside_a_round_is_the_uninterrupted_run_bit_for_bit(virtual_workers, rule):
-    federation = Federation((9,), steps=15, epochs=2, optimizer=momentum, client=rule, model=mlp, looks=True)
+@pytest.mark.parametrize(
+    ("rule", "optimizer"),
+    [(FedProx(mu=0.5), momentum), (Scaffold(), momentum), (FedNova(), momentum), (MimeLite(), sgd)],
+)
+def test_one_client_resumed_inside_a_round_is_the_uninterrupted_run_bit_for_bit(virtual_workers, rule, optimizer):
+    federation = Federation((9,), steps=25, epochs=2, optimizer=optimizer, client=rule, model=mlp, looks=True)
     straight, _ = run(virtual_workers, federation)
-    for at in (3, 10, 12):
+    for at in (3, 10, 12, 17):
         saved = to_bytes(straight["states"][at - 1])
         resumed, _ = run(virtual_workers, replace(federation, start=at, state=saved, looks=False))
         assert identical(resumed["weights"], straight["weights"])
@@ -383,8 +455,9 @@ def test_resumed_inside_a_round_that_some_have_left_nobody_is_waited_for_in_vain
 
 
 @pytest.mark.slow
-def test_real_processes_and_the_virtual_cluster_train_the_same_bits(workers, virtual_workers):
-    federation = Federation(SIZES, steps=24, dropout=0.3, client=Scaffold(), looks=True)
+@pytest.mark.parametrize("rule", [Scaffold(), MimeLite()])
+def test_real_processes_and_the_virtual_cluster_train_the_same_bits(workers, virtual_workers, rule):
+    federation = Federation(SIZES, steps=24, dropout=0.3, client=rule, looks=True)
     real, virtual = run(workers, federation), run(virtual_workers, federation)
     for one, other in zip(real, virtual, strict=True):
         assert identical(one["weights"], other["weights"]) and one["ledger"] == other["ledger"]
@@ -394,7 +467,8 @@ def test_real_processes_and_the_virtual_cluster_train_the_same_bits(workers, vir
 
 
 @pytest.mark.parametrize(
-    ("rule", "vectors", "numbers"), [(None, 0, 0), (FedProx(), 0, 0), (Scaffold(), 1, 0), (FedNova(), 0, 1)]
+    ("rule", "vectors", "numbers"),
+    [(None, 0, 0), (FedProx(), 0, 0), (Scaffold(), 1, 0), (FedNova(), 0, 1), (MimeLite(), 1, 0)],
 )
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 def test_stated_cost_is_what_a_trained_step_sends(virtual_workers, rule, vectors, numbers, dropout):
@@ -416,7 +490,7 @@ def test_stated_cost_is_what_a_trained_step_sends(virtual_workers, rule, vectors
     trained = sum(len(client["trained"]) for client in clients)
     assert cost.worker["send"] * trained == pytest.approx(sent)
     assert cost.server["send"] * trained / len(clients) == pytest.approx(server["ledger"]["send"])
-    assert cost.buffers == size * (1 + {FedProx: 1, Scaffold: 3}.get(type(rule), 0))
+    assert cost.buffers == size * (1 + {FedProx: 1, Scaffold: 3, MimeLite: 2}.get(type(rule), 0))
 
 
 def test_the_cost_of_dropout_is_that_of_long_runs_where_the_steps_are_not_known():
@@ -432,8 +506,9 @@ def test_the_cost_of_dropout_is_that_of_long_runs_where_the_steps_are_not_known(
 # -- what goes with it, and what is refused
 
 
-def test_scaffolds_changes_are_compressed_as_ways_are(virtual_workers):
-    federation = Federation((4, 6, 4), steps=9, client=Scaffold(), compress=TopK(0.5), model=mlp)
+@pytest.mark.parametrize("rule", [Scaffold(), MimeLite()])
+def test_what_goes_beside_the_ways_is_compressed_as_they_are(virtual_workers, rule):
+    federation = Federation((4, 6, 4), steps=9, client=rule, compress=TopK(0.5), model=mlp)
     plain, packed = run(virtual_workers, replace(federation, compress=None)), run(virtual_workers, federation)
     sent = [results[0]["ledger"]["send"] for results in (plain, packed)]
     size = 4 * sum(parameter.numel() for parameter in mlp().parameters())
@@ -447,9 +522,11 @@ def test_scaffolds_changes_are_compressed_as_ways_are(virtual_workers):
     [
         ({"client": Scaffold(), "aggregate": Median()}, "client, aggregate: the rule joins clients' weights"),
         ({"client": Scaffold(), "attack": SignFlip(1)}, "client, attack: what a liar says"),
+        ({"client": MimeLite(), "aggregate": Median()}, "client, aggregate: the rule joins clients' ways"),
+        ({"client": MimeLite(), "attack": SignFlip(1)}, "client, attack: what a liar says"),
     ],
 )
-def test_what_scaffold_cannot_defend_is_refused(knobs, said):
+def test_what_a_rule_whose_vectors_are_added_up_cannot_defend_is_refused(knobs, said):
     with pytest.raises(LayoutError, match=said):
         FedAvg(**knobs)
 
@@ -458,6 +535,15 @@ def test_fednova_refuses_an_optimizer_that_divides_gradients():
     with pytest.raises(LayoutError, match=r"client: counts how often .*Adam divides gradients; choose optimizer=sgd"):
         FedAvg(client=FedNova()).check_optimizer(adam(mlp().parameters()))
     FedAvg(client=FedNova()).check_optimizer(momentum(mlp().parameters()))
+
+
+def test_mime_refuses_an_optimizer_that_has_a_momentum_of_its_own():
+    check = FedAvg(client=MimeLite()).check_optimizer
+    with pytest.raises(LayoutError, match=r"client: clients step .* optimizer.momentum=0.9 is a second one"):
+        check(momentum(mlp().parameters()))
+    with pytest.raises(LayoutError, match=r"client: the server's momentum .*Adam would .*choose optimizer=sgd"):
+        check(adam(mlp().parameters()))
+    check(decayed(mlp().parameters()))
 
 
 # -- whole runs
@@ -470,6 +556,13 @@ TINY = ["tracking=none", "model.hidden=[16]", "data.limit=96", "batch_size=8", "
     [
         (["client=scaffold", "aggregate=median", "hardware.workers=3"], "client=scaffold, aggregate=median: the rule"),
         (["client=fednova", "optimizer=adam"], "client=fednova: counts how often each gradient"),
+        (["client=mime_lite"], "client=mime_lite: clients step with the server's momentum"),
+        (["client=mime_lite", "optimizer=adam"], "client=mime_lite: the server's momentum takes the place"),
+        (["client=mime_lite", "optimizer.momentum=0", "client.beta=1"], "client.beta=1"),
+        (
+            ["client=mime_lite", "optimizer.momentum=0", "sync.clients=8", "sync.momentum=reset"],
+            "client=mime_lite, sync",
+        ),
         (["client=fedprox", "client.mu=-1"], "client.mu=-1"),
         (["sync=bsp", "client=fedprox"], "client=fedprox: sync=bsp has no use for it; these take it: sync=fedavg"),
         (["sync.dropout=1"], "sync.dropout=1"),
@@ -482,7 +575,7 @@ def test_bad_input_is_refused_by_name(asked, said):
     assert str(caught.value).startswith(said) and caught.value.exit_code == 2
 
 
-WHOLE = [[f"client={name}"] for name in ("fedprox", "scaffold", "fednova")] + [
+WHOLE = [[f"client={name}"] for name in ("fedprox", "scaffold", "fednova", "mime_lite")] + [
     ["sync.dropout=0.3"],
     ["client=scaffold", "sync.dropout=0.3", "server=adam", "server.lr=0.01"],
     ["sync.sampling=weighted", "sync.fraction=0.5", "partition=dirichlet", "hardware.workers=4"],
@@ -494,6 +587,13 @@ WHOLE = [[f"client={name}"] for name in ("fedprox", "scaffold", "fednova")] + [
     ["client=scaffold", "precision=bf16"],
     ["client=scaffold", "adapt=lora"],
     ["client=fednova", "schedule=cosine"],
+    ["client=mime_lite", "sync.dropout=0.3", "server=adam", "server.lr=0.01"],
+    ["client=mime_lite", "compress=topk"],
+    ["client=mime_lite", "strategy=pipeline", "strategy.stages=2", "hardware.workers=4"],
+    ["client=mime_lite", "clip=norm", "clip.max=0.5", "optimizer.weight_decay=0.01", "schedule=cosine"],
+    ["client=mime_lite", "sync.sampling=weighted", "sync.fraction=0.5", "partition=dirichlet", "hardware.workers=4"],
+    ["client=mime_lite", "precision=bf16"],
+    ["client=mime_lite", "adapt=lora"],
 ]
 
 
@@ -513,7 +613,7 @@ def test_it_goes_with_the_rest_on_processes_and_on_the_virtual_cluster_bit_for_b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [*WHOLE[:5], WHOLE[9]], ids=" ".join)
+@pytest.mark.parametrize("asked", [*WHOLE[:6], WHOLE[10], WHOLE[15]], ids=" ".join)
 def test_a_run_is_resumed_bit_for_bit(monkeypatch, tmp_path, asked):
     monkeypatch.chdir(tmp_path)
     asked = [*TINY, "optimizer.momentum=0", "hardware.threads=1", *asked]
@@ -530,20 +630,26 @@ def test_a_run_is_resumed_bit_for_bit(monkeypatch, tmp_path, asked):
     [
         ("client=scaffold", "client"),
         ("client=fednova", "client"),
+        ("client=mime_lite", "client"),
         ("sync.sampling=weighted", "sync.sampling"),
         ("sync.dropout=0.1", "sync.dropout"),
     ],
 )
 def test_what_tells_more_of_a_client_is_refused_where_it_is_hidden(by: str, override: str, key: str) -> None:
     with pytest.raises(LayoutError, match=f"{key}.*{by.partition('=')[0]}.*choose"):
-        engine.prepare(["sync=fedavg", "hardware=virtual", "hardware.workers=8", by, override]).plan()
+        asked = ["sync=fedavg", "optimizer.momentum=0", "hardware=virtual", "hardware.workers=8", by, override]
+        engine.prepare(asked).plan()
 
 
 @pytest.mark.parametrize(
-    "client", ["scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "fedprox", "fednova"))]
+    "client",
+    [
+        "scaffold",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("plain", "fedprox", "fednova", "mime_lite")),
+    ],
 )
 def test_what_a_client_holds_and_sends_is_as_predicted(tmp_path, client):
-    asked = [*TINY, "hardware=virtual", "steps=6", "checkpoint.every=0", f"client={client}"]
+    asked = [*TINY, "optimizer.momentum=0", "hardware=virtual", "steps=6", "checkpoint.every=0", f"client={client}"]
     result = engine.run(asked, root=tmp_path, quiet=True)
     assert result is not None
     assert result.memory["buffers"] == result.predicted.memory["buffers"]

@@ -3,7 +3,8 @@
 from .base import ClientRule
 from .fednova import FedNova
 from .fedprox import FedProx
+from .mime_lite import MimeLite
 from .plain import Plain
 from .scaffold import Scaffold
 
-__all__ = ["ClientRule", "FedNova", "FedProx", "Plain", "Scaffold"]
+__all__ = ["ClientRule", "FedNova", "FedProx", "MimeLite", "Plain", "Scaffold"]

@@ -10,10 +10,13 @@ There is one object on each client and one on the server. In a round
 from abc import ABC
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...base import SMALLER_RATE, State
+from ...errors import LayoutError
+from ..attack import Honest
 from ..joining import Joining
 
 
@@ -35,7 +38,18 @@ class ClientRule(ABC):
     # -- what is refused
 
     def check(self, joining: Joining) -> None:
-        """Raises `LayoutError`."""
+        """Of one that `controls`: nobody may lie. Raises `LayoutError`."""
+        if self.controls and joining.aggregate.robust:
+            raise LayoutError(
+                "client, aggregate: the rule joins clients' ways, and the vectors that they deliver beside these are "
+                "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "
+                "fednova, or aggregate=mean"
+            )
+        if self.controls and not isinstance(joining.attack, Honest):
+            raise LayoutError(
+                "client, attack: what a liar says beside its weights is not defined; choose client=plain, fedprox or "
+                "fednova, or attack=none"
+            )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Of clients; its parameters may be on the meta device. Raises `LayoutError`."""
@@ -50,7 +64,7 @@ class ClientRule(ABC):
         optimizer.step()
 
     def change(self) -> Tensor:
-        """[n], at the round's end, of one that `controls`: by how much what the client keeps has changed."""
+        """[n], at the round's end, of one that `controls`: what the server makes its next `c` of."""
         raise AssertionError(f"{type(self).__name__} delivers no vector")
 
     def length(self) -> float:
@@ -72,8 +86,8 @@ class ClientRule(ABC):
         """How many times its way each client's delivery counts for. By client: its weight in the mean, its length."""
         return dict.fromkeys(weights, 1.0)
 
-    def take(self, changes: Mapping[int, Tensor]) -> None:
-        """What clients delivered beside their weights in a round, by client."""
+    def take(self, changes: Mapping[int, Tensor], weights: Mapping[int, float]) -> None:
+        """What clients delivered beside their weights in a round. By client: the vector, its share in the mean."""
 
     # -- state and cost
 
@@ -101,3 +115,12 @@ class ClientRule(ABC):
 
     def buffers(self) -> list[Tensor]:
         return []
+
+
+def dense_gradient(parameter: nn.Parameter) -> Tensor:
+    """Its gradient, to be changed in place; 0 where it has none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    elif parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.to_dense()
+    return parameter.grad

@@ -30,11 +30,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...base import State
-from ...errors import LayoutError
-from ..attack import Honest
 from ..buckets import views_of
-from ..joining import Joining
-from .base import ClientRule
+from .base import ClientRule, dense_gradient
 
 
 class Scaffold(ClientRule):
@@ -50,19 +47,6 @@ class Scaffold(ClientRule):
         super().prepare(weights, parameters, shares)
         self._c = torch.zeros_like(weights)  # on a client, in a round, c - c_k
 
-    def check(self, joining: Joining) -> None:
-        if joining.aggregate.robust:
-            raise LayoutError(
-                "client, aggregate: the rule joins clients' weights, and the changes of their control variates are "
-                "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "
-                "fednova, or aggregate=mean"
-            )
-        if not isinstance(joining.attack, Honest):
-            raise LayoutError(
-                "client, attack: what a liar says of its control variate is not defined; choose client=plain, fedprox "
-                "or fednova, or attack=none"
-            )
-
     # -- on a client
 
     def begin(self) -> None:
@@ -75,12 +59,9 @@ class Scaffold(ClientRule):
     def step(self, optimizer: Optimizer) -> None:
         assert self._sum is not None, "the round has begun"
         for y, correction, total in zip(self.parameters, self._views(self._c), self._views(self._sum), strict=True):
-            if y.grad is None:  # which is to say that it is 0
-                y.grad = torch.zeros_like(y)
-            elif y.grad.is_sparse:
-                y.grad = y.grad.to_dense()
-            total.add_(y.grad)
-            y.grad.add_(correction)  # g - c_k + c
+            g = dense_gradient(y)
+            total.add_(g)
+            g.add_(correction)  # g - c_k + c
         optimizer.step()
         self._steps += 1
 
@@ -98,7 +79,7 @@ class Scaffold(ClientRule):
     def c(self) -> Tensor:
         return self._c
 
-    def take(self, changes: Mapping[int, Tensor]) -> None:
+    def take(self, changes: Mapping[int, Tensor], weights: Mapping[int, float]) -> None:
         for client in sorted(changes):
             self._c.add_(changes[client], alpha=self.shares[client])
             self._kept.setdefault(client, torch.zeros_like(self._c)).add_(changes[client])
