@@ -41,7 +41,7 @@ class ClientRule(ABC):
         """Of one that `controls`: nobody may lie. Raises `LayoutError`."""
         if self.controls and joining.aggregate.robust:
             raise LayoutError(
-                "client, aggregate: the rule joins clients' ways, and the vectors that they deliver beside these are "
+                "client, aggregate: the rule joins clients' weights, and the vectors that they deliver beside are "
                 "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "
                 "fednova, or aggregate=mean"
             )
