@@ -522,7 +522,7 @@ def test_what_goes_beside_the_ways_is_compressed_as_they_are(virtual_workers, ru
     [
         ({"client": Scaffold(), "aggregate": Median()}, "client, aggregate: the rule joins clients' weights"),
         ({"client": Scaffold(), "attack": SignFlip(1)}, "client, attack: what a liar says"),
-        ({"client": MimeLite(), "aggregate": Median()}, "client, aggregate: the rule joins clients' ways"),
+        ({"client": MimeLite(), "aggregate": Median()}, "client, aggregate: the rule joins clients' weights"),
         ({"client": MimeLite(), "attack": SignFlip(1)}, "client, attack: what a liar says"),
     ],
 )
