@@ -37,6 +37,7 @@ from . import (
     private,
     rates,
     robustness,
+    untaken,
 )
 from .adversary import training_of
 from .blame import blaming
@@ -117,7 +118,7 @@ def assemble(
     mode = sync if strategy.own_sync() is None else None
     refuse_all(
         [
-            partial(given.check_taken, experiment, of_groups, strategy, mode, elsewhere),
+            partial(untaken.check_taken, experiment, of_groups, strategy, mode, elsewhere),
             partial(experts.check, experiment, sync, partitioner, data.spec),
             partial(averaging.check, experiment, average, strategy, sync),
         ]

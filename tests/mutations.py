@@ -347,7 +347,7 @@ MUTATIONS = [
         "tests/tasks/test_clusters.py -k passes_are_of",
     ),
     Mutation(
-        "engine/given.py",
+        "engine/untaken.py",
         'check_pair(named["strategy"], named["sync"], strategy, sync)',
         "pass",
         "tests/engine/test_given.py -k in_that_place",

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..conf.groups import GROUPS
-from ..engine import given, poisoning
+from ..engine import given, poisoning, untaken
 from ..engine.compose import compose
 from ..engine.errors import ConfigError
 from ..engine.experiment import Choice, Experiment
@@ -79,6 +79,6 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 f"aggregate={experiment.choice('aggregate').name}: several workers must train on the same samples, and "
                 "a script deals its own; choose another aggregate, or paceline train the model as a class"
             )
-        given.check_taken(experiment, of_groups, strategy, sync)
+        untaken.check_taken(experiment, of_groups, strategy, sync)
         sync.check_optimizer(optimizer)
     return sync
