@@ -92,8 +92,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "model_bytes": ("bytes", "the trained model where it is put to use, packed if `adapt` packs its weights"),
     "epsilon": (
         "",
-        "what the run has spent with privacy=dp_sgd or dp_fedavg at its delta, had batches been drawn: the smaller, "
-        "the less its model gives away (docs/privacy.md)",
+        "what the run has spent with privacy=dp_sgd or dp_fedavg at its delta, had batches been drawn by chance, as "
+        "partition=poisson draws them: the smaller, the less its model gives away (docs/privacy.md)",
     ),
     "loss": ("nats", "mean cross-entropy (or the loss of another task) on the test split, at the last evaluation"),
     "accuracy": ("share", "right predictions on the test split, at the last evaluation"),
