@@ -166,7 +166,7 @@ def assemble(
             aggregate.check(layout.replicas)
         partitioner = Repeated(partitioner, aggregate.copies)
     partitioner.check(data.spec, clients.dealt_to(sync, layout))
-    private.check(experiment, strategy, sync, adapt, partitioner)
+    private.check(experiment, strategy, sync, adapt, partitioner, data.spec)
     if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
         return assemble(settled_noise, allowed, world_size, instead)
     with torch.device("meta"):

@@ -90,6 +90,12 @@ def check_fit(
                 f"callbacks.{name}: deals the test split by its labels, and samples of data={experiment.data.name} do "
                 "not have one label each; choose data that are classified, or leave it out"
             )
+        if "norms" in callback.sees and partitioner.draws:
+            raise ConfigError(
+                f"callbacks.{name}: compares means over as many samples as batches have, and sums over those that "
+                f"partition={experiment.partition.name} draws are divided by how many are expected; choose "
+                "partition=shuffled, or leave it out"
+            )
         if "gradients" in callback.sees and strategy.needs_processes:
             raise ConfigError(
                 f"callbacks.{name}: sees gradients, and strategy={experiment.strategy.name} leaves its update, and "

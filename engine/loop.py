@@ -160,7 +160,10 @@ def take(job: Job, step: int) -> Batch:
     if job.poison is not None:
         taken = job.poison(taken, step)
     targets = weighted(taken.targets, None if taken.weights is None else _of_mean_one(job, step, taken.weights))
-    return Batch(taken.inputs.to(job.device), targets.to(job.device), job.partition.total(step), step)
+    inputs, targets, expected = taken.inputs.to(job.device), targets.to(job.device), job.partition.expected
+    if expected is None:
+        return Batch(inputs, targets, job.partition.total(step), step)
+    return Batch(inputs, targets, expected, step, expected=expected / job.partition.replicas)
 
 
 def _changed(job: Job, adversary: Adversary, batch: Batch, step: int) -> Batch:

@@ -52,7 +52,11 @@ def untimed(after: int, steps: int) -> int:
 
 
 def effective_batch(partition: Partition, replicas: int) -> int:
-    """The most samples that a replica takes in one step; a first step is as large as any."""
+    """The most samples that a replica takes in one step; a first step is as large as any. On average, where they are
+    drawn.
+    """
+    if partition.expected is not None:
+        return -(-partition.expected // replicas)
     return max(partition.size(0, replica) for replica in range(replicas))
 
 

@@ -77,7 +77,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch, spec.train_size), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
-    spent = private.planned(experiment, parts.sync, layout, spec.train_size, steps_per_epoch)
+    spent = private.planned(experiment, parts.sync, parts.partitioner, layout, spec.train_size, steps_per_epoch)
     with given.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
             raise LayoutError(
@@ -105,7 +105,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),
             *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
-            *private.notes_on(spent, parts.sync.privacy),
+            *private.notes_on(spent, experiment, parts.sync.privacy, parts.partitioner),
             *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
             *lying.notes_on(parts, steps),
         ],

@@ -11,6 +11,7 @@ from ..strategies.exchange.privacy.accountant import delta_of, epsilon_as_dealt,
 from ..strategies.sync.fedavg import FedAvg
 from ..tasks.base import DataSpec
 from ..tasks.partition import Partitioner, Shuffled
+from ..tasks.poisson import Poisson
 from .errors import ConfigError
 from .experiment import Experiment
 from .layout import Layout
@@ -23,7 +24,9 @@ MUCH = 1e-3  # a delta above it is a guarantee that fails too often
 
 @dataclass(frozen=True)
 class Spent:
-    """`epsilon`: had batches, or clients, been drawn; `epsilon_as_dealt`: as they are dealt; None: without bounds."""
+    """`epsilon`: had batches, or clients, been drawn; `epsilon_as_dealt`: as they are dealt, which is the same where
+    they are drawn, and where all take part in every release. None: without bounds.
+    """
 
     of: str
     units: int
@@ -36,13 +39,13 @@ class Spent:
         hides = f"hides each {self.of} of {self.units:,}"
         if self.epsilon is None:
             return f"{hides} not at all, as there is no noise"
-        dealt = "without bounds" if self.epsilon_as_dealt is None else f"{self.epsilon_as_dealt:.3g}"
-        drawn = "batches were drawn at random" if self.of == "sample" else "each took part by chance"
+        spent = f"{hides}: epsilon {self.epsilon:.3g} at delta {self.delta:.2g} with noise {self.noise:.4g}"
         dealing = "as batches are dealt" if self.of == "sample" else "whoever takes part"
-        return (
-            f"{hides}: epsilon {self.epsilon:.3g} at delta {self.delta:.2g} with noise {self.noise:.4g}, if {drawn}; "
-            f"{dealt} {dealing}"
-        )
+        if self.epsilon_as_dealt == self.epsilon:
+            return f"{spent}, {dealing}"
+        dealt = "without bounds" if self.epsilon_as_dealt is None else f"{self.epsilon_as_dealt:.3g}"
+        drawn = "batches were drawn (partition=poisson)" if self.of == "sample" else "each took part by chance"
+        return f"{spent}, if {drawn}; {dealt} {dealing}"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -53,9 +56,17 @@ def of_gradients(sync: Sync) -> DPSGD | None:
     return sync.privacy if isinstance(sync.privacy, DPSGD) else None
 
 
-def check(experiment: Experiment, strategy: Strategy, sync: Sync, adapt: Adapt, partitioner: Partitioner) -> None:
+def check(
+    experiment: Experiment, strategy: Strategy, sync: Sync, adapt: Adapt, partitioner: Partitioner, spec: DataSpec
+) -> None:
     """Raises `ConfigError`."""
     privacy = sync.privacy
+    if partitioner.draws and (privacy is None or privacy.of != "sample"):
+        raise ConfigError(
+            f"partition={experiment.partition.name}: draws batches of no fixed size, sums over which privacy=dp_sgd "
+            "divides by the size that is expected, where all else takes the mean of a batch; choose privacy=dp_sgd "
+            "with a privacy.clip, or partition=shuffled"
+        )
     if privacy is None:
         return
     chosen = f"privacy={experiment.choice('privacy').name}"
@@ -66,15 +77,20 @@ def check(experiment: Experiment, strategy: Strategy, sync: Sync, adapt: Adapt, 
         )
     if privacy.of != "sample":
         return
+    if spec.weights:
+        raise ConfigError(
+            f"{chosen}: samples of data={experiment.data.name} have weights, which are over the mean of those in a "
+            "step, so that one sample changes how much others count; choose data without weights, or privacy=none"
+        )
     if strategy.precision.dtype is not None:
         raise ConfigError(
             f"{chosen}: gradients of single samples are computed in float32 alone; choose precision=fp32, or "
             "privacy=none"
         )
-    if not isinstance(partitioner, Shuffled):
+    if not isinstance(partitioner, Shuffled | Poisson):
         raise ConfigError(
             f"{chosen}: its epsilon is that of batches of all samples, and partition={experiment.partition.name} deals "
-            "replicas samples of their own; choose partition=shuffled, or sync=fedavg with privacy=dp_fedavg"
+            "replicas samples of their own; choose partition=poisson or shuffled, or sync=fedavg with privacy=dp_fedavg"
         )
 
 
@@ -91,7 +107,7 @@ def settled(
     budget = None
     if spec.train_size is not None:
         steps_per_epoch = partitioner.steps_per_epoch(spec.train_size, layout.replicas, experiment.batch_size)
-        budget = _budget(experiment, sync, layout, spec.train_size, steps_per_epoch)
+        budget = _budget(experiment, sync, partitioner, layout, spec.train_size, steps_per_epoch)
     if budget is None:
         raise ConfigError(
             f"privacy.epsilon={privacy.epsilon:g}: the noise follows from how many steps are made, which is known once "
@@ -103,21 +119,26 @@ def settled(
 
 
 def planned(
-    experiment: Experiment, sync: Sync, layout: Layout, samples: int | None, steps_per_epoch: int | None
+    experiment: Experiment,
+    sync: Sync,
+    partitioner: Partitioner,
+    layout: Layout,
+    samples: int | None,
+    steps_per_epoch: int | None,
 ) -> Spent | None:
     """By the whole run; None where nothing is hidden, or it is not known before the data are there.
 
     Raises `MissingToolError`.
     """
-    budget = _budget(experiment, sync, layout, samples, steps_per_epoch)
+    budget = _budget(experiment, sync, partitioner, layout, samples, steps_per_epoch)
     return None if budget is None or sync.privacy is None else _spent(sync.privacy, budget)
 
 
 def spent(experiment: Experiment, parts: "Parts", done: int) -> dict[str, float]:
     """After so many steps, as a summary has it."""
     sync, deal = parts.sync, parts.deal()
-    samples = len(parts.load()[0])
-    budget = _budget(experiment, sync, parts.layout, samples, deal.steps_per_epoch, done)
+    samples, per_epoch = len(parts.load()[0]), deal.steps_per_epoch
+    budget = _budget(experiment, sync, parts.partitioner, parts.layout, samples, per_epoch, done)
     if budget is None or sync.privacy is None:
         return {}
     found = _spent(sync.privacy, budget)
@@ -125,12 +146,22 @@ def spent(experiment: Experiment, parts: "Parts", done: int) -> dict[str, float]
     return {name: value for name, value in told.items() if value is not None}
 
 
-def notes_on(found: Spent | None, privacy: Privacy | None) -> list[str]:
+def notes_on(
+    found: Spent | None, experiment: Experiment, privacy: Privacy | None, partitioner: Partitioner
+) -> list[str]:
+    notes: list[str] = []
+    if partitioner.draws:
+        notes.append(
+            f"partition={experiment.partition.name}: a replica's batch has batch_size={experiment.batch_size} samples "
+            "on average, by chance fewer or more; memory is planned for so many: the gradients of no more are held "
+            "together, and only the inputs of a larger batch take more"
+        )
     if found is None or privacy is None:
-        return []
+        return notes
     if found.noise == 0:
-        return ["privacy.noise=0: nothing is hidden, as there is no noise; what is too long is shortened all the same"]
-    notes = ["privacy: its noise follows from the run's seed, so that it repeats; who knows the seed can take it off"]
+        nothing = "nothing is hidden, as there is no noise; what is too long is shortened all the same"
+        return [*notes, f"privacy.noise=0: {nothing}"]
+    notes += ["privacy: its noise follows from the run's seed, so that it repeats; who knows the seed can take it off"]
     if found.delta > MUCH:
         why = f"{found.units:,} {found.of}s are few to hide among"
         if privacy.delta is not None:
@@ -155,6 +186,7 @@ def _spent(privacy: Privacy, budget: Budget) -> Spent:
 def _budget(
     experiment: Experiment,
     sync: Sync,
+    partitioner: Partitioner,
     layout: Layout,
     samples: int | None,
     steps_per_epoch: int | None,
@@ -172,4 +204,4 @@ def _budget(
     if samples is None:
         return None
     rate = min(experiment.batch_size * layout.replicas / samples, 1.0)
-    return Budget(samples, rate, made, -(-made // steps_per_epoch))
+    return Budget(samples, rate, made, None if partitioner.draws else -(-made // steps_per_epoch))

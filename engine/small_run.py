@@ -32,6 +32,7 @@ FURTHER = (  # what a choice may need beside, of which the first that it takes i
     ("adapt=pruned", "adapt.rounds=1"),
     ("partition=clusters",),
     ("sync=fedavg",),
+    ("privacy=dp_sgd",),
     ("model=linear", "task=hinge", "task.multiclass=one_vs_rest"),
 )
 OF_PACES = "stragglers=lognormal"  # without which nobody would be late: for sync

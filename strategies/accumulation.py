@@ -56,7 +56,7 @@ class Accumulation:
             return strategy.forward_backward(batch)
         mean: Tensor | None = None
         for micro in self._cut(batch, strategy.passes_together):
-            self.weight, self._last = micro.size / max(batch.size, 1), micro.last
+            self.weight, self._last = micro.size / batch.size if batch.size else 1.0, micro.last
             loss = strategy.forward_backward(micro)  # (n_i / n) l_i
             if loss is not None:
                 mean = loss if mean is None else mean + loss

@@ -58,10 +58,8 @@ class DataParallel(Whole):
             self._across.join(self.across)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        if batch.size == 0:
-            if self._across is not None and self._across.has_others:
-                self._across.stand_in(self.module, of_each(batch.inputs, lambda x: x.new_zeros(1, *x.shape[1:])))
-            return None
+        if batch.size == 0 and self._across is not None and self._across.has_others:
+            self._across.stand_in(self.module, of_each(batch.inputs, lambda x: x.new_zeros(1, *x.shape[1:])))
         return super().forward_backward(batch)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:

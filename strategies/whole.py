@@ -32,7 +32,7 @@ class Whole(Strategy):
             self._sample_by_sample = PerSample(module, loss, self.privacy, comm.board.rank)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        if batch.size == 0:
+        if batch.size == 0 and batch.expected is None:
             return None
         if self._sample_by_sample is not None:
             loss = self._sample_by_sample.loss(self.module, batch)
@@ -40,7 +40,7 @@ class Whole(Strategy):
             loss = self._loss(call(self.module, batch.inputs), batch.targets)
         self._before_backward([loss], True)
         loss.backward()
-        return loss.detach()
+        return loss.detach() if batch.size else None
 
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device

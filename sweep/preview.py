@@ -139,7 +139,7 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
         return None
     spec, (inputs, _) = parts.data.spec, batch_of(parts.data.spec, experiment.batch_size)
     places = plan.steps_per_epoch * plan.layout.replicas * experiment.batch_size  # for samples, in an epoch
-    filled = min(1.0, (spec.train_size or places) / places)
+    filled = 1.0 if parts.partitioner.draws else min(1.0, (spec.train_size or places) / places)
     found: list[float] = []
     of_phase: Parts | None = parts
     while of_phase is not None and (compute := of_phase.compute) is not None:

@@ -29,6 +29,7 @@ class Partition(ABC):
 
     replicas: int
     steps_per_epoch: int
+    expected: int | None = None  # samples of a step over all replicas on average, where they are drawn by chance
 
     @abstractmethod
     def size(self, step: int, replica: int) -> int:
@@ -68,11 +69,13 @@ class Partitioner(ABC):
 
     `looks_at_targets`: else `deal` is given targets without data, of which there may be many on a disk.
     `looks_at_inputs`: `deal` is given them. `owns`: replicas have samples of their own, the same in all epochs.
+    `draws`: each batch by chance, so that its size is one, too; see `Partition.expected`.
     """
 
     looks_at_targets: bool = True
     looks_at_inputs: bool = False
     owns: bool = False
+    draws: bool = False
     copies: int = 1  # so many replicas in a row take the same samples
 
     @abstractmethod

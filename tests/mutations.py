@@ -470,9 +470,63 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/exchange/privacy/per_sample.py",
-        "(batch.size / batch.total) ** 0.5",
+        "(batch.counted / batch.total) ** 0.5",
         "1.0",
         "tests/strategies/test_dp_sgd.py -k sigma_clip",
+    ),
+    Mutation(
+        "strategies/exchange/privacy/per_sample.py",
+        "total /= batch.counted",
+        "total /= max(batch.size, 1)",
+        "tests/strategies/test_poisson_batches.py -k 'plain_loop_with_noise'",
+    ),
+    Mutation(
+        "strategies/base.py",
+        "return self.expected / self.total",
+        "return self.size / self.total",
+        "tests/strategies/test_poisson_batches.py -k 'noise_of_both and sync2'",
+    ),
+    Mutation(
+        "strategies/base.py",
+        "return self.expected * self.size / self.of if self.of else self.expected",
+        "return self.expected",
+        "tests/strategies/test_poisson_batches.py -k micro_batches",
+    ),
+    Mutation(
+        "strategies/whole.py",
+        "if batch.size == 0 and batch.expected is None:",
+        "if batch.size == 0:",
+        "tests/strategies/test_poisson_batches.py -k whatever_was_drawn",
+    ),
+    Mutation(
+        "strategies/accumulation.py",
+        "micro.size / batch.size if batch.size else 1.0",
+        "micro.size / max(batch.size, 1)",
+        "tests/strategies/test_poisson_batches.py -k whatever_was_drawn",
+    ),
+    Mutation(
+        "tasks/poisson.py",
+        "size = rng.binomial(samples, expected / samples)",
+        "size = expected",
+        "tests/tasks/test_poisson.py -k 'binomial or each_other'",
+    ),
+    Mutation(
+        "tasks/poisson.py",
+        "spawn_key=(_BY_CHANCE, step)",
+        "spawn_key=(_BY_CHANCE, step // 2)",
+        "tests/tasks/test_poisson.py -k 'steps_do_not_depend'",
+    ),
+    Mutation(
+        "engine/private.py",
+        "None if partitioner.draws else -(-made // steps_per_epoch)",
+        "-(-made // steps_per_epoch)",
+        "tests/strategies/test_poisson_batches.py -k 'spends_and_holds'",
+    ),
+    Mutation(
+        "engine/private.py",
+        "    if spec.weights:",
+        "    if False:",
+        "tests/strategies/test_dp_sgd.py -k 'count_by_weights'",
     ),
     Mutation(
         "strategies/exchange/privacy/accountant.py",
@@ -1639,7 +1693,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/accumulation.py",
-        "self.weight, self._last = micro.size / max(batch.size, 1), micro.last",
+        "self.weight, self._last = micro.size / batch.size if batch.size else 1.0, micro.last",
         "self.weight, self._last = 1 / self.micro_batches, micro.last",
         "tests/strategies/test_accumulation.py -k 'whole_batches_does and replicas'",
     ),

@@ -179,6 +179,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("compress", "demo"): ["optimizer.momentum=0"],
     ("compress", "dgc"): ["optimizer.momentum=0"],
     ("compress", "masked"): ["adapt=pruned"],
+    ("partition", "poisson"): ["privacy=dp_sgd"],
     ("privacy", "dp_fedavg"): ["sync=fedavg"],
     ("secure", "bonawitz"): ["sync=fedavg", "hardware=virtual", "hardware.workers=3"],
     ("data", "diabetes"): ["model=linear", "task=squared"],

@@ -93,7 +93,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "epsilon": (
         "",
         "what a run with privacy=dp_sgd or dp_fedavg would have spent at its delta if each batch (or round) had been "
-        "drawn at random: the figure of most papers, and smaller than what holds for this run (docs/privacy.md)",
+        "drawn at random, as partition=poisson draws batches: the figure of most papers. Where batches are shuffled it "
+        "is smaller than what holds for the run (docs/privacy.md)",
     ),
     "epsilon_as_dealt": (
         "",

@@ -118,7 +118,8 @@ def samples(
 @dataclass(frozen=True)
 class Case:
     """Something to train. `sizes`: [step][replica] samples. `branches`: [step][replica], whether its samples branch.
-    `loss`: (outputs, targets) -> mean over the samples.
+    `loss`: (outputs, targets) -> mean over the samples. `expected`: samples of a step over all replicas on average,
+    where they are drawn by chance.
     """
 
     sizes: list[list[int]]
@@ -127,6 +128,7 @@ class Case:
     branches: list[list[bool]] | None = None
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
     shape: tuple[int, ...] = (FEATURES,)  # of a sample
+    expected: int | None = None
 
     def step(self, step: int) -> tuple[Tensor, Tensor]:
         """All replicas' samples of `step`, in the order of replicas, in the model's dtype."""
@@ -280,8 +282,11 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
 
 def replica_batch(case: Case, step: int, replica: int) -> Batch:
     inputs, targets = case.step(step)
-    sizes = case.sizes[step]
-    return Batch(inputs.split(sizes)[replica], targets.split(sizes)[replica], sum(sizes))
+    sizes, expected = case.sizes[step], case.expected
+    own = inputs.split(sizes)[replica], targets.split(sizes)[replica]
+    if expected is None:
+        return Batch(*own, sum(sizes))
+    return Batch(*own, expected, step, expected=expected / len(sizes))
 
 
 class _Launches:

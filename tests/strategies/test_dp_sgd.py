@@ -342,6 +342,15 @@ def test_what_it_cannot_go_with_is_refused_by_name(overrides: list[str], says: s
     assert says in str(caught.value) and caught.value.exit_code == 2
 
 
+def test_samples_that_count_by_weights_are_refused_as_one_would_change_what_others_count(tmp_path) -> None:
+    (tmp_path / "table.csv").write_text("x,target,w\n" + "".join(f"{i},{i % 2},{i}\n" for i in range(1, 41)))
+    given = ["tracking=none", "data=table", f"data.path={tmp_path}/table.csv", "privacy=dp_sgd"]
+    prepare(given).plan()
+    with pytest.raises(ConfigError, match=r"privacy=dp_sgd: samples of data=table have weights") as caught:
+        prepare([*given, "data.weights=w"]).plan()
+    assert caught.value.exit_code == 2
+
+
 class Counts(nn.Module):
     """Looks at its inputs, which vmap has none of."""
 

@@ -22,12 +22,17 @@ def delta_of(privacy: Privacy, budget: Budget) -> float:
 
 
 def epsilon_of(privacy: Privacy, budget: Budget) -> float:
-    """For batches that are drawn, each unit with probability `rate`. Raises `MissingToolError`."""
+    """Had batches been drawn, each unit with probability `rate`, or as they are. Raises `MissingToolError`."""
     return _epsilon(budget.rate, privacy.noise, budget.steps, delta_of(privacy, budget))
 
 
 def epsilon_as_dealt(privacy: Privacy, budget: Budget) -> float:
-    """Whoever is in which release, as long as nobody is in more than `passes`. Raises `MissingToolError`."""
+    """Whoever is in which release, as long as nobody is in more than `passes`; that of drawn batches, where they are.
+
+    Raises `MissingToolError`.
+    """
+    if budget.passes is None:
+        return epsilon_of(privacy, budget)
     return _epsilon(1.0, privacy.noise, budget.passes, delta_of(privacy, budget))
 
 

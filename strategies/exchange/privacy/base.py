@@ -21,13 +21,13 @@ Share = Annotated[float, Gt(0), Lt(1)]
 @dataclass(frozen=True)
 class Budget:
     """What a run spends: `steps` releases of a sum with noise, of `units` samples or clients, each of which is in a
-    release with probability `rate`, and in `passes` of them at most as they are dealt.
+    release with probability `rate`, and in `passes` of them at most as they are dealt; None: they are drawn, by `rate`.
     """
 
     units: int
     rate: float
     steps: int
-    passes: int
+    passes: int | None
 
 
 class Privacy:

@@ -8,11 +8,15 @@ and the optimizer steps with g. Each replica clips its own samples' gradients, a
 sum of its n_j: the noise is added by shares, which make N(0, sigma^2 C^2) in the sum of all. With accumulate=k
 micro-batches have their shares in the same way.
 
+With partition=poisson each sample is in a step's batch with probability q, as in the paper, and n is the number that is
+expected, on each of K replicas n / K: sums are divided by it, and each replica's share of the noise is N(0, 1/K sigma^2
+C^2), whatever was drawn. A step without samples is made with noise alone.
+
 Gradients of `at_once` samples are computed together: a model's forward pass under torch's vmap, in which each sample
 has the weights as a tensor of its own (a view), so that their gradients come apart. at_once=1 is a plain loop over
 samples, for models that vmap refuses.
 
-Deviations from the paper: a batch is what the engine deals, so many samples of a shuffled epoch, where the paper draws
+Deviations from the paper: with partition=shuffled a batch is so many samples of a shuffled epoch, where the paper draws
 each sample with probability q. The accountant's epsilon holds for drawn batches, as in most published figures; beside
 it stands the one that holds for the batches as dealt, in which each sample is once in an epoch. The noise follows from
 the run's seed, so that a run repeats: who knows the seed can take it off again. C is divided by 1 + 1e-6, so that
@@ -48,7 +52,8 @@ class DPSGD(Privacy):
         seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
         """`clip`, `noise`: C and sigma, None for 1. `epsilon`: finds sigma, in place of `noise`. `delta`: None for
-        1 / n^1.1. `at_once`: samples whose gradients are held together; None for the batch. `seed`: of the noise.
+        1 / n^1.1. `at_once`: samples whose gradients are held together; None for the batch, of drawn ones for
+        as many as are expected. `seed`: of the noise.
 
         Raises `LayoutError`.
         """

@@ -2,7 +2,8 @@
 
 A strategy's pass through its module is one whose output is the mean loss, and whose gradient is the sum of clipped
 gradients with noise, over n: whatever looks at the passes of a module or at its gradients (buckets that are sent during
-backward, modelled time, accumulated micro-batches) finds them as in plain training.
+backward, modelled time, accumulated micro-batches) finds them as in plain training. Where samples are drawn by chance,
+n is the number that is expected (`Batch.counted`), and a batch without samples has noise alone, and no pass.
 """
 
 import copy
@@ -38,6 +39,8 @@ class PerSample:
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """The batch's mean loss; its backward pass gives the gradients. Raises `NotFiniteError`."""
+        if batch.size == 0:  # by chance: there is noise alone
+            return self._weigh(self._of_batch(module, batch))
         module.forward = lambda *_, **__: self._of_batch(module, batch)  # the module's hooks see a pass of the batch
         try:
             return self._weigh(call(module, batch.inputs))
@@ -49,8 +52,10 @@ class PerSample:
         assert privacy.clip is not None
         totals = [torch.zeros_like(parameter) for parameter in trained.values()]
         mean = torch.zeros((), device=totals[0].device)
-        most = privacy.at_once or batch.size
-        for inputs, targets in zip(batch.inputs.split(most), batch.targets.split(most), strict=True):
+        most = max(int(batch.counted), 1)
+        most = min(privacy.at_once or most, most)
+        pieces = zip(batch.inputs.split(most), batch.targets.split(most), strict=True) if batch.size else ()
+        for inputs, targets in pieces:
             losses, weights = self.losses(module, inputs, targets)
             found = torch.autograd.grad(losses.sum(), weights, allow_unused=True, materialize_grads=True)
             gradients = [each.view(len(losses), *total.shape) for each, total in zip(found, totals, strict=True)]
@@ -61,11 +66,11 @@ class PerSample:
             for gradient, total in zip(gradients, totals, strict=True):
                 total += gradient.mul_(kept.to(gradient.dtype).view(-1, *[1] * total.dim())).sum(0)
         # 1/n_j (sum_i g_i + N(0, (n_j/n) sigma^2 C^2))
-        std = privacy.noise * privacy.clip * (batch.size / batch.total) ** 0.5
+        std = privacy.noise * privacy.clip * (batch.counted / batch.total) ** 0.5
         for total in totals:
             if std > 0:
                 total += std * self._drawn(batch.step, total)
-            total /= batch.size
+            total /= batch.counted
         return _WithGradients.apply(mean, totals, *trained.values())
 
     def losses(self, module: nn.Module, inputs: Samples, targets: Samples) -> tuple[Tensor, list[Tensor]]:
