@@ -9,7 +9,7 @@ from zealous import GROUP, Eager, Zealous, ZealousStrategy
 
 from paceline.conf import groups
 from paceline.conf.groups import GROUPS
-from paceline.engine import given
+from paceline.engine import given, untaken
 from paceline.engine.build import assemble
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
@@ -36,7 +36,10 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parts]:
     plain = compose(["model.hidden=[4]"]).model_dump()
     monkeypatch.setattr(groups, "GROUPS", (*GROUPS, GROUP))
     monkeypatch.setitem(groups.BY_NAME, "zeal", GROUP)
-    monkeypatch.setattr("paceline.engine.given.shipped", lambda *of: CHOICES["calm"] if "zeal" in of else shipped(*of))
+    for module in ("given", "untaken"):
+        monkeypatch.setattr(
+            f"paceline.engine.{module}.shipped", lambda *of: CHOICES["calm"] if "zeal" in of else shipped(*of)
+        )
 
     def assemble_with(
         zeal: str, sync: str = "zealous", strategy: str = "plain", knobs: dict[str, Any] | None = None
@@ -143,7 +146,7 @@ def test_of_many_that_take_it_a_few_are_named_with_the_nearest_first(asked: list
     told = str(caught.value).partition("these take it: ")[2].partition(";")[0]
     assert told.startswith(first) and told.endswith(" more (paceline list pairs shows all)")
     names, _, more = told.partition(" and ")
-    assert len(names.split(", ")) == given.MOST_TOLD and int(more.split()[0]) > 0
+    assert len(names.split(", ")) == untaken.MOST_TOLD and int(more.split()[0]) > 0
 
 
 def test_a_knob_of_the_same_name_is_no_knob(assembled) -> None:
