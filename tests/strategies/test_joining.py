@@ -469,9 +469,9 @@ def test_servers_take_what_looks_at_whole_gradients(here, sync, choice):
 @pytest.mark.parametrize("sync", ["bsp", "parameter_server", "fedavg"])
 def test_what_a_rule_remembers_is_saved_and_gone_on_with(here, sync):
     asked = [*TINY, "hardware.workers=3", f"sync={sync}", "aggregate=centered_clipping", "hardware.threads=1"]
-    whole = run([*asked, "steps=6"], quiet=True)
-    run([*asked, "steps=3", "checkpoint.every_steps=3"], name="half", quiet=True)
-    rest = run(["steps=6"], resume="half", quiet=True)
+    whole = run([*asked, "steps=8"], quiet=True)
+    run([*asked, "steps=4", "checkpoint.every_steps=4"], name="half", quiet=True)  # a round
+    rest = run(["steps=8"], resume="half", quiet=True)
     assert whole is not None and rest is not None
     assert whole.summary["model_sha256"] == rest.summary["model_sha256"]
 
