@@ -40,12 +40,12 @@ round. Each of the P workers trains some of these, one after another, from w and
 worker that dies takes its clients of that round with it, and of later rounds those that would be its own.
 
 Other choices change one line each, and have files of their own. With `compress` a client delivers the message of its
-way in the round, w_k - w, of which the server makes w_k again; w goes to clients whole. With a `client` rule clients
-correct their steps, and deliver something beside their weights. With a `server` rule the server steps with the mean way
-sum_k (n_k / n) (w_k - w), by momentum, Adagrad, Adam or Yogi; with an `aggregate` other than the mean, with the way
-that the rule makes of the clients' ways; with `privacy=dp_fedavg`, with the mean of clipped ways and noise, where n_k
-count no more. With `secure=bonawitz` it learns the sum of the ways, and neither one of them nor n_k. With an `attack`
-some clients deliver another way than theirs.
+change in the round, w_k - w, of which the server makes w_k again; w goes to clients whole. With a `client` rule clients
+correct their steps, and deliver something beside their weights. With a `server` rule the server steps with the mean
+change sum_k (n_k / n) (w_k - w), by momentum, Adagrad, Adam or Yogi; with an `aggregate` other than the mean, with the
+change that the rule makes of the clients' changes; with `privacy=dp_fedavg`, with the mean of clipped changes and
+noise, where n_k count no more. With `secure=bonawitz` it learns the sum of the changes, and neither one of them nor
+n_k. With an `attack` some clients deliver another change than theirs.
 
 `consensus` is the server's model at the last round's end that replica 0 has come to: inside a round that is the w that
 it fetched. At a round's end it asks the server, which answers when the round is closed; that disturbs nobody, as
@@ -129,7 +129,7 @@ class FedAvg(Sync):
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
-        `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
+        `server`: how it steps; None for the whole mean change. `clip`: of a client's own gradient; None for none.
         `client`: how it trains; None for its optimizer's steps. `sampling`: whether clients are drawn all alike, or by
         their samples. `dropout`: how likely a client leaves a round before its end. `privacy`: of each client; None for
         nobody's. `secure`: None where the server sees all. `clients`: N, trained in turn; None for one a worker. Raises
@@ -331,7 +331,7 @@ class FedAvg(Sync):
         return {**measured, **self._deliveries.report(serves)}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
-        """m deliveries, of as many vectors as a client brings, w where the ways are needed, and what rules remember."""
+        """m deliveries, of as many vectors as a client brings, w where changes are needed, and what rules remember."""
         size, clients = payload(parameters), world.replicas
         delivered = self._deliveries.server_holds(size, min(self.per_round(self.clients or clients), clients))
         remembered = self.server.holds(size) + self.client.server_holds(size, clients)
