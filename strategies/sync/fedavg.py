@@ -74,7 +74,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, StoppedBefore, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
@@ -91,7 +91,7 @@ from ..exchange.joining import Joining
 from ..exchange.participation import OneClient, Participation, Rounds
 from ..exchange.privacy import Privacy
 from ..exchange.privacy.dp_fedavg import of_clients
-from ..exchange.round_server import HEADER, Message, RoundServer
+from ..exchange.round_server import HEADER, NEVER, Message, RoundServer
 from ..exchange.secure import Bonawitz, Secure
 from ..exchange.secure.deliveries import SecureDeliveries
 from ..exchange.server import Plain, ServerRule
@@ -107,6 +107,7 @@ class FedAvg(Sync):
     weights_agree = False
     unaveraged = "has its weights on the server, which would have to be asked for them after each step"
     survives = True
+    server_stops = True
 
     def __init__(
         self,
@@ -172,6 +173,7 @@ class FedAvg(Sync):
         self._deliveries.prepare(self._weights, params, optimizer, self._rounds, comm)
         self._header = torch.zeros(3, dtype=torch.int64)
         self._finished = False
+        self._last = -1  # the round that this client was in last
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
         if comm.rank == self._server:
@@ -199,14 +201,25 @@ class FedAvg(Sync):
 
     def _fetch(self) -> None:
         self._tell(Message.JOIN)
+        self._hear_of_end(self._own.number)
         for vector in self._deliveries.starts:
             self.comm.recv(vector, self._server)
         self._enter()
         if self.momentum == "reset":
             self.optimizer.state.clear()
 
+    def _hear_of_end(self, number: int) -> None:
+        """Raises `StoppedBefore` where this round, or an earlier one, is not made any more."""
+        before = torch.zeros(1, dtype=torch.int64)
+        with self.comm.ledger.aside():
+            self.comm.recv(before, self._server)
+        if NEVER < int(before) <= number:
+            self._own.number = int(before)
+            raise StoppedBefore(int(before) * self._rounds.length)
+
     def _enter(self) -> None:
         """The round, whose w has come."""
+        self._last = self._own.number
         self._own.enter()
         self._deliveries.begin()
         self.client.begin()
@@ -229,6 +242,14 @@ class FedAvg(Sync):
             self._tell(Message.DELIVER, self._deliveries.told(own.samples, is_over))
             self._deliveries.deliver(own.samples, own.number)
         own.close()
+
+    def is_through(self, steps: int) -> None:
+        """Others may have rounds left that this client is not in."""
+        last = (steps - 1) // self._rounds.length
+        if self._last < last:
+            with self.comm.ledger.aside():
+                self._tell(Message.THROUGH, number=last)
+            self._hear_of_end(last)
 
     def drain(self) -> None:
         if not self._own.inside:
@@ -259,14 +280,15 @@ class FedAvg(Sync):
         if self.comm.rank == 0:
             self._evaluated, self._evaluated_round = weights.clone(), self._own.number
 
-    def _tell(self, message: Message, told: int = 0) -> None:
-        self._header.copy_(torch.tensor([message, self._own.number, told]))
+    def _tell(self, message: Message, told: int = 0, number: int | None = None) -> None:
+        """`number`: of a round; None for this client's own."""
+        self._header.copy_(torch.tensor([message, self._own.number if number is None else number, told]))
         self.comm.send(self._header, self._server)
 
     # -- the server: see exchange/round_server.py
 
     def serve(self) -> None:
-        self._round_server.serve()
+        self._round_server.serve(self.stops_before)
         self.made_at = self._round_server.made_at
 
     # -- who takes part
