@@ -15,6 +15,7 @@ from ..comm.board import Board
 from ..strategies import Batch, Strategy, Sync
 from ..strategies.accumulation import Accumulation
 from ..strategies.adapt import While
+from ..strategies.base import StoppedBefore
 from ..strategies.precision import LossScale
 from ..tasks.base import Readable, Taken
 from ..tasks.partition import Partition
@@ -49,7 +50,7 @@ class Job:
     steps: int  # of the whole run
     until: int  # the step to end before: `steps`, but where the model becomes another one before it (phases.py)
     meter: Meter
-    stop: StopAgreement
+    stop: StopAgreement | None  # None where the sync mode says when: see `Sync.server_stops`
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     accumulation: Accumulation = field(default_factory=Accumulation)  # with which the strategy was prepared
@@ -69,10 +70,17 @@ class Job:
 
 def train(job: Job) -> int:
     """Train; returns the number of steps done, less than `until` when the run was asked to stop."""
+    try:
+        return _train(job)
+    except StoppedBefore as stopped:
+        return stopped.step
+
+
+def _train(job: Job) -> int:
     done, found = job.start, memory.ActivationPeak()
     most = accounted = 0  # samples of the largest step so far; steps that are left to look at
     while (step := job.sync.next_step(done)) < job.until:
-        if job.stop.before(step, job.meter.last):
+        if job.stop is not None and job.stop.before(step, job.meter.last):
             return done
         if job.before_step is not None:
             job.before_step(job, step)
@@ -119,6 +127,7 @@ def train(job: Job) -> int:
         if job.stopped is not None:
             return done
     job.meter.jump(job.until - done)
+    job.sync.is_through(job.until)
     return job.until
 
 

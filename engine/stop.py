@@ -3,8 +3,10 @@
 A worker cannot simply stop when it is told to: its peers would wait for it in the next all-reduce. So one of them, the
 leader, announces twice a second, at a step that it announced the time before, whether this is the end and which step
 is the next to look at. The others read the announcement when they come to that step. A worker that steps by itself has
-nobody to tell, and leaves before its next step: how long its last one took says little of the next ones, of which one
-may wait for a federated round.
+nobody to tell, and leaves before its next step: how long its last one took says little of the next ones.
+
+Clients of federated rounds leave before a round that their server does not open (strategies/exchange/round_server.py).
+Where a replica has several parts, the parts' servers agree here on that round.
 """
 
 import json

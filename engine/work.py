@@ -51,6 +51,7 @@ def work(
     if worker.role.kind == "server":
         comm.board.gauges = gauges_of(worker.role, comm, None)
         started()
+        parts.sync.stops_before = _stops_before_round(worker)
         parts.sync.serve()
         dates.tell_end(parts.sync.made_at)
         return leave_together(worker) if assignment.witness else report(worker, None)
@@ -181,15 +182,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         steps=steps,
         until=until,
         meter=Meter(comm, left_out, worker.device, pauses, manifest.seconds if manifest else 0.0),
-        stop=StopAgreement(
-            comm.board,
-            comm.rank,
-            layout.chief if together else replica * layout.parts + layout.loss_part,
-            "all" if together else f"replica {replica}",
-            start,
-            None if worker.parts.fabric.modelled else time.monotonic,
-            alone=not together and layout.parts == 1,
-        ),
+        stop=None if worker.sync.server_stops else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
         accumulation=worker.accumulation,
@@ -205,6 +198,26 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         teacher=worker.parts.teacher,
     )
     return job, left_out
+
+
+def _stop_agreement(worker: Worker, start: int) -> StopAgreement:
+    layout, board, replica, together = worker.layout, worker.comm.board, worker.role.replica, worker.sync.synchronous
+    return StopAgreement(
+        board,
+        worker.comm.rank,
+        layout.chief if together else replica * layout.parts + layout.loss_part,
+        "all" if together else f"replica {replica}",
+        start,
+        None if worker.parts.fabric.modelled else time.monotonic,
+        alone=not together and layout.parts == 1,
+    )
+
+
+def _stops_before_round(worker: Worker) -> Callable[[int], bool]:
+    """On a server: of a replica of several parts each part has its own, and all of them end before the same round."""
+    comm, first, alone = worker.comm, worker.layout.workers, worker.layout.parts == 1
+    agreement = StopAgreement(comm.board, comm.rank, first, "servers", 0, comm.now, alone=alone)
+    return lambda number: agreement.before(number, 0.0)
 
 
 def _adversary(worker: Worker) -> Adversary | None:

@@ -327,6 +327,16 @@ class Measures(TypedDict, total=False):
 Averages = Literal["consensus", "own"]
 
 
+class StoppedBefore(Exception):
+    """The run was told to stop: of those who meet in rounds nobody makes `step`, or a later one, and all made those
+    before it.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+
 class Sync(ABC):
     """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
@@ -354,6 +364,8 @@ class Sync(ABC):
     entrywise: bool = True
     experts: bool = False
     trial: Trial = Trial()
+    server_stops: bool = False  # a run that is told to stop ends before a round, and the servers say before which
+    stops_before: Callable[[int], bool] | None = None  # asked there of each round but the first; the engine sets it
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
@@ -417,7 +429,7 @@ class Sync(ABC):
             yield
 
     def begin(self, batch: Batch) -> None:
-        """A step begins, with this batch."""
+        """A step begins, with this batch. Raises `StoppedBefore` where it does not, if `server_stops`."""
         self.optimizer.zero_grad()
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
@@ -464,6 +476,9 @@ class Sync(ABC):
     def serve(self) -> None:
         """A server worker's whole life."""
         raise AssertionError(f"{type(self).__name__} has no servers")
+
+    def is_through(self, steps: int) -> None:
+        """This worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run ended before them."""
 
     def drain(self) -> None:
         """The last step is over on this worker: hand over what the others can use, before anybody is waited for."""

@@ -2330,6 +2330,48 @@ MUTATIONS = [
         "tests/strategies/test_federated_clients.py -k in_vain -m slow",
     ),
     Mutation(
+        "strategies/sync/fedavg.py",
+        "if NEVER < int(before) <= number:",
+        "if NEVER < int(before) < number:",
+        "tests/strategies/test_fedavg.py -k 'virtual and told_to_stop'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "raise StoppedBefore(int(before) * self._rounds.length)",
+        "raise StoppedBefore(number * self._rounds.length)",
+        "tests/strategies/test_fedavg.py -k 'virtual and told_to_stop'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "            self._own.number = int(before)\n",
+        "            pass\n",
+        "tests/strategies/test_fedavg.py -k 'virtual and told_to_stop'",
+    ),
+    Mutation(
+        "strategies/sync/fedavg.py",
+        "if self._last < last:",
+        "if self._last < 0:",
+        "tests/strategies/test_fedavg.py -k 'virtual and told_to_stop'",
+    ),
+    Mutation(
+        "strategies/exchange/round_server.py",
+        "if asked <= self._open or self._ended}",
+        "if asked <= self._open}",
+        "tests/strategies/test_fedavg.py -k 'virtual and told_to_stop'",
+    ),
+    Mutation(
+        "strategies/exchange/round_server.py",
+        "starts = [] if self._ended else self._deliveries.starts",
+        "starts = self._deliveries.starts",
+        "tests/strategies/test_fedavg.py -k 'virtual and has_sent'",
+    ),
+    Mutation(
+        "engine/work.py",
+        "parts.sync.stops_before = _stops_before_round(worker)",
+        "pass",
+        "tests/engine/test_engine_faults.py -k 'same_round_on_ctrl_c and all' -m fault",
+    ),
+    Mutation(
         "strategies/exchange/server/adaptive.py",
         "(v - square).sign()",
         "1",

@@ -1,6 +1,6 @@
 """The end of a federated round: what a client delivers, and what the server makes of all that is delivered.
 
-Each client k of the round brings w_k, or its way w_k - w, and n_k, the samples that it was trained on. Then
+Each client k of the round brings w_k, or its change w_k - w, and n_k, the samples that it was trained on. Then
 
     w = sum_k (n_k / n) w_k,   n = sum_k n_k
 
@@ -8,7 +8,7 @@ by McMahan et al. 2017, Algorithm 1; and where another server's rule, aggregate 
 
     w <- server(w, Delta),   Delta = what the aggregate, or the privacy, makes of all w_k - w.
 
-Where the server sees each of these ways (`OpenDeliveries`) it may do any of that. Where it learns their sum alone
+Where the server sees each of these changes (`OpenDeliveries`) it may do any of that. Where it learns their sum alone
 (secure/deliveries.py) it does the second, with the sum.
 """
 
@@ -49,7 +49,7 @@ class Deliveries(ABC):
         client:  `begin`, once it has fetched w; at the round's end it tells the number `told`, then `deliver`
         server:  `take` with the number that a client has told, for each of them; `close` once all have delivered
 
-    `brings_weights`: a client delivers w_k, and not its way from w, which both must know then.
+    `brings_weights`: a client delivers w_k, and not its change from w, which both must know then.
     """
 
     brings_weights: bool
@@ -160,7 +160,7 @@ class Delivery(NamedTuple):
 
 
 class OpenDeliveries(Deliveries):
-    """The server sees what each client brings: w_k or the message of its way, and what the client's rule delivers."""
+    """The server sees what each client brings: w_k or the message of its change, and what its rule delivers."""
 
     def __init__(self, rules: Rules, compress: Compressor) -> None:
         super().__init__(rules)

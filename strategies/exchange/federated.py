@@ -19,7 +19,7 @@ def check_hidden(
     client: ClientRule,
     participation: Participation,
 ) -> None:
-    """Clients that noise hides (`privacy`), or whose ways are masked (`secure`). Raises `LayoutError`."""
+    """Clients that noise hides (`privacy`), or whose changes are masked (`secure`). Raises `LayoutError`."""
     if privacy is None and secure is None:
         return
     by = "secure" if privacy is None else "privacy"
@@ -93,7 +93,7 @@ def check_in_turn(
         by, usual = ("attack", "none") if joining.aggregate.streaming else ("aggregate", "mean")
         raise LayoutError(
             f"{by}, sync: with {given} a worker sends what its clients make together, and the server never has the "
-            f"way of each; choose {by}={usual}, or sync.clients=null"
+            f"change of each; choose {by}={usual}, or sync.clients=null"
         )
 
 

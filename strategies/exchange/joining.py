@@ -19,8 +19,8 @@ from .compress import Compressor
 from .rank_order import RankOrderedSum
 from .seeded import generator
 
-# gradients of one step and version; of a clock, some of which may be missing; ways of weights since all had the same;
-# weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
+# gradients of one step and version; of a clock, some of which may be missing; changes of weights since all had the
+# same; weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
 Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
 
 LARGEST = 1e140  # entries: rows of float64 may be longer, and their squares infinite

@@ -40,12 +40,12 @@ round. Each of the P workers trains some of these, one after another, from w and
 worker that dies takes its clients of that round with it, and of later rounds those that would be its own.
 
 Other choices change one line each, and have files of their own. With `compress` a client delivers the message of its
-way in the round, w_k - w, of which the server makes w_k again; w goes to clients whole. With a `client` rule clients
-correct their steps, and deliver something beside their weights. With a `server` rule the server steps with the mean way
-sum_k (n_k / n) (w_k - w), by momentum, Adagrad, Adam or Yogi; with an `aggregate` other than the mean, with the way
-that the rule makes of the clients' ways; with `privacy=dp_fedavg`, with the mean of clipped ways and noise, where n_k
-count no more. With `secure=bonawitz` it learns the sum of the ways, and neither one of them nor n_k. With an `attack`
-some clients deliver another way than theirs.
+change in the round, w_k - w, of which the server makes w_k again; w goes to clients whole. With a `client` rule clients
+correct their steps, and deliver something beside their weights. With a `server` rule the server steps with the mean
+change sum_k (n_k / n) (w_k - w), by momentum, Adagrad, Adam or Yogi; with an `aggregate` other than the mean, with the
+change that the rule makes of the clients' changes; with `privacy=dp_fedavg`, with the mean of clipped changes and
+noise, where n_k count no more. With `secure=bonawitz` it learns the sum of the changes, and neither one of them nor
+n_k. With an `attack` some clients deliver another change than theirs.
 
 `consensus` is the server's model at the last round's end that replica 0 has come to: inside a round that is the w that
 it fetched. At a round's end it asks the server, which answers when the round is closed; that disturbs nobody, as
@@ -74,7 +74,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
+from ..base import Batch, Cost, Measures, Memory, State, StoppedBefore, Sync, World, payload
 from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import views_of
@@ -91,7 +91,7 @@ from ..exchange.joining import Joining
 from ..exchange.participation import OneClient, Participation, Rounds
 from ..exchange.privacy import Privacy
 from ..exchange.privacy.dp_fedavg import of_clients
-from ..exchange.round_server import HEADER, Message, RoundServer
+from ..exchange.round_server import HEADER, NEVER, Message, RoundServer
 from ..exchange.secure import Bonawitz, Secure
 from ..exchange.secure.deliveries import SecureDeliveries
 from ..exchange.server import Plain, ServerRule
@@ -107,6 +107,7 @@ class FedAvg(Sync):
     weights_agree = False
     unaveraged = "has its weights on the server, which would have to be asked for them after each step"
     survives = True
+    server_stops = True
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class FedAvg(Sync):
         """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
 
         `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
-        `server`: how it steps; None for the whole mean way. `clip`: of a client's own gradient; None for none.
+        `server`: how it steps; None for the whole mean change. `clip`: of a client's own gradient; None for none.
         `client`: how it trains; None for its optimizer's steps. `sampling`: whether clients are drawn all alike, or by
         their samples. `dropout`: how likely a client leaves a round before its end. `privacy`: of each client; None for
         nobody's. `secure`: None where the server sees all. `clients`: N, trained in turn; None for one a worker. Raises
@@ -172,6 +173,7 @@ class FedAvg(Sync):
         self._deliveries.prepare(self._weights, params, optimizer, self._rounds, comm)
         self._header = torch.zeros(3, dtype=torch.int64)
         self._finished = False
+        self._last = -1  # the round that this client was in last
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
         if comm.rank == self._server:
@@ -199,14 +201,25 @@ class FedAvg(Sync):
 
     def _fetch(self) -> None:
         self._tell(Message.JOIN)
+        self._hear_of_end(self._own.number)
         for vector in self._deliveries.starts:
             self.comm.recv(vector, self._server)
         self._enter()
         if self.momentum == "reset":
             self.optimizer.state.clear()
 
+    def _hear_of_end(self, number: int) -> None:
+        """Raises `StoppedBefore` where this round, or an earlier one, is not made any more."""
+        before = torch.zeros(1, dtype=torch.int64)
+        with self.comm.ledger.aside():
+            self.comm.recv(before, self._server)
+        if NEVER < int(before) <= number:
+            self._own.number = int(before)
+            raise StoppedBefore(int(before) * self._rounds.length)
+
     def _enter(self) -> None:
         """The round, whose w has come."""
+        self._last = self._own.number
         self._own.enter()
         self._deliveries.begin()
         self.client.begin()
@@ -229,6 +242,14 @@ class FedAvg(Sync):
             self._tell(Message.DELIVER, self._deliveries.told(own.samples, is_over))
             self._deliveries.deliver(own.samples, own.number)
         own.close()
+
+    def is_through(self, steps: int) -> None:
+        """Others may have rounds left that this client is not in."""
+        last = (steps - 1) // self._rounds.length
+        if self._last < last:
+            with self.comm.ledger.aside():
+                self._tell(Message.THROUGH, number=last)
+            self._hear_of_end(last)
 
     def drain(self) -> None:
         if not self._own.inside:
@@ -259,14 +280,15 @@ class FedAvg(Sync):
         if self.comm.rank == 0:
             self._evaluated, self._evaluated_round = weights.clone(), self._own.number
 
-    def _tell(self, message: Message, told: int = 0) -> None:
-        self._header.copy_(torch.tensor([message, self._own.number, told]))
+    def _tell(self, message: Message, told: int = 0, number: int | None = None) -> None:
+        """`number`: of a round; None for this client's own."""
+        self._header.copy_(torch.tensor([message, self._own.number if number is None else number, told]))
         self.comm.send(self._header, self._server)
 
     # -- the server: see exchange/round_server.py
 
     def serve(self) -> None:
-        self._round_server.serve()
+        self._round_server.serve(self.stops_before)
         self.made_at = self._round_server.made_at
 
     # -- who takes part
@@ -331,7 +353,7 @@ class FedAvg(Sync):
         return {**measured, **self._deliveries.report(serves)}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
-        """m deliveries, of as many vectors as a client brings, w where the ways are needed, and what rules remember."""
+        """m deliveries, of as many vectors as a client brings, w where changes are needed, and what rules remember."""
         size, clients = payload(parameters), world.replicas
         delivered = self._deliveries.server_holds(size, min(self.per_round(self.clients or clients), clients))
         remembered = self.server.holds(size) + self.client.server_holds(size, clients)

@@ -2,16 +2,16 @@
 and Huba 2022, AISTATS, Algorithm 1; arXiv 2106.06639).
 
 Clients go at their own pace. Again and again a client fetches w, trains for E epochs (or Q steps) from it on its own
-samples, to y, and sends the way that it went, Delta_i = y - w; then it goes on with the newest w at once. The server
-takes ways as they come, and steps when there are K of them:
+samples, to y, and sends its change, Delta_i = y - w; then it goes on with the newest w at once. The server
+takes changes as they come, and steps when there are K of them:
 
     tau_i = versions that came between the client's fetch and its delivery
     Delta <- Delta + s(tau_i) Delta_i,   s(tau) = (1 + tau)^-a,   a = 1/2
     with the K-th:   w <- w + eta_g Delta / K,   Delta <- 0
 
-The mean is over K, not over the weights s: stale ways move w less. With K clients of equal speed all ways of a buffer
-are of one version, and with as many samples each that is FedAvg, round for round. K = 1 is asynchronous averaging, each
-way by itself. K may be more than there are clients, since nobody waits for a step.
+The mean is over K, not over the weights s: stale changes move w less. With K clients of equal speed all changes of a
+buffer are of one version, and with as many samples each that is FedAvg, round for round. K = 1 is asynchronous
+averaging, each change by itself. K may be more than there are clients, since nobody waits for a step.
 
 The order of what comes is all that decides: it is the clock's on the virtual cluster, where the same seed gives the
 same order and the same bits; on processes it is the network's, and differs from run to run.
@@ -22,8 +22,8 @@ be momentum, Adagrad, Adam or Yogi (exchange/server/) in place of a plain step; 
 which keeps its state from round to round (`momentum=kept`) or starts each one anew (`reset`). A round without samples
 delivers nothing.
 
-With `compress` a client sends the message of its way (exchange/channel.py) and adds what was left out to its next one;
-w goes to clients whole.
+With `compress` a client sends the message of its change (exchange/channel.py) and adds what was left out to its next
+one; w goes to clients whole.
 
 `consensus` is the server's w when replica 0 asks, which disturbs nobody. A checkpoint holds w, the buffer and what the
 rule remembers as they are then, replica 0's optimizer and, inside a round, what it has trained of it: a resumed
@@ -31,9 +31,9 @@ replica 0 goes on where it was; the other clients lose what they had trained of 
 w that was saved, and start with a new optimizer. A client that dies is missed by nobody. Where a replica has several
 parts each has a server of its own, which goes by its own order.
 
-Cost per step, S bytes of weights, L steps a round: a client sends (S + 32) / L (a way and two headers of 16 bytes), and
-the server S / L to each. What is delivered after the last step, where training ends inside a round, is no step's. A
-client holds the w that it fetched, the server a way and the sum, 2 S bytes.
+Cost per step, S bytes of weights, L steps a round: a client sends (S + 32) / L (a change and two headers of 16 bytes),
+and the server S / L to each. What is delivered after the last step, where training ends inside a round, is no step's. A
+client holds the w that it fetched, the server a change and the sum, 2 S bytes.
 
 Use it where clients differ in speed and a round of FedAvg would wait for the slowest. Where all are equally fast FedAvg
 does the same with fresh weights.
@@ -69,7 +69,7 @@ class Message(IntEnum):
     """What a client tells the server, at the head of a header."""
 
     JOIN = 0  # send me the weights
-    DELIVER = 1  # my way follows, trained on so many samples; none follows where that is 0
+    DELIVER = 1  # my change follows, trained on so many samples; none follows where that is 0
     PEEK = 2  # send me the weights, to evaluate, and when they were made
     SAVE = 3  # send me your state
     DONE = 4  # I will ask no more; send me the last weights once all are done
@@ -98,9 +98,9 @@ class FedBuff(Sync):
     ) -> None:
         """`buffer`: K; None for half of the clients, rounded up. `epochs`, `steps`: E, or Q in its place, of a round.
 
-        `discount`: a; 0 weighs all ways alike. `momentum`: of a client's optimizer, all of its state. `compress`: of
-        ways; None for no compression. `server`: how it steps; None for the whole mean way. `clip`: of a client's own
-        gradient; None for none. Raises `LayoutError`.
+        `discount`: a; 0 weighs all changes alike. `momentum`: of a client's optimizer, all of its state. `compress`:
+        of changes; None for no compression. `server`: how it steps; None for the whole mean change. `clip`: of a
+        client's own gradient; None for none. Raises `LayoutError`.
         """
         if steps is not None and epochs != 1:
             raise LayoutError(
@@ -119,7 +119,7 @@ class FedBuff(Sync):
         self._finished = False
         if comm.rank == self._server:
             self._received, self._sum = torch.empty_like(self._weights), torch.zeros_like(self._weights)  # ..., Delta
-            self._count, self._version = 0, 0  # ways in the buffer, the server's steps
+            self._count, self._version = 0, 0  # changes in the buffer, the server's steps
             self._fetched = [0] * self._clients  # by client, of which version
             self._staleness: Counter[int] = Counter()
             self._sending: list[Work] = []  # w, to those who fetch it
@@ -284,7 +284,7 @@ class FedBuff(Sync):
         return measured
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
-        """A way, the sum of a buffer's, and what the rule remembers."""
+        """A change, the sum of a buffer's, and what the rule remembers."""
         size = payload(parameters)
         return {**held, "optimizer": 0, "buffers": 2 * size + self.server.holds(size)}
 

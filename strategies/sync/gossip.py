@@ -28,8 +28,8 @@ gamma is `consensus_step`: 1 and C(x) = x is the plain rule; the more C leaves o
 all W_i is conserved as before. It takes a graph that stays as it is. (In the paper X begins at 0; here all X_i begin at
 the weights of worker 0.)
 
-With an `attack` some workers send other weights than theirs. With an `aggregate` other than the mean each worker goes
-the way that the rule makes of the ways from its own weights to its neighbours', its own row, zero, among them
+With an `attack` some workers send other weights than theirs. With an `aggregate` other than the mean each worker adds
+what the rule makes of the differences of its neighbours' weights from its own, its own row, zero, among them
 (`aggregate=self_centered_clipping` is the one made for this; exchange/joining.py):
 
     W_i <- W_i + rule(0, {W_j - W_i}).

@@ -18,28 +18,29 @@ weights.
 *Post-local SGD* (Lin et al. 2020, "Don't Use Large Mini-Batches, Use Local SGD", ICLR; arXiv 1808.07217): before
 `switch_step` gradients are averaged in every step (BSP itself), and rounds begin there.
 
-*DiLoCo* (Douillard et al. 2023, arXiv 2311.08105, Algorithm 1): the mean is not taken as it is; its way from the
-weights w that the round began with is a gradient for an outer SGD with Nesterov momentum mu and rate nu, alike on all:
+*DiLoCo* (Douillard et al. 2023, arXiv 2311.08105, Algorithm 1): the mean is not taken as it is; its change from
+the weights w that the round began with is a gradient for an outer SGD with Nesterov momentum mu and rate nu, alike on
+all:
 
     D = w - sum_i (n_i / n) w_i,      v <- mu v + D,      w_i <- w - nu (D + mu v).
 
 nu = 1 and mu = 0 is local SGD. Deviations: replicas share one order of samples, where the paper gives them shards; the
 mean is weighted. The paper's inner optimizer is AdamW, its H 500, nu 0.7 and mu 0.9.
 
-With `compress` a replica sends the message of its way in the round, (n_i / n) (w_i - w) from the weights w that the
+With `compress` a replica sends the message of its change in the round, (n_i / n) (w_i - w) from the weights w that the
 round began with, and all take w + the sum of what is decoded. State that is averaged goes uncompressed.
 
-With an `aggregate` other than the mean every replica gets the ways w_i - w of all, and all go from w the way that the
-rule makes of them (exchange/joining.py); an outer optimizer steps with that. With an `attack` some send another way
-than theirs, in rounds that end in `attack.from_step` or later.
+With an `aggregate` other than the mean every replica gets the changes w_i - w of all, and all add to w the change that
+the rule makes of them (exchange/joining.py); an outer optimizer steps with that. With an `attack` some send another
+change than theirs, in rounds that end in `attack.from_step` or later.
 
 The consensus is what a round that ended now would leave, lies included, without compression. One replica alone is
 serial training, bit for bit, unless there is an outer optimizer.
 
 Cost per step, S bytes of weights, K replicas, a names of averaged state: the collective's for sums of S (1 + a) bytes,
-divided by H; with `compress` the weights' share of it is what exchange/channel.py states. Where all get the ways of
-all, send (K-1) S / H and all_gather 8 (K-1) / H, and K S of memory. Before the switch it is BSP's, and what is stated
-is the mean over the steps of the run.
+divided by H; with `compress` the weights' share of it is what exchange/channel.py states. Where all get the changes
+of all, send (K-1) S / H and all_gather 8 (K-1) / H, and K S of memory. Before the switch it is BSP's, and what is
+stated is the mean over the steps of the run.
 
 Use `local_sgd` where the network is slow and a small loss of accuracy a step may be made good by more steps;
 `post_local_sgd` where large batches generalise badly and the first steps still need every average; `diloco` where
@@ -106,7 +107,7 @@ class LocalSGD(Sync):
         if self.joining.whole_rows:
             self.max_parts = 1
         if not self.joining.plain:
-            self.unaveraged = "joins the ways of replicas, of which some lie or a rule makes what it will"
+            self.unaveraged = "joins the changes of replicas, of which some lie or a rule makes what it will"
             if average_state:
                 raise LayoutError(
                     f"sync.average_state={list(average_state)}: what an optimizer keeps is averaged as it is, that of "

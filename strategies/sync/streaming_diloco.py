@@ -11,7 +11,7 @@ common, and w_ip, what replica i has trained since:
 
 The outer step is DiLoCo's: see exchange/outer.py. n_i are the samples that replica i has trained on since it sent the
 fragment before. P = 1, tau = 0 and alpha = 0 is DiLoCo: in every step bit for bit where messages are compressed, as
-DiLoCo then sends the same ways; without compression DiLoCo sums weights, and differs in the last bits.
+DiLoCo then sends the same changes; without compression DiLoCo sums weights, and differs in the last bits.
 
 With `compress` it is D_ip that is sent as a message, with error feedback of each fragment's own (the paper has 4-bit
 floating point numbers, without).

@@ -330,6 +330,33 @@ def test_a_stopped_run_saves_and_goes_on_to_the_same_bits(
     assert weights(train(resume="victim").path) == weights(train("strategy=sabotage", "steps=400").path)
 
 
+@pytest.mark.parametrize(
+    "clients",
+    [
+        ("strategy=sabotage", "strategy.pause=0.01", "hardware.workers=3", "steps=300"),
+        ("strategy=sabotage", "strategy.pause=0.01", "hardware.workers=4", "sync.fraction=0.25", "steps=300"),
+        pytest.param(("strategy=pipeline", "hardware.workers=4", "steps=1000"), marks=pytest.mark.slow),
+    ],
+    ids=["all clients", "one of four", "of two stages each"],
+)
+def test_clients_end_with_the_same_round_on_ctrl_c_and_go_on_to_the_same_bits(
+    train: Train, start: Start, clients: tuple[str, ...]
+) -> None:
+    federated = ("sync=fedavg", "sync.momentum=reset", *clients)
+    launcher = start(*federated)
+    launcher.until(lambda: launcher.steps() >= 20, "twenty steps")
+    os.killpg(launcher.process.pid, signal.SIGINT)
+    assert launcher.wait() == 130
+    saved = re.match(r"stopped by SIGINT; saved: step-(\d{8}); resume with: ", launcher.last_line())
+    nothing_is_left(launcher)
+    summary = launcher.run.read_summary()
+    assert summary is not None and summary["status"] == "interrupted"
+    assert saved is not None and int(saved[1]) == summary["steps"] >= 20
+    assert summary["epochs"] == round(summary["epochs"])  # a round is an epoch
+
+    assert weights(train(resume="victim").path) == weights(train(*federated).path)
+
+
 def test_a_run_that_stops_though_its_launcher_was_not_told_to_has_failed(start: Start) -> None:
     launcher = start("strategy=sabotage", "strategy.pause=0.01", "steps=400")
     launcher.until(lambda: launcher.steps() >= 5, "five steps")

@@ -36,7 +36,7 @@ from oracles import (
 from torch import nn
 
 from paceline.engine import run as train_with
-from paceline.strategies.base import Batch, World
+from paceline.strategies.base import Batch, StoppedBefore, World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.aggregate import Aggregator, Median
@@ -81,6 +81,7 @@ class Federation:
     dropout: float = 0.0
     state: bytes | None = None  # {"weights", "sync"} of client 0, to go on from
     deaths: Mapping[int, int] = field(default_factory=dict)  # client -> the step in which it dies
+    stops: int | None = None  # the round that is not to open any more
 
     @property
     def partition(self) -> OwnedPartition:
@@ -132,13 +133,18 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     if state is not None:
         sync.load_state_dict(state["sync"])
     if serves:
+        sync.stops_before = None if federation.stops is None else lambda number: number == federation.stops
         sync.serve()
         return {"weights": weights_of(model), "report": sync.report(), "ledger": comm.ledger.snapshot()}
-    trained, looks, states = [], [], []
+    trained, looks, states, stopped = [], [], [], None
     done = federation.start
     while (step := sync.next_step(done)) < federation.steps:
         batch = federation.batch(step, comm.rank)
-        sync.begin(batch)
+        try:
+            sync.begin(batch)
+        except StoppedBefore as word:
+            stopped = word.step
+            break
         if federation.deaths.get(comm.rank) == step:
             os.kill(os.getpid(), signal.SIGKILL)
         if batch.size:
@@ -150,6 +156,15 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
             with comm.ledger.aside():
                 looks.append({name: tensor.clone() for name, tensor in sync.consensus().items()})
                 states.append({"weights": looks[-1], "sync": from_bytes(to_bytes(sync.state_dict()))})
+    if stopped is None:
+        try:
+            sync.is_through(federation.steps)
+        except StoppedBefore as word:
+            stopped = word.step
+    if stopped is not None and comm.rank == 0:
+        with comm.ledger.aside():
+            looks.append({name: tensor.clone() for name, tensor in sync.consensus().items()})
+            states.append({"weights": looks[-1], "sync": from_bytes(to_bytes(sync.state_dict()))})
     sent = comm.ledger.snapshot()
     drained = drain_before_all_finish(comm, sync, len(federation.sizes)) if federation.drains else None
     sync.finish()
@@ -158,6 +173,7 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
         "weights": weights_of(model),
         "consensus": dict(sync.consensus()),
         "trained": trained,
+        "stopped": stopped,
         "looks": looks,
         "states": states,
         "report": sync.report(),
@@ -481,6 +497,50 @@ def test_resumed_at_a_rounds_end_it_is_the_uninterrupted_run_bit_for_bit(virtual
         resumed = run(virtual_workers, replace(federation, start=at, state=to_bytes(straight[0]["states"][i])))
         assert identical(resumed[-1]["weights"], straight[-1]["weights"]), at
     assert len(ends) > 1
+
+
+STOPPED = {
+    "all clients": (FEDERATIONS["all clients"], 2),
+    "two epochs": (FEDERATIONS["two epochs"], 1),
+    "half of the clients": (FEDERATIONS["half of the clients"], 3),
+    "one client of five": (FEDERATIONS["one client of five"], 2),
+    "some leave": (Federation((4, 6, 3), steps=24, dropout=0.5), 3),
+    "most are in no later round": (Federation((4, 6, 3, 5, 2), steps=24, fraction=0.2), 7),
+    "inside of the last round": (Federation((4, 6, 3, 5), steps=11, fraction=0.5), 3),
+}
+
+
+@pytest.mark.parametrize(("federation", "number"), STOPPED.values(), ids=list(STOPPED))
+def test_told_to_stop_all_clients_end_before_the_same_round_and_what_goes_on_is_the_uninterrupted_run(
+    fabric, federation, number
+):
+    straight = run(fabric, federation)
+    *clients, server = run(fabric, replace(federation, stops=number))
+    at = number * federation.round_length
+    assert 0 < at < federation.steps
+    assert [client["stopped"] for client in clients] == [at] * len(clients)
+    for client, whole in zip(clients, straight[:-1], strict=True):
+        assert client["trained"] == [step for step in whole["trained"] if step < at]
+    if federation.dropout == 0:
+        assert distance(server["weights"], algorithm_1(replace(federation, steps=at))[-1]) < ROUNDING
+    [state] = clients[0]["states"]
+    assert identical(state["weights"], server["weights"])
+    resumed = run(fabric, replace(federation, start=at, state=to_bytes(state)))
+    assert identical(resumed[-1]["weights"], straight[-1]["weights"])
+
+
+def test_what_a_stopped_run_has_sent_is_what_its_rounds_send(fabric):
+    federation = STOPPED["half of the clients"][0]
+    stopped = run(fabric, replace(federation, stops=2))
+    made = run(fabric, replace(federation, steps=2 * federation.round_length))
+    assert stopped[-1]["ledger"] == made[-1]["ledger"]
+
+
+def test_a_run_told_to_stop_in_its_last_round_is_complete(virtual_workers):
+    federation = Federation((4, 6, 3, 5), steps=12, fraction=0.5)
+    straight, late = (run(virtual_workers, replace(federation, stops=at)) for at in (None, federation.rounds))
+    assert [client["stopped"] for client in late[:-1]] == [None] * 4
+    assert identical(late[-1]["weights"], straight[-1]["weights"])
 
 
 @pytest.mark.parametrize("optimizer", [sgd, momentum, adam])

@@ -297,7 +297,7 @@ def test_processes_and_the_virtual_cluster_train_the_same(here):
     ("overrides", "says"),
     [
         (("sync=post_local_sgd", "aggregate=median"), "sync.switch_step=40: a rule sees gradients before"),
-        (("sync=local_sgd", "aggregate=median", "average=ema"), "average=ema: sync=local_sgd joins the ways"),
+        (("sync=local_sgd", "aggregate=median", "average=ema"), "average=ema: sync=local_sgd joins the changes"),
         (("sync=local_sgd", "aggregate=median", "collective=ring"), "collective=ring, aggregate=median: each worker"),
         (("sync=local_sgd", "aggregate=krum"), "aggregate=krum: the rule needs n > 2 f [+] 2"),
         (("sync=gossip", "aggregate=krum"), "aggregate=krum: .* n=2 rows: too few .* its own row and those of 1 neigh"),

@@ -469,6 +469,7 @@ def test_servers_take_what_looks_at_whole_gradients(here, sync, choice):
 @pytest.mark.parametrize("sync", ["bsp", "parameter_server", "fedavg"])
 def test_what_a_rule_remembers_is_saved_and_gone_on_with(here, sync):
     asked = [*TINY, "hardware.workers=3", f"sync={sync}", "aggregate=centered_clipping", "hardware.threads=1"]
+    asked += ["optimizer.momentum=0"]  # of clients, whose optimizers begin anew
     whole = run([*asked, "steps=8"], quiet=True)
     run([*asked, "steps=4", "checkpoint.every_steps=4"], name="half", quiet=True)  # a round
     rest = run(["steps=8"], resume="half", quiet=True)

@@ -1,4 +1,4 @@
-"""What a worker that lies sends in place of its gradient, or of its weights' way since all had the same.
+"""What a worker that lies sends in place of its gradient, or of its weights' change since all had the same.
 
 The other workers, and the servers, tell the truth. Attacks that `poison` lie in another way: their workers train on
 samples that were tampered with, and send what honestly follows from them.

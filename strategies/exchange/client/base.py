@@ -83,7 +83,7 @@ class ClientRule(ABC):
         raise AssertionError(f"{type(self).__name__} sends no vector")
 
     def factors(self, weights: Mapping[int, float], lengths: Mapping[int, float]) -> Mapping[int, float]:
-        """How many times its way each client's delivery counts for. By client: its weight in the mean, its length."""
+        """How many times each client's change counts. By client: its weight in the mean, its length."""
         return dict.fromkeys(weights, 1.0)
 
     def take(self, changes: Mapping[int, Tensor], weights: Mapping[int, float]) -> None:

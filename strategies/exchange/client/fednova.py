@@ -1,11 +1,11 @@
 """Clients that take more steps count for no more: FedNova (Wang et al. 2020, "Tackling the Objective Inconsistency
 Problem in Heterogeneous Federated Optimization", NeurIPS, equation 6 and section 4.2; arXiv 2007.07481).
 
-    d_k = (w_k - w) / |a_k|_1                                 the way, by how many steps it is worth
+    d_k = (w_k - w) / |a_k|_1                                 the change, by how many steps it is worth
     w <- w + tau sum_k p_k d_k,      tau = sum_k p_k |a_k|_1,      p_k = n_k / n over the round's clients
 
-a_k says how often each of a client's gradients is in its way: (1, ..., 1) for SGD, so that |a_k|_1 is the number of its
-steps, and with momentum rho
+a_k says how often each of a client's gradients is in its change: (1, ..., 1) for SGD, so that |a_k|_1 is the number
+of its steps, and with momentum rho
 
     |a_k|_1 = sum_t v_t,      v_t = rho v_{t-1} + 1,      v_0 = 0
 

@@ -1,6 +1,6 @@
 """DP-FedAvg (McMahan, Ramage, Talwar and Zhang 2018, "Learning Differentially Private Recurrent Language Models", ICLR,
-Algorithm 1 with flat clipping and fixed denominator; arXiv 1710.06963). Of the way Delta_k = w_k - w of each of the m
-clients of a round
+Algorithm 1 with flat clipping and fixed denominator; arXiv 1710.06963). Of the change Delta_k = w_k - w of each of the
+m clients of a round
 
     Delta_k <- Delta_k min(1, C / ||Delta_k||)
     Delta = 1/m (sum_k Delta_k + N(0, sigma^2 C^2 I))
@@ -8,7 +8,7 @@ clients of a round
 and the server steps with Delta (`server`). m is the number of those sampled, whoever dies meanwhile. A client counts
 once, however many samples it has: what is hidden is whether a client took part at all.
 
-With `secure=bonawitz` each client clips its own way, a little shorter, so that it is no longer than C once it is
+With `secure=bonawitz` each client clips its own change, a little shorter, so that it is no longer than C once it is
 rounded; the server learns the sum, adds the noise, and divides by m, whoever has vanished. A client that lies does not
 clip.
 
@@ -17,7 +17,7 @@ accountant's epsilon is that of the paper's sampling, and exact where all take p
 that lies has no larger part than others. The noise follows from the run's seed, so that a run repeats: who knows the
 seed can take it off again. clip=null with noise=0 is plain FedAvg, bit for bit.
 
-Cost: nothing is sent. The server goes twice through each way.
+Cost: nothing is sent. The server goes twice through each change.
 
 Use it where a model is given away and nobody may learn from it whether a client took part; the server itself is trusted
 here. It takes hundreds of clients a round, as noise is divided by m.
@@ -71,7 +71,7 @@ class DPFedAvg(Privacy):
         return way.mul_(factor)
 
     def longest(self, rounding: float) -> float:
-        """C, less what rounding may add to the length of a way. Raises `LayoutError` where nothing is left."""
+        """C, less what rounding may add to the length of a change. Raises `LayoutError` where nothing is left."""
         assert self.clip is not None
         if rounding >= self.clip:
             raise LayoutError(
@@ -81,14 +81,14 @@ class DPFedAvg(Privacy):
         return self.clip - rounding
 
     def noised(self, total: Tensor, sampled: int, number: int) -> Tensor:
-        """[d], the sum of clipped ways, which is written over -> [d], Delta."""
+        """[d], the sum of clipped changes, which is written over -> [d], Delta."""
         assert self.clip is not None
         drawn = torch.randn(len(total), generator=generator("dp_fedavg", self.seed, number), dtype=total.dtype)
         return total.add_(drawn.to(total.device), alpha=self.noise * self.clip).div_(sampled)
 
 
 def of_clients(privacy: Privacy | None) -> DPFedAvg | None:
-    """What a federated server makes of it; None where ways stay as they are. Raises `LayoutError`."""
+    """What a federated server makes of it; None where changes stay as they are. Raises `LayoutError`."""
     if privacy is None or not privacy.bounds:
         return None
     if not isinstance(privacy, DPFedAvg):

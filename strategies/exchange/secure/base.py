@@ -1,4 +1,4 @@
-"""What a federated server sees of the clients' ways: all of them, or their sum alone."""
+"""What a federated server sees of the clients' changes: all of them, or their sum alone."""
 
 
 class Secure:

@@ -1,6 +1,6 @@
 """Secure aggregation (Bonawitz et al. 2017, "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
-CCS): a federated server learns the clients' mean way of a round, and neither what any of them brought nor how many
-samples it has.
+CCS): a federated server learns the clients' mean change of a round, and neither what any of them brought nor how
+many samples it has.
 
     sum_u n_u q_u  mod 2^64,   q_u = round(clip(w_u - w, -largest, largest) 2^bits),
 
@@ -57,7 +57,7 @@ class Bonawitz(Secure):
         largest: Annotated[float, Gt(0), Le(2**20)] = 16.0,
     ) -> None:
         """`threshold`: the share of a round's clients that must come to its end. `bits`: behind the point. `largest`:
-        that an entry of a way may be, of either sign. Raises `LayoutError` or `MissingToolError`.
+        that an entry of a change may be, of either sign. Raises `LayoutError` or `MissingToolError`.
         """
         check_there()
         self.threshold, self.fixed = threshold, FixedPoint(bits, largest)
@@ -149,7 +149,7 @@ class Bonawitz(Secure):
     # -- the server
 
     def collect(self, clients: Collection[int], number: int, d: int, sampled: int) -> tuple[Tensor, int] | None:
-        """Of clients that call `deliver`: [d] float64, the mean way by samples, and how many clients are in it; none
+        """Of clients that call `deliver`: [d] float64, the mean change by samples, and how many clients are in it; none
         where nobody has a sample.
 
         None where too few came to the end. Raises `SecureError`.

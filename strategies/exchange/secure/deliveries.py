@@ -3,7 +3,7 @@ all who live have said it the server leads them through the protocol of bonawitz
 
     Delta = sum_k n_k (w_k - w) / sum_k n_k,   w <- server(w, Delta).
 
-With `privacy=dp_fedavg` each client clips its own way and counts once, and of the m clients of the round
+With `privacy=dp_fedavg` each client clips its own change and counts once, and of the m clients of the round
 
     Delta = 1/m (sum_k clip(w_k - w) + noise).
 

@@ -1,4 +1,4 @@
-"""What a federated server makes of the mean way of the clients' weights in a round."""
+"""What a federated server makes of the mean change of the clients' weights in a round."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ from ...base import State
 
 
 class ServerRule(ABC):
-    """`plain`: the weights go the mean way, whole: FedAvg."""
+    """`plain`: the mean change is added whole: FedAvg."""
 
     plain: bool = False
 

@@ -1,4 +1,4 @@
-"""The server goes the mean way of the clients, whole: w = sum_k (n_k / n) w_k (McMahan et al. 2017, Algorithm 1).
+"""The server adds the mean change of the clients, whole: w = sum_k (n_k / n) w_k (McMahan et al. 2017, Algorithm 1).
 
 Cost: nothing beside the weights.
 

@@ -1,5 +1,5 @@
-"""The server goes the mean way, or a part of it, with momentum or without (FedAvg: McMahan et al. 2017; FedAvgM: Hsu,
-Qi and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+"""The server adds the mean change, or a part of it, with momentum or without (FedAvg: McMahan et al. 2017; FedAvgM:
+Hsu, Qi and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
 section 4; arXiv 1909.06335).
 
     v <- beta v + Delta
@@ -9,7 +9,7 @@ eta = 1 and beta = 0 is FedAvg but for rounding.
 
 Cost: nothing is sent; the server holds v where beta is above 0.
 
-Use momentum where few clients take part in a round, so that their mean way jumps about.
+Use momentum where few clients take part in a round, so that their mean change jumps about.
 """
 
 from typing import Annotated
