@@ -923,6 +923,18 @@ MUTATIONS = [
         "tests/verify/test_verify_runs.py -k not_weighed",
     ),
     Mutation(
+        "verify/check.py",
+        "check_found(only, todo)",
+        "check_found([], todo)",
+        "tests/verify/test_verify_runs.py -k refused_at_once",
+    ),
+    Mutation(
+        "verify/ways.py",
+        'if group in NO_WAYS and group != "clip":',
+        'if group in NO_WAYS[:1] and group != "clip":',
+        "tests/verify/test_verify_runs.py -k refused_at_once",
+    ),
+    Mutation(
         "wrap/shares.py",
         "start = rank * each + min(rank, extra)",
         "start = rank * each",

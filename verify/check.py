@@ -42,7 +42,7 @@ from ..tracking.run_directory import is_run
 from .carry import carry_out
 from .judge import Row, judge, not_judged
 from .reference import Reference, Setting, refer
-from .ways import PLAIN, SERIAL_SYNC, Way, check_keys, check_only, choices, ways
+from .ways import PLAIN, SERIAL_SYNC, Way, check_found, check_keys, check_only, choices, ways
 
 REFUSALS = (ConfigError, LayoutError, MachineError, MissingToolError)
 CANNOT = 2, 3  # exit statuses of what is not laid out: bad configuration, and what this machine lacks
@@ -288,6 +288,7 @@ def verify(
     todo = list(ways(strategies, modes, tuple(allow_modules), workers, [*only], every))
     if serial.choice("precision").name != "fp32":  # all are in that one
         todo = [way for way in todo if not any(text.startswith("precision=") for text in way.overrides)]
+    check_found(only, todo)
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as root:
         verifier = _Verifier(
             [*overrides], directory, [*allow_modules], steps, workers, tolerance, Path(root), serial.batch_size

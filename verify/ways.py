@@ -17,8 +17,8 @@ from ..tracking.files import UnusableFileError, parse_yaml, read_text
 from .knobs import variants
 
 SERIAL_SYNC, PLAIN = "bsp", "data_parallel"  # with which all strategies, and all sync modes, are tried
-# groups whose choices are wrong on purpose, or noisy, or are of serial training, too
-NO_WAYS = ("attack", "clip", "privacy", "secure")
+# groups whose choices are wrong on purpose, or noisy, or of federated rounds alone, or of serial training, too
+NO_WAYS = ("attack", "client", "clip", "privacy", "secure", "server")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _is_asked_for(way: tuple[str, ...], only: list[str]) -> bool:
 
 def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequence[Choice]) -> None:
     """Raises `ConfigError`."""
-    groups = [*(group.name for group in _given()), "precision"]
+    groups = [*(group.name for group in GROUPS if group.given), "precision"]
     names = [*(choice.name for choice in (*strategies, *modes)), *groups]
     names += [name for group in groups for name in _choices(group)]
     for word in only:
@@ -68,6 +68,16 @@ def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequenc
 
             hint = did_you_mean(word, names) or "see: paceline list strategy, paceline list sync"
             raise ConfigError(f"--only {word}: is no strategy, sync mode or group; {hint}")
+
+
+def check_found(only: Sequence[str], found: Sequence[Way]) -> None:
+    """Raises `ConfigError` for a word of `only` that none of the ways has: its report would be empty."""
+    for word in only:
+        if not any(_is_asked_for(way.overrides, [word]) for way in found):
+            raise ConfigError(
+                f"--only {word}: none of the ways has it; choices of other groups are tried where sync={SERIAL_SYNC} "
+                "has a use for them, and knobs at values of their own; leave it out"
+            )
 
 
 def _all(
@@ -111,6 +121,10 @@ def check_keys(overrides: Sequence[str]) -> None:
         group = key.partition(".")[0]
         if instead := OWN.get(key) or OWN.get(group):
             raise ConfigError(f"{text}: paceline verify tries every one; {instead} says which, or how many")
+        if group in NO_WAYS and group != "clip":
+            raise ConfigError(
+                f"{text}: verify compares with serial training, and serial training has none; leave it out"
+            )
         if group in [each.name for each in GROUPS if each.given and each.name != "clip"]:
             raise ConfigError(f"{text}: paceline verify tries every one; --only {group} says that these are wanted")
 

@@ -1,7 +1,7 @@
 """What a launcher is asked: to start the workers of a run, to watch and to end them.
 
 To add one (a cluster's scheduler, say), derive a class in a file of its own and choose it in `launcher_on`; what can be
-said of its workers before they start is a `Fabric` (fabrics.py).
+said of its workers before they start is a `Fabric` (fabrics/kinds.py).
 """
 
 from abc import ABC, abstractmethod

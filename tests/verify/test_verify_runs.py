@@ -195,6 +195,11 @@ def test_all_that_the_virtual_cluster_has_trains_as_one_worker_does(overrides: l
         (["compress=topk"], [], "--only compress"),
         ([], ["pipelin"], "did you mean pipeline"),
         ([], ["model=cnn"], "must be of strategy, sync"),
+        ([], ["client"], "--only client: none of the ways has it"),
+        ([], ["pipeline", "server=adam"], "--only server=adam: none of the ways has it"),
+        ([], ["strategy.stages=77"], "--only strategy.stages=77: none of the ways has it"),
+        (["client=scaffold"], [], "client=scaffold: .* serial training has none; leave it out"),
+        (["privacy=dp_sgd"], [], "privacy=dp_sgd: .* serial training has none; leave it out"),
     ],
 )
 def test_what_is_not_the_users_to_set_is_refused_at_once(overrides: list[str], only: list[str], said: str) -> None:
