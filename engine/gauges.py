@@ -40,7 +40,7 @@ class LiveRecord(threading.Thread):
         """`read`: the store's values of keys, without waiting. Raises RuntimeError where the store has gone."""
         super().__init__(name="paceline-live", daemon=True)
         self._directory, self._ranks, self._read = directory, range(layout.world_size), read
-        self._closing = threading.Event()
+        self._closing, self._looking = threading.Event(), threading.Lock()
         self._beats: dict[int, tuple[bytes | None, float]] = {}  # the last, and when it was first seen
         self.start()
 
@@ -50,12 +50,14 @@ class LiveRecord(threading.Thread):
                 self.look()
 
     def look(self) -> None:
-        """Raises OSError or RuntimeError."""
-        told = self._read([f"gauges/{rank}" for rank in self._ranks])
-        beats = self._read([f"beat/{rank}" for rank in self._ranks])
-        gauges = [self._gauge(rank, its, beat) for rank, its, beat in zip(self._ranks, told, beats, strict=True) if its]
-        if gauges and not self._closing.is_set():
-            write_live(self._directory, gauges)
+        """Raises OSError or RuntimeError. Looks come one after another, also those that are asked for from outside."""
+        with self._looking:
+            told = self._read([f"gauges/{rank}" for rank in self._ranks])
+            beats = self._read([f"beat/{rank}" for rank in self._ranks])
+            each = zip(self._ranks, told, beats, strict=True)
+            gauges = [self._gauge(rank, its, beat) for rank, its, beat in each if its]
+            if gauges and not self._closing.is_set():
+                write_live(self._directory, gauges)
 
     def _gauge(self, rank: int, told: bytes, beat: bytes | None) -> Gauge:
         now = time.monotonic()
