@@ -38,9 +38,8 @@ def launch(
     Raises `WorkerFailedError` or `InterruptedRunError`, with every worker gone.
     """
     handle = to_the_end(launcher, assignment, layout, survives, preload, started, memory)
-    if not launcher.fabric.tells(layout) or _is_complete(
-        assignment.run
-    ):  # a signal may come in the last step, or later
+    # a signal may come in the last step, or later
+    if not launcher.fabric.tells(layout) or _is_complete(assignment.run):
         return
     if handle.stop_signal:
         name = signal.Signals(handle.stop_signal).name

@@ -122,12 +122,8 @@ def _permutation(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ShuffledPartition(Partition):
-    """Deals `samples` samples to `replicas` replicas, `batch_size` each a step, in a new order each epoch.
-
-    Replicas' sizes at a step differ by one at most, larger ones first. Only an epoch's last step is uneven, and there
-    a replica may get none.
-    """
+class FromAll(Partition):
+    """Each step's samples come from all `samples` samples, `batch_size` of them for each of `replicas` replicas."""
 
     samples: int
     replicas: int
@@ -140,6 +136,15 @@ class ShuffledPartition(Partition):
     @property
     def steps_per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return -(-self.samples // (self.replicas * self.batch_size))
+
+
+@dataclass(frozen=True)
+class ShuffledPartition(FromAll):
+    """In a new order each epoch.
+
+    Replicas' sizes at a step differ by one at most, larger ones first. Only an epoch's last step is uneven, and there
+    a replica may get none.
+    """
 
     def size(self, step: int, replica: int) -> int:
         assert 0 <= replica < self.replicas, (replica, self.replicas)

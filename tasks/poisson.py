@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .partition import Partition, Partitioner
+from .partition import FromAll, Partitioner
 
 _BY_CHANCE = 3  # tells its seeds from those of the epochs' orders, of dealing by label, and of clusters
 
@@ -58,20 +58,8 @@ def _drawn(samples: int, expected: int, seed: int, step: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PoissonPartition(Partition):
+class PoissonPartition(FromAll):
     """`batch_size`: of a replica, on average, where there are so many samples."""
-
-    samples: int
-    replicas: int
-    batch_size: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        assert min(self.samples, self.replicas, self.batch_size) >= 1 and self.seed >= 0, self
-
-    @property
-    def steps_per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return -(-self.samples // (self.replicas * self.batch_size))
 
     @property
     def expected(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

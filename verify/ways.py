@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..conf.groups import GROUPS
+from ..conf.groups import Group
 from ..engine import given
 from ..engine.errors import ConfigError
 from ..engine.experiment import CONF, Choice, shipped
@@ -56,7 +56,7 @@ def _is_asked_for(way: tuple[str, ...], only: list[str]) -> bool:
 
 def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequence[Choice]) -> None:
     """Raises `ConfigError`."""
-    groups = [*(group.name for group in GROUPS if group.given), "precision"]
+    groups = [*(group.name for group in given.given_groups()), "precision"]
     names = [*(choice.name for choice in (*strategies, *modes)), *groups]
     names += [name for group in groups for name in _choices(group)]
     for word in only:
@@ -102,8 +102,8 @@ def _all(
                 yield f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", f"{group.name}={name}"
 
 
-def _given() -> list[Any]:
-    return [group for group in GROUPS if group.given and group.name not in NO_WAYS]
+def _given() -> list[Group]:
+    return [group for group in given.given_groups() if group.name not in NO_WAYS]
 
 
 OWN = {  # keys that each way sets for itself -> what to give instead
@@ -125,7 +125,7 @@ def check_keys(overrides: Sequence[str]) -> None:
             raise ConfigError(
                 f"{text}: verify compares with serial training, and serial training has none; leave it out"
             )
-        if group in [each.name for each in GROUPS if each.given and each.name != "clip"]:
+        if group in [each.name for each in given.given_groups() if each.name != "clip"]:
             raise ConfigError(f"{text}: paceline verify tries every one; --only {group} says that these are wanted")
 
 

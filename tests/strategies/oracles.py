@@ -1,5 +1,6 @@
 """Training written a second time: models, data, serial loops in plain torch, and a driver for the real objects."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from paceline.comm import Comm
 from paceline.strategies import Batch, Strategy, Sync
 from paceline.strategies.accumulation import Accumulation
 from paceline.strategies.exchange.clip import Counted
+from paceline.strategies.exchange.privacy.clipping import ROUNDING as SLACK
 from paceline.strategies.placements import owned
 from paceline.strategies.state import from_bytes
 
@@ -171,6 +173,17 @@ def serial(case: Case, pieces: Callable[[int], int] = lambda n: 1, zeros_for_non
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         optimizer.step()
     return weights_of(model)
+
+
+def clipped_sums(case: Case, model: nn.Module, inputs: Tensor, targets: Tensor, clip: float) -> list[Tensor]:
+    """By parameter, the sum of the samples' gradients, each taken by itself and clipped to this length."""
+    sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for i in range(len(targets)):
+        gradient = torch.autograd.grad(case.loss(model(inputs[i : i + 1]), targets[i : i + 1]), model.parameters())
+        norm = math.sqrt(sum(float(each.square().sum()) for each in gradient))
+        for total, each in zip(sums, gradient, strict=True):
+            total += each * min(1.0, clip / (1 + SLACK) / norm)
+    return sums
 
 
 def serial_with_buffers(case: Case, like: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from oracles import (
     Case,
     Plan,
     Weights,
+    clipped_sums,
     distance,
     identical,
     images64,
@@ -54,12 +55,7 @@ def loop(case: Case, clip: float) -> Weights:
     optimizer = case.optimizer(model.parameters())
     for step in range(len(case.sizes)):
         inputs, targets = case.step(step)
-        sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
-        for i in range(len(targets)):
-            gradient = torch.autograd.grad(case.loss(model(inputs[i : i + 1]), targets[i : i + 1]), model.parameters())
-            norm = math.sqrt(sum(float(each.square().sum()) for each in gradient))
-            for total, each in zip(sums, gradient, strict=True):
-                total += each * min(1.0, clip / (1 + SLACK) / norm)
+        sums = clipped_sums(case, model, inputs, targets, clip)
         for parameter, total in zip(model.parameters(), sums, strict=True):
             parameter.grad = total / len(targets)
         optimizer.step()

@@ -9,7 +9,19 @@ import pytest
 import safetensors.torch
 import torch
 from fabrics import FABRICS
-from oracles import ROUNDING, Case, Plan, Weights, distance, identical, replica_batch, train, weights_of, workers_of
+from oracles import (
+    ROUNDING,
+    Case,
+    Plan,
+    Weights,
+    clipped_sums,
+    distance,
+    identical,
+    replica_batch,
+    train,
+    weights_of,
+    workers_of,
+)
 from scipy import stats
 
 from paceline.engine import plan, prepare, run
@@ -20,7 +32,6 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.exchange.privacy import DPSGD, Budget
 from paceline.strategies.exchange.privacy.accountant import epsilon_as_dealt, epsilon_of
-from paceline.strategies.exchange.privacy.clipping import ROUNDING as SLACK
 from paceline.strategies.exchange.privacy.per_sample import PerSample
 from paceline.strategies.exchange.seeded import generator
 from paceline.strategies.single import Single
@@ -40,12 +51,7 @@ def loop(case: Case, sigma: float) -> Weights:
     optimizer = case.optimizer(model.parameters())
     for step in range(len(case.sizes)):
         inputs, targets = case.step(step)
-        sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
-        for i in range(len(targets)):
-            gradient = torch.autograd.grad(case.loss(model(inputs[i : i + 1]), targets[i : i + 1]), model.parameters())
-            norm = math.sqrt(sum(float(each.square().sum()) for each in gradient))
-            for total, each in zip(sums, gradient, strict=True):
-                total += each * min(1.0, C / (1 + SLACK) / norm)
+        sums = clipped_sums(case, model, inputs, targets, C)
         for replica in range(replicas):
             draws = generator("dp_sgd", 0, step, replica)
             for total in sums:
