@@ -95,13 +95,13 @@ MUTATIONS = [
         "strategies/exchange/participation.py",
         "(after is None or at <= after)",
         "(after is None or at < after)",
-        "tests/strategies/test_federated_clients.py -k papers",
+        "tests/strategies/test_federated_clients.py -k 'papers and dropout and median'",
     ),
     Mutation(
         "strategies/exchange/deliveries.py",
         "place = sorted(self._rounds.sampled(number)).index(client)",
         "place = len(self._delivered)",
-        "tests/strategies/test_fedavg.py -k 'virtual and median'",
+        "tests/strategies/test_federated_clients.py -k 'papers and median'",
     ),
     Mutation(
         "engine/rates.py",
