@@ -162,13 +162,15 @@ class _CountedGroup(dist.ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return _All([])
 
-    def _launch(self, primitive: str, size: Fraction, launch: Callable[[], dist.Work], way: str = "") -> dist.Work:
+    def _launch(
+        self, primitive: str, size: Fraction, launch: Callable[[], dist.Work | None], way: str = ""
+    ) -> dist.Work:
         """`way`: "source>destination" of a message, in this group's ranks."""
         comm, what = self._comm, f"in torch's {primitive} {way and f'{way} '}of {self._comm.name}"
         if size:
             comm.ledger.count(primitive, size)
         at = NEVER if primitive == "recv" else comm.now()
-        work = comm.blocked(what, launch)
+        work = comm.blocked(what, launch) or _InStream()
         return _Counted(comm, work, what, comm.timeline.launched(f"{self._channel}{way}", primitive, at))
 
 
@@ -202,6 +204,22 @@ class _Counted(dist.Work):
 
     def result(self) -> list[Tensor]:
         return self._work.result()
+
+
+class _InStream(dist.Work):
+    """An operation that NCCL has queued in the current stream.
+
+    NCCL returns no work for options with `asyncOp=False`: whatever the caller queues next runs after it.
+    """
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
 
 
 class _All(dist.Work):

@@ -57,6 +57,32 @@ def test_results_and_bytes(workers, size):
     assert sum(result["bytes"].get("broadcast", 0) for result in results) == (size - 1) * 24
 
 
+class InStream:
+    """A process group that returns no work for a synchronous operation, as NCCL's does."""
+
+    def __init__(self, group):
+        self._group = group
+
+    def broadcast(self, tensors, opts):
+        self._group.broadcast(tensors, opts).wait()
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+
+def synchronous_in_stream(comm):
+    make_group = comm.make_group
+    comm.make_group = lambda *args: InStream(make_group(*args))
+    torch_world(comm)
+    said = torch.full((6,), float(comm.rank + 1))
+    dist.broadcast(said, src=0)
+    return said
+
+
+def test_a_group_without_work_for_synchronous_operations(workers):
+    assert all(torch.equal(said, torch.ones(6)) for said in workers(2, synchronous_in_stream))
+
+
 def waits_alone(comm):
     torch_world(comm)
     if comm.rank == 0:
