@@ -231,9 +231,10 @@ def rehearse(
 ) -> OffloadedStep:
     """The virtual iteration: a step with tensors that have no data, but behave as those on the device and the host.
 
-    (On the meta device itself, attention saves more than where it is fused.)
+    On the meta device itself, attention saves more than where it is fused. Backward stays on this thread: autograd
+    would start one for the device, and a fake mode's state belongs to the thread that entered it.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with torch.autograd.set_multithreading_enabled(False), FakeTensorMode(allow_non_fake_inputs=True):
         twin = without_data(layers, "cpu")
         x, y = (
             of_each(each, lambda t: torch.empty(t.shape, dtype=t.dtype, device=device)) for each in (inputs, targets)

@@ -156,6 +156,8 @@ class OffloadedStep:
         """What autograd would save meanwhile is layer i's."""
 
         def pack(tensor: Tensor) -> Any:
+            if tensor.device.type != self._device.type:
+                return tensor  # fused attention on CUDA keeps the state of its random numbers on the host
             if tensor.layout is not torch.strided:
                 raise LayoutError(f"strategy=offload cannot swap a {tensor.layout} tensor that layer {i} saves")
             tensor = tensor.resolve_conj().resolve_neg()
@@ -171,7 +173,9 @@ class OffloadedStep:
         with torch.autograd.graph.saved_tensors_hooks(pack, self._unpack):
             yield
 
-    def _unpack(self, saved: SavedActivation | SavedWeight) -> Tensor:
+    def _unpack(self, saved: SavedActivation | SavedWeight | Tensor) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
         if isinstance(saved, SavedWeight):
             whole = self._weights[saved.layer][saved.name]
         else:

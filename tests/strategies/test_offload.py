@@ -368,8 +368,29 @@ ODD = {
     "one layer": lambda: nn.Sequential(nn.Linear(6, CLASSES)),
     "views": lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Flatten(), nn.Linear(6, CLASSES), nn.Identity()),
     "two dtypes": lambda: nn.Sequential(nn.Linear(6, 6), ToDouble(), nn.Linear(6, CLASSES).double()),
+    "saves on another device": lambda: nn.Sequential(nn.Linear(6, 6), SavesElsewhere(), nn.Linear(6, CLASSES)),
     "no inputs' graph": lambda: nn.Sequential(nn.Dropout(0.5), nn.Tanh(), nn.Linear(6, CLASSES)),
 }
+
+
+class SavesElsewhere(nn.Module):
+    """Saves a tensor of another device, as fused attention on CUDA saves its random state on the host."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _SaveElsewhere.apply(x)
+
+
+class _SaveElsewhere(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x, torch.empty(2, device="meta"))
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, elsewhere = ctx.saved_tensors
+        assert elsewhere.is_meta
+        return 2 * x * gradient
 
 
 class ToDouble(nn.Module):
