@@ -222,7 +222,7 @@ def _data(name: str) -> Finding:
     from ..engine.targets import build
     from ..tasks.base import Data
 
-    chosen = engine.prepare([f"data={name}"]).experiment.data
+    chosen = engine.prepare([f"data={name}", "tracking=none"]).experiment.data
     data = build("data", chosen, Data, (), {})
     found = data.found()
     return Finding(found is not None, found or f"missing. {data.how_to_get()}")

@@ -52,6 +52,11 @@ def test_without_any_data_set_training_is_not_possible(paceline, monkeypatch: py
     assert ended.status == 3 and ended.out.endswith("not possible here: data\n")
 
 
+def test_data_are_found_without_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.tracking.sinks.find_spec", lambda name: None)
+    assert doctor._data("digits").works
+
+
 def test_a_missing_data_set_comes_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     monkeypatch.setattr("paceline.tasks.data.fashion_mnist.SYSTEM_FOLDER", here / "nowhere")
     monkeypatch.setenv("XDG_CACHE_HOME", str(here))
