@@ -22,26 +22,99 @@ def fifth(size: int, where: str) -> tuple[Tensor, Tensor]:
 
     Raises TaskConfigError where a fifth is none.
     """
-    if size < TEST:
-        raise TaskConfigError(f"{where}: of {size} samples, a fifth for test is none; data.test_path names a test set")
+    _check_fifth(size, where)
     order = torch.from_numpy(np.random.default_rng(SPLIT_SEED).permutation(size))
     test = size // TEST
     return order[test:], order[:test]  # not in the order of the file: the first so many shall be of all kinds
 
 
-def sizes(size: int, test: int | None, limit: int | None) -> tuple[int, int]:
-    """Of the training and of the test split, of a file of `size` samples and maybe another one of `test`."""
+def _check_fifth(size: int, where: str) -> None:
+    if size < TEST:
+        raise TaskConfigError(f"{where}: of {size} samples, a fifth for test is none; data.test_path names a test set")
+
+
+def sizes(size: int, test: int | None, limit: int | None, where: str = "data") -> tuple[int, int]:
+    """Returns the sizes of the training and the test split of `size` samples, and maybe `test` samples beside them.
+
+    Raises TaskConfigError where a fifth for test is none.
+    """
+    if test is None:
+        _check_fifth(size, where)
     train, held = (size, test) if test is not None else (size - size // TEST, size // TEST)
     return (train if limit is None else min(train, limit)), held
 
 
 def chosen(names: Sequence[str], wanted: str | Sequence[str], key: str, where: str) -> list[str]:
-    """`wanted` as a list. Raises TaskConfigError for a name that is not there."""
+    """Returns `wanted` as a list. Raises TaskConfigError for a name that `names` does not have, or has twice."""
     found = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in found:
         if name not in names:
             raise TaskConfigError(f"{key}={name}: {where} has no such; it has {', '.join(map(repr, names))}")
+        if found.count(name) > 1:
+            raise TaskConfigError(f"{key}={found}: names {name!r} {found.count(name)} times. Name it once")
+    _check_unique(names, found, where)
     return found
+
+
+def inputs_of(
+    names: Sequence[str],
+    wanted: str | Sequence[str] | None,
+    targets: Sequence[str],
+    weights: str | None,
+    where: str,
+    things: str = "columns",
+) -> list[str]:
+    """Returns the names of the inputs: `wanted`, or all of `names` that are neither targets nor weights.
+
+    Inputs may be the targets themselves, as an autoencoder's are. Raises TaskConfigError for inputs that hold a target
+    beside other columns, and for names that are not there or not unique.
+    """
+    others = [*targets, *([weights] if weights else [])]
+    if wanted is None:
+        found = [name for name in names if name not in others]
+        if not found:
+            raise TaskConfigError(f"{where} has no {things} beside {', '.join(others)}, so that there are no inputs")
+        _check_unique(names, found, where)
+        return found
+    found = chosen(names, wanted, "data.inputs", where)
+    answers = [name for name in found if name in targets]
+    if answers and set(found) != set(targets):
+        left = [name for name in found if name not in targets]
+        raise TaskConfigError(
+            f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. "
+            f"Choose data.inputs={_listed(left)}"
+        )
+    return found
+
+
+def check_like(
+    names: Sequence[str], inputs: Sequence[str], others: Sequence[str], test: str, train: str, things: str = "columns"
+) -> None:
+    """Holds the names of a test set to the inputs of the training set, which were not named by the user.
+
+    Raises TaskConfigError for one that is missing or too many.
+    """
+    missing = [name for name in inputs if name not in names]
+    if missing:
+        raise TaskConfigError(f"{test} lacks the {things} {', '.join(missing)}, which are inputs of {train}")
+    more = [name for name in names if name not in inputs and name not in others]
+    if more:
+        raise TaskConfigError(
+            f"{test} has the {things} {', '.join(more)}, which {train} lacks. Choose data.inputs={_listed(inputs)}, or "
+            "leave them out"
+        )
+    _check_unique(names, inputs, test)
+
+
+def _check_unique(names: Sequence[str], used: Sequence[str], where: str) -> None:
+    """Raises TaskConfigError."""
+    twice = next((name for name in used if names.count(name) > 1), None)
+    if twice is not None:
+        raise TaskConfigError(f"{where} has {names.count(twice)} columns of the name {twice!r}. Rename or remove them")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"[{','.join(names)}]"
 
 
 def asked(path: str | None) -> Path | None:
