@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import torch
 from annotated_types import Ge, MinLen
 
@@ -155,9 +156,12 @@ class Arrays(Data):
 
 
 def _dtype(array: Array) -> torch.dtype:
+    """The dtype of the tensors that `array` is read as."""
     if array.bfloat16:
         return torch.bfloat16
-    return torch.from_numpy(array.dtype.newbyteorder("=").type(0)[None]).dtype
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        return torch.int64
+    return torch.from_numpy(np.zeros(1, array.dtype.newbyteorder("="))).dtype
 
 
 def _length(path: Path, arrays: dict[str, Array]) -> int:

@@ -17,6 +17,7 @@ from ..base import Data, DataSpec, Field
 from ..columns import Columns, stored_dtype
 from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
 from .files import folder_of, open_data
+from .mapped import signed
 from .parts import Kind, asked, check_like, check_there, chosen, count_classes, fifth, inputs_of, kind_of, sizes
 
 _MOST_STATE = 1 << 24  # bytes of a state.json
@@ -210,7 +211,8 @@ class _Column:
                 )
             shape.append(lengths.pop())
             values = values.flatten()
-        found = torch.from_numpy(values.to_numpy(zero_copy_only=False).copy()).reshape(shape)
+        plain = values.to_numpy(zero_copy_only=False).copy()
+        found = torch.from_numpy(signed(plain, f"{self._where}: column {self._name}")).reshape(shape)
         if found.dtype == torch.bool:
             return found
         return found.to(torch.float32 if found.is_floating_point() else torch.int64)
