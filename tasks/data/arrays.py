@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge, MinLen
 
 from ..base import Data, DataSpec, Field
-from ..columns import Columns, stored_dtype
+from ..columns import Columns, given_dtype
 from ..errors import TaskConfigError
 from .mapped import Array, arrays_of
 from .parts import Kind, asked, check_like, check_there, chosen, count_classes, fifth, inputs_of, kind_of, sizes
@@ -24,8 +24,8 @@ class Arrays(Data):
     One input is a model's only argument; several are keyword arguments by their names. Floating numbers become
     float32, bytes (uint8) float32 from 0 to 1, other whole numbers int64. `kind`: whether targets are labels or
     numbers; null: whole numbers are labels. `classes`: null counts them. `range`: the smallest and the largest value of
-    a lone input of floating numbers (see DataSpec); that of bytes is 0 to 1. A fixed fifth is for test, unless there is
-    a `test_path`.
+    a lone input of floating numbers (see DataSpec); that of bytes is 0 to 1. `floats`: all whole numbers of inputs
+    become float32, too. A fixed fifth is for test, unless there is a `test_path`.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Arrays(Data):
         kind: Kind | None = None,
         classes: Annotated[int, Ge(2)] | None = None,
         range: tuple[float, float] | None = None,
+        floats: bool = False,
         limit: Annotated[int, Ge(1)] | None = None,
         loader_workers: Annotated[int, Ge(0)] = 0,
     ) -> None:
@@ -46,7 +47,7 @@ class Arrays(Data):
         self.kind: Kind | None = kind
         if range is not None and not range[0] < range[1]:
             raise TaskConfigError(f"data.range={list(range)}: the first must be below the second")
-        self.range = range
+        self.range, self.floats = range, floats
         self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
 
     @cached_property
@@ -66,7 +67,7 @@ class Arrays(Data):
             else self.classes or count_classes(target.read(), dtype, math.prod(target.shape), where)
         )
         names = self._names
-        fields = {name: Field(arrays[name].shape[1:], stored_dtype(_dtype(arrays[name]))) for name in names}
+        fields = {name: Field(arrays[name].shape[1:], self._given(arrays[name])) for name in names}
         train, held = sizes(size, test, self.limit, f"data.path={self.path}")
         lone = fields[names[0]]
         return DataSpec(
@@ -95,12 +96,15 @@ class Arrays(Data):
         """Reads the arrays by the names that they have in the training file."""
         arrays = self._used(path, self._names)
         for name, field in zip(self._names, spec.fields.values(), strict=True):
-            _check_alike(path, arrays[name], field.shape, field.dtype == stored_dtype(_dtype(arrays[name])))
+            _check_alike(path, arrays[name], field.shape, field.dtype == self._given(arrays[name]))
         _check_alike(path, arrays[self.targets], spec.target_shape, True)
         rows = {name: array.read() for name, array in arrays.items()}
         inputs = {key: rows[name] for key, name in zip(spec.fields, self._names, strict=True)}
         weights = None if self.weights is None else rows[self.weights]
         return Columns(inputs, rows[self.targets], weights, spec, f"{path}, {split} split", _length(path, arrays))
+
+    def _given(self, array: Array) -> torch.dtype:
+        return given_dtype(_dtype(array), self.floats)
 
     @cached_property
     def _train(self) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ..base import Data, DataSpec, Field
-from ..columns import Columns, stored_dtype
+from ..columns import Columns, given_dtype
 from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
 from .files import folder_of, open_data
 from .mapped import signed
@@ -31,8 +31,8 @@ _NUMBERS = {
 class HuggingFace(Data):
     """Columns of numbers, or of lists of them of one length: `inputs`, `targets`, and maybe `weights` (a mask).
 
-    One input is a model's only argument; several are keyword arguments by their names. Of a DatasetDict the splits
-    `train` and `test` are taken; of a Dataset a fixed fifth is for test.
+    One input is a model's only argument; several are keyword arguments by their names. Whole numbers are int64, with
+    `floats` float32. Of a DatasetDict the splits `train` and `test` are taken; of a Dataset a fixed fifth is for test.
     """
 
     preload = ("datasets",)
@@ -47,13 +47,14 @@ class HuggingFace(Data):
         test: str = "test",
         kind: Kind | None = None,
         classes: Annotated[int, Ge(2)] | None = None,
+        floats: bool = False,
         limit: Annotated[int, Ge(1)] | None = None,
         loader_workers: Annotated[int, Ge(0)] = 0,
     ) -> None:
         self.path = asked(path)
         self.inputs, self.targets, self.weights, self.train, self.test = inputs, targets, weights, train, test
         self.kind: Kind | None = kind
-        self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
+        self.classes, self.floats, self.limit, self.loader_workers = classes, floats, limit, loader_workers
 
     @cached_property
     def _opened(self) -> tuple[Any, Any]:
@@ -86,7 +87,9 @@ class HuggingFace(Data):
                 raise TaskConfigError(f"{self.path} has no samples in its {split} split")
         first = torch.tensor([0])
         read = {name: self._column(train, name)(first) for name in (*names, self.targets)}
-        fields = {name: Field(tuple(read[name].shape[1:]), stored_dtype(read[name].dtype)) for name in names}
+        fields = {
+            name: Field(tuple(read[name].shape[1:]), given_dtype(read[name].dtype, self.floats)) for name in names
+        }
         target = read[self.targets]
         kind = kind_of(target.dtype, tuple(target.shape[1:]), self.kind)
         if kind == "labels":
@@ -103,7 +106,6 @@ class HuggingFace(Data):
             target_dtype=torch.float32 if kind == "numbers" else torch.int64,
             inputs=None if len(names) == 1 else fields,
             weights=self.weights is not None,
-            range=(0.0, 1.0) if read[names[0]].dtype == torch.uint8 else None,
         )
 
     def _labels(self, data: Any) -> list[str] | None:
