@@ -9,6 +9,7 @@ from torch import Tensor
 from .base import Data, DataSpec, Field, Readable, Split
 from .columns import PIECE, Columns
 from .errors import TaskConfigError
+from .items import label_in_words
 
 
 def check_spec(name: str, spec: object) -> None:
@@ -149,8 +150,10 @@ def _check_values(what: str, split: Split, spec: DataSpec) -> None:
     bounds = [part.aminmax() for part in targets.split(PIECE)]
     low, high = min(int(each.min) for each in bounds), max(int(each.max) for each in bounds)
     if low < 0 or high >= spec.classes:
+        more = f"; a label is {label_in_words(low)}" if low < 0 else ""
         raise TaskConfigError(
-            f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to {spec.classes - 1}"
+            f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to "
+            f"{spec.classes - 1}{more}"
         )
 
 

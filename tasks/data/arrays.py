@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, MinLen
 
-from ..base import Data, DataSpec, Field
+from ..base import Data, DataSpec, Described, Field
 from ..columns import Columns, given_dtype
 from ..errors import TaskConfigError
 from .mapped import Array, arrays_of
@@ -49,6 +49,7 @@ class Arrays(Data):
             raise TaskConfigError(f"data.range={list(range)}: the first must be below the second")
         self.range, self.floats = range, floats
         self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
+        self._seen: int | None = None  # different labels, once they are counted
 
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -61,11 +62,12 @@ class Arrays(Data):
         shape, dtype = target.shape[1:], _dtype(target)
         kind = kind_of(dtype, shape, self.kind)
         where = f"the targets {self.targets!r} of {self.path}"
-        classes = (
-            0
-            if kind == "numbers"
-            else self.classes or count_classes(target.read(), dtype, math.prod(target.shape), where)
-        )
+        classes = 0
+        if kind == "labels" and self.classes is None:
+            counted = count_classes(target.read(), dtype, math.prod(target.shape), where)
+            classes, self._seen = counted.classes, counted.seen
+        elif kind == "labels":
+            classes = self.classes or 0
         names = self._names
         fields = {name: Field(arrays[name].shape[1:], self._given(arrays[name])) for name in names}
         train, held = sizes(size, test, self.limit, f"data.path={self.path}")
@@ -146,6 +148,9 @@ class Arrays(Data):
                 f"data.weights={self.weights}: in {path} is of {found[self.weights].dtype}; must be floats or a mask"
             )
         return arrays
+
+    def described(self) -> Described:
+        return Described(tuple(self._names), (self.targets,), None, self._seen)
 
     def how_to_get(self) -> str:
         return "Set data.path to a .npz or .safetensors file, or to a folder of .npy files, and data.targets to a name."

@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge, MinLen
 from torch import Tensor
 
-from ..base import Data, DataSpec, Field
+from ..base import Data, DataSpec, Described, Field
 from ..columns import Columns, given_dtype
 from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
 from .files import folder_of, open_data
@@ -55,6 +55,7 @@ class HuggingFace(Data):
         self.inputs, self.targets, self.weights, self.train, self.test = inputs, targets, weights, train, test
         self.kind: Kind | None = kind
         self.classes, self.floats, self.limit, self.loader_workers = classes, floats, limit, loader_workers
+        self._seen: int | None = None  # different labels, once they are counted
 
     @cached_property
     def _opened(self) -> tuple[Any, Any]:
@@ -127,9 +128,11 @@ class HuggingFace(Data):
             return max(len(told), 2)
         column = self._column(train, self.targets)
         where = f"the targets {self.targets!r} of {self.path}"
-        return count_classes(
+        counted = count_classes(
             lambda rows: column(torch.arange(len(train))), first.dtype, len(train) * first.numel(), where
         )
+        self._seen = counted.seen
+        return counted.classes
 
     def load(self) -> tuple[Columns, Columns]:
         spec, (train, test) = self.spec, self._opened
@@ -177,6 +180,10 @@ class HuggingFace(Data):
             check_like(test.column_names, names, others, of_test, of_train)
         of(test, of_test)
         return names
+
+    def described(self) -> Described:
+        names = self._labels(self._opened[0]) if self.spec.classes else None
+        return Described(tuple(self._names), (self.targets,), tuple(names) if names else None, self._seen)
 
     def how_to_get(self) -> str:
         return "Set data.path to the folder of a data set that was saved by save_to_disk of Hugging Face's datasets."

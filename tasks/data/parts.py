@@ -1,6 +1,7 @@
 """What choices of a person's own files have in common: a part of them for test, and the words for what is wrong."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -8,12 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MissingDataError, TaskConfigError
+from ..errors import MissingDataError, SampleError, TaskConfigError
+from ..items import label_in_words
 from .files import is_there
 
 SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
 TEST = 5  # every so many samples, one is for test
 MOST_COUNTED = 1 << 26  # labels that are looked at to count the classes, where nobody says how many there are
+MOST_SORTED = 1 << 20
+MOST_LABELS = 1 << 20  # where there are fewer targets than the largest label says classes
 Kind = Literal["labels", "numbers"]
 
 
@@ -80,9 +84,9 @@ def inputs_of(
     answers = [name for name in found if name in targets]
     if answers and set(found) != set(targets):
         left = [name for name in found if name not in targets]
+        how = f"data.inputs={_listed(left)}" if left else f"{things} that are no targets, or all targets"
         raise TaskConfigError(
-            f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. "
-            f"Choose data.inputs={_listed(left)}"
+            f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. Choose {how}"
         )
     return found
 
@@ -144,10 +148,26 @@ def kind_of(dtype: torch.dtype, shape: tuple[int, ...], said: Kind | None) -> Ki
     return "numbers" if dtype.is_floating_point or (dtype == torch.bool and len(shape) > 0) else "labels"
 
 
-def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> int:
-    """One more than the largest label. Raises TaskConfigError where it would take long to look."""
+@dataclass(frozen=True)
+class Counted:
+    classes: int  # one more than the largest label
+    seen: int | None  # different labels; None: there are too many targets to sort them
+
+
+def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> Counted:
+    """Raises TaskConfigError where it would take long to look, or one label would make a huge model; SampleError."""
     if dtype.is_floating_point:
         raise TaskConfigError(f"{where} are {dtype}; labels must be whole numbers (data.kind=numbers: regression)")
     if numel > MOST_COUNTED:
         raise TaskConfigError(f"data.classes=null: {where} are {numel:,}, which takes long to count; say how many")
-    return max(int(targets(slice(None)).max()) + 1, 2)
+    found = targets(slice(None))
+    smallest, largest = (int(bound) for bound in found.aminmax())
+    if smallest < 0:
+        row = int((found < 0).reshape(len(found), -1).any(dim=1).nonzero()[0])
+        raise SampleError(f"{where}, sample {row}: its label is {label_in_words(smallest)}")
+    if largest >= max(MOST_LABELS, numel):
+        raise TaskConfigError(
+            f"data.classes=null: the largest label of {where} is {largest:,}, and classes are numbered 0, 1, ... up to "
+            "it. Number them without gaps, or set data.classes"
+        )
+    return Counted(max(largest + 1, 2), len(found.unique()) if numel <= MOST_SORTED else None)

@@ -17,7 +17,7 @@ import torch
 from annotated_types import Ge, MinLen
 from torch import Tensor
 
-from ..base import Data, DataSpec, Split, at_most
+from ..base import Data, DataSpec, Described, Split, at_most
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
 from .files import folder_of, open_data
 from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
@@ -56,6 +56,7 @@ class Table(Data):
         self.targets = [targets] if isinstance(targets, str) else list(targets)
         self.kind: Kind | None = kind
         self.classes = classes
+        self._classes: tuple[str, ...] | None = None  # once they are known
 
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -156,7 +157,9 @@ class Table(Data):
     def _labels(self, table: Any) -> np.ndarray:
         """The values of the targets in order: they are the classes."""
         assert self.path is not None
-        return np.unique(self._column(table, self.targets[0], self.path))
+        found = np.unique(self._column(table, self.targets[0], self.path))
+        self._classes = tuple(map(str, found.tolist()))
+        return found
 
     def _kind(self, schema: Any) -> Kind:
         """By the types of all targets in `schema`, whose rows may be the first ones of a file."""
@@ -267,6 +270,10 @@ class Table(Data):
         for path in (self.path, self.test_path):
             if path is not None and path.suffix.lower() not in SUFFIXES:
                 raise TaskConfigError(f"{path}: must be one of {', '.join(SUFFIXES)}")
+
+    def described(self) -> Described:
+        seen = None if self._classes is None else len(self._classes)
+        return Described(tuple(self._names), tuple(self.targets), self._classes, seen)
 
     def how_to_get(self) -> str:
         return "Set data.path to a .csv, .tsv or .parquet file, and data.targets to the name of a column."

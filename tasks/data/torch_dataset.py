@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from ..base import Data, DataSpec, Field
+from ..base import Data, DataSpec, Described, Field
 from ..errors import TaskConfigError
 from ..items import Items, tensor_of
 from .parts import fifth, sizes
@@ -120,6 +120,10 @@ class OfDataset(Data):
             return whole[0].first(self.limit), whole[1]
         first, second = fifth(len(train), self.name)
         return whole[0].rows(first).first(self.limit), whole[1].rows(second)
+
+    def described(self) -> Described:
+        names = _classes_of(self._sources()[0]) if self.spec.classes else None
+        return Described(classes=tuple(map(str, names)) if names else None)
 
     def how_to_get(self) -> str:
         return f"{self.name} makes or reads them."

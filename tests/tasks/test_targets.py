@@ -94,6 +94,23 @@ def test_a_target_among_the_inputs_is_refused_unless_it_is_all_of_them(kind: str
     assert len(make(inputs=["a"], weights="a").load()[0]) == 8
 
 
+@pytest.mark.parametrize("classes", [None, 3])
+def test_a_label_by_which_torch_leaves_out_targets_is_told_of_masks(classes: int | None, tmp_path: Path) -> None:
+    labels = np.arange(20).reshape(10, 2) % 2
+    labels[7, 1] = -100
+    np.savez(tmp_path / "x.npz", a=np.zeros((10, 2)), targets=labels)
+    said = r"sample 7: its label is -100, by which torch leaves out targets\. Choose data\.weights=MASK, and 0 as the"
+    with pytest.raises(SampleError, match=said):
+        for split in Arrays(str(tmp_path / "x.npz"), classes=classes).load():
+            split.take(slice(None))
+
+
+def test_one_huge_label_makes_no_huge_model(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros(10), targets=[*range(9), 2**40])
+    with pytest.raises(TaskConfigError, match=r"the largest label of .* is 1,099,511,627,776, .* set data\.classes"):
+        _ = Arrays(str(tmp_path / "x.npz")).spec
+
+
 # -- saved data sets
 
 
