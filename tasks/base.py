@@ -177,10 +177,12 @@ class Data(ABC):
 
     A data set of your own needs `spec` and `load`; the rest is for those that may be missing (docs/own_data.md).
     `preload`: modules that loading takes long to import; they are imported once, before workers are forked.
+    `reader`: a package that reads them and may be missing.
     `loader_workers`: processes of each worker that read batches ahead; 0: it reads them itself.
     """
 
     preload: tuple[str, ...] = ()
+    reader: str | None = None
     loader_workers: int = 0
 
     @property

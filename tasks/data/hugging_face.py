@@ -36,6 +36,7 @@ class HuggingFace(Data):
     """
 
     preload = ("datasets",)
+    reader = "datasets"
 
     def __init__(
         self,

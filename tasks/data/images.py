@@ -30,6 +30,8 @@ class Images(Data):
     unless there is a `test_path` with folders of the same names.
     """
 
+    reader = "PIL"
+
     def __init__(
         self,
         path: str | None = None,

@@ -94,7 +94,7 @@ class SVMLight(Data):
         """A scipy CSR matrix [n, features], and labels [n]."""
         from sklearn.datasets import load_svmlight_file  # a second to import: only where it is needed
 
-        packed = _PACKED.get(path.suffix)
+        packed = _PACKED.get(path.suffix.lower())
         with open_data(path) as file:
             try:
                 based: Any = self.zero_based  # sklearn's own annotation lacks bool

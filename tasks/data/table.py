@@ -38,6 +38,7 @@ class Table(Data):
     """
 
     preload = ("pyarrow.csv", "pyarrow.parquet")
+    reader = "pyarrow"
 
     def __init__(
         self,

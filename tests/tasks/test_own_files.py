@@ -155,6 +155,23 @@ def test_a_table_with_other_marks_between_its_columns_is_told_which_are_read(tmp
 
 
 @needs_pyarrow
+def test_decimal_commas_do_not_hide_the_marks_between_columns(tmp_path: Path) -> None:
+    """Each row then has more commas than the names have."""
+    (tmp_path / "a.csv").write_text("width;price\n1,5;2,5\n")
+    with pytest.raises(TaskConfigError, match=r"has one column, 'width;price'; .* Write numbers with a decimal point"):
+        _ = Table(str(tmp_path / "a.csv"), targets="price").spec
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_a_suffix_may_be_in_capitals(suffix: str, tmp_path: Path) -> None:
+    path = table(tmp_path, suffix)
+    spec = Table(str(path), inputs=INPUTS, targets="kind").spec
+    path = path.rename(path.with_suffix(suffix.upper()))
+    assert Table(str(path), inputs=INPUTS, targets="kind").spec == spec
+
+
+@needs_pyarrow
 def test_one_input_may_be_named_without_a_list(tmp_path: Path) -> None:
     alone, listed = (Table(str(table(tmp_path)), inputs=inputs, targets="price") for inputs in ("area", ["area"]))
     assert alone.spec == listed.spec and torch.equal(alone.load()[0].inputs, listed.load()[0].inputs)  # pyright: ignore
