@@ -178,7 +178,7 @@ class Plan:
         sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
         plain["rate"] = in_words(self.rate) or None
         plain["privacy"] = None if self.privacy is None else self.privacy.in_words()
-        plain["data"] = plain.pop("contents")["in_words"]
+        plain["contents"] = plain["contents"]["in_words"]
         del plain["bytes_why"], plain["decided"], plain["uncompressed_bytes_per_step"], plain["phases"]
         chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
         rows = chosen | plain | {"sent a step and worker": "-" if sent is None else human_bytes(sent)} | memory

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
-from .files import open_data
+from .files import check_fits, open_data
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 _SAFETENSORS = {  # https://huggingface.co/docs/safetensors: an eight byte length, JSON, then the bytes of all tensors
@@ -63,6 +63,7 @@ class Array:
     def read(self) -> "Rows":
         """Mapped into memory, read only; of what is compressed, in memory."""
         if self.offset is None:
+            check_fits(self.path, self.nbytes, "numpy.savez, which does not pack")
             with _blaming(self.path), open_data(self.path) as file, np.load(file, allow_pickle=False) as archive:
                 return Rows(self, archive[self.name])
         if 0 in self.shape:

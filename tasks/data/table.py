@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..base import Data, DataSpec, Described, Split, at_most
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
-from .files import folder_of, open_data
+from .files import check_fits, folder_of, open_data
 from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
@@ -248,6 +248,7 @@ class Table(Data):
         target, weights = self.targets[0], [self.weights] if self.weights else []
         used = [*dict.fromkeys([*self._names, *self.targets, *weights])]
         if path.suffix.lower() == ".parquet":
+            check_fits(path, 8 * len(used) * (head.rows or 0), "data=arrays")
             table = _with(path, lambda file: _parquet(file).read(used, use_threads=False))
             if of_targets is not None:
                 at = table.schema.get_field_index(target)

@@ -271,6 +271,24 @@ def test_a_column_of_lists_is_no_target(tmp_path: Path) -> None:
 
 
 @needs_pyarrow
+def test_a_small_file_that_unpacks_to_more_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    many = np.zeros(50_000)
+    pyarrow.parquet.write_table(pyarrow.table({"a": many, "target": many}), tmp_path / "x.parquet")
+    np.savez_compressed(tmp_path / "x.npz", a=many, targets=many)
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) < 100_000
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 50}[name])
+    with pytest.raises(TaskConfigError, match=r"x\.parquet: takes .* GiB once it is unpacked, .* Choose data=arrays"):
+        read(Table(str(tmp_path / "x.parquet")))
+    with pytest.raises(TaskConfigError, match=r"x\.npz: takes .* GiB once it is unpacked, .* Choose numpy\.savez"):
+        read(Arrays(str(tmp_path / "x.npz")))
+
+
+@needs_pyarrow
 def test_no_thread_of_pyarrows_asks_python_for_a_tables_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does ends the process by a signal where Python ends first, in place of exit status 2 or 7."""
     import pyarrow
