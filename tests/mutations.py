@@ -2826,7 +2826,7 @@ MUTATIONS = [
     ),
     Mutation(
         "tasks/data/table.py",
-        "self._check_types(self._schema(path), path, kind)",
+        "self._check_types(head if path == self.path else self._schema(path), path, kind)",
         "self._schema(path)",
         "tests/tasks/test_own_files.py -k head_of",
     ),

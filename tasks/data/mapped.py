@@ -123,9 +123,7 @@ def _blaming(path: Path) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise TaskConfigError(f"{path} is larger than memory once it is unpacked; save it with numpy.savez") from error
-    except (
-        Exception
-    ) as error:  # BadZipFile, zlib.error, NotImplementedError (method 99), OSError, and what is yet to come
+    except Exception as error:  # BadZipFile, zlib.error, NotImplementedError, OSError, and what is yet to come
         raise CorruptDataError(f"{path} is damaged: {type(error).__name__}: {_line(error)}") from error
 
 
