@@ -221,11 +221,16 @@ def _data(name: str) -> Finding:
     from .. import engine
     from ..engine.targets import build
     from ..tasks.base import Data
+    from ..tasks.data.files import folder_of
 
     chosen = engine.prepare([f"data={name}", "tracking=none"]).experiment.data
     data = build("data", chosen, Data, (), {})
+    if data.reader is not None and folder_of(data.reader) is None:
+        return Finding(False, f"{data.reader}, which reads them, is not installed")
+    if getattr(data, "path", name) is None:
+        return Finding(True, f"reads files of yours. {data.how_to_get()}")
     found = data.found()
-    return Finding(found is not None, found or f"missing. {data.how_to_get()}")
+    return Finding(bool(found), found or f"missing. {data.how_to_get()}")
 
 
 def _count(number: int, thing: str) -> str:

@@ -195,7 +195,7 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str])
     shared = " (its share of what servers send included)" if plan.layout.servers else ""
     shared += ", on average over the run" if len(plan.phases) > 1 else ""
     paragraphs = [
-        _title(plan),
+        f"{_title(plan)}\ndata: {plan.contents.in_words()}",
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
         *(["\n".join(drawn_mesh(plan))] if is_shown(plan) else []),

@@ -109,7 +109,8 @@ def _checked(plan: "Plan") -> str:
     steps = f"{plan.steps:,} steps" if plan.steps is not None else "as many steps as the data give"
     return (
         f"ok: {experiment.strategy.name} + {experiment.sync.name}, {experiment.model.name} on {experiment.data.name}, "
-        f"workers: {plan.layout.workers}, {steps}; nothing was trained"
+        f"workers: {plan.layout.workers}, {steps}; nothing was trained\n"
+        f"data: {plan.contents.in_words()}"
     )
 
 

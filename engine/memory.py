@@ -25,9 +25,17 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
 def held(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the distinct storages behind these tensors."""
-    storages = {storage_key(tensor): tensor.untyped_storage() for tensor in tensors}
+    """Bytes of the distinct storages behind these tensors; a sparse one has two."""
+    dense = (part for tensor in tensors for part in _parts(tensor))
+    storages = {storage_key(tensor): tensor.untyped_storage() for tensor in dense}
     return sum(storage.nbytes() for storage in storages.values())
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    if not tensor.is_sparse:
+        return (tensor,)
+    whole = tensor.coalesce()  # the momentum of sparse gradients
+    return whole.indices(), whole.values()
 
 
 def optimizer_state(optimizer: Optimizer) -> list[Tensor]:

@@ -8,6 +8,7 @@ import torch
 from ..strategies import Strategy
 from ..strategies.base import Traffic
 from ..tasks.base import DataSpec
+from ..tasks.contents import Contents
 from ..tracking.columns import human_bytes
 from ..tracking.records import Predicted
 from .experiment import Experiment
@@ -98,6 +99,7 @@ class Plan:
     period: int  # steps from one exchange of replicas to the next; the last one may be missing
     notes: list[str]  # what is other than one may think
     spec: DataSpec
+    contents: Contents  # of the data
     decided: list[str]  # what was left to a choice such as collective=auto, and why
     rate: list[Point]  # by its schedule; none where there is none, or the data must say
     privacy: Spent | None  # by the whole run; None where nothing is hidden, or the data must say
@@ -176,6 +178,7 @@ class Plan:
         sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
         plain["rate"] = in_words(self.rate) or None
         plain["privacy"] = None if self.privacy is None else self.privacy.in_words()
+        plain["contents"] = plain["contents"]["in_words"]
         del plain["bytes_why"], plain["decided"], plain["uncompressed_bytes_per_step"], plain["phases"]
         chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
         rows = chosen | plain | {"sent a step and worker": "-" if sent is None else human_bytes(sent)} | memory
@@ -207,6 +210,7 @@ class Plan:
             "rate": [asdict(point) for point in self.rate],
             "privacy": None if self.privacy is None else self.privacy.as_dict(),
             "decided": self.decided,
+            "contents": self.contents.plain(),
             "notes": self.notes,
         }
 

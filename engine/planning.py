@@ -17,6 +17,8 @@ from ..strategies.exchange.collectives.base import added
 from ..strategies.exchange.compress import Compressor, Dense, vector_of
 from ..strategies.placements import entries, placements_of
 from ..tasks.adversarial.attacks import ascent, evaluating
+from ..tasks.contents import contents
+from ..tasks.contents import notes_on as notes_on_contents
 from ..tasks.partition import Repeated
 from . import accumulating, averaging, calling, clients, given, iterating, kept, lying, memory, precisions, private
 from .build import assemble
@@ -43,7 +45,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     parts = assemble(experiment, allowed, world_size)
     if parts.teacher is not None:
         parts.teacher.check()
-    layout, spec = parts.layout, parts.data.spec
+    layout, spec, described = parts.layout, parts.data.spec, parts.data.described()
     steps_per_epoch = None
     if spec.train_size is not None:
         sizes = spec.train_size, parts.sync, layout, experiment.batch_size
@@ -108,8 +110,10 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *private.notes_on(spent, experiment, parts.sync.privacy, parts.partitioner),
             *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
             *lying.notes_on(parts, steps),
+            *notes_on_contents(spec, described),
         ],
         spec,
+        contents(spec, described),
         [given.named(text, experiment) for text in collective.explain()],
         rate,
         spent,

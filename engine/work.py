@@ -11,6 +11,7 @@ from torch import Tensor
 from ..comm import Comm
 from ..strategies.adapt import While
 from ..tasks.base import Readable
+from ..tasks.contents import contents
 from ..tasks.partition import Partition
 from ..tracking.records import Resume, Start, Step
 from . import poisoning
@@ -66,7 +67,7 @@ def work(
             started()
             return watched(worker, job)
         if worker.is_chief:
-            _announce(worker, job)
+            _announce(worker, job, test)
         started()
         done = train(job)
         earlier: list[dict[str, int]] = []  # memory by kind, with models before
@@ -235,7 +236,8 @@ def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> 
     return Feed(batches, steps, ahead, experiment.hardware.timeout)
 
 
-def _announce(worker: Worker, job: Job) -> None:
+def _announce(worker: Worker, job: Job, test: Readable) -> None:
+    data = worker.parts.data
     if worker.manifest:
         worker.directory.add(Resume(worker.manifest.step))
     worker.directory.add(
@@ -250,6 +252,7 @@ def _announce(worker: Worker, job: Job) -> None:
             together=worker.sync.synchronous,
             target_accuracy=worker.experiment.target_accuracy,
             choices=worker.choices(),
+            contents=contents(data.spec, data.described(), len(job.train), len(test)).plain(),
         )
     )
 

@@ -157,15 +157,32 @@ def spread(weights: Tensor, shape: torch.Size) -> Tensor:
     return weights if weights.shape == shape else weights.reshape(-1, *[1] * (len(shape) - 1)).expand(shape)
 
 
+@dataclass(frozen=True)
+class Described:
+    """What a data set calls its inputs, its targets and its classes; see contents.py.
+
+    `inputs`: the name of a lone input, or those of its columns; () where it has none, or where `spec.inputs` says them.
+    `classes`: in the order of their labels; None: they have numbers alone, or are known once the data are read.
+    `seen`: how many different labels there are, where all were looked at.
+    """
+
+    inputs: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    classes: tuple[str, ...] | None = None
+    seen: int | None = None
+
+
 class Data(ABC):
     """A training and a test split, the same on every machine that has the data.
 
     A data set of your own needs `spec` and `load`; the rest is for those that may be missing (docs/own_data.md).
     `preload`: modules that loading takes long to import; they are imported once, before workers are forked.
+    `reader`: a package that reads them and may be missing.
     `loader_workers`: processes of each worker that read batches ahead; 0: it reads them itself.
     """
 
     preload: tuple[str, ...] = ()
+    reader: str | None = None
     loader_workers: int = 0
 
     @property
@@ -182,6 +199,10 @@ class Data(ABC):
     @abstractmethod
     def load(self) -> tuple[Readable, Readable]:
         """The training and the test split. Raises MissingDataError or CorruptDataError."""
+
+    def described(self) -> Described:
+        """The names of what is in the data, as far as `spec` or `load` came to know them: it reads nothing itself."""
+        return Described()
 
     def how_to_get(self) -> str:
         """One sentence for a person: the ways to get the data."""

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from .base import Data, DataSpec, Field, Readable, Split
+from .columns import PIECE, Columns
 from .errors import TaskConfigError
-
-PIECE = 1 << 16  # samples that are looked at together
+from .items import label_in_words
 
 
 def check_spec(name: str, spec: object) -> None:
@@ -66,6 +66,8 @@ def load_checked(
                 f"{what} of {len(split):,} samples, and spec.{key}_size says {size:,}; they must agree (or None: the "
                 "size is only known once the data are there)"
             )
+        if isinstance(split, Columns) and not split.counts:
+            raise TaskConfigError(_nothing_counts(what))
         if not isinstance(split, Split):
             continue  # what is read later is held to the spec then
         for key, field in spec.fields.items():
@@ -125,7 +127,11 @@ def _check_weights(what: str, split: Split, spec: DataSpec) -> None:
     if strange is not None:
         raise TaskConfigError(f"{what} with weights that are negative or not finite, at first in sample {strange}")
     if len(weights) and _first(weights, lambda part: part > 0) is None:
-        raise TaskConfigError(f"{what} with weights that are all 0, so that nothing counts")
+        raise TaskConfigError(_nothing_counts(what))
+
+
+def _nothing_counts(what: str) -> str:
+    return f"{what} with weights that are all 0, so that nothing counts"
 
 
 def _check_values(what: str, split: Split, spec: DataSpec) -> None:
@@ -144,8 +150,10 @@ def _check_values(what: str, split: Split, spec: DataSpec) -> None:
     bounds = [part.aminmax() for part in targets.split(PIECE)]
     low, high = min(int(each.min) for each in bounds), max(int(each.max) for each in bounds)
     if low < 0 or high >= spec.classes:
+        more = f"; a label is {label_in_words(low)}" if low < 0 else ""
         raise TaskConfigError(
-            f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to {spec.classes - 1}"
+            f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to "
+            f"{spec.classes - 1}{more}"
         )
 
 

@@ -9,6 +9,7 @@ from .base import DataSpec, Taken, spread
 from .errors import SampleError
 from .items import check_target, numbered
 
+PIECE = 1 << 16  # samples that are looked at together
 Column = Callable[[Tensor], Tensor]  # numbers of rows [k] -> their values [k, ...]
 
 
@@ -47,6 +48,14 @@ class Columns:
         read = {key: as_wanted(column(rows), self._spec.fields[key].dtype) for key, column in self._inputs.items()}
         targets = self._targets_at(rows)
         return Taken(self._spec.joined(read), targets, self.weights_of(index, targets.shape))
+
+    @property
+    def counts(self) -> bool:
+        """Whether a sample has a weight above 0, or there are no weights."""
+        if self._read_weights is None:
+            return True
+        pieces = (self._rows(slice(start, start + PIECE)) for start in range(0, len(self), PIECE))
+        return any(bool((self._weights_at(piece) > 0).any()) for piece in pieces)
 
     def weights_of(self, index: Tensor | slice, shape: torch.Size) -> Tensor | None:
         if self._read_weights is None:
@@ -90,10 +99,12 @@ def as_wanted(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.to(dtype)
 
 
-def stored_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What a model is given of values that are stored as `dtype`: float32 of floating ones and bytes, true and false as
-    they are, else int64.
+def given_dtype(dtype: torch.dtype, floats: bool = False) -> torch.dtype:
+    """Returns the dtype in which a model is given values stored as `dtype`: float32 for floating ones and bytes, true
+    and false as they are, else int64. `floats`: float32 for all.
     """
+    if floats:
+        return torch.float32
     if dtype == torch.bool:
         return dtype
     return torch.float32 if dtype.is_floating_point or dtype == torch.uint8 else torch.int64

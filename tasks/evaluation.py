@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..batches import call
 from .base import Readable
+from .errors import SampleError
 from .losses.base import Task
 
 
@@ -24,7 +25,10 @@ class Evaluation:
 def evaluate(
     task: Task, model: nn.Module, split: Readable, batch_size: int = 512, device: torch.device | str = "cpu"
 ) -> Evaluation:
-    """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back."""
+    """Evaluates `model`, which lies on `device`, in evaluation mode; its training mode is put back.
+
+    Raises SampleError where no sample counts.
+    """
     loss, counts, tallies = 0.0, 0.0, list[Tensor]()
     seen: list[Tensor] = []
     weighted: list[Tensor] = []
@@ -49,6 +53,8 @@ def evaluate(
             seen.append(taken.targets)
     finally:
         model.train(training)
+    if counts == 0:
+        raise SampleError(f"an evaluation of {len(split):,} samples has weights that are all 0, so that nothing counts")
     known = {"weights": torch.cat(weighted)} if weighted else {}
     score = task.metric.score(torch.stack(tallies).sum(dim=0), torch.cat(seen), **known)
     return Evaluation(loss / counts, score, len(split))

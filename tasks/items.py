@@ -16,6 +16,8 @@ from torch import Tensor
 from .base import DataSpec, Taken
 from .errors import SampleError
 
+IGNORED = -100  # torch's ignore_index
+
 
 class Reads(Protocol):
     """Samples by their numbers: a torch Dataset, a folder of images, columns of a table on disk."""
@@ -154,7 +156,15 @@ def check_target(target: Tensor, spec: DataSpec, what: str) -> None:
         return
     low, high = (int(bound) for bound in target.aminmax())
     if low < 0 or high >= spec.classes:
-        raise SampleError(f"{what}: its label is {low if low < 0 else high}; must be 0 to {spec.classes - 1}")
+        told = label_in_words(low) if low < 0 else f"{high}; must be 0 to {spec.classes - 1}"
+        raise SampleError(f"{what}: its label is {told}")
+
+
+def label_in_words(label: int) -> str:
+    """A label below 0 and what to do about it."""
+    if label != IGNORED:
+        return f"{label}; must be 0 or more"
+    return f"{label}, by which torch leaves out targets. Choose data.weights=MASK, and 0 as the label where it is false"
 
 
 def _check_shape(tensor: Tensor, shape: Sequence[int], what: str) -> None:

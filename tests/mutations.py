@@ -48,6 +48,79 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- data of one's own
+    Mutation(
+        "tasks/data/parts.py",
+        "    if missing:",
+        "    if False:",
+        "tests/tasks/test_names.py -k 'columns_of_a_test_file or arrays_of'",
+    ),
+    Mutation(
+        "tasks/data/parts.py",
+        "    if more:",
+        "    if False:",
+        "tests/tasks/test_names.py -k 'columns_of_a_test_file or arrays_of'",
+    ),
+    Mutation(
+        "tasks/data/parts.py",
+        "if answers and set(found) != set(targets):",
+        "if False:",
+        "tests/tasks/test_targets.py -k among_the_inputs",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "strings_can_be_null=True",
+        "strings_can_be_null=False",
+        "tests/tasks/test_targets.py -k empty_label",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "kind, size = self._kind(whole.schema), whole.num_rows",
+        "size = whole.num_rows",
+        "tests/tasks/test_targets.py -k whole_column",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "types = {} if of_targets is None else {target: of_targets}",
+        "types = {}",
+        "tests/tasks/test_names.py -k classes_of_a_test_table",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "csv.ReadOptions(use_threads=False)",
+        "csv.ReadOptions(use_threads=True)",
+        "tests/tasks/test_damaged_data.py -k no_thread",
+    ),
+    Mutation(
+        "tasks/data/hugging_face.py",
+        "if of_train and of_test and of_train != of_test:",
+        "if False:",
+        "tests/tasks/test_names.py -k other_orders",
+    ),
+    Mutation(
+        "tasks/data/torch_dataset.py",
+        "if None not in told and told[0] != told[1]:",
+        "if False:",
+        "tests/tasks/test_names.py -k other_classes",
+    ),
+    Mutation(
+        "tasks/data/mapped.py",
+        "if any(size < 0 for size in shape):",
+        "if False:",
+        "tests/tasks/test_damaged_data.py -k headers_of_npy",
+    ),
+    Mutation(
+        "tasks/checks.py",
+        "if isinstance(split, Columns) and not split.counts:",
+        "if False:",
+        "tests/tasks/test_arrays.py -k all_0",
+    ),
+    Mutation(
+        "tasks/contents.py",
+        "shown = name if name.isprintable() and name else ascii(name)",
+        "shown = name",
+        "tests/tasks/test_contents.py -k terminal",
+    ),
     # -- the ends of runs
     Mutation(
         "engine/evaluations.py",
@@ -2753,7 +2826,7 @@ MUTATIONS = [
     ),
     Mutation(
         "tasks/data/table.py",
-        "self._check_types(self._schema(path), path, kind)",
+        "self._check_types(head if path == self.path else self._schema(path), path, kind)",
         "self._schema(path)",
         "tests/tasks/test_own_files.py -k head_of",
     ),

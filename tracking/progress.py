@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from .columns import METRICS
 from .mirror import Sink
 from .run_directory import Record
+from .visible import visible
 
 SECONDS_BETWEEN_LINES = 5.0
 RECENT = 20  # steps that the speed is taken over
@@ -60,6 +61,8 @@ class Lines:
                 self._total, self._whose = record["steps"], whose(record)
                 self._last_line = time.monotonic()
                 self._print(title_of(record) + f", {record['steps']} steps")
+                if told := contents_of(record):
+                    self._print(f"data: {told}")
             case "step":
                 self._step = record["step"]
                 self._speed.add(record)
@@ -115,6 +118,13 @@ def title_of(start: Record) -> str:
     if start.get("modelled"):
         workers += " (modelled)"
     return f"{start['name']}: {start['model']} on {start['data']}, {start['strategy']} + {start['sync']}, {workers}"
+
+
+def contents_of(start: Record) -> str:
+    """What the data hold, in a line; "" where the record does not tell it."""
+    contents = start.get("contents")
+    told = contents.get("in_words") if isinstance(contents, dict) else None
+    return visible(told) if isinstance(told, str) else ""
 
 
 def whose(start: Record) -> str:

@@ -25,9 +25,11 @@ class Start:
     together: bool  # replicas step together, so that a step is one of all of them
     target_accuracy: float
     choices: Mapping[str, str]  # by group, by name
+    contents: Mapping[str, Any] | None = None  # of the data, with a line for people; None: nobody knows
 
     def plain(self) -> dict[str, Any]:
-        return {"kind": "start", **_spread(asdict(self), "choices")}
+        told = {"kind": "start", **_spread(asdict(self), "choices")}
+        return told if self.contents is not None else _without(told, "contents")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from .columns import human_bytes
 from .live import SILENT, Looks, Rates, read_live
-from .progress import Speed, evaluation_text, number, title_of, whose
+from .progress import Speed, contents_of, evaluation_text, number, title_of, whose
 from .run_directory import Record
 from .sparkline import ASCII, BLOCKS, sparkline
 from .visible import colours, visible
@@ -36,6 +36,7 @@ class View:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._title, self._total, self._whose = directory.name, 0, ""
+        self._contents = ""  # of the data
         self._step: Record | None = None
         self._speed = Speed()
         self._said: list[str] = []  # about evaluations, stops
@@ -51,6 +52,7 @@ class View:
             case "start":
                 with suppress(KeyError, TypeError):
                     self._title = title_of(record)
+                self._contents = contents_of(record)
                 total, self._whose = record.get("steps"), whose(record)
                 self._total = total if isinstance(total, int) else 0
             case "step" if isinstance(record.get("step"), int):
@@ -102,6 +104,7 @@ class View:
     def draw(self, width: int, utf8: bool, encoding: str = "utf-8") -> RenderableType:
         lines: list[RenderableType] = [
             _text(self._title, encoding, "bold"),
+            *([_text(f"data: {self._contents}", encoding)] if self._contents else []),
             self._bar(width),
             self._numbers(width, utf8),
         ]

@@ -2,18 +2,20 @@
 
 import math
 import os
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import torch
 from annotated_types import Ge, MinLen
 
-from ..base import Data, DataSpec, Field
-from ..columns import Columns, stored_dtype
+from ..base import Data, DataSpec, Described, Field
+from ..columns import Columns, given_dtype
 from ..errors import TaskConfigError
 from .mapped import Array, arrays_of
-from .parts import Kind, asked, check_there, chosen, count_classes, fifth, kind_of, sizes
+from .parts import Kind, asked, check_like, check_there, chosen, count_classes, fifth, inputs_of, kind_of, sizes
 
 
 class Arrays(Data):
@@ -22,8 +24,8 @@ class Arrays(Data):
     One input is a model's only argument; several are keyword arguments by their names. Floating numbers become
     float32, bytes (uint8) float32 from 0 to 1, other whole numbers int64. `kind`: whether targets are labels or
     numbers; null: whole numbers are labels. `classes`: null counts them. `range`: the smallest and the largest value of
-    a lone input of floating numbers (see DataSpec); that of bytes is 0 to 1. A fixed fifth is for test, unless there is
-    a `test_path`.
+    a lone input of floating numbers (see DataSpec); that of bytes is 0 to 1. `floats`: all whole numbers of inputs
+    become float32, too. A fixed fifth is for test, unless there is a `test_path`.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Arrays(Data):
         kind: Kind | None = None,
         classes: Annotated[int, Ge(2)] | None = None,
         range: tuple[float, float] | None = None,
+        floats: bool = False,
         limit: Annotated[int, Ge(1)] | None = None,
         loader_workers: Annotated[int, Ge(0)] = 0,
     ) -> None:
@@ -44,28 +47,30 @@ class Arrays(Data):
         self.kind: Kind | None = kind
         if range is not None and not range[0] < range[1]:
             raise TaskConfigError(f"data.range={list(range)}: the first must be below the second")
-        self.range = range
+        self.range, self.floats = range, floats
         self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
+        self._seen: int | None = None  # different labels, once they are counted
 
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
         check_there("data.path=samples.npz data.targets=labels", self.how_to_get(), self.path, self.test_path)
         assert self.path is not None
-        arrays = self._chosen(self.path)
+        arrays = self._train
         size = _length(self.path, arrays)
-        test = None if self.test_path is None else _length(self.test_path, self._chosen(self.test_path))
+        test = None if self.test_path is None else _length(self.test_path, self._used(self.test_path, self._names))
         target = arrays[self.targets]
         shape, dtype = target.shape[1:], _dtype(target)
         kind = kind_of(dtype, shape, self.kind)
         where = f"the targets {self.targets!r} of {self.path}"
-        classes = (
-            0
-            if kind == "numbers"
-            else self.classes or count_classes(target.read(), _dtype(target), math.prod(target.shape), where)
-        )
-        names = self._inputs(arrays)
-        fields = {name: Field(arrays[name].shape[1:], stored_dtype(_dtype(arrays[name]))) for name in names}
-        train, held = sizes(size, test, self.limit)
+        classes = 0
+        if kind == "labels" and self.classes is None:
+            counted = count_classes(target.read(), dtype, math.prod(target.shape), where)
+            classes, self._seen = counted.classes, counted.seen
+        elif kind == "labels":
+            classes = self.classes or 0
+        names = self._names
+        fields = {name: Field(arrays[name].shape[1:], self._given(arrays[name])) for name in names}
+        train, held = sizes(size, test, self.limit, f"data.path={self.path}")
         lone = fields[names[0]]
         return DataSpec(
             input_shape=lone.shape,
@@ -90,25 +95,46 @@ class Arrays(Data):
         return whole.rows(train).first(self.limit), self._columns(self.path, spec, "test").rows(test)
 
     def _columns(self, path: Path, spec: DataSpec, split: str) -> Columns:
-        arrays = self._chosen(path)
-        for name, field in zip(self._inputs(arrays), spec.fields.values(), strict=True):
-            _check_alike(path, arrays[name], field.shape, field.dtype == stored_dtype(_dtype(arrays[name])))
+        """Reads the arrays by the names that they have in the training file."""
+        arrays = self._used(path, self._names)
+        for name, field in zip(self._names, spec.fields.values(), strict=True):
+            _check_alike(path, arrays[name], field.shape, field.dtype == self._given(arrays[name]))
         _check_alike(path, arrays[self.targets], spec.target_shape, True)
         rows = {name: array.read() for name, array in arrays.items()}
-        inputs = dict(zip(spec.fields, (rows[name] for name in self._inputs(arrays)), strict=True))
+        inputs = {key: rows[name] for key, name in zip(spec.fields, self._names, strict=True)}
         weights = None if self.weights is None else rows[self.weights]
         return Columns(inputs, rows[self.targets], weights, spec, f"{path}, {split} split", _length(path, arrays))
 
-    def _chosen(self, path: Path) -> dict[str, Array]:
-        """Those that are used. Raises TaskConfigError."""
+    def _given(self, array: Array) -> torch.dtype:
+        return given_dtype(_dtype(array), self.floats)
+
+    @cached_property
+    def _train(self) -> dict[str, Array]:
+        """The arrays of the training file that are used, by name."""
+        assert self.path is not None
+        return self._used(self.path, None)
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of the inputs."""
+        assert self.path is not None
+        return self._inputs(self._train, self.path)
+
+    def _inputs(self, found: Iterable[str], path: Path) -> list[str]:
+        return inputs_of([*found], self.inputs, [self.targets], self.weights, str(path), "arrays")
+
+    def _used(self, path: Path, names: Sequence[str] | None) -> dict[str, Array]:
+        """The inputs, targets and weights of a file. `names`: of the training file's inputs; None: this is that file.
+
+        Raises TaskConfigError.
+        """
         found = arrays_of(path)
         others = [name for name in (self.targets, self.weights) if name is not None]
         chosen([*found], others[:1], "data.targets", str(path))
         chosen([*found], others[1:], "data.weights", str(path))
-        rest = [name for name in found if name not in others]
-        inputs = rest if self.inputs is None else chosen([*found], self.inputs, "data.inputs", str(path))
-        if not inputs:
-            raise TaskConfigError(f"{path} has no arrays beside {', '.join(others)}, so that there are no inputs")
+        if names is not None and self.inputs is None:
+            check_like([*found], names, others, f"data.test_path={path}", f"data.path={self.path}", "arrays")
+        inputs = self._inputs(found, path) if names is None or self.inputs is not None else names
         arrays = {name: found[name] for name in (*inputs, *others)}
         for name, array in arrays.items():
             if not array.is_numbers:
@@ -123,8 +149,8 @@ class Arrays(Data):
             )
         return arrays
 
-    def _inputs(self, arrays: dict[str, Array]) -> list[str]:
-        return [name for name in arrays if name not in (self.targets, self.weights)]
+    def described(self) -> Described:
+        return Described(tuple(self._names), (self.targets,), None, self._seen)
 
     def how_to_get(self) -> str:
         return "Set data.path to a .npz or .safetensors file, or to a folder of .npy files, and data.targets to a name."
@@ -139,9 +165,12 @@ class Arrays(Data):
 
 
 def _dtype(array: Array) -> torch.dtype:
+    """The dtype of the tensors that `array` is read as."""
     if array.bfloat16:
         return torch.bfloat16
-    return torch.from_numpy(array.dtype.newbyteorder("=").type(0)[None]).dtype
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        return torch.int64
+    return torch.from_numpy(np.zeros(1, array.dtype.newbyteorder("="))).dtype
 
 
 def _length(path: Path, arrays: dict[str, Array]) -> int:

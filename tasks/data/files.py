@@ -55,6 +55,16 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_fits(path: Path, size: int, instead: str) -> None:
+    """Raises TaskConfigError where `size` bytes, which a packed file unpacks to, are more than this host's memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise TaskConfigError(
+            f"{path}: takes {size / 2**30:,.1f} GiB once it is unpacked, and this host has {memory / 2**30:,.1f} GiB. "
+            f"Choose {instead}"
+        )
+
+
 def _not_regular(path: Path) -> TaskConfigError:
     return TaskConfigError(
         f"{path} is a directory, a pipe, a socket or a device; data are read from regular files alone."

@@ -13,7 +13,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from ..base import Data, DataSpec
+from ..base import Data, DataSpec, Described
 from ..errors import MissingDataError, TaskConfigError
 from ..items import Items
 from .files import folder_of, open_data
@@ -29,6 +29,8 @@ class Images(Data):
     `size`: [height, width] to which each is resized; null: all are of the size of the first. A fixed fifth is for test,
     unless there is a `test_path` with folders of the same names.
     """
+
+    reader = "PIL"
 
     def __init__(
         self,
@@ -89,6 +91,10 @@ class Images(Data):
             raise TaskConfigError(f"{path} has {what}; must have a folder with images for each of two or more classes")
         labels = torch.cat([torch.full((len(files),), label) for label, files in enumerate(found)])
         return [folder.name for folder in folders], [file for files in found for file in files], labels
+
+    def described(self) -> Described:
+        assert self.path is not None
+        return Described(classes=tuple(self._listed(self.path)[0]))
 
     def how_to_get(self) -> str:
         return "Set data.path to a folder with a folder of images for each class."

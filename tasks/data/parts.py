@@ -1,6 +1,7 @@
 """What choices of a person's own files have in common: a part of them for test, and the words for what is wrong."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -8,12 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MissingDataError, TaskConfigError
+from ..errors import MissingDataError, SampleError, TaskConfigError
+from ..items import label_in_words
 from .files import is_there
 
 SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
 TEST = 5  # every so many samples, one is for test
 MOST_COUNTED = 1 << 26  # labels that are looked at to count the classes, where nobody says how many there are
+MOST_SORTED = 1 << 20
+MOST_LABELS = 1 << 20  # where there are fewer targets than the largest label says classes
 Kind = Literal["labels", "numbers"]
 
 
@@ -22,26 +26,99 @@ def fifth(size: int, where: str) -> tuple[Tensor, Tensor]:
 
     Raises TaskConfigError where a fifth is none.
     """
-    if size < TEST:
-        raise TaskConfigError(f"{where}: of {size} samples, a fifth for test is none; data.test_path names a test set")
+    _check_fifth(size, where)
     order = torch.from_numpy(np.random.default_rng(SPLIT_SEED).permutation(size))
     test = size // TEST
     return order[test:], order[:test]  # not in the order of the file: the first so many shall be of all kinds
 
 
-def sizes(size: int, test: int | None, limit: int | None) -> tuple[int, int]:
-    """Of the training and of the test split, of a file of `size` samples and maybe another one of `test`."""
+def _check_fifth(size: int, where: str) -> None:
+    if size < TEST:
+        raise TaskConfigError(f"{where}: of {size} samples, a fifth for test is none; data.test_path names a test set")
+
+
+def sizes(size: int, test: int | None, limit: int | None, where: str = "data") -> tuple[int, int]:
+    """Returns the sizes of the training and the test split of `size` samples, and maybe `test` samples beside them.
+
+    Raises TaskConfigError where a fifth for test is none.
+    """
+    if test is None:
+        _check_fifth(size, where)
     train, held = (size, test) if test is not None else (size - size // TEST, size // TEST)
     return (train if limit is None else min(train, limit)), held
 
 
 def chosen(names: Sequence[str], wanted: str | Sequence[str], key: str, where: str) -> list[str]:
-    """`wanted` as a list. Raises TaskConfigError for a name that is not there."""
+    """Returns `wanted` as a list. Raises TaskConfigError for a name that `names` does not have, or has twice."""
     found = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in found:
         if name not in names:
             raise TaskConfigError(f"{key}={name}: {where} has no such; it has {', '.join(map(repr, names))}")
+        if found.count(name) > 1:
+            raise TaskConfigError(f"{key}={found}: names {name!r} {found.count(name)} times. Name it once")
+    _check_unique(names, found, where)
     return found
+
+
+def inputs_of(
+    names: Sequence[str],
+    wanted: str | Sequence[str] | None,
+    targets: Sequence[str],
+    weights: str | None,
+    where: str,
+    things: str = "columns",
+) -> list[str]:
+    """Returns the names of the inputs: `wanted`, or all of `names` that are neither targets nor weights.
+
+    Inputs may be the targets themselves, as an autoencoder's are. Raises TaskConfigError for inputs that hold a target
+    beside other columns, and for names that are not there or not unique.
+    """
+    others = [*targets, *([weights] if weights else [])]
+    if wanted is None:
+        found = [name for name in names if name not in others]
+        if not found:
+            raise TaskConfigError(f"{where} has no {things} beside {', '.join(others)}, so that there are no inputs")
+        _check_unique(names, found, where)
+        return found
+    found = chosen(names, wanted, "data.inputs", where)
+    answers = [name for name in found if name in targets]
+    if answers and set(found) != set(targets):
+        left = [name for name in found if name not in targets]
+        how = f"data.inputs={_listed(left)}" if left else f"{things} that are no targets, or all targets"
+        raise TaskConfigError(
+            f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. Choose {how}"
+        )
+    return found
+
+
+def check_like(
+    names: Sequence[str], inputs: Sequence[str], others: Sequence[str], test: str, train: str, things: str = "columns"
+) -> None:
+    """Holds the names of a test set to the inputs of the training set, which were not named by the user.
+
+    Raises TaskConfigError for one that is missing or too many.
+    """
+    missing = [name for name in inputs if name not in names]
+    if missing:
+        raise TaskConfigError(f"{test} lacks the {things} {', '.join(missing)}, which are inputs of {train}")
+    more = [name for name in names if name not in inputs and name not in others]
+    if more:
+        raise TaskConfigError(
+            f"{test} has the {things} {', '.join(more)}, which {train} lacks. Choose data.inputs={_listed(inputs)}, or "
+            "leave them out"
+        )
+    _check_unique(names, inputs, test)
+
+
+def _check_unique(names: Sequence[str], used: Sequence[str], where: str) -> None:
+    """Raises TaskConfigError."""
+    twice = next((name for name in used if names.count(name) > 1), None)
+    if twice is not None:
+        raise TaskConfigError(f"{where} has {names.count(twice)} columns of the name {twice!r}. Rename or remove them")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"[{','.join(names)}]"
 
 
 def asked(path: str | None) -> Path | None:
@@ -71,10 +148,26 @@ def kind_of(dtype: torch.dtype, shape: tuple[int, ...], said: Kind | None) -> Ki
     return "numbers" if dtype.is_floating_point or (dtype == torch.bool and len(shape) > 0) else "labels"
 
 
-def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> int:
-    """One more than the largest label. Raises TaskConfigError where it would take long to look."""
+@dataclass(frozen=True)
+class Counted:
+    classes: int  # one more than the largest label
+    seen: int | None  # different labels; None: there are too many targets to sort them
+
+
+def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> Counted:
+    """Raises TaskConfigError where it would take long to look, or one label would make a huge model; SampleError."""
     if dtype.is_floating_point:
         raise TaskConfigError(f"{where} are {dtype}; labels must be whole numbers (data.kind=numbers: regression)")
     if numel > MOST_COUNTED:
         raise TaskConfigError(f"data.classes=null: {where} are {numel:,}, which takes long to count; say how many")
-    return max(int(targets(slice(None)).max()) + 1, 2)
+    found = targets(slice(None))
+    smallest, largest = (int(bound) for bound in found.aminmax())
+    if smallest < 0:
+        row = int((found < 0).reshape(len(found), -1).any(dim=1).nonzero()[0])
+        raise SampleError(f"{where}, sample {row}: its label is {label_in_words(smallest)}")
+    if largest >= max(MOST_LABELS, numel):
+        raise TaskConfigError(
+            f"data.classes=null: the largest label of {where} is {largest:,}, and classes are numbered 0, 1, ... up to "
+            "it. Number them without gaps, or set data.classes"
+        )
+    return Counted(max(largest + 1, 2), len(found.unique()) if numel <= MOST_SORTED else None)

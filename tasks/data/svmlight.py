@@ -13,7 +13,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from ...batches import lone
-from ..base import Data, DataSpec, Split
+from ..base import Data, DataSpec, Described, Split
 from ..errors import CorruptDataError, TaskConfigError
 from .files import check_readable, open_data
 from .parts import check_said
@@ -47,6 +47,7 @@ class SVMLight(Data):
         self.path = None if path is None else Path(path).expanduser()
         self.test_path = None if test_path is None else Path(test_path).expanduser()
         self.features, self.nonzeros, self.classes, self.zero_based = features, nonzeros, classes, zero_based
+        self._known: np.ndarray | None = None  # the labels, once they are read
 
     @property
     def spec(self) -> DataSpec:
@@ -63,6 +64,7 @@ class SVMLight(Data):
         known = np.unique(labels)
         if not 2 <= len(known) <= self.classes:
             raise TaskConfigError(f"data.classes={self.classes}: {self.path} has {len(known)} different labels.")
+        self._known = known
         whole = self._split(self.path, matrix, labels, known)
         if self.test_path is not None:
             return whole, self._split(self.test_path, *self._read(self.test_path), known)
@@ -71,6 +73,9 @@ class SVMLight(Data):
         if len(test) == 0:
             raise TaskConfigError(f"data.path={self.path}: of {len(whole)} samples, a fifth for test is none.")
         return _some(whole, train), _some(whole, test)
+
+    def described(self) -> Described:
+        return Described(classes=None if self._known is None else tuple(f"{label:g}" for label in self._known))
 
     def how_to_get(self) -> str:
         return (
@@ -89,7 +94,7 @@ class SVMLight(Data):
         """A scipy CSR matrix [n, features], and labels [n]."""
         from sklearn.datasets import load_svmlight_file  # a second to import: only where it is needed
 
-        packed = _PACKED.get(path.suffix)
+        packed = _PACKED.get(path.suffix.lower())
         with open_data(path) as file:
             try:
                 based: Any = self.zero_based  # sklearn's own annotation lacks bool

@@ -3,7 +3,10 @@
 pyarrow reads them: pip install 'paceline[tables]'.
 """
 
+import math
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -14,13 +17,15 @@ import torch
 from annotated_types import Ge, MinLen
 from torch import Tensor
 
-from ..base import Data, DataSpec, Split
+from ..base import Data, DataSpec, Described, Split, at_most
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
-from .files import folder_of, open_data
-from .parts import Kind, asked, check_there, chosen, fifth
+from .files import check_fits, folder_of, open_data
+from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MOST_COUNTED = 1 << 26  # bytes of a file that is read to count classes, where nobody says how many there are
+HEAD = 1 << 20  # bytes of a text that a plan looks at
+_NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
 
 class Table(Data):
@@ -33,6 +38,7 @@ class Table(Data):
     """
 
     preload = ("pyarrow.csv", "pyarrow.parquet")
+    reader = "pyarrow"
 
     def __init__(
         self,
@@ -51,46 +57,68 @@ class Table(Data):
         self.targets = [targets] if isinstance(targets, str) else list(targets)
         self.kind: Kind | None = kind
         self.classes = classes
+        self._classes: tuple[str, ...] | None = None  # once they are known
 
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Reads the names and types of columns; to count classes, a file of up to 64 MiB."""
         self._check()
         assert self.path is not None
-        schema = self._schema(self.path)
-        kind = self._kind(schema)
+        head = self._schema(self.path)
+        kind = self._kind(head.types)
         for path in (self.path, self.test_path):
             if path is not None:
-                self._check_types(self._schema(path), path, kind)
-        classes = 0
-        if kind == "labels":
-            classes = self.classes or self._count()
+                self._check_types(head if path == self.path else self._schema(path), path, kind)
+        size, known = head.rows, None
+        if kind == "labels" and self.classes is None:
+            whole = self._counted()
+            kind, size = self._kind(whole.schema), whole.num_rows
+            known = len(self._labels(whole)) if kind == "labels" else None
+        held = None if self.test_path is None else self._schema(self.test_path).rows
+        train, test = self._sizes(size, held)
         return DataSpec(
-            input_shape=(len(self._inputs(schema, self.path)),),
+            input_shape=(len(self._names),),
             target_shape=() if len(self.targets) == 1 else (len(self.targets),),
-            classes=classes,
+            classes=0 if kind == "numbers" else self.classes or max(known or 0, 2),
+            train_size=train,
+            test_size=test,
             target_dtype=torch.int64 if kind == "labels" else torch.float32,
             weights=self.weights is not None,
         )
 
-    def _count(self) -> int:
+    def _sizes(self, size: int | None, held: int | None) -> tuple[int | None, int | None]:
+        """Of the training and the test split, as far as they are known without reading a file for them."""
+        if size is None:
+            return None, held
+        if self.test_path is None:
+            return sizes(size, None, self.limit, f"data.path={self.path}")
+        return at_most(size, self.limit), held
+
+    def _counted(self) -> Any:
+        """The whole table, to look at the targets of all rows."""
         assert self.path is not None
         if self.path.stat().st_size > MOST_COUNTED:
             raise TaskConfigError(f"data.classes=null: {self.path} is too large to count them beforehand; say how many")
-        return max(len(np.unique(self._column(self._read(self.path), self.targets[0], self.path))), 2)
+        return self._read(self.path)
 
     def load(self) -> tuple[Split, Split]:
         spec = self.spec
         assert self.path is not None
         whole = self._read(self.path)
-        known = None
+        known = of_targets = None
         if spec.targets == "labels":
-            known = np.unique(self._column(whole, self.targets[0], self.path))
+            if self._kind(whole.schema) == "numbers":
+                raise TaskConfigError(
+                    f"data.kind=null: column {self.targets[0]} of {self.path} begins with whole numbers and has "
+                    "fractions further down. Choose data.kind=numbers or labels"
+                )
+            of_targets = _value_type(whole.schema.field(self.targets[0]).type)
+            known = self._labels(whole)
             if len(known) > spec.classes:
                 raise TaskConfigError(f"data.classes={spec.classes}: {self.path} has {len(known)} different labels")
         train = self._split(whole, self.path, spec, known)
         if self.test_path is not None:
-            test = self._split(self._read(self.test_path), self.test_path, spec, known)
+            test = self._split(self._read(self.test_path, of_targets), self.test_path, spec, known)
         else:
             first, second = fifth(len(train), f"data.path={self.path}")
             train, test = _rows(train, first), _rows(train, second)
@@ -105,8 +133,8 @@ class Table(Data):
         return Split(_standard(split.inputs, by.inputs), targets, split.weights)
 
     def _split(self, table: Any, path: Path, spec: DataSpec, known: np.ndarray | None) -> Split:
-        names = self._inputs(table.schema, path)
-        inputs = np.stack([self._numbers(table, name, path) for name in names], axis=1)
+        """Reads columns by the names that they have in the training file."""
+        inputs = np.stack([self._numbers(table, name, path) for name in self._names], axis=1)
         if known is not None:
             column = self._column(table, self.targets[0], path)
             strange = np.setdiff1d(column, known)
@@ -121,61 +149,79 @@ class Table(Data):
 
     # -- columns
 
-    def _inputs(self, schema: Any, path: Path) -> list[str]:
-        others = [*self.targets, *([self.weights] if self.weights else [])]
-        if self.inputs is not None:
-            return chosen(schema.names, self.inputs, "data.inputs", str(path))
-        names = [name for name in schema.names if name not in others]
-        if not names:
-            raise TaskConfigError(f"{path} has no columns beside {', '.join(others)}, so that there are no inputs")
-        return names
+    @cached_property
+    def _names(self) -> list[str]:
+        """The names of the inputs, as the training file has them."""
+        assert self.path is not None
+        return inputs_of(self._schema(self.path).names, self.inputs, self.targets, self.weights, str(self.path))
+
+    def _labels(self, table: Any) -> np.ndarray:
+        """The values of the targets in order: they are the classes."""
+        assert self.path is not None
+        found = np.unique(self._column(table, self.targets[0], self.path))
+        self._classes = tuple(map(str, found.tolist()))
+        return found
 
     def _kind(self, schema: Any) -> Kind:
-        types = [str(schema.field(name).type) for name in self.targets]
-        floating = all(each in ("double", "float", "halffloat") for each in types)
-        kind: Kind = self.kind or ("numbers" if floating or len(types) > 1 else "labels")
-        if kind == "labels" and len(types) > 1:
+        """By the types of all targets in `schema`, whose rows may be the first ones of a file."""
+        found = [schema.field(name).type for name in self.targets]
+        floating = all(str(each) in ("double", "float", "halffloat") for each in found)
+        kind: Kind = self.kind or ("numbers" if floating or len(found) > 1 else "labels")
+        if kind == "labels" and len(found) > 1:
             raise TaskConfigError(
                 f"data.targets={self.targets}: labels are one column of {self.path}; data.kind=numbers takes several"
             )
         return kind
 
-    def _check_types(self, schema: Any, path: Path, kind: Kind) -> None:
+    def _check_types(self, head: "_Head", path: Path, kind: Kind) -> None:
         """Raises TaskConfigError for a column that has to be numbers, and by the head of the file is not."""
         types = import_module("pyarrow").types
 
         def is_number(name: str) -> bool:
-            found = schema.field(name).type
+            found = head.types.field(name).type
             tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)  # null: nothing in the head
             return any(test(found) for test in tests)
 
-        inputs = self._inputs(schema, path)
-        others = [*(self.targets if kind == "numbers" else []), *([self.weights] if self.weights else [])]
-        for name in (*inputs, *others):
+        others = [*self.targets, *([self.weights] if self.weights else [])]
+        if path != self.path and self.inputs is None:
+            check_like(head.names, self._names, others, f"data.test_path={path}", f"data.path={self.path}")
+        inputs = inputs_of(head.names, self.inputs, self.targets, self.weights, str(path))
+        if kind == "labels":
+            _check_label(head.types.field(self.targets[0]), path)
+        for name in (*inputs, *(self.targets if kind == "numbers" else []), *([self.weights] if self.weights else [])):
             if is_number(name):
                 continue
             numbers = [each for each in inputs if is_number(each)]
             how = f", or left out: data.inputs=[{','.join(numbers)}]" if name in inputs and numbers else ""
             key = "inputs" if name in inputs else "targets" if name in self.targets else "weights"
             raise TaskConfigError(
-                f"data.{key}: column {name} of {path} is {schema.field(name).type}; must be numbers{how}"
+                f"data.{key}: column {name} of {path} is {head.types.field(name).type}; must be numbers{how}"
             )
 
     def _column(self, table: Any, name: str, path: Path) -> np.ndarray:
         """Raises CorruptDataError where there is nothing in a row."""
-        column = table.column(name)
-        if column.null_count:
-            row = column.is_null().to_pylist().index(True)
-            raise CorruptDataError(f"{path}: column {name} has nothing in row {row} (the first after the names is 0)")
+        column, types = table.column(name), import_module("pyarrow").types
+        if types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        empty = column.is_null()
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            compute = _arrow("compute")
+            empty = compute.or_kleene(empty, compute.equal(compute.utf8_trim_whitespace(column), ""))
+        row = _arrow("compute").index(empty, True).as_py()
+        if row >= 0:
+            raise _nothing_in(path, name, row)
         return column.to_numpy()
 
     def _numbers(self, table: Any, name: str, path: Path) -> np.ndarray:
         """Raises TaskConfigError or CorruptDataError."""
         column = self._column(table, name, path)
         if column.dtype.kind not in "biuf":
+            row, value = next(((i, each) for i, each in enumerate(column) if not _is_number(each)), (0, column[0]))
+            if value in _NOTHING:
+                raise _nothing_in(path, name, row)
             raise TaskConfigError(
-                f"{path}: column {name} is {table.schema.field(name).type} (such as {column[0]!r}); must be numbers, "
-                "or left out of data.inputs"
+                f"{path}: column {name} is {table.schema.field(name).type} ({value!r} in row {row}, from 0 on); must "
+                "be numbers, or left out of data.inputs"
             )
         values = column.astype(np.float64)
         strange = np.flatnonzero(~np.isfinite(values))
@@ -185,29 +231,36 @@ class Table(Data):
 
     # -- files
 
-    def _schema(self, path: Path) -> Any:
-        if path.suffix == ".parquet":
-            schema = _with(path, lambda file: _arrow("parquet").ParquetFile(file).schema_arrow)
+    def _schema(self, path: Path) -> "_Head":
+        """Of a text, what its first MiB tells."""
+        if path.suffix.lower() == ".parquet":
+            head = _with(path, _head_of_parquet)
         else:
-            schema = _with(path, lambda file: _arrow("csv").open_csv(file, parse_options=_options(path)).schema)
-        if len(schema.names) == 1 and any(mark in schema.names[0] for mark in ";\t"):
-            raise TaskConfigError(
-                f"{path}: has one column, {schema.names[0]!r}; a .csv file is read with commas between columns, and a "
-                ".tsv file with tabs"
-            )
+            head = _with(path, lambda file: _Head.of(_parsed(_first_lines(path, file), path).schema, None))
         wanted = [*self.targets, *([self.weights] if self.weights else [])]
-        chosen(schema.names, wanted[: len(self.targets)], "data.targets", str(path))
-        chosen(schema.names, wanted[len(self.targets) :], "data.weights", str(path))
-        return schema
+        chosen(head.names, wanted[: len(self.targets)], "data.targets", str(path))
+        chosen(head.names, wanted[len(self.targets) :], "data.weights", str(path))
+        return head
 
-    def _read(self, path: Path) -> Any:
-        self._schema(path)
-        if path.suffix == ".parquet":
-            table = _with(path, lambda file: _arrow("parquet").read_table(file))
+    def _read(self, path: Path, of_targets: Any = None) -> Any:
+        """The columns that are used. `of_targets`: the type of the targets, where another file says it."""
+        head = self._schema(path)
+        target, weights = self.targets[0], [self.weights] if self.weights else []
+        used = [*dict.fromkeys([*self._names, *self.targets, *weights])]
+        if path.suffix.lower() == ".parquet":
+            check_fits(path, 8 * len(used) * (head.rows or 0), "data=arrays")
+            table = _with(path, lambda file: _parquet(file).read(used, use_threads=False))
+            if of_targets is not None:
+                at = table.schema.get_field_index(target)
+                cast = _guarded(path, lambda: table.column(target).cast(of_targets))
+                table = table.set_column(at, target, cast)
         else:
-            table = _with(path, lambda file: _arrow("csv").read_csv(file, parse_options=_options(path)))
+            types = {} if of_targets is None else {target: of_targets}
+            table = _with(path, lambda file: _parsed(file, path, used, types))
         if table.num_rows == 0:
             raise TaskConfigError(f"{path} has no rows")
+        if self.kind != "numbers" and head.types.field(target).type != table.schema.field(target).type:
+            _check_label(table.schema.field(target), path)
         return table
 
     def _check(self) -> None:
@@ -217,8 +270,12 @@ class Table(Data):
                 "data=table: pyarrow, which reads tables, is not installed: pip install 'paceline[tables]'"
             )
         for path in (self.path, self.test_path):
-            if path is not None and path.suffix not in SUFFIXES:
+            if path is not None and path.suffix.lower() not in SUFFIXES:
                 raise TaskConfigError(f"{path}: must be one of {', '.join(SUFFIXES)}")
+
+    def described(self) -> Described:
+        seen = None if self._classes is None else len(self._classes)
+        return Described(tuple(self._names), tuple(self.targets), self._classes, seen)
 
     def how_to_get(self) -> str:
         return "Set data.path to a .csv, .tsv or .parquet file, and data.targets to the name of a column."
@@ -231,22 +288,113 @@ class Table(Data):
         return tuple(path for path in (self.path, self.test_path) if path is not None)
 
 
+@dataclass(frozen=True)
+class _Head:
+    """The columns of a file. `rows`: None where all of the file would have to be read to count them."""
+
+    names: list[str]
+    types: Any  # a schema of pyarrow
+    rows: int | None
+
+    @classmethod
+    def of(cls, schema: Any, rows: int | None) -> "_Head":
+        return cls(list(schema.names), schema, rows)
+
+
 def _arrow(module: str) -> Any:
     return import_module(f"pyarrow.{module}")  # a third of a second: only where it is needed
 
 
-def _options(path: Path) -> Any:
-    return _arrow("csv").ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",")
+def _parquet(file: Any) -> Any:
+    return _arrow("parquet").ParquetFile(file, pre_buffer=False)
 
 
-def _with(path: Path, read: Any) -> Any:
+def _head_of_parquet(file: Any) -> _Head:
+    opened = _parquet(file)
+    return _Head.of(opened.schema_arrow, opened.metadata.num_rows)
+
+
+def _parsed(file: Any, path: Path, used: list[str] | None = None, types: dict[str, Any] | None = None) -> Any:
+    """A table of the text in `file`, of the columns `used`. An empty cell, and NA without quotes, is nothing."""
+    csv = _arrow("csv")
+    return csv.read_csv(
+        file,
+        csv.ReadOptions(use_threads=False),
+        csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ","),
+        csv.ConvertOptions(
+            include_columns=used,
+            column_types=types,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+
+
+def _first_lines(path: Path, file: Any) -> Any:
+    """The whole lines of a text's first MiB, to be parsed. Raises CorruptDataError or TaskConfigError."""
+    found = file.read(HEAD)
+    if len(found) == HEAD:
+        end = max(found.rfind(b"\n"), found.rfind(b"\r"))
+        if end < 0:
+            raise CorruptDataError(f"{path}: its first line is longer than {HEAD:,} bytes")
+        found = found[: end + 1]
+    names = found[: len(found.splitlines()[0])] if found.strip() else b""
+    own = b"\t" if path.suffix.lower() == ".tsv" else b","
+    mark = next((each for each in (b";", b"\t", b",") if each in names and each != own), None)
+    if own not in names and mark is not None:
+        raise TaskConfigError(
+            f"{path}: has one column, {names.decode(errors='replace')[:200]!r}; a .csv file is read with commas "
+            "between columns, and a .tsv file with tabs. Write numbers with a decimal point"
+        )
+    return import_module("pyarrow").BufferReader(found)
+
+
+def _with(path: Path, read: Callable[[Any], Any]) -> Any:
+    """Raises CorruptDataError.
+
+    pyarrow opens the file by itself: a thread of its own that asks Python for bytes ends the process where Python
+    ends first.
+    """
+    with open_data(path) as file, import_module("pyarrow").OSFile(f"/dev/fd/{file.fileno()}") as opened:
+        return _guarded(path, lambda: read(opened))
+
+
+def _guarded(path: Path, read: Callable[[], Any]) -> Any:
     """Raises CorruptDataError."""
-    invalid: Any = import_module("pyarrow").ArrowInvalid
-    with open_data(path) as file:
-        try:
-            return read(file)
-        except (invalid, OSError, UnicodeDecodeError) as error:
-            raise CorruptDataError(f"{path} cannot be read: {' '.join(str(error).split())[:300]}") from error
+    errors: Any = import_module("pyarrow").ArrowException
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(f"{path} cannot be read: the names of its columns are not UTF-8") from error
+    except (errors, OSError) as error:
+        raise CorruptDataError(f"{path} cannot be read: {' '.join(str(error).split())[:300]}") from error
+
+
+def _check_label(field: Any, path: Path) -> None:
+    """Raises TaskConfigError for a column that cannot be labels."""
+    types, found = import_module("pyarrow").types, _value_type(field.type)
+    if types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found):
+        raise TaskConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
+    if types.is_nested(found):
+        raise TaskConfigError(
+            f"data.targets={field.name}: column {field.name} of {path} is {found}; must be text, numbers, or true and "
+            "false"
+        )
+
+
+def _value_type(found: Any) -> Any:
+    return found.value_type if import_module("pyarrow").types.is_dictionary(found) else found
+
+
+def _nothing_in(path: Path, name: str, row: int) -> CorruptDataError:
+    return CorruptDataError(f"{path}: column {name} has nothing in row {row} (the first after the names is 0)")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _rows(split: Split, numbers: Tensor) -> Split:

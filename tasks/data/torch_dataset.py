@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from ..base import Data, DataSpec, Field
+from ..base import Data, DataSpec, Described, Field
 from ..errors import TaskConfigError
 from ..items import Items, tensor_of
 from .parts import fifth, sizes
@@ -50,8 +50,19 @@ class OfDataset(Data):
             for source in made:
                 if not hasattr(source, "__len__") or len(source) == 0:
                     raise TaskConfigError(f"{self.name} has no samples, or no __len__; must have both")
+            self._check_classes(*made)
             self._made = made[0], made[1]
         return self._made
+
+    def _check_classes(self, train: Any, test: Any) -> None:
+        """A label is a number, and both Datasets must mean the same class by it. Raises TaskConfigError."""
+        told = [_classes_of(source) for source in (train, test)]
+        if None not in told and told[0] != told[1]:
+            of_train, of_test = (", ".join(map(str, (each or [])[:8])) for each in told)
+            raise TaskConfigError(
+                f"{self.name}: with train=False it numbers the classes {of_test}, and with train=True {of_train}. Both "
+                "must have the same classes"
+            )
 
     @property
     def spec(self) -> DataSpec:
@@ -90,7 +101,7 @@ class OfDataset(Data):
     def _count(self, source: Any) -> int:
         if self.classes is not None:
             return self.classes
-        if isinstance(told := getattr(source, "classes", None), Sequence):
+        if (told := _classes_of(source)) is not None:
             return len(told)
         if (targets := _targets_of(source)) is not None:
             return max(int(targets.max()) + 1, 2)
@@ -109,6 +120,10 @@ class OfDataset(Data):
             return whole[0].first(self.limit), whole[1]
         first, second = fifth(len(train), self.name)
         return whole[0].rows(first).first(self.limit), whole[1].rows(second)
+
+    def described(self) -> Described:
+        names = _classes_of(self._sources()[0]) if self.spec.classes else None
+        return Described(classes=tuple(map(str, names)) if names else None)
 
     def how_to_get(self) -> str:
         return f"{self.name} makes or reads them."
@@ -148,6 +163,12 @@ def _field(value: Any, what: str) -> Field:
 def _is_numbers(given: Any) -> bool:
     """A list of plain numbers is one input."""
     return not isinstance(given, Mapping) and all(isinstance(each, int | float) for each in given)
+
+
+def _classes_of(source: Any) -> list[Any] | None:
+    """The classes in the order of their labels, where the Dataset says them, as torchvision's do."""
+    told = getattr(source, "classes", None)
+    return list(told) if isinstance(told, Sequence) else None
 
 
 def _targets_of(source: Any) -> Tensor | None:

@@ -8,21 +8,26 @@ SPARSE = "sparse_logistic_regression"  # the model for sparse data
 
 def need_numbers(model: str, spec: DataSpec) -> None:
     """Raises TaskConfigError unless a sample is a float tensor with one label, or with numbers to predict."""
-    if spec.features is not None:
-        raise TaskConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
-    if not spec.input_dtype.is_floating_point or (spec.target_shape and spec.targets == "labels"):
-        raise TaskConfigError(f"model={model} classifies numbers; these data are tokens: use model=gpt.")
+    need_floats(model, spec)
+    if spec.target_shape and spec.targets == "labels":
+        raise TaskConfigError(
+            f"model={model} predicts one label a sample, and these data have {list(spec.target_shape)}. Choose "
+            "model=gpt for a text, or model=unet for images"
+        )
 
 
 def need_floats(model: str, spec: DataSpec) -> None:
     """Raises TaskConfigError unless a sample is a float tensor, whatever its targets are."""
     if spec.features is not None:
         raise TaskConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
-    if not spec.input_dtype.is_floating_point:
-        raise TaskConfigError(
-            f"model={model} takes distances between samples, which tokens have not; use data of numbers, such as "
-            "data=digits."
-        )
+    if spec.input_dtype.is_floating_point:
+        return
+    if _is_text(spec):
+        raise TaskConfigError(f"model={model} takes numbers; these data are tokens: use model=gpt.")
+    raise TaskConfigError(
+        f"model={model} takes floating numbers, and the inputs of these data are {spec.input_dtype}. Choose "
+        "data.floats=true, which data=arrays and data=hugging_face have, or a model of your own for tokens"
+    )
 
 
 def need_labels(model: str, spec: DataSpec) -> None:
@@ -43,9 +48,18 @@ def need_image(model: str, spec: DataSpec, smallest: int) -> None:
 
 def need_tokens(model: str, spec: DataSpec) -> None:
     """Raises TaskConfigError unless a sample is a row of tokens, each with the next one as its target."""
-    is_text = len(spec.input_shape) == 1 and spec.target_shape == spec.input_shape and spec.targets == "labels"
-    if spec.input_dtype.is_floating_point or not is_text:
-        raise TaskConfigError(f"model={model} predicts the next token of a text; use data=text.")
+    if spec.input_dtype.is_floating_point or not _is_text(spec):
+        targets = f"{spec.targets} {list(spec.target_shape)}"
+        raise TaskConfigError(
+            f"model={model} predicts the next token of a text, and a sample of these data has inputs "
+            f"{spec.input_dtype} {list(spec.input_shape)} and targets {targets}. Choose data=text, or data=arrays with "
+            "tokens and the token after each as whole numbers [samples, tokens]"
+        )
+
+
+def _is_text(spec: DataSpec) -> bool:
+    """Whether each token, or number, of a row has a label."""
+    return len(spec.input_shape) == 1 and spec.target_shape == spec.input_shape and spec.targets == "labels"
 
 
 def need_divisor(knob: str, value: int, of: int, what: str) -> None:

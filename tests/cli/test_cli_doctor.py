@@ -64,6 +64,21 @@ def test_a_missing_data_set_comes_with_the_way_to_get_it(monkeypatch: pytest.Mon
     assert not finding.works and "data.download=true" in finding.text
 
 
+@pytest.mark.parametrize(
+    ("name", "package"), [("svmlight", None), ("arrays", None), ("table", "pyarrow"), ("images", "PIL")]
+)
+def test_data_of_ones_own_are_not_missing_but_their_reader_may_be(
+    name: str, package: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.tasks.data.files.folder_of", lambda _: "here")
+    finding = doctor._data(name)
+    assert finding.works and finding.text.startswith("reads files of yours. Set data.path to a")
+    monkeypatch.setattr("paceline.tasks.data.files.folder_of", lambda _: None)
+    finding = doctor._data(name)
+    assert finding.works == (package is None)
+    assert package is None or finding.text == f"{package}, which reads them, is not installed"
+
+
 @pytest.mark.parametrize("place", ["WANDB_API_KEY", "NETRC"])
 def test_a_key_is_noticed_and_never_printed(place: str, paceline, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):

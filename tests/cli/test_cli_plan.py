@@ -154,9 +154,12 @@ def test_steps_of_an_epoch_that_is_not_known_are_told_without_it(paceline, here:
     assert paceline("plan", *of).out.splitlines()[0].endswith("as many steps as the data give")
 
 
-def test_a_dry_run_says_so_in_one_line(paceline) -> None:
+def test_a_dry_run_says_so_in_one_line_and_what_the_data_hold_in_another(paceline) -> None:
     ended = paceline("train", "--dry-run", "sync=asp", "hardware.workers=3")
-    assert ended.out == "ok: data_parallel + asp, mlp on digits, workers: 3, 75 steps; nothing was trained\n"
+    assert ended.out == (
+        "ok: data_parallel + asp, mlp on digits, workers: 3, 75 steps; nothing was trained\n"
+        "data: inputs float32 [1, 8, 8]; 1,437 samples to train, 360 to test; 10 classes\n"
+    )
 
 
 @pytest.mark.parametrize("command", [["plan"], ["train", "--dry-run"]], ids=" ".join)

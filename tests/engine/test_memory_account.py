@@ -249,3 +249,9 @@ def test_on_cuda_other_is_the_allocators_peak_without_the_kinds_on_the_device(mo
     cuda = torch.device("cuda")
     assert memory.other({"parameters": 300, "host_optimizer": 5000}, cuda, 0) == 700
     assert memory.other({"parameters": 3000}, cuda, 0) == 0
+
+
+def test_sparse_momentum_is_counted_by_what_it_holds() -> None:
+    """It has no storage of its own, but for its indices and its values."""
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2, 3]]), torch.ones(3, 4), (5, 4), check_invariants=True)
+    assert memory.held([sparse, torch.zeros(2)]) == 3 * 8 + 3 * 4 * 4 + 2 * 4

@@ -7,7 +7,7 @@ from typing import Annotated
 import ctrl_c
 import typer
 
-from . import corruptions, disks, kills, overrides, strangers, user_code
+from . import corruptions, damaged_data, disks, kills, overrides, strangers, user_code
 from .judge import Outcome, judge, sample, table
 
 KINDS = {  # each with how many cases a full run tries
@@ -15,6 +15,7 @@ KINDS = {  # each with how many cases a full run tries
     "stops": (kills.stops, 40),
     "user-code": (user_code.cases, 80),
     "corruptions": (corruptions.cases, 200),
+    "damaged-data": (damaged_data.cases, 400),
     "disks": (disks.cases, 40),
     "strangers": (strangers.cases, 40),
     "overrides": (overrides.cases, 2000),

@@ -1,13 +1,7 @@
 """Fuzzed overrides: each is composed and planned, or refused in words; never a crash, never a hang."""
 
-import json
-import multiprocessing
-import os
 import random
 import string
-import threading
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +9,8 @@ from typing import Any
 from paceline.conf.groups import BY_NAME
 
 from .judge import Case, WrongError
+from .loaded import answer
 
-SECONDS = 60.0  # for one override on a busy machine
 EXPECTED = {0, 2, 3, 7}
 GROUPS = (*BY_NAME, "hardware", "tracking", "experiment")
 ODD = (
@@ -126,56 +120,10 @@ def _mistyped(chance: random.Random, text: str) -> str:
 
 
 def _check(words: list[str], place: Path) -> None:
-    status, said = _answer(words)
+    status, said = answer(["train", "--dry-run", "--", *words])
     if status not in EXPECTED:
         raise WrongError(f"exit status {status}: {said[-500:]}")
     if status and not said.strip():
         raise WrongError(f"exit status {status} without a word")
     if "Traceback" in said:
         raise WrongError(f"a traceback: {said[-500:]}")
-
-
-_of_this_thread = threading.local()  # its process: one that dies must not take along what another thread tries
-_pools: list[ProcessPoolExecutor] = []  # kept until the end: Python's exit stumbles over one that went with its thread
-
-
-def _answer(words: list[str]) -> tuple[int, str]:
-    """What `paceline train --dry-run` says, in a process that has torch at hand; one that dies or hangs is replaced."""
-    pool: ProcessPoolExecutor | None = getattr(_of_this_thread, "pool", None)
-    if pool is None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "paceline.engine.planning", "paceline.cli.main"])
-        pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context, initializer=silence)
-        _pools.append(pool)
-    try:
-        status, said = json.loads(pool.submit(dry_run, words).result(SECONDS))
-    except (TimeoutError, BrokenProcessPool) as error:
-        _of_this_thread.pool = None
-        for process in (pool._processes or {}).values():
-            process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
-        return -1, f"{type(error).__name__}: the process hung or died"
-    return status, said
-
-
-def silence() -> None:
-    """What a dry run prints goes to the descriptor, past what `dry_run` puts in the place of sys.stdout."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def dry_run(words: list[str]) -> str:
-    import contextlib
-    import io
-    import sys
-
-    from paceline.cli.main import main
-
-    said = io.StringIO()
-    sys.argv = ["paceline", "train", "--dry-run", "--", *words]
-    status: Any = 0
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        try:
-            main()
-        except SystemExit as end:
-            status = end.code
-    return json.dumps([status if isinstance(status, int) else 0, said.getvalue()])

@@ -10,11 +10,15 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.mapped import arrays_of
 from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+from paceline.tasks.evaluation import evaluate
+from paceline.tasks.losses.cross_entropy import CrossEntropy
+from paceline.tasks.models.mlp import MLP
 
 N = 23
 
@@ -131,6 +135,31 @@ def test_a_plan_and_a_batch_read_only_what_they_need(tmp_path: Path) -> None:
         _ = Arrays(str(tmp_path / "huge"), str(tmp_path / "huge")).spec
 
 
+def test_whole_numbers_are_floating_where_a_model_takes_numbers(tmp_path: Path) -> None:
+    """Else they are tokens, and what a model says of them names the way out."""
+    for kind in (np.int8, np.int16, np.int32, np.int64, np.bool_):
+        x = (np.arange(2 * N).reshape(N, 2) % 2).astype(kind)
+        np.savez(tmp_path / "x.npz", x=x, targets=np.arange(N) % 2)
+        with pytest.raises(TaskConfigError, match=r"takes floating numbers, .* are torch\..* Choose data\.floats=true"):
+            MLP(Arrays(str(tmp_path / "x.npz")).spec)
+        data = Arrays(str(tmp_path / "x.npz"), floats=True)
+        taken = load_checked("arrays", data)[1].take(slice(None)).inputs
+        assert isinstance(taken, Tensor) and taken.dtype == torch.float32 == data.spec.input_dtype
+        assert MLP(data.spec)(taken).shape == (N // 5, 2)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_weights_that_are_all_0_are_refused(held: bool, tmp_path: Path) -> None:
+    for name, weights in (("a", np.zeros(N) if held else np.ones(N)), ("b", np.zeros(N))):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((N, 2)), targets=np.arange(N) % 2, weights=weights)
+    data = Arrays(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), weights="weights")
+    said = rf"a {'train' if held else 'test'} split with weights that are all 0, so that nothing counts"
+    with pytest.raises(TaskConfigError, match=said):
+        load_checked("arrays", data)
+    with pytest.raises(SampleError, match=f"an evaluation of {N} samples has weights that are all 0"):
+        evaluate(CrossEntropy(), MLP(data.spec), data.load()[1])
+
+
 # -- what is wrong
 
 
@@ -161,7 +190,7 @@ def test_what_cannot_be_learnt_of_is_refused(
     ("name", "value", "sentence"),
     [
         ("price", np.nan, "sample 9: a target is NaN or infinite"),
-        ("targets", -1, "sample 9: its label is -1; must be 0 to 3"),
+        ("targets", -1, "sample 9: its label is -1; must be 0 or more"),
         ("weights", -1.0, "sample 9: its weight is negative or not finite"),
     ],
 )
@@ -172,9 +201,9 @@ def test_a_sample_that_is_wrong_is_named_when_it_is_read(
     arrays[name][9] = value
     np.savez(tmp_path / "a.npz", **arrays)  # pyright: ignore[reportArgumentType]
     targets = "price" if name == "price" else "targets"
-    splits = Arrays(str(tmp_path / "a.npz"), inputs="x", targets=targets, weights="weights").load()
+    data = Arrays(str(tmp_path / "a.npz"), inputs="x", targets=targets, weights="weights")
     with pytest.raises(SampleError) as caught:
-        for split in splits:
+        for split in data.load():
             split.take(slice(None))
     assert sentence in str(caught.value)
 

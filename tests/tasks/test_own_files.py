@@ -73,7 +73,7 @@ def test_a_column_of_text_is_labels_and_columns_are_inputs(suffix: str, tmp_path
 @needs_pyarrow
 def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path) -> None:
     path = str(table(tmp_path))
-    data = Table(path, inputs=[*INPUTS, "area"], targets=["price", "area"], limit=10)
+    data = Table(path, inputs=[*INPUTS, "trust"], targets=["price", "area"], limit=10)
     train, test = load_checked("table", data)
     assert isinstance(train, Split) and isinstance(test, Split)
     assert data.spec.target_shape == (2,) and data.spec.targets == "numbers" and len(train) == 10
@@ -152,6 +152,23 @@ def test_a_table_with_other_marks_between_its_columns_is_told_which_are_read(tmp
         (tmp_path / name).write_text(f"width{mark}price\n1.5{mark}2.5\n")
         with pytest.raises(TaskConfigError, match=r"has one column, 'width.+price'; a \.csv file is read with commas"):
             _ = Table(str(tmp_path / name), targets="price").spec
+
+
+@needs_pyarrow
+def test_decimal_commas_do_not_hide_the_marks_between_columns(tmp_path: Path) -> None:
+    """Each row then has more commas than the names have."""
+    (tmp_path / "a.csv").write_text("width;price\n1,5;2,5\n")
+    with pytest.raises(TaskConfigError, match=r"has one column, 'width;price'; .* Write numbers with a decimal point"):
+        _ = Table(str(tmp_path / "a.csv"), targets="price").spec
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+def test_a_suffix_may_be_in_capitals(suffix: str, tmp_path: Path) -> None:
+    path = table(tmp_path, suffix)
+    spec = Table(str(path), inputs=INPUTS, targets="kind").spec
+    path = path.rename(path.with_suffix(suffix.upper()))
+    assert Table(str(path), inputs=INPUTS, targets="kind").spec == spec
 
 
 @needs_pyarrow
@@ -299,7 +316,7 @@ def test_what_is_wrong_with_a_saved_data_set_is_said(tmp_path: Path) -> None:
         TaskConfigError, match=r"data\.targets=labels: .* has no such; it has 'tokens', 'size', 'label'"
     ):
         _ = HuggingFace(path, targets="labels").spec
-    with pytest.raises(SampleError, match="column text has str in one batch; must be numbers, or lists of one length"):
+    with pytest.raises(TaskConfigError, match="column text is string; must be numbers, or lists of one length"):
         _ = HuggingFace(path, inputs="text").spec
     ragged = HuggingFace(path, inputs="ragged")
     with pytest.raises(SampleError, match="column ragged has"):

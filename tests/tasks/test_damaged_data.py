@@ -1,0 +1,320 @@
+"""Damaged files of data are refused by name, whatever is wrong with them: no traceback, no wait, no end by a signal."""
+
+import io
+import json
+import os
+import random
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from needs import needs_datasets, needs_pyarrow
+
+from paceline.tasks.base import Data
+from paceline.tasks.checks import check_spec, load_checked
+from paceline.tasks.data.arrays import Arrays
+from paceline.tasks.data.hugging_face import HuggingFace
+from paceline.tasks.data.table import Table
+from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+
+REFUSED = (CorruptDataError, MissingDataError, SampleError, TaskConfigError)
+N = 12
+ARRAYS = {"x": np.arange(2 * N, dtype=np.float32).reshape(N, 2), "targets": np.arange(N) % 2}
+
+
+def read(data: Data) -> None:
+    """As a plan and a run do."""
+    check_spec("own", data.spec)
+    for split in load_checked("own", data):
+        split.take(slice(None))
+
+
+def npy(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n" + bytes(200)
+
+
+def tensors(header: Any, length: int | None = None) -> bytes:
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + bytes(16)
+
+
+# -- arrays
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2147483648, 8589934592)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-4,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-4, -3)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (4.0,)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (None,)}",
+        "{'descr': 'nothing', 'fortran_order': False, 'shape': (4,)}",
+        "{'descr': [1], 'fortran_order': False, 'shape': (4,)}",
+        "(" * 5000,
+        "'''",
+        "__import__('os').system('false')",
+    ],
+)
+def test_headers_of_npy_that_cannot_be(header: str, tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(npy(header))
+    np.save(tmp_path / "targets.npy", ARRAYS["targets"])
+    with pytest.raises(CorruptDataError, match=r"x is no array of NumPy|x is cut short"):
+        read(Arrays(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[" * 400_000,
+        {"x": {"dtype": "F32", "shape": ["4"], "data_offsets": [0, 16]}},
+        {"x": {"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]}},
+        '{"x": {"dtype": "F32", "shape": [1e400], "data_offsets": [0, 16]}}',
+        {"x": {"dtype": "F32", "shape": [2**31, 2**33], "data_offsets": [0, 16]}},
+        {"x": {"dtype": "F32", "shape": [-2, -2], "data_offsets": [0, 16]}},
+        {"x": {"dtype": "F32", "shape": [4], "data_offsets": ["0", "16"]}},
+        {"x": {"dtype": "F32", "shape": [4], "data_offsets": [0.0, 16.0]}},
+        {"x": {"dtype": "F32", "shape": [4], "data_offsets": [None, 16]}},
+        {"x": {"dtype": "F32", "shape": [4], "data_offsets": [8, 24]}},
+        {"x": {"dtype": ["F32"], "shape": [4], "data_offsets": [0, 16]}},
+        [1],
+        "null",
+    ],
+    ids=range(13),
+)
+def test_headers_of_safetensors_that_cannot_be(header: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(tensors(header))
+    with pytest.raises(CorruptDataError, match=r"a\.safetensors is damaged"):
+        read(Arrays(str(tmp_path / "a.safetensors")))
+
+
+def packed() -> bytes:
+    np.savez_compressed(file := io.BytesIO(), **ARRAYS)  # pyright: ignore[reportArgumentType]
+    return file.getvalue()
+
+
+def stored() -> bytes:
+    np.savez(file := io.BytesIO(), **ARRAYS)  # pyright: ignore[reportArgumentType]
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("a.npz", packed),
+        ("b.npz", stored),
+        ("c.safetensors", lambda: safetensors.numpy.save(ARRAYS)),
+    ],
+)
+def test_random_bytes_of_arrays_are_changed(name: str, make: Callable[[], bytes], tmp_path: Path) -> None:
+    chance, whole, path, refused = random.Random(0), make(), tmp_path / name, 0
+    for _ in range(60):
+        changed = bytearray(whole)
+        for _ in range(4):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        path.write_bytes(changed)
+        try:
+            read(Arrays(str(path)))
+        except REFUSED as error:
+            refused += name in str(error)
+    assert refused >= 15
+
+
+def test_an_archive_with_two_arrays_of_a_name_or_one_that_is_not_as_long_as_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    for members, sentence in (
+        ([("x", ARRAYS["x"]), ("x.npy", ARRAYS["x"])], "has two arrays of the name x"),
+        ([("x.npy", ARRAYS["x"])], "x is not as long as its header says"),
+    ):
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, array in members:
+                np.save(file := io.BytesIO(), array)
+                archive.writestr(name, file.getvalue() + bytes(8 * (len(members) == 1)))
+        with pytest.raises(CorruptDataError, match=sentence):
+            _ = Arrays(str(path), targets="x").spec
+
+
+def test_whole_numbers_without_a_sign_are_labels_and_inputs(tmp_path: Path) -> None:
+    for bits in (16, 32, 64):
+        kind = np.dtype(f"uint{bits}")
+        np.savez(tmp_path / "a.npz", x=ARRAYS["targets"].astype(kind), targets=ARRAYS["targets"].astype(kind))
+        data = Arrays(str(tmp_path / "a.npz"))
+        read(data)
+        assert data.spec.classes == 2 and str(data.spec.input_dtype) == "torch.int64"
+    np.savez(tmp_path / "a.npz", x=ARRAYS["x"], targets=ARRAYS["targets"].astype(np.uint64) + np.uint64(2**63))
+    with pytest.raises(SampleError, match=r"targets has 9223372036854775809; must be less than 2\^63"):
+        read(Arrays(str(tmp_path / "a.npz")))
+    np.savez(tmp_path / "a.npz", x=ARRAYS["x"].astype(np.longdouble), targets=ARRAYS["targets"])
+    with pytest.raises(TaskConfigError, match="x is an array of float128; must be of numbers"):
+        read(Arrays(str(tmp_path / "a.npz")))
+
+
+# -- saved data sets
+
+
+def saved(folder: Path, features: Any = None, **columns: Any) -> Path:
+    import datasets
+
+    columns = {"x": [[float(i), 2.0] for i in range(N)], "label": [0, 1] * (N // 2), **columns}
+    datasets.Dataset.from_dict(columns, features=features).save_to_disk(str(folder / "saved"))
+    return folder / "saved"
+
+
+@needs_datasets
+@pytest.mark.parametrize("name", ["data-00000-of-00001.arrow", "state.json", "dataset_info.json"])
+def test_a_pipe_in_a_saved_data_set_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    file = saved(tmp_path) / name
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(TaskConfigError, match=f"{name} is a directory, a pipe"):
+        read(HuggingFace(str(file.parent)))
+
+
+@needs_datasets
+@pytest.mark.parametrize("named", ["../data-00000-of-00001.arrow", "/dev/zero", 1, None])
+def test_a_saved_data_set_names_files_beside_it_alone(named: Any, tmp_path: Path) -> None:
+    state = saved(tmp_path) / "state.json"
+    told = json.loads(state.read_text()) | {"_data_files": [{"filename": named}]}
+    state.write_text(json.dumps(told))
+    with pytest.raises(CorruptDataError, match=r"state\.json names .*; must be a file beside it"):
+        read(HuggingFace(str(state.parent)))
+    for text in ("[" * 100_000, "{}", "[]", '{"_data_files": 1}', '{"_data_files": [{}]}'):
+        state.write_text(text)
+        with pytest.raises(CorruptDataError, match=r"state\.json is no state of a saved data set"):
+            read(HuggingFace(str(state.parent)))
+
+
+@needs_datasets
+@pytest.mark.parametrize("kind", ["Image", "Audio"])
+def test_a_column_that_names_files_is_refused_before_one_is_opened(kind: str, tmp_path: Path) -> None:
+    import datasets
+
+    secret = tmp_path / "secret.png"
+    os.mkfifo(secret)  # who opens it waits
+    file = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
+    features = datasets.Features({"x": file, "label": datasets.Value("int64")})
+    path = saved(tmp_path, features, x=[{"bytes": None, "path": str(secret)}] * N)
+    told = json.loads((path / "dataset_info.json").read_text())
+    told["features"]["x"] = {"_type": kind}
+    (path / "dataset_info.json").write_text(json.dumps(told))
+    with pytest.raises(TaskConfigError, match=f"column x is a {kind}; must be numbers, or lists of one length"):
+        read(HuggingFace(str(path)))
+
+
+@needs_datasets
+def test_random_bytes_of_a_saved_data_set_are_changed(tmp_path: Path) -> None:
+    """Some of these ended the process by a signal when a row was read."""
+    file, chance, refused = saved(tmp_path) / "data-00000-of-00001.arrow", random.Random(0), 0
+    whole = file.read_bytes()
+    for _ in range(60):
+        changed = bytearray(whole)
+        for _ in range(3):
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+        file.write_bytes(changed)
+        try:
+            read(HuggingFace(str(file.parent)))
+        except REFUSED as error:
+            refused += str(tmp_path) in str(error)
+    assert refused >= 15
+
+
+# -- tables
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("header", ["a,a,target", "a,target,target", "a,,,target"])
+def test_two_columns_of_a_name_are_refused_where_they_are_used(header: str, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    names = header.split(",")
+    (tmp_path / "x.csv").write_text("\n".join([header, *[",".join(["1"] * len(names))] * N]) + "\n")
+    columns = pyarrow.Table.from_arrays([pyarrow.array([1] * N)] * len(names), names=names)
+    pyarrow.parquet.write_table(columns, tmp_path / "x.parquet")
+    for path in (tmp_path / "x.csv", tmp_path / "x.parquet"):
+        with pytest.raises(TaskConfigError, match=r"has 2 columns of the name '(a|target|)'. Rename or remove them"):
+            read(Table(str(path)))
+    if header.endswith(",,target"):
+        read(Table(str(tmp_path / "x.csv"), inputs="a"))
+
+
+@needs_pyarrow
+def test_what_is_not_utf_8_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes("größe,target\n".encode("latin-1") + b"1,2\n" * N)
+    with pytest.raises(CorruptDataError, match=r"x\.csv cannot be read: the names of its columns are not UTF-8"):
+        read(Table(str(path)))
+    path.write_bytes(b"a,target\n" + b"1,yes\n2,no\n" * N + "3,möglich\n".encode("latin-1"))
+    with pytest.raises(
+        TaskConfigError, match=r"data\.targets=target: is not UTF-8 in .*x\.csv\. Save the file as UTF-8"
+    ):
+        read(Table(str(path)))
+
+
+@needs_pyarrow
+def test_a_column_of_lists_is_no_target(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1] * N, "target": [[1, 2]] * N}), tmp_path / "x.parquet")
+    with pytest.raises(
+        TaskConfigError, match=r"column target of .* is list<.*>; must be text, numbers, or true and false"
+    ):
+        read(Table(str(tmp_path / "x.parquet")))
+    with pytest.raises(TaskConfigError, match=r"column target of .* is list<.*>; must be numbers"):
+        read(Table(str(tmp_path / "x.parquet"), inputs="target", targets="a"))
+
+
+@needs_pyarrow
+def test_a_small_file_that_unpacks_to_more_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    many = np.zeros(50_000)
+    pyarrow.parquet.write_table(pyarrow.table({"a": many, "target": many}), tmp_path / "x.parquet")
+    np.savez_compressed(tmp_path / "x.npz", a=many, targets=many)
+    assert max(path.stat().st_size for path in tmp_path.iterdir()) < 100_000
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 50}[name])
+    with pytest.raises(TaskConfigError, match=r"x\.parquet: takes .* GiB once it is unpacked, .* Choose data=arrays"):
+        read(Table(str(tmp_path / "x.parquet")))
+    with pytest.raises(TaskConfigError, match=r"x\.npz: takes .* GiB once it is unpacked, .* Choose numpy\.savez"):
+        read(Arrays(str(tmp_path / "x.npz")))
+
+
+@needs_pyarrow
+def test_no_thread_of_pyarrows_asks_python_for_a_tables_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does ends the process by a signal where Python ends first, in place of exit status 2 or 7."""
+    import pyarrow
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    (tmp_path / "x.csv").write_text("a,target\n" + "1,2\n" * N)
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1] * N, "target": [2] * N}), tmp_path / "x.parquet")
+    real, seen = pyarrow.csv.read_csv, []
+
+    def read_csv(file: Any, options: Any, *more: Any) -> Any:
+        seen.append((type(file), options.use_threads))
+        return real(file, options, *more)
+
+    class ParquetFile(pyarrow.parquet.ParquetFile):
+        def __init__(self, file: Any, pre_buffer: bool = True) -> None:
+            seen.append((type(file), pre_buffer))
+            super().__init__(file, pre_buffer=pre_buffer)
+
+        def read(self, columns: Any, use_threads: bool = True) -> Any:  # pyright: ignore
+            seen.append((pyarrow.OSFile, use_threads))
+            return super().read(columns, use_threads=use_threads)
+
+    monkeypatch.setattr(pyarrow.csv, "read_csv", read_csv)
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", ParquetFile)
+    for name in ("x.csv", "x.parquet"):
+        read(Table(str(tmp_path / name)))
+        assert seen and {*seen} <= {(pyarrow.OSFile, False), (pyarrow.BufferReader, False)}, name
+        seen.clear()
