@@ -101,6 +101,6 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
     return Layout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)
 
 
-def share_of_cores(layout: Layout) -> int:
-    """Of this host's, each worker's and each server's; one at least."""
-    return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
+def share_of_cores(processes: int) -> int:
+    """This host's cores for each of so many workers and servers on it; one at least."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, processes))

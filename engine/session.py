@@ -3,7 +3,6 @@
 Torch is imported once the configuration has been composed: a misspelt name is refused in a fraction of a second.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -364,10 +363,10 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
     machine = prepared.experiment.hardware.machine
     if machine is None or plan.device.type != "cuda":
         return
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", plan.layout.world_size))
+    here = fabric_of(prepared.experiment).workers_here(plan.layout)
     if here > machine.devices:
         raise ConfigError(
-            f"hardware.workers={plan.layout.workers}: makes {here} workers and servers on one host, and "
+            f"hardware.workers={plan.layout.workers}: makes {here} workers on one host, and "
             f"hardware.machine has {machine.devices} devices, one for each; fewer workers, or torchrun on more hosts"
         )
     sizes = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]

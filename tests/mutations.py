@@ -48,6 +48,13 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- several hosts and GPUs
+    Mutation(
+        "engine/fabrics/kinds.py",
+        "        return len(range(first, min(first + self._local[1], layout.workers)))",
+        "        return layout.workers",
+        "tests/engine/test_devices.py",
+    ),
     # -- the ends of runs
     Mutation(
         "engine/evaluations.py",

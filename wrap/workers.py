@@ -30,9 +30,9 @@ def join(experiment: Experiment) -> Joined:
     """Meet the others."""
     world = int(os.environ["WORLD_SIZE"]) if was_started() else 1
     layout = Layout(Mesh({"replica": world}), servers=0, loss_part=0)
-    device = fabric_of(experiment).device(experiment, layout)
+    fabric = fabric_of(experiment)
+    device = fabric.device_of(experiment, layout, int(os.environ["RANK"]) if was_started() else 0)
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     timeout = experiment.hardware.timeout
     if was_started():

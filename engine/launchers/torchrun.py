@@ -4,11 +4,10 @@ The chief makes the run directory and tells the others where: checkpoints of a p
 system that they share.
 """
 
-import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -19,7 +18,7 @@ from ...tracking.run_directory import RunDirectory
 from ..assignment import Assignment
 from ..build import assemble
 from ..crew import WORKER_FAILED, Ended
-from ..errors import WorkerFailedError
+from ..errors import ConfigError, WorkerFailedError
 from ..experiment import Experiment
 from ..fabrics.kinds import Started
 from ..failures import named, speaks_for_itself
@@ -43,8 +42,9 @@ class Torchrun(Launcher):
     ) -> RunDirectory:
         """All meet here."""
         parts = assemble(experiment, allowed, layout.world_size)
-        device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", self._rank)))
+        device = prepare_process(experiment, parts, self._rank)
         comm = connect_env(experiment.hardware.timeout, device)
+        _check_devices(comm.devices[: layout.workers])
         self._joined = comm, parts, device
         if not self.fabric.tells(layout):
             return RunDirectory(Path(comm.board.read("run", layout.chief)))
@@ -62,6 +62,16 @@ class Torchrun(Launcher):
         comm, *_ = self._joined
         live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
         return _ThisWorker(assignment, *self._joined, live)
+
+
+def _check_devices(devices: Sequence[str]) -> None:
+    """Hosts decide by themselves what `hardware.device=auto` is: all must come to the same."""
+    if len(set(devices)) > 1:
+        cpu, cuda = devices.index("cpu"), devices.index("cuda")
+        raise ConfigError(
+            f"hardware.device=auto: worker {cpu} computes on a CPU and worker {cuda} on a GPU, since their hosts "
+            "differ. Choose hardware.device=cpu, or hosts with a GPU for each worker"
+        )
 
 
 class _ThisWorker:
