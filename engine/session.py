@@ -163,9 +163,10 @@ def prepare(
             fabric.check(stored.experiment, resumes=True)
         experiment = override_stored(stored.experiment, given.overrides)
         fabric_of(experiment).check(experiment, resumes=True)
-        from .resuming import checkpoint_of
+        from .resuming import as_many_workers, checkpoint_of
 
         chosen = checkpoint_of(directory, step)
+        experiment = as_many_workers(experiment, chosen)
     else:
         experiment = given.experiment
         if experiment is None:

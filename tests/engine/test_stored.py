@@ -13,7 +13,8 @@ import yaml
 from paceline import engine
 from paceline.engine.errors import ConfigError, CorruptCheckpointError
 from paceline.engine.session import Prepared
-from paceline.tracking.checksums import json_sealed, marked, verdict_on
+from paceline.engine.stored import identity
+from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
 
 SMALL = ["tracking=none", "model.hidden=[16]", "hardware.threads=1", "data.limit=200", "batch_size=16"]
 STEPS = ["steps=6", "epochs=1000", "checkpoint.every_steps=2", "checkpoint.keep=9", "evaluate.every=1000"]
@@ -196,3 +197,44 @@ def test_a_manifest_that_is_made_up_for_another_step_is_refused_by_its_folder(ru
     file.write_text(json_sealed({**plain, "step": 2}))
     with pytest.raises(CorruptCheckpointError, match="is of step 2, and its folder is of another one"):
         resume(run)
+
+
+def under_torchrun(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    told = {"RANK": "0", "WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers)}
+    for name, value in (told | {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def torchruns(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As if torchrun had started three workers: the configuration does not say how many they were."""
+    run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("torchruns") / "runs" / "mine"))
+    plain = yaml.safe_load((run / "config.yaml").read_text())
+    plain["hardware"]["workers"] = None
+    (run / "config.yaml").write_text(marked(yaml.safe_dump(plain, sort_keys=False)))
+    for file in run.glob("checkpoints/*/manifest.json"):
+        manifest = json.loads(file.read_text()) | {"run": identity(plain), "workers": 3}
+        file.write_text(json_sealed({key: value for key, value in manifest.items() if key != KEY}))
+    return run
+
+
+def test_a_manifest_says_how_many_workers_trained(run: Path) -> None:
+    assert json.loads((run / "checkpoints" / "step-00000004" / "manifest.json").read_text())["workers"] == 2
+
+
+@pytest.mark.parametrize("started", [1, 2, 4])
+def test_torchrun_goes_on_with_as_many_workers_or_not_at_all(
+    torchruns: Path, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_torchrun(monkeypatch, 3)
+    assert resume(torchruns, "steps=9").plan().layout.workers == 3
+    under_torchrun(monkeypatch, started)
+    with pytest.raises(ConfigError, match=r"was trained by 3 workers, and .* would go on. Start as many workers") as no:
+        resume(torchruns, "steps=9")
+    assert no.value.exit_code == 2
+
+
+def test_what_torchrun_began_goes_on_without_it_with_as_many_workers(torchruns: Path) -> None:
+    prepared = resume(torchruns, "steps=9")
+    assert prepared.plan().layout.workers == 3
+    assert prepared.stored is not None and identity(prepared.config) == identity(prepared.stored.plain)
