@@ -37,13 +37,14 @@ def connect_env(timeout: float, device: torch.device) -> ProcessComm:
     """Join the run that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe (env://, torchrun).
 
     On several hosts, GLOO_SOCKET_IFNAME says which network to use for collectives; messages between two workers take
-    the network on which a worker reaches MASTER_ADDR. Raises `TokenError` beside what `connect` raises.
+    the network on which a worker reaches MASTER_ADDR. Worker 0 may come last. Raises `TokenError` beside what `connect`
+    raises.
     """
     told = Environment.read()
     if told.on_loopback:
         _use_loopback()
     server, store = meet(told, timeout)
-    return _join(StoreClient(store, told.rank, timeout), server, told.rank, told.size, timeout, device)
+    return _join(StoreClient(store, told.rank, timeout, served_by=0), server, told.rank, told.size, timeout, device)
 
 
 def _use_loopback() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from .errors import RendezvousError, TokenError
+from .errors import HangError, RendezvousError, TokenError
 from .handshake import Endpoint
 from .store import NAME, StoreServer, serve
 
@@ -80,7 +80,7 @@ class Environment:
 
 
 def meet(told: Environment, timeout: float) -> tuple[StoreServer | None, Endpoint]:
-    """The run's store, and on worker 0 its server. Raises `RendezvousError` or `TokenError`."""
+    """The run's store, and on worker 0 its server. Raises `RendezvousError`, `HangError` or `TokenError`."""
     key = hmac.digest(_token(told.nodes), f"run\n{told.run}".encode(), "sha256")
     if told.rank == 0:
         server = _serve(told, key)
@@ -146,7 +146,7 @@ def _port_of_store(told: Environment, key: bytes, timeout: float) -> int:
             f"worker {told.rank} cannot join the run: torchrun's store holds nothing that worker 0 has signed; "
             f"{TOKEN} must be the same on every node"
         )
-    raise RendezvousError(f"worker {told.rank} waited {timeout:g} s for worker 0 to serve the rendezvous store")
+    raise HangError(f"worker {told.rank} waited {timeout:g} s for worker 0 to serve the rendezvous store", [0])
 
 
 def _proof(key: bytes, port: int) -> str:

@@ -50,6 +50,12 @@ class Mutation:
 MUTATIONS = [
     # -- several hosts and GPUs
     Mutation(
+        "comm/store.py",
+        "            if time.monotonic() + RETRY > deadline:",
+        "            if True:",
+        "tests/comm/test_rendezvous.py -k before_worker_0",
+    ),
+    Mutation(
         "engine/resuming.py",
         "    if manifest.workers not in (None, plan.layout.workers):",
         "    if False:",
