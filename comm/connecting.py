@@ -57,7 +57,7 @@ def _join(
     """`server`: the store's, where this worker serves it."""
     board = StoreBoard(store, rank, size, timeout)
     everyone = list(range(size))
-    here = {"host": _boot_id(), "address": _own_address(store.endpoint.host), "process": os.getpid()}
+    here = {"host": _host(), "address": _own_address(store.endpoint.host), "process": os.getpid()}
     own = json.dumps(here | {"device": device.type, "card": _card(device)})
     said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
     hosts = [word["host"] for word in said]
@@ -100,8 +100,11 @@ def _address_for_all(addresses: list[str], rank: int) -> str:
     return _own_address(outside[0]) if outside and own not in outside else own
 
 
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text()
+def _host(proc: Path = Path("/proc")) -> str:
+    """Identifies what shares memory, process ids and the monotonic clock: a machine, or a container on it."""
+    own = [proc / "self" / "ns" / kind for kind in ("pid", "mnt", "user", "time")]
+    spaces = [str(space.readlink()) for space in own if space.is_symlink()]  # old kernels have no time namespaces
+    return "\n".join([(proc / "sys/kernel/random/boot_id").read_text(), *spaces])
 
 
 def _card(device: torch.device) -> str:

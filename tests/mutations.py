@@ -50,6 +50,12 @@ class Mutation:
 MUTATIONS = [
     # -- several hosts and GPUs
     Mutation(
+        "comm/connecting.py",
+        'for kind in ("pid", "mnt", "user", "time")]',
+        'for kind in ("mnt", "user", "time")]',
+        "tests/comm/test_hosts.py -k containers",
+    ),
+    Mutation(
         "comm/store.py",
         "            if time.monotonic() + RETRY > deadline:",
         "            if True:",
