@@ -48,6 +48,19 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- rows that cannot be read
+    Mutation(
+        "strategies/exchange/joining.py",
+        "            row.fill_(torch.nan)\n            self._unread[replica] = error",
+        "            self._unread[replica] = error",
+        "tests/strategies/test_unreadable_rows.py -k 'spoilt_row_counts or is_sound' -m 'not slow'",
+    ),
+    Mutation(
+        "comm/sockets.py",
+        "if message is not None and not message.refused:",
+        "if message is not None:",
+        "tests/strategies/test_unreadable_rows.py -k is_sound",
+    ),
     # -- several hosts and GPUs
     Mutation(
         "comm/connecting.py",
