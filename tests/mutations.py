@@ -48,6 +48,26 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- a frozen worker that nobody waits for
+    Mutation(
+        "comm/board.py",
+        "        if frozen := sorted(silent - self._have_left):",
+        "        if frozen := []:",
+        "tests/comm/test_board.py -k nobody_waits_for",
+    ),
+    # -- accusations of secure sums
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "if u == client or u not in self.shares or public_of(opening.secret) != self.keys[client].seal:",
+        "if u == client or u not in self.shares:",
+        "tests/strategies/test_secure_protocol.py -k accuses_falsely",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        'self._enough(opened.keys() & self._held.keys(), "opened their shares")',
+        "assert opened",
+        "tests/strategies/test_secure_protocol.py -k masks_a_vector_before",
+    ),
     # -- rows that cannot be read
     Mutation(
         "strategies/exchange/joining.py",
