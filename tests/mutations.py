@@ -48,6 +48,19 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- generations of a torchrun job
+    Mutation(
+        "engine/generations.py",
+        "    if stored.plain != config or",
+        "    if",
+        "tests/engine/test_stored.py -k newest_checkpoint",
+    ),
+    Mutation(
+        "comm/rendezvous.py",
+        "            if _answers(Endpoint(NAME, told.host, int(word), key), told.rank):",
+        "            if True:",
+        "tests/comm/test_rendezvous.py -k generation_that_has_ended",
+    ),
     # -- a frozen worker that nobody waits for
     Mutation(
         "comm/board.py",

@@ -11,10 +11,12 @@ import torch
 import yaml
 
 from paceline import engine
+from paceline.engine import generations
 from paceline.engine.errors import ConfigError, CorruptCheckpointError
 from paceline.engine.session import Prepared
 from paceline.engine.stored import identity
 from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
+from paceline.tracking.errors import RunNameError
 
 SMALL = ["tracking=none", "model.hidden=[16]", "hardware.threads=1", "data.limit=200", "batch_size=16"]
 STEPS = ["steps=6", "epochs=1000", "checkpoint.every_steps=2", "checkpoint.keep=9", "evaluate.every=1000"]
@@ -238,3 +240,64 @@ def test_what_torchrun_began_goes_on_without_it_with_as_many_workers(torchruns: 
     prepared = resume(torchruns, "steps=9")
     assert prepared.plan().layout.workers == 3
     assert prepared.stored is not None and identity(prepared.config) == identity(prepared.stored.plain)
+
+
+# -- generations of a torchrun job
+
+
+def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
+    """As a new generation of the job finds it, whose command asks for the same and `overrides`."""
+    prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2", *overrides], name="mine", root=run.parent)
+    plan = prepared.plan()
+    data = engine.session.check_data(prepared)
+    found = generations.earlier(run, prepared.config, plan, data)
+    return None if found is None else (found[0].path, found[1].name)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, run: Path) -> str:
+    """The run was made by this process's job, and was interrupted."""
+    under_torchrun(monkeypatch, 2)
+    monkeypatch.setattr(generations, "job_of_torchrun", lambda: "ours")
+    (run / "job.json").write_text('{"job": "ours"}')
+    (run / "summary.json").unlink()
+    return "ours"
+
+
+def test_a_new_generation_of_a_job_goes_on_from_the_newest_checkpoint(run: Path, job: str) -> None:
+    assert earlier_of(run) == (run, "step-00000006")
+    assert earlier_of(run, "steps=9") is None, "another configuration is another run"
+
+
+def test_a_run_of_another_job_is_not_gone_on_with(run: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for note in ('{"job": "theirs"}', "{}", "no JSON", None):
+        (run / "job.json").unlink()
+        if note is not None:
+            (run / "job.json").write_text(note)
+        with pytest.raises(RunNameError, match="run name 'mine' is taken"):
+            earlier_of(run)
+        (run / "job.json").touch()
+    monkeypatch.setattr(generations, "job_of_torchrun", lambda: None)
+    with pytest.raises(RunNameError, match="is taken"):
+        earlier_of(run)
+
+
+def test_a_generation_of_another_size_is_refused(run: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2"], name="mine", root=run.parent)
+    data = engine.session.check_data(prepared)
+    three = engine.prepare([*SMALL, *STEPS, "hardware.workers=3"], name="mine", root=run.parent)
+    under_torchrun(monkeypatch, 3)
+    with pytest.raises(ConfigError, match="was trained by 2 workers, and 3 workers would go on"):
+        generations.earlier(run, prepared.config, three.plan(), data)
+
+
+def test_a_generation_that_left_no_checkpoint_makes_room(run: Path, job: str) -> None:
+    shutil.rmtree(run / "checkpoints")
+    assert earlier_of(run) is None
+    assert not run.exists()
+
+
+def test_a_completed_run_of_the_job_stays(run: Path, job: str) -> None:
+    (run / "summary.json").write_text('{"status": "completed"}')
+    assert earlier_of(run) is None
+    assert run.exists()
