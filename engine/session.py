@@ -56,6 +56,7 @@ class Prepared:
     stored: Stored | None
     checkpoint: Path | None
     trace: Path | None
+    devices: str | None = None  # CUDA_VISIBLE_DEVICES of its workers; None: as it is here
 
     @property
     def config(self) -> dict[str, Any]:
@@ -84,6 +85,7 @@ class Prepared:
             self.checkpoint,
             self.trace,
             None if timetable is None else timetable.as_dict(),
+            devices=self.devices,
         )
 
     def plan(self) -> "Plan":

@@ -48,6 +48,13 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- GPUs of a sweep's trials
+    Mutation(
+        "sweep/sweeper.py",
+        "            given, self._idle = tuple(self._idle[:devices]), self._idle[devices:]",
+        "            given = tuple(self._idle[:devices])",
+        "tests/sweep/test_room.py -k own",
+    ),
     # -- generations of a torchrun job
     Mutation(
         "engine/generations.py",
