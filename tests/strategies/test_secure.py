@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fabrics import FABRICS
-from lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VECTOR, Liar
+from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VECTOR, Liar
 from oracles import Weights, identical, mlp64, samples, weights_of
 from worker_processes import WorkerError
 
