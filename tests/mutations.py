@@ -48,6 +48,13 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- variables that a launcher sets
+    Mutation(
+        "engine/started.py",
+        "if not numbers or not int(rank) < int(size):",
+        "if not numbers:",
+        "tests/engine/test_launchers.py -k no_launcher_sets",
+    ),
     # -- GPUs of a sweep's trials
     Mutation(
         "sweep/sweeper.py",

@@ -9,7 +9,7 @@ from ..compute import ComputeModel
 from ..errors import ConfigError
 from ..experiment import Experiment, Hardware, Machine, VirtualHardware
 from ..layout import Layout
-from ..started import was_started
+from ..started import UNSET, place, was_started
 
 
 class Fabric:
@@ -125,7 +125,8 @@ class Started(Fabric):
     """Processes that torchrun, or another launcher that follows env://, has started. This is one of them."""
 
     def __init__(self) -> None:
-        self.world_size, self.rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+        self.rank, size = place()
+        self.world_size = size
         each = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)  # others than torchrun need not say it
         self._local = (int(os.environ.get("LOCAL_RANK") or self.rank % each), each) if each else None
 
@@ -178,7 +179,7 @@ class VirtualCluster(Fabric):
                 "bit; leave out --resume and checkpoint.every_steps"
             )
         if was_started():
-            raise ConfigError("hardware=virtual: is one process on this host; start it without torchrun")
+            raise ConfigError(f"hardware=virtual: is one process on this host; start it without torchrun. {UNSET}")
 
     def device(self, experiment: Experiment, layout: Layout) -> torch.device:
         return torch.device("cpu")

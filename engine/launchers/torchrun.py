@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from ...comm.connecting import connect_env
+from ...comm.errors import HangError
 from ...comm.process import ProcessComm
 from ...comm.rendezvous import job_of_torchrun
 from ...tracking.run_directory import RunDirectory
@@ -30,6 +31,7 @@ from ..layout import Layout
 from ..parent_death import die_with_parent
 from ..parts import Parts
 from ..saved import what_is_saved
+from ..started import UNSET
 from ..work import work
 from ..worker import prepare_process
 from .base import Handle, Launcher, Opened
@@ -50,7 +52,12 @@ class Torchrun(Launcher):
         job_of_torchrun()  # before the token is taken out of the environment
         parts = assemble(experiment, allowed, layout.world_size)
         device = prepare_process(experiment, parts, self._rank)
-        comm = connect_env(experiment.hardware.timeout, device)
+        try:
+            comm = connect_env(experiment.hardware.timeout, device)
+        except HangError as error:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                raise
+            raise HangError(f"{error}. {UNSET}", error.missing, error.frozen) from None
         _check_devices(comm.devices[: layout.workers])
         self._joined = comm, parts, device
         if not self.fabric.tells(layout):
