@@ -49,7 +49,9 @@ def sweep(
     seeds: Annotated[
         int | None, typer.Option(metavar="K", min=1, help="Run each point with K seeds.", show_default=False)
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="J", min=1, help="Trials at once, as far as there are cores.")] = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="J", min=1, help="Trials at once, as far as there are cores or GPUs.")
+    ] = 1,
     trials: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="At most so many points.", show_default=False)
     ] = None,

@@ -77,6 +77,8 @@ class StoreBoard(Board):
         self._stuck: dict[int, int] = {}  # looks in a row that found it in the same
         self._seen: dict[int, bytes] = {}  # the last heartbeats
         self._still: dict[int, int] = {}  # looks in a row that found them the same
+        self._have_left: set[int] = set()  # as far as `in_step` has asked
+        self._looks_of_timeout = max(STOPPED, timeout / BEAT)
         self._looks = 0
         self._looked = threading.Condition()
         self._stop = threading.Event()
@@ -102,7 +104,21 @@ class StoreBoard(Board):
         self._doing = what
 
     def in_step(self, step: int | None) -> None:
+        """Raises `HangError` for a worker without a heartbeat for the timeout: nobody may ever wait for it."""
         self._step = step
+        if step is None:
+            return
+        silent = {rank for rank, still in self._still.items() if still >= self._looks_of_timeout}
+        silent -= {self.rank, *self.lost, *self._have_left}
+        if not silent:
+            return
+        self._have_left |= {rank for rank in silent if self.has_left(rank)}
+        if frozen := sorted(silent - self._have_left):
+            raise HangError(
+                f"worker {self.rank} waited {self.timeout:g} s for a sign of life: {self.describe(frozen)}",
+                frozen,
+                True,
+            )
 
     def leave(self) -> None:
         """Say that this worker goes and has not died; to be said before it hangs up."""
@@ -176,7 +192,7 @@ class StoreBoard(Board):
             self._check_writers(keys, writers, what, time.monotonic() - start)
 
     def _check_writers(self, keys: list[str], writers: list[int], what: str, waited: float) -> None:
-        looks = max(STOPPED, self.timeout / BEAT)
+        looks = self._looks_of_timeout
         late = waited > self.timeout
         silent = {rank for rank, still in self._still.items() if still >= looks} if late else set()
         stuck = {rank for rank, still in self._stuck.items() if still >= looks} if late else set()

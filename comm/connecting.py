@@ -7,11 +7,13 @@ import socket
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .board import StoreBoard
+from .errors import SharedDeviceError
 from .groups import Groups
 from .handshake import Endpoint
 from .ledger import Ledger
@@ -35,13 +37,14 @@ def connect_env(timeout: float, device: torch.device) -> ProcessComm:
     """Join the run that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe (env://, torchrun).
 
     On several hosts, GLOO_SOCKET_IFNAME says which network to use for collectives; messages between two workers take
-    the network on which a worker reaches MASTER_ADDR. Raises `TokenError` beside what `connect` raises.
+    the network on which a worker reaches MASTER_ADDR. Worker 0 may come last. Raises `TokenError` beside what `connect`
+    raises.
     """
     told = Environment.read()
     if told.on_loopback:
         _use_loopback()
     server, store = meet(told, timeout)
-    return _join(StoreClient(store, told.rank, timeout), server, told.rank, told.size, timeout, device)
+    return _join(StoreClient(store, told.rank, timeout, served_by=0), server, told.rank, told.size, timeout, device)
 
 
 def _use_loopback() -> None:
@@ -54,11 +57,14 @@ def _join(
     """`server`: the store's, where this worker serves it."""
     board = StoreBoard(store, rank, size, timeout)
     everyone = list(range(size))
-    own = json.dumps({"host": _boot_id(), "address": _own_address(store.endpoint.host), "process": os.getpid()})
+    here = {"host": _host(), "address": _own_address(store.endpoint.host), "process": os.getpid()}
+    own = json.dumps(here | {"device": device.type, "card": _card(device)})
     said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
     hosts = [word["host"] for word in said]
     groups = Groups(dist.PrefixStore("groups", store), timeout, device)
-    world = groups.make("world", rank, size) if size > 1 else None
+    devices = [word["device"] for word in said]
+    _check_cards(said)
+    world = groups.make("world", rank, size, set(devices) == {"cuda"}) if size > 1 else None
     address = _address_for_all([word["address"] for word in said], rank)
     sockets = Sockets(address, store.endpoint.key, board, timeout)
     own = json.dumps(asdict(sockets.address))
@@ -69,7 +75,7 @@ def _join(
     board.visit = sockets.visit
     # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
     origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
-    worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, origin, server)
+    worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server)
     for other, word in enumerate(said):
         if word["host"] == hosts[rank] and other != rank:
             worker.watch(other, word["process"])
@@ -94,5 +100,24 @@ def _address_for_all(addresses: list[str], rank: int) -> str:
     return _own_address(outside[0]) if outside and own not in outside else own
 
 
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text()
+def _host(proc: Path = Path("/proc")) -> str:
+    """Identifies what shares memory, process ids and the monotonic clock: a machine, or a container on it."""
+    own = [proc / "self" / "ns" / kind for kind in ("pid", "mnt", "user", "time")]
+    spaces = [str(space.readlink()) for space in own if space.is_symlink()]  # old kernels have no time namespaces
+    return "\n".join([(proc / "sys/kernel/random/boot_id").read_text(), *spaces])
+
+
+def _card(device: torch.device) -> str:
+    """Identifies this process's GPU, whatever CUDA_VISIBLE_DEVICES calls it; "" without one."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+def _check_cards(said: list[dict[str, Any]]) -> None:
+    """Refuses two workers on one GPU, which nccl cannot connect. `said`: by each worker."""
+    owner: dict[str, int] = {}
+    for rank, word in enumerate(said):
+        if word["card"] and (first := owner.setdefault(word["card"], rank)) != rank:
+            raise SharedDeviceError(
+                f"hardware.device=cuda: workers {first} and {rank} have the same GPU. Give each process a GPU of its "
+                "own, or choose hardware.device=cpu"
+            )

@@ -48,6 +48,12 @@ class HostMemoryError(RuntimeError):
     exit_code = 3
 
 
+class SharedDeviceError(RuntimeError):
+    """Two workers compute on one GPU."""
+
+    exit_code = 2
+
+
 class TokenError(ValueError):
     """The workers have no secret in common, or one that others could guess or read."""
 

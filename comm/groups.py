@@ -21,13 +21,16 @@ class Groups:
     device: torch.device
     gloo: Gloo = field(default_factory=Gloo)
 
-    def make(self, name: str, rank: int, size: int) -> dist.ProcessGroup:
-        return self.over(dist.PrefixStore(name, self.store), rank, size, name)
+    def make(self, name: str, rank: int, size: int, on_gpus: bool) -> dist.ProcessGroup:
+        return self.over(dist.PrefixStore(name, self.store), rank, size, name, on_gpus)
 
-    def over(self, store: dist.Store, rank: int, size: int, name: str) -> dist.ProcessGroup:
+    def over(self, store: dist.Store, rank: int, size: int, name: str, on_gpus: bool) -> dist.ProcessGroup:
+        """`on_gpus`: every member has a GPU. Without it, gloo also takes tensors on a GPU, by way of the host."""
         try:
             backends: dict[str, Backend] = {"cpu": self.gloo.make(store, rank, size, self.timeout)}
-            if self.device.type == "cuda":
+            if self.device.type == "cuda" and not on_gpus:
+                backends["cuda"] = backends["cpu"]
+            elif on_gpus:
                 patience = timedelta(seconds=self.timeout)
                 backends["cuda"] = process_groups.nccl(dist.PrefixStore("cuda", store), rank, size, patience)
         except RendezvousError:

@@ -36,7 +36,7 @@ from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeErr
 from .sockets import PeerGoneError, Receive, Send, Sockets, UnexpectedError
 from .store import StoreServer
 from .timeline import Timeline
-from .works import Done, InMemory, Mutex, Pending, SumOfRows, Transfer
+from .works import Copied, Done, InMemory, Mutex, Pending, SumOfRows, Transfer
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class Worker:
     sockets: Sockets
     groups: Groups
     hosts: list[str]  # of every worker of the run
+    devices: list[str]  # their types, "cpu" or "cuda", of every worker of the run
     origin: float  # of the clock
     server: StoreServer | None  # of the run's store, where this worker serves it
     closing: list[Callable[[], None]] = field(default_factory=list)
@@ -128,6 +129,7 @@ class ProcessComm(Comm):
         self.rank, self.size, self.name = ranks.index(worker.board.rank), len(ranks), name
         self.group = group  # torch's own group: what torch's reference implementations take
         self._tag = _tag(name)
+        self.on_gpus = all(worker.devices[rank] == "cuda" for rank in ranks)  # else messages go by way of the hosts
         self._others = tuple(rank for rank in ranks if rank != worker.board.rank)
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
@@ -179,7 +181,8 @@ class ProcessComm(Comm):
 
         Raises `HostMemoryError`.
         """
-        if self.size == 1 or max(self.hosts) > 0 or self.device.type != "cpu":
+        on_cpus = all(self._worker.devices[rank] == "cpu" for rank in self.ranks)
+        if self.size == 1 or max(self.hosts) > 0 or not on_cpus:
             return None
         prefix, what = f"sums/{self.name}", "memory for sums"
         if self.rank == 0:
@@ -217,6 +220,10 @@ class ProcessComm(Comm):
         _check_contiguous(tensor)
         mine = tensor[self.rank]
         self.ledger.count("all_gather", wire.all_gather_bytes(nbytes(mine), self.size))
+        if tensor.is_cuda and not self.on_gpus and self.size > 1:
+            rows = tensor.cpu()
+            with self.ledger.aside():
+                return Copied(self.iall_gather(rows), rows, tensor)
         if tensor.is_cuda or self.size == 1:
             return self._collective(
                 ("all_gather", "", mine.numel(), mine.dtype),
@@ -280,7 +287,7 @@ class ProcessComm(Comm):
         at = self.now()
         work = self.blocked(what, lambda: launch(group))
         operation = self.timeline.launched(f"{self.name}#", primitive, at)
-        return Pending(self, work, what, operation, looks=not on_gpus)
+        return Pending(self, work, what, operation, looks=not (on_gpus and self.on_gpus))
 
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
         """All-reduce for torch's own implementations, which wait by themselves and out of our sight.
@@ -329,6 +336,8 @@ class ProcessComm(Comm):
     def isend(self, tensor: Tensor, dst: int) -> Work:
         _check_contiguous(tensor)
         at, what, channel = self.now(), f"in send to worker {self.ranks[dst]}", self._channel(self.rank, dst)
+        if tensor.is_cuda and not self.on_gpus:
+            tensor = tensor.cpu()
         if tensor.is_cuda:
             self.ledger.count("send", nbytes(tensor))
             work = self.blocked(what, lambda: self._nccl().send([tensor], dst, 0))
@@ -340,6 +349,9 @@ class ProcessComm(Comm):
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
         what, channel = f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
+        if tensor.is_cuda and not self.on_gpus:
+            arrived = torch.empty_like(tensor, device="cpu")
+            return Copied(self.irecv(arrived, src), arrived, tensor)
         if tensor.is_cuda:
             work = self.blocked(what, lambda: self._nccl().recv([tensor], src, 0))
             return Pending(self, work, what, self.timeline.launched(channel, "recv", NEVER))
@@ -526,7 +538,8 @@ class ProcessComm(Comm):
         ranks = [rank for rank, its in zip(self.ranks, said, strict=True) if its == str(color)]
         name = f"{self.name}/{self._splits}.{color}"
         rank = ranks.index(self._board.rank)
-        group = self._worker.groups.make(name, rank, len(ranks)) if len(ranks) > 1 else None
+        on_gpus = all(self._worker.devices[rank] == "cuda" for rank in ranks)
+        group = self._worker.groups.make(name, rank, len(ranks), on_gpus) if len(ranks) > 1 else None
         ledger = self.ledger if axis is None else self.ledger.along(axis)
         return ProcessComm(self._worker, ranks, name, group, ledger, self.root)
 
@@ -542,13 +555,18 @@ class ProcessComm(Comm):
         return self._worker.groups.device
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The type of each worker's device."""
+        return tuple(self._worker.devices[rank] for rank in self.ranks)
+
+    @property
     def store(self) -> dist.Store:
         """For groups that torch makes."""
         return self._worker.groups.store
 
     def make_group(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
         """A group of torch's over `store`, with this fabric's backends and timeout."""
-        return self._worker.groups.over(store, rank, size, self.name)
+        return self._worker.groups.over(store, rank, size, self.name, self.on_gpus)
 
     def lost(self) -> frozenset[int]:
         self._worker.sockets.look()

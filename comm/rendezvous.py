@@ -15,12 +15,13 @@ import stat
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import torch.distributed as dist
 
-from .errors import RendezvousError, TokenError
-from .handshake import Endpoint
+from .errors import HangError, RendezvousError, TokenError
+from .handshake import Endpoint, call
 from .store import NAME, StoreServer, serve
 
 TOKEN = "PACELINE_TOKEN"  # environment variable
@@ -28,6 +29,7 @@ SHORTEST = 32  # characters of a token
 HOW = f"export {TOKEN}=$(openssl rand -hex 32)"
 LOOPBACK = "127.0.0.1"
 RETRY = 0.05  # seconds
+PROBE = 5.0  # seconds
 
 
 def serve_store(port: int) -> StoreServer:
@@ -80,7 +82,7 @@ class Environment:
 
 
 def meet(told: Environment, timeout: float) -> tuple[StoreServer | None, Endpoint]:
-    """The run's store, and on worker 0 its server. Raises `RendezvousError` or `TokenError`."""
+    """The run's store, and on worker 0 its server. Raises `RendezvousError`, `HangError` or `TokenError`."""
     key = hmac.digest(_token(told.nodes), f"run\n{told.run}".encode(), "sha256")
     if told.rank == 0:
         server = _serve(told, key)
@@ -138,15 +140,28 @@ def _port_of_store(told: Environment, key: bytes, timeout: float) -> int:
         except dist.DistError:
             break
         if word.isdecimal() and hmac.compare_digest(proof.encode(), _proof(key, int(word)).encode()):
-            return int(word)
-        said = True  # by somebody else, who may be overruled yet
+            if _answers(Endpoint(NAME, told.host, int(word), key), told.rank):
+                return int(word)
+        else:
+            said = True  # by somebody else, who may be overruled yet
         time.sleep(RETRY)
     if said:
         raise RendezvousError(
             f"worker {told.rank} cannot join the run: torchrun's store holds nothing that worker 0 has signed; "
             f"{TOKEN} must be the same on every node"
         )
-    raise RendezvousError(f"worker {told.rank} waited {timeout:g} s for worker 0 to serve the rendezvous store")
+    raise HangError(f"worker {told.rank} waited {timeout:g} s for worker 0 to serve the rendezvous store", [0])
+
+
+def _answers(store: Endpoint, rank: int) -> bool:
+    """Whether our store is there. After a change of members, torchrun's store still has the word of a generation that
+    has ended.
+    """
+    try:
+        call(store, rank, PROBE).close()
+    except OSError:
+        return False
+    return True
 
 
 def _proof(key: bytes, port: int) -> str:
@@ -156,9 +171,31 @@ def _proof(key: bytes, port: int) -> str:
 # -- the token
 
 
-def _token(nodes: int) -> bytes:
+def job_of_torchrun() -> str | None:
+    """Identifies torchrun's job in all its generations, to those who have its token; None under other launchers.
+
+    The user names a job by --rdzv-id. Without it, a job is as old as its agent. Raises `TokenError`.
+    """
+    if (name := os.environ.get("TORCHELASTIC_RUN_ID")) is None:
+        return None
+    if name == "none":
+        agent = os.getppid()
+        began = Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[19]
+        name = f"none {agent} {began}"
+    return _job(name, Environment.read().nodes)
+
+
+@cache
+def _job(name: str, nodes: int) -> str:
+    """Kept, as the token is gone from the environment once the workers have met."""
+    return hmac.digest(_token(nodes, keep=True), f"job\n{name}".encode(), "sha256").hex()
+
+
+def _token(nodes: int, keep: bool = False) -> bytes:
     """Raises `TokenError`."""
-    token = os.environ.pop(TOKEN, None)  # processes that a worker starts need not know it
+    token = os.environ.get(TOKEN)
+    if not keep:
+        os.environ.pop(TOKEN, None)  # processes that a worker starts need not know it
     if token is not None:
         if len(token) < SHORTEST:
             raise TokenError(f"{TOKEN}: has {len(token)} characters and needs at least {SHORTEST}: {HOW}")

@@ -73,6 +73,7 @@ class _Message:
     kind: bytes
     memory: memoryview  # of what nobody has asked for, no more than twice what has come
     filled: int = 0
+    refused: bool = False  # what comes of it is thrown away
 
     @property
     def whole(self) -> bool:
@@ -80,6 +81,8 @@ class _Message:
 
     def room(self) -> memoryview:
         """For what comes next of it."""
+        if self.refused:
+            return memoryview(bytearray(min(self.length - self.filled, _FIRST_ROOM)))
         if self.filled == len(self.memory):
             larger = memoryview(bytearray(min(self.length, max(2 * self.filled, _FIRST_ROOM))))
             larger[: self.filled] = self.memory
@@ -256,7 +259,7 @@ class Sockets:
         """Take a wish back. What has come of its message is kept for the next."""
         self._receives.remove(receive)
         message, receive.message = receive.message, None
-        if message is not None:
+        if message is not None and not message.refused:
             memory = memoryview(bytearray(len(message.memory)))
             memory[: message.filled] = message.memory[: message.filled]
             message.memory = memory
@@ -282,7 +285,7 @@ class Sockets:
         silent = False
         while not operation.done:
             if isinstance(operation, Receive):
-                self._check_length(operation)
+                self._check_message(operation)
                 self._check_sources(operation, silent)
             sends = isinstance(operation, Send)
             silent = not self._progress(min(max(deadline - time.monotonic(), 0), BEAT), takes_all=sends)
@@ -292,27 +295,30 @@ class Sockets:
             if operation.broken:
                 raise self._gone(operation.peer)
         else:
-            self._check_length(operation)
             self._deliver(operation)
 
-    def _check_length(self, receive: Receive) -> None:
-        """Before its bytes have come. Raises `UnexpectedError`."""
-        if receive.memory is None and receive.message is not None and receive.message.length > receive.most:
-            raise UnexpectedError(
-                f"worker {receive.source} sent a message of {receive.message.length:,} bytes "
-                f"where at most {receive.most:,} can come"
-            )
+    def _check_message(self, receive: Receive) -> None:
+        """Refuses a message by its header, before its bytes have come; they are thrown away, and the next message of
+        its sender is sound. Raises `UnexpectedError`.
+        """
+        if (message := receive.message) is None:
+            return
+        due = message.length if receive.memory is None else len(receive.memory)
+        if receive.memory is None and message.length > receive.most:
+            why = f"sent a message of {message.length:,} bytes where at most {receive.most:,} can come"
+        elif (message.length, message.kind) != (due, receive.kind):
+            sent, wanted = _counted(message.length, message.kind), _counted(due, receive.kind)
+            why = f"sent {sent} where {wanted} are due"
+        else:
+            return
+        self._heard, message.refused = message.source, True
+        raise UnexpectedError(f"worker {message.source} {why}")
 
     def _deliver(self, receive: Receive) -> None:
+        self._check_message(receive)
         message = receive.message
         assert message is not None
         self._heard = message.source
-        due = message.length if receive.memory is None else len(receive.memory)
-        if (message.length, message.kind) != (due, receive.kind):
-            raise UnexpectedError(
-                f"worker {message.source} sent {_counted(message.length, message.kind)} where "
-                f"{_counted(due, receive.kind)} are due"
-            )
         if receive.memory is not None and message.memory is not receive.memory:
             receive.memory[:] = message.memory
 

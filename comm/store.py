@@ -23,8 +23,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from .errors import RendezvousError
-from .handshake import Acceptor, Endpoint, RefusedError, call, listen
+from .errors import HangError, RendezvousError
+from .handshake import RETRY, Acceptor, Endpoint, RefusedError, call, listen
 
 _LENGTH = struct.Struct("!I")
 FRAME = 16 << 20  # bytes
@@ -274,24 +274,51 @@ def serve(host: str, port: int, key: bytes, address: str | None = None) -> Store
 # -- a client
 
 
+def _awaited(endpoint: Endpoint, rank: int, timeout: float) -> socket.socket:
+    """A connection to a server that may not listen yet, or whose host has no name yet.
+
+    Raises what the last attempt raised, once `timeout` seconds have passed.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return call(endpoint, rank, max(deadline - time.monotonic(), 0.001))
+        except RefusedError:
+            raise
+        except OSError:
+            if time.monotonic() + RETRY > deadline:
+                raise
+            time.sleep(RETRY)
+
+
 class StoreClient(dist.Store):
     """The run's store as a worker sees it. Any thread may use it: each request has a connection to itself.
 
     Raises torch's `DistStoreError` when a wait takes too long, and `DistNetworkError` when the server is gone.
     """
 
-    def __init__(self, endpoint: Endpoint, rank: int, timeout: float) -> None:
-        """Raises `RendezvousError`. `timeout`: seconds to connect, and of waits that state none."""
+    def __init__(self, endpoint: Endpoint, rank: int, timeout: float, served_by: int | None = None) -> None:
+        """Connects within `timeout` seconds, which also bounds waits that state none.
+
+        `served_by`: the worker that serves the store and may start later than this one. None: the store is there.
+        Raises `RendezvousError`, or `HangError` when that worker does not come.
+        """
         super().__init__()
         self.endpoint, self._rank, self._seconds = endpoint, rank, timeout
         self._idle: list[socket.socket] = []
         self._closed = False
         try:
-            self._idle.append(call(endpoint, rank, timeout))
+            self._idle.append(call(endpoint, rank, timeout) if served_by is None else _awaited(endpoint, rank, timeout))
         except RefusedError as error:
             raise RendezvousError(f"worker {rank} cannot join the run: {error}") from None
         except OSError as error:
             where = f"{endpoint.host}:{endpoint.port}"
+            if served_by is not None:
+                raise HangError(
+                    f"worker {rank} waited {timeout:g} s for worker {served_by} at {where} "
+                    f"({error.strerror or 'no answer'}). Start worker {served_by}, or raise hardware.timeout",
+                    [served_by],
+                ) from None
             why = error.strerror or f"no answer in {timeout:g} s"
             raise RendezvousError(f"worker {rank} cannot reach the rendezvous at {where}: {why}") from None
 

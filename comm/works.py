@@ -57,6 +57,17 @@ def _is_over(work: dist.Work) -> bool:
     return True
 
 
+class Copied(Work):
+    """`work` fills `arrived`, on the host, which a wait copies to `tensor`, on a GPU."""
+
+    def __init__(self, work: Work, arrived: Tensor, tensor: Tensor) -> None:
+        self._work, self._arrived, self._tensor = work, arrived, tensor
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._tensor.copy_(self._arrived)
+
+
 class Done(Work):
     def wait(self) -> None: ...
 

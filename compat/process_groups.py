@@ -13,13 +13,14 @@ __all__ = ["AllgatherOptions", "Backend", "all_gather_into", "gloo", "group_of",
 
 
 def group_of(store: dist.Store, rank: int, size: int, name: str, backends: Mapping[str, Backend]) -> dist.ProcessGroup:
-    """`backends`: by the type of their device, "cpu" (gloo) and "cuda" (nccl); the first is asked where none fits."""
+    """`backends`: by the device of the tensors that they take, "cpu" or "cuda". The first is the default."""
     group = dist.ProcessGroup(store, rank, size)
-    kinds = {"cpu": dist.ProcessGroup.BackendType.GLOO, "cuda": dist.ProcessGroup.BackendType.NCCL}
+    gloo, nccl = dist.ProcessGroup.BackendType.GLOO, dist.ProcessGroup.BackendType.NCCL
     for i, (device, backend) in enumerate(backends.items()):
-        group._register_backend(torch.device(device), kinds[device], backend)
+        kind = gloo if isinstance(backend, dist.ProcessGroupGloo) else nccl
+        group._register_backend(torch.device(device), kind, backend)
         if i == 0:
-            group._set_default_backend(kinds[device])
+            group._set_default_backend(kind)
     group._set_group_name(cast(Any, name))  # torch's DDP logs it
     return group
 

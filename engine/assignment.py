@@ -14,7 +14,7 @@ class Assignment:
 
     `resume`: the checkpoint to go on from. `trace`: the file to write a trace to. `timetable`: with it, that of
     the strategy's schedule (timetable.py). `witness`: instead of evaluating and saving, its workers write down what
-    there is after each step (witness.py).
+    there is after each step (witness.py). `devices`: CUDA_VISIBLE_DEVICES of its workers; None: as it is.
     """
 
     experiment: Experiment
@@ -26,3 +26,4 @@ class Assignment:
     trace: Path | None = None
     timetable: dict[str, Any] | None = None
     witness: bool = False
+    devices: str | None = None

@@ -56,7 +56,7 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
     placed = Placed(
         parts.layout.workers,
         parts.layout.servers * parts.layout.parts,
-        hardware.threads or share_of_cores(parts.layout),
+        hardware.threads or share_of_cores(parts.fabric.processes_here(parts.layout)),
     )
     try:
         told = parts_of_step(experiment, parts, placed, calibration)

@@ -47,6 +47,7 @@ class Manifest:
     data: dict[str, str] | None = None  # file that was loaded -> SHA-256; None: an earlier version did not look
     callbacks: dict[str, Any] | None = None  # the state of each, by name
     phase: int = 0  # that its last step was in: see phases.py
+    workers: int | None = None  # that trained; None: an earlier version did not write it
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -170,6 +171,8 @@ def _wrong(manifest: Manifest) -> str | None:
     for key in ("step", "phase"):
         if type(value := getattr(manifest, key)) is not int:
             return f"has {key}={value!r}, which is no whole number"
+    if type(manifest.workers) not in (int, type(None)):
+        return f"has workers={manifest.workers!r}, which is no whole number"
     if not isinstance(manifest.seconds, int | float) or not isinstance(reached, int | float | None):
         return "has times that are no numbers"
     if not isinstance(files, dict) or not files or not all(map(PART.fullmatch, files)):

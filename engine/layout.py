@@ -12,6 +12,7 @@ from ..strategies import Strategy, Sync
 from ..strategies.mesh import Mesh
 from .errors import ConfigError
 from .experiment import Experiment
+from .started import UNSET
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
         available = world_size - servers * parts
         if available < 1 or workers not in (None, available):
             raise ConfigError(
-                f"hardware.workers={workers}: {world_size} processes were started, which with {servers * parts} "
-                f"servers leaves {available} workers"
+                f"hardware.workers={workers}: {world_size} processes were started, which with "
+                f"{servers * parts} servers leaves {available} workers. {UNSET}"
             )
         workers = available
     if workers is None:
@@ -101,6 +102,6 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
     return Layout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)
 
 
-def share_of_cores(layout: Layout) -> int:
-    """Of this host's, each worker's and each server's; one at least."""
-    return max(1, len(os.sched_getaffinity(0)) // layout.world_size)
+def share_of_cores(processes: int) -> int:
+    """This host's cores for each of so many workers and servers on it; one at least."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, processes))

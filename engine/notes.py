@@ -28,6 +28,7 @@ def notes_on(
         *_on_rate(experiment),
         *_on_batches(experiment, sync, layout, samples),
         *_on_timing(experiment, steps),
+        *fabric_of(experiment).device_notes(experiment, layout, device),
     ]
     notes += [*_on_cores(experiment, layout, device), *_on_rounds(sync, layout, steps)]
     return [*notes, *_on_replicas(experiment, sync, layout)]
@@ -92,7 +93,7 @@ def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> l
     hardware, cores = experiment.hardware, len(os.sched_getaffinity(0))
     if fabric_of(experiment).modelled or hardware.machine is not None or device.type != "cpu":
         return []
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", layout.workers))  # torchrun's, on this host
+    here = fabric_of(experiment).workers_here(layout)
     if here <= cores:
         return []
     return [

@@ -90,7 +90,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
         experiment,
         layout,
         device,
-        experiment.hardware.threads or share_of_cores(layout),
+        experiment.hardware.threads or share_of_cores(parts.fabric.processes_here(layout)),
         steps_per_epoch,
         steps,
         parts.adapt.trainings,

@@ -12,7 +12,8 @@ from .data_sums import check_data, sums_of
 from .errors import ConfigError
 from .experiment import Experiment
 from .planned import Plan
-from .stored import Stored, check_identity
+from .started import was_started
+from .stored import Stored, anew, check_identity
 
 
 def checkpoint_of(directory: RunDirectory, step: str) -> Path:
@@ -38,6 +39,17 @@ def checkpoint_of(directory: RunDirectory, step: str) -> Path:
     return wanted
 
 
+def as_many_workers(experiment: Experiment, checkpoint: Path) -> Experiment:
+    """With the number of workers that trained `checkpoint`, where the configuration leaves it open.
+
+    Under torchrun, the number of processes says it, and `check_can_go_on` compares.
+    """
+    workers = None if was_started() else read_manifest(checkpoint).workers
+    if workers is None or experiment.hardware.workers is not None:
+        return experiment
+    return experiment.model_copy(update={"hardware": experiment.hardware.model_copy(update={"workers": workers})})
+
+
 def best_of(directory: RunDirectory) -> str:
     """The name of the checkpoint of its best step. Raises `ConfigError`."""
     step = best_step(directory)
@@ -59,6 +71,11 @@ def check_can_go_on(directory: RunDirectory, stored: Stored, checkpoint: Path, p
     """
     manifest = read_manifest(checkpoint)
     check_identity(directory, stored, checkpoint, manifest.run)
+    if manifest.workers not in (None, plan.layout.workers):
+        raise ConfigError(
+            f"--resume {directory.name}: {checkpoint.name} was trained by {_workers(manifest.workers)}, and "
+            f"{_workers(plan.layout.workers)} would go on. Start as many workers as before{anew(directory)}"
+        )
     before, now = stored.experiment, plan.experiment
     asks_the_same = (before.steps, before.epochs) == (now.steps, now.epochs)
     given = _length(now)
@@ -85,6 +102,10 @@ def check_can_go_on(directory: RunDirectory, stored: Stored, checkpoint: Path, p
         )
     if manifest.data is not None:
         check_data(directory, sums_of(data), manifest.data)
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
 
 
 def _length(experiment: Experiment) -> str:

@@ -63,7 +63,8 @@ class Saving:
             identity = worker.assignment.identity
             states = worker.calling.state() or None
             data = self._data_sums
-            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase)
+            phase, workers = worker.phase, worker.layout.workers
+            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, phase, workers)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(Checkpoint(done))
 

@@ -3,7 +3,6 @@
 Torch is imported once the configuration has been composed: a misspelt name is refused in a fraction of a second.
 """
 
-import os
 import sys
 import tempfile
 import time
@@ -34,7 +33,7 @@ from .failures import exit_code_of
 from .results import Result
 from .settings import Settings, asked
 from .signals import noted
-from .started import is_first
+from .started import is_first, was_started
 from .stored import Stored, identity, read_stored
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ class Prepared:
     stored: Stored | None
     checkpoint: Path | None
     trace: Path | None
+    devices: str | None = None  # CUDA_VISIBLE_DEVICES of its workers; None: as it is here
 
     @property
     def config(self) -> dict[str, Any]:
@@ -85,6 +85,7 @@ class Prepared:
             self.checkpoint,
             self.trace,
             None if timetable is None else timetable.as_dict(),
+            devices=self.devices,
         )
 
     def plan(self) -> "Plan":
@@ -164,9 +165,10 @@ def prepare(
             fabric.check(stored.experiment, resumes=True)
         experiment = override_stored(stored.experiment, given.overrides)
         fabric_of(experiment).check(experiment, resumes=True)
-        from .resuming import checkpoint_of
+        from .resuming import as_many_workers, checkpoint_of
 
         chosen = checkpoint_of(directory, step)
+        experiment = as_many_workers(experiment, chosen)
     else:
         experiment = given.experiment
         if experiment is None:
@@ -185,7 +187,7 @@ def prepare(
         from .distilling import resolved as with_teacher
 
         experiment = with_teacher(experiment, root)
-    if experiment.name is not None and resume is None and is_first():
+    if experiment.name is not None and resume is None and is_first() and not _is_of_this_job(root, experiment.name):
         RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
     check_tracking(experiment.tracking)
     if allow_modules and str(Path.cwd()) not in sys.path:
@@ -205,6 +207,14 @@ def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":
             raise ConfigError("what engine.prepare returned is planned as it is; give it these options")
         return overrides.plan()
     return prepare(overrides, **options).plan()
+
+
+def _is_of_this_job(root: Path | str, name: str) -> bool:
+    if not was_started():
+        return False
+    from .generations import is_of_this_job
+
+    return is_of_this_job(Path(root).absolute() / name)
 
 
 def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experiment:
@@ -336,9 +346,11 @@ def carry_out(
     launcher, layout = launcher_on(fabric_of(prepared.experiment)), plan.layout
     tells = launcher.fabric.tells(layout)
     make_ready(plan, quiet or not tells)
-    directory = launcher.open(
-        prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root)
+    directory, checkpoint = launcher.open(
+        prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root, data)
     )
+    if checkpoint != prepared.checkpoint:  # an earlier generation of torchrun's job made it
+        prepared = replace(prepared, directory=directory, stored=read_stored(directory), checkpoint=checkpoint)
     memory = sum(plan.peak_memory().values())
     with held(directory.metrics) if tells else nullcontext():
         mirror = start_mirror(prepared, directory, quiet, opened(directory), plain) if tells else None
@@ -364,10 +376,10 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
     machine = prepared.experiment.hardware.machine
     if machine is None or plan.device.type != "cuda":
         return
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", plan.layout.world_size))
+    here = fabric_of(prepared.experiment).workers_here(plan.layout)
     if here > machine.devices:
         raise ConfigError(
-            f"hardware.workers={plan.layout.workers}: makes {here} workers and servers on one host, and "
+            f"hardware.workers={plan.layout.workers}: makes {here} workers on one host, and "
             f"hardware.machine has {machine.devices} devices, one for each; fewer workers, or torchrun on more hosts"
         )
     sizes = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
@@ -388,12 +400,18 @@ def _note_the_end(directory: RunDirectory, error: Exception) -> None:
         directory.add(End(status, str(error)))
 
 
-def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory:
-    """The run's directory, made and described, or that of the run to resume."""
-    experiment, directory = prepared.experiment, prepared.directory
+def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -> tuple[RunDirectory, Path | None]:
+    """The run's directory, made and described, or that of the run to resume; and the checkpoint to go on from."""
+    from .generations import earlier, note_job
+
+    experiment, directory, checkpoint = prepared.experiment, prepared.directory, prepared.checkpoint
+    if directory is None and experiment.name is not None:
+        found = earlier(root.absolute() / experiment.name, prepared.config, plan, data)
+        directory, checkpoint = found or (None, None)
     if directory is None:
         directory = RunDirectory.create(root, experiment.name or _new_name(experiment, root))
         directory.write_environment(environment())
+        note_job(directory)
         if experiment.weights is not None:
             from .weights import convert
 
@@ -402,7 +420,7 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory
         directory.forget_summary()
     # a resumed run's too: the next time it goes on with what was changed this time
     directory.write_config(yaml.safe_dump(prepared.config, sort_keys=False))
-    return directory
+    return directory, checkpoint
 
 
 def start_mirror(

@@ -26,8 +26,14 @@ class Stored:
     experiment: Experiment
 
     def changed_to(self, now: dict[str, Any]) -> dict[str, Any]:
-        """With what a resumed run may change as it is `now`; the rest stays as it was written."""
-        return self.plain | {key: now[key] for key in RESUMABLE if key in now}
+        """With what a resumed run may change as it is `now`; the rest stays as it was written.
+
+        The number of workers stays, too: null, if torchrun or the strategy has said it.
+        """
+        hardware = self.plain.get("hardware")
+        workers = hardware.get("workers") if isinstance(hardware, dict) else None
+        changed = self.plain | {key: now[key] for key in RESUMABLE if key in now}
+        return changed | {"hardware": changed["hardware"] | {"workers": workers}}
 
 
 def identity(plain: dict[str, Any]) -> str:

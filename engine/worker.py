@@ -33,12 +33,12 @@ from .rates import rate_of
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
-    """Threads and device of this process; before any torch work."""
-    torch.set_num_threads(experiment.hardware.threads or share_of_cores(parts.layout))
+    """Threads and device of this process, which is worker or server `rank`; before any torch work."""
+    here = parts.fabric.processes_here(parts.layout)
+    torch.set_num_threads(experiment.hardware.threads or share_of_cores(here))
     memory.keep_freed()
-    device = parts.fabric.device(experiment, parts.layout)
+    device = parts.fabric.device_of(experiment, parts.layout, rank)
     if device.type == "cuda":
-        device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     return device
 

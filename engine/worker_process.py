@@ -41,6 +41,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
         "trace": str(assignment.trace) if assignment.trace else None,
         "timetable": assignment.timetable,
         "witness": assignment.witness,
+        "devices": assignment.devices,
         "world_size": world_size,
         "store": store,
     }
@@ -49,6 +50,8 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
 def worker_main(launcher: Launcher, rank: int, told: dict[str, Any], channel: Connection) -> None:
     """A worker's process, which was told `told_of(...)`. Ends with the exit code of what went wrong."""
     tie_to_launcher()
+    if told["devices"] is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = told["devices"]  # before CUDA is first asked for
     try:
         _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
     except Exception as error:  # without a log, standard error is still the launcher's: no traceback
@@ -67,6 +70,7 @@ def worker_main(launcher: Launcher, rank: int, told: dict[str, Any], channel: Co
             Path(told["trace"]) if told["trace"] else None,
             told["timetable"],
             told["witness"],
+            told["devices"],
         )
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)

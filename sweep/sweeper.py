@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -56,14 +56,14 @@ class Observer(Protocol):
 
 
 class Sweeper:
-    """`jobs`: trials at once, as far as there are cores; `max_failures`: no trial begins after so many failed."""
+    """`jobs`: trials at once, as cores or GPUs allow; `max_failures`: no trial begins after so many failed."""
 
     def __init__(
         self, name: str, study: Study, directory: Path, jobs: int, max_failures: int | None, observer: Observer
     ) -> None:
         self._name, self._study, self._directory = name, study, directory
         self._jobs, self._max_failures, self._observer = jobs, max_failures, observer
-        self._room = Room(len(os.sched_getaffinity(0)))
+        self._room = Room(len(os.sched_getaffinity(0)), visible_devices())
         self._lock = threading.Lock()  # of what follows
         self._clearing = threading.Lock()
         self._running: dict[int, Trial] = {}
@@ -210,7 +210,9 @@ class Sweeper:
             if self._over.is_set():
                 crew.ask_to_stop()
 
-        with self._room.taken(_cores(plan)):
+        with self._room.taken(*_wants(plan)) as devices:
+            if devices:
+                prepared = replace(prepared, devices=",".join(devices))
             if self._over.is_set():
                 raise InterruptedRunError("the sweep is being stopped", 128 + signal.SIGTERM)
             self._tell("started", trial, name)
@@ -385,24 +387,29 @@ class Sweeper:
 
 
 class Room:
-    """The machine's cores; a run that wants more than there are takes them all."""
+    """The machine's cores and GPUs; a run that wants more than there are takes them all."""
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, cores: int, devices: Sequence[str] = ()) -> None:
+        """`devices`: as CUDA_VISIBLE_DEVICES names them."""
         self._cores, self._free = cores, cores
+        self._devices, self._idle = tuple(devices), list(devices)
         self._closed = False
         self._change = threading.Condition()
 
     @contextmanager
-    def taken(self, cores: int) -> Iterator[None]:
-        cores = min(cores, self._cores)
+    def taken(self, cores: int, devices: int = 0) -> Iterator[tuple[str, ...]]:
+        """Waits for so many cores and devices; gives the devices, which are nobody else's meanwhile."""
+        cores, devices = min(cores, self._cores), min(devices, len(self._devices))
         with self._change:
-            self._change.wait_for(lambda: self._free >= cores or self._closed)
+            self._change.wait_for(lambda: (self._free >= cores and len(self._idle) >= devices) or self._closed)
             self._free -= cores
+            given, self._idle = tuple(self._idle[:devices]), self._idle[devices:]
         try:
-            yield
+            yield given
         finally:
             with self._change:
                 self._free += cores
+                self._idle = sorted([*self._idle, *given], key=self._devices.index)
                 self._change.notify_all()
 
     def close(self) -> None:
@@ -412,12 +419,22 @@ class Room:
             self._change.notify_all()
 
 
-def _cores(plan: Plan) -> int:
+def _wants(plan: Plan) -> tuple[int, int]:
+    """Cores and GPUs. Workers on GPUs mostly wait for them: no core is counted."""
     if plan.experiment.hardware.fabric == "virtual":
-        return 1
+        return 1, 0
     if plan.device.type == "cuda":
-        return 1 << 30  # workers take devices by their rank: one run at a time
-    return plan.layout.world_size * plan.threads
+        return 0, plan.layout.workers
+    return plan.layout.world_size * plan.threads, 0
+
+
+def visible_devices() -> list[str]:
+    """The names of this process's GPUs, as its own CUDA_VISIBLE_DEVICES has them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return (named or [str(i) for i in range(count)])[:count]
 
 
 class _Watcher:

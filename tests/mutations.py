@@ -121,6 +121,91 @@ MUTATIONS = [
         "shown = name",
         "tests/tasks/test_contents.py -k terminal",
     ),
+    # -- variables that a launcher sets
+    Mutation(
+        "engine/started.py",
+        "if not numbers or not int(rank) < int(size):",
+        "if not numbers:",
+        "tests/engine/test_launchers.py -k no_launcher_sets",
+    ),
+    # -- GPUs of a sweep's trials
+    Mutation(
+        "sweep/sweeper.py",
+        "            given, self._idle = tuple(self._idle[:devices]), self._idle[devices:]",
+        "            given = tuple(self._idle[:devices])",
+        "tests/sweep/test_room.py -k own",
+    ),
+    # -- generations of a torchrun job
+    Mutation(
+        "engine/generations.py",
+        "    if stored.plain != config or",
+        "    if",
+        "tests/engine/test_stored.py -k newest_checkpoint",
+    ),
+    Mutation(
+        "comm/rendezvous.py",
+        "            if _answers(Endpoint(NAME, told.host, int(word), key), told.rank):",
+        "            if True:",
+        "tests/comm/test_rendezvous.py -k generation_that_has_ended",
+    ),
+    # -- a frozen worker that nobody waits for
+    Mutation(
+        "comm/board.py",
+        "        if frozen := sorted(silent - self._have_left):",
+        "        if frozen := []:",
+        "tests/comm/test_board.py -k nobody_waits_for",
+    ),
+    # -- accusations of secure sums
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        "if u == client or u not in self.shares or public_of(opening.secret) != self.keys[client].seal:",
+        "if u == client or u not in self.shares:",
+        "tests/strategies/test_secure_protocol.py -k accuses_falsely",
+    ),
+    Mutation(
+        "strategies/exchange/secure/protocol.py",
+        'self._enough(opened.keys() & self._held.keys(), "opened their shares")',
+        "assert opened",
+        "tests/strategies/test_secure_protocol.py -k masks_a_vector_before",
+    ),
+    # -- rows that cannot be read
+    Mutation(
+        "strategies/exchange/joining.py",
+        "            row.fill_(torch.nan)\n            self._unread[replica] = error",
+        "            self._unread[replica] = error",
+        "tests/strategies/test_unreadable_rows.py -k 'spoilt_row_counts or is_sound' -m 'not slow'",
+    ),
+    Mutation(
+        "comm/sockets.py",
+        "if message is not None and not message.refused:",
+        "if message is not None:",
+        "tests/strategies/test_unreadable_rows.py -k is_sound",
+    ),
+    # -- several hosts and GPUs
+    Mutation(
+        "comm/connecting.py",
+        'for kind in ("pid", "mnt", "user", "time")]',
+        'for kind in ("mnt", "user", "time")]',
+        "tests/comm/test_hosts.py -k containers",
+    ),
+    Mutation(
+        "comm/store.py",
+        "            if time.monotonic() + RETRY > deadline:",
+        "            if True:",
+        "tests/comm/test_rendezvous.py -k before_worker_0",
+    ),
+    Mutation(
+        "engine/resuming.py",
+        "    if manifest.workers not in (None, plan.layout.workers):",
+        "    if False:",
+        "tests/engine/test_stored.py -k torchrun",
+    ),
+    Mutation(
+        "engine/fabrics/kinds.py",
+        "        return len(range(first, min(first + self._local[1], layout.workers)))",
+        "        return layout.workers",
+        "tests/engine/test_devices.py",
+    ),
     # -- the ends of runs
     Mutation(
         "engine/evaluations.py",

@@ -8,6 +8,7 @@ runs/<name>/
     summary.json       the run's result row, written at the end
     prediction.json    what a step was predicted to take, by part, with formulas; where it was predicted
     adversarial.json   what an attack left of the model, where there was one: see adversarial.py
+    job.json           the torchrun job that made it, which goes on with it when torchrun starts its workers anew
     schedule.json      of a pipeline with --trace, a step as modelled and as measured: see schedule.py
     logs/              one log a worker
     checkpoints/

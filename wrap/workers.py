@@ -1,6 +1,5 @@
 """Who takes part: the processes that torchrun, or `paceline launch`, started; or this one alone."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from ..comm.rendezvous import serve_store
 from ..engine.experiment import Experiment
 from ..engine.fabrics import fabric_of
 from ..engine.layout import Layout
-from ..engine.started import was_started
+from ..engine.started import place, was_started
 from ..strategies.mesh import Mesh
 
 
@@ -28,11 +27,11 @@ class Joined:
 
 def join(experiment: Experiment) -> Joined:
     """Meet the others."""
-    world = int(os.environ["WORLD_SIZE"]) if was_started() else 1
+    rank, world = place() if was_started() else (0, 1)
     layout = Layout(Mesh({"replica": world}), servers=0, loss_part=0)
-    device = fabric_of(experiment).device(experiment, layout)
+    fabric = fabric_of(experiment)
+    device = fabric.device_of(experiment, layout, rank)
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
         torch.cuda.set_device(device)
     timeout = experiment.hardware.timeout
     if was_started():

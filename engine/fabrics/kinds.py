@@ -9,7 +9,7 @@ from ..compute import ComputeModel
 from ..errors import ConfigError
 from ..experiment import Experiment, Hardware, Machine, VirtualHardware
 from ..layout import Layout
-from ..started import was_started
+from ..started import UNSET, place, was_started
 
 
 class Fabric:
@@ -26,21 +26,59 @@ class Fabric:
     def check(self, experiment: Experiment, resumes: bool) -> None:
         """Refuse what cannot be launched. Raises `ConfigError`."""
 
-    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
-        """That of the machine that `hardware` describes, else of this one.
+    def processes_here(self, layout: Layout) -> int:
+        """The number of workers and servers on this host."""
+        return layout.world_size
 
-        Raises `ConfigError` when CUDA is asked for and there are too few devices here.
+    def workers_here(self, layout: Layout) -> int:
+        """The number of workers on this host. Servers do not count: they hold weights in the host's memory."""
+        return layout.workers
+
+    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
+        """The workers' device: of the machine that `hardware` describes, else of this host.
+
+        Raises `ConfigError` when CUDA is asked for and this host has fewer GPUs than workers.
         """
         hardware = experiment.hardware
         if (machine := hardware.machine) is not None:
             return torch.device("cuda" if machine.devices and hardware.device != "cpu" else "cpu")
-        gpus = torch.cuda.device_count()
-        enough = gpus >= layout.world_size
-        if hardware.device == "cuda" and not enough:
+        gpus, workers = torch.cuda.device_count(), self.workers_here(layout)
+        if hardware.device == "cuda" and gpus < workers and not self._has_own_gpu(gpus):
             raise ConfigError(
-                f"hardware.device=cuda: {layout.world_size} workers and servers need a GPU each, this host has {gpus}"
+                f"hardware.device=cuda: {self._who_needs_gpus(workers)}, and it has {gpus}. Start at most {gpus} "
+                "workers a host, or choose hardware.device=cpu"
             )
-        return torch.device("cuda" if hardware.device != "cpu" and enough else "cpu")
+        takes = hardware.device == "cuda" or (hardware.device == "auto" and gpus >= max(workers, 1))
+        return torch.device("cuda" if takes else "cpu")
+
+    def device_notes(self, experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+        """Says when `hardware.device=auto` leaves GPUs idle."""
+        hardware, gpus = experiment.hardware, torch.cuda.device_count()
+        workers = self.workers_here(layout)
+        if hardware.machine is not None or hardware.device != "auto" or device.type != "cpu" or not gpus or not workers:
+            return []
+        return [
+            f"hardware.device=auto: computes on the CPU. {self._who_needs_gpus(workers)}, and it has {gpus}"
+            + (". hardware.device=cuda takes a GPU that only this process sees" if self._has_own_gpu(gpus) else "")
+        ]
+
+    def device_of(self, experiment: Experiment, layout: Layout, rank: int) -> torch.device:
+        """The device of this process, which is worker or server `rank`. A server's is the CPU."""
+        device = self.device(experiment, layout)
+        if device.type == "cpu" or rank >= layout.workers:
+            return torch.device("cpu")
+        return torch.device("cuda", self._place(rank) % torch.cuda.device_count())
+
+    def _place(self, rank: int) -> int:
+        """The position of worker `rank` among the workers of its host. Servers come after all workers."""
+        return rank
+
+    def _has_own_gpu(self, gpus: int) -> bool:
+        """Whether whoever started this process may have given it a GPU of its own, by CUDA_VISIBLE_DEVICES."""
+        return False
+
+    def _who_needs_gpus(self, workers: int) -> str:
+        return f"This host has {workers} workers, which need a GPU each"
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
         """Of each worker and server, by rank, numbered from 0; None where that is not known here."""
@@ -87,7 +125,31 @@ class Started(Fabric):
     """Processes that torchrun, or another launcher that follows env://, has started. This is one of them."""
 
     def __init__(self) -> None:
-        self.world_size, self.rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+        self.rank, size = place()
+        self.world_size = size
+        each = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)  # others than torchrun need not say it
+        self._local = (int(os.environ.get("LOCAL_RANK") or self.rank % each), each) if each else None
+
+    def processes_here(self, layout: Layout) -> int:
+        return layout.world_size if self._local is None else self._local[1]
+
+    def workers_here(self, layout: Layout) -> int:
+        """All workers, where nobody says how many are on this host."""
+        if self._local is None:
+            return layout.workers
+        first = self.rank - self._local[0]
+        return len(range(first, min(first + self._local[1], layout.workers)))
+
+    def _place(self, rank: int) -> int:
+        return rank if self._local is None else self._local[0]
+
+    def _has_own_gpu(self, gpus: int) -> bool:
+        return gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ
+
+    def _who_needs_gpus(self, workers: int) -> str:
+        if self._local is not None:
+            return super()._who_needs_gpus(workers)
+        return f"LOCAL_WORLD_SIZE is not set, so all {workers} workers count as this host's and need a GPU each"
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
         each = int(os.environ.get("LOCAL_WORLD_SIZE", 0))  # others than torchrun need not say it
@@ -117,10 +179,13 @@ class VirtualCluster(Fabric):
                 "bit; leave out --resume and checkpoint.every_steps"
             )
         if was_started():
-            raise ConfigError("hardware=virtual: is one process on this host; start it without torchrun")
+            raise ConfigError(f"hardware=virtual: is one process on this host; start it without torchrun. {UNSET}")
 
     def device(self, experiment: Experiment, layout: Layout) -> torch.device:
         return torch.device("cpu")
+
+    def device_notes(self, experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+        return []
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
         each = self.workers_per_host(hardware)

@@ -6,6 +6,7 @@ said of its workers before they start is a `Fabric` (fabrics/kinds.py).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -18,6 +19,8 @@ from ..experiment import Experiment
 from ..fabrics.kinds import Fabric
 from ..layout import Layout
 from ..parts import Parts
+
+Opened = tuple[RunDirectory, Path | None]
 
 
 class Handle(Protocol):
@@ -58,9 +61,11 @@ class Launcher(ABC):
     # -- in the process that was asked for the run, or in each of those that torchrun started
 
     def open(
-        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], RunDirectory]
-    ) -> RunDirectory:
-        """The run's directory, the same in all processes; `make` makes it, in the one that `tells`."""
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], Opened]
+    ) -> Opened:
+        """The run's directory, and the checkpoint to go on from, the same in all processes; `make` makes it, in the one
+        that `tells`.
+        """
         return make()
 
     @abstractmethod

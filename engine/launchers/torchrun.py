@@ -4,32 +4,37 @@ The chief makes the run directory and tells the others where: checkpoints of a p
 system that they share.
 """
 
+import json
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from ...comm.connecting import connect_env
+from ...comm.errors import HangError
 from ...comm.process import ProcessComm
+from ...comm.rendezvous import job_of_torchrun
 from ...tracking.run_directory import RunDirectory
 from ..assignment import Assignment
 from ..build import assemble
 from ..crew import WORKER_FAILED, Ended
-from ..errors import WorkerFailedError
+from ..errors import ConfigError, WorkerFailedError
 from ..experiment import Experiment
 from ..fabrics.kinds import Started
 from ..failures import named, speaks_for_itself
 from ..gauges import LiveRecord
 from ..layout import Layout
+from ..parent_death import die_with_parent
 from ..parts import Parts
 from ..saved import what_is_saved
+from ..started import UNSET
 from ..work import work
 from ..worker import prepare_process
-from .base import Handle, Launcher
+from .base import Handle, Launcher, Opened
 
 
 class Torchrun(Launcher):
@@ -39,29 +44,50 @@ class Torchrun(Launcher):
         self._joined: tuple[ProcessComm, Parts, torch.device] | None = None
 
     def open(
-        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], RunDirectory]
-    ) -> RunDirectory:
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], Opened]
+    ) -> Opened:
         """All meet here."""
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            die_with_parent(signal.SIGKILL)  # an agent that is killed would leave its worker alive
+        job_of_torchrun()  # before the token is taken out of the environment
         parts = assemble(experiment, allowed, layout.world_size)
-        device = prepare_process(experiment, parts, int(os.environ.get("LOCAL_RANK", self._rank)))
-        comm = connect_env(experiment.hardware.timeout, device)
+        device = prepare_process(experiment, parts, self._rank)
+        try:
+            comm = connect_env(experiment.hardware.timeout, device)
+        except HangError as error:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                raise
+            raise HangError(f"{error}. {UNSET}", error.missing, error.frozen) from None
+        _check_devices(comm.devices[: layout.workers])
         self._joined = comm, parts, device
         if not self.fabric.tells(layout):
-            return RunDirectory(Path(comm.board.read("run", layout.chief)))
-        directory = make()
-        comm.board.post("run", str(directory.path))
+            path, step = json.loads(comm.board.read("run", layout.chief))
+            directory = RunDirectory(Path(path))
+            return directory, None if step is None else directory.checkpoints / step
+        directory, checkpoint = make()
+        comm.board.post("run", json.dumps([str(directory.path), None if checkpoint is None else checkpoint.name]))
         servers = layout.servers * layout.parts
         print(
             f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers",
             file=sys.stderr,
         )
-        return directory
+        return directory, checkpoint
 
     def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
         assert self._joined is not None
         comm, *_ = self._joined
         live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
         return _ThisWorker(assignment, *self._joined, live)
+
+
+def _check_devices(devices: Sequence[str]) -> None:
+    """Hosts decide by themselves what `hardware.device=auto` is: all must come to the same."""
+    if len(set(devices)) > 1:
+        cpu, cuda = devices.index("cpu"), devices.index("cuda")
+        raise ConfigError(
+            f"hardware.device=auto: worker {cpu} computes on a CPU and worker {cuda} on a GPU, since their hosts "
+            "differ. Choose hardware.device=cpu, or hosts with a GPU for each worker"
+        )
 
 
 class _ThisWorker:

@@ -11,7 +11,8 @@ Cost of a sum of vectors among K workers, with m bytes a message: the collective
 (K-1) m by send for others. Slots hold what the compressor states.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -24,6 +25,8 @@ from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
 from .compress.feedback import ErrorFeedback
 from .compress.masked import KEPT, places_of
 from .flat import as_bytes
+
+Read = Callable[[int, Tensor, Callable[[], object]], None]  # by whom, into what, by what call
 
 
 class Channel:
@@ -102,15 +105,24 @@ class Channel:
         others = [(self.comm.rank + i) % self.comm.size for i in range(1, self.comm.size)]
         return _Gathering(self, key, message, x, [self.comm.isend(message, other) for other in others])
 
-    def all_gather(self, key: str, x: Tensor, rows: Tensor) -> None:
-        """[n] on each worker -> `rows`, [size, n], on all: what is decoded of each. Raises `MessageError`."""
+    def all_gather(self, key: str, x: Tensor, rows: Tensor, read: Read) -> None:
+        """[n] on each worker -> `rows`, [size, n], on all: what is decoded of each.
+
+        `read`: see `Joining.read`, which says what becomes of a message that cannot be read.
+        """
         rank, message = self.comm.rank, as_bytes(self.encode(key, x))
         others = [(rank + i) % self.comm.size for i in range(1, self.comm.size)]
         sends = [self.comm.isend(message, other) for other in others]
         for other in range(self.comm.size):
-            rows[other] = self.decode(key, message, x, rank) if other == rank else self.receive(key, x, other)
+            if other == rank:
+                rows[other] = self.decode(key, message, x, rank)
+            else:
+                read(other, rows[other], partial(self._receive_into, rows[other], key, x, other))
         for send in sends:
             send.wait()
+
+    def _receive_into(self, row: Tensor, key: str, like: Tensor, src: int) -> None:
+        row.copy_(self.receive(key, like, src))
 
     def finish(self, key: str, total: Tensor) -> Tensor:
         """[n], a sum of what was decoded -> what is made of it; see `Compressor.finish`."""

@@ -14,6 +14,7 @@ Where the server sees each of these changes (`OpenDeliveries`) it may do any of 
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -197,13 +198,16 @@ class OpenDeliveries(Deliveries):
         place = sorted(self._rounds.sampled(number)).index(client)
         weights, *change = (rows[place] for rows in self._rows)
         length = torch.ones(1, dtype=torch.float64)
+        read = self._joining.read
         if self._client.counts:
-            self._comm.recv(length, client)
-        self._channel.recv("way", weights, client)
+            read(client, length, partial(self._comm.recv, length, client))
+        read(client, weights, partial(self._channel.recv, "way", weights, client))
         if not self.brings_weights:
             weights += self._weights
         if self._client.controls:
-            self._channel.recv("change", change[0], client)
+            read(client, change[0], partial(self._channel.recv, "change", change[0], client))
+        if not length.isfinite():
+            weights.fill_(torch.nan)
         self._delivered[client] = Delivery(told, weights, change[0] if change else None, float(length))
 
     def close(self, number: int) -> bool:
@@ -216,6 +220,8 @@ class OpenDeliveries(Deliveries):
             else:
                 self._server.step(self._weights, self._way_of_all(counts, number))
             changes = {k: each.change for k, each in self._delivered.items() if each.change is not None}
+            if self._joining.aggregate.robust:
+                changes = {k: change for k, change in changes.items() if change.isfinite().all()}
             self._client.take(changes, {k: counts[k] / n for k in changes})
             self._check_finite(number)
         self._delivered.clear()

@@ -4,12 +4,13 @@ Rows of the weighted mean can be added up on their way (`streaming`); any other 
 the honest rows, needs all rows in one place: on a server, or under bsp on every worker, which all compute the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ...comm import MessageError
 from ..base import State
 from ..errors import LayoutError, NotFiniteError
 from .aggregate import Aggregator, Mean
@@ -52,6 +53,7 @@ class Joining:
                 "aggregate: is one for gradients or changes of weights, and here each worker joins its neighbours' "
                 "weights; choose aggregate=self_centered_clipping, or another"
             )
+        self._unread: dict[int, MessageError] = {}  # by replica, of the rows that are joined next
         self.streaming = self.aggregate.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
 
@@ -156,6 +158,21 @@ class Joining:
             return own
         return self.attack.forge(own, Seen(replicas, len(liars), replica, step))
 
+    def read(self, replica: int, row: Tensor, receive: Callable[[], object]) -> None:
+        """Lets `receive` fill `row`, [d], with what this replica sent.
+
+        A rule that withstands liars takes a message that cannot be read for a row of NaN: it is left out, and counts
+        against f. Raises `MessageError` under any other rule, and where the replica is trusted.
+        """
+        rule = self.aggregate
+        try:
+            receive()
+        except MessageError as error:
+            if not (rule.robust or rule.copies > 1) or replica == rule.trusted:
+                raise
+            row.fill_(torch.nan)
+            self._unread[replica] = error
+
     def join(
         self,
         rows: Mapping[int, Tensor],
@@ -195,8 +212,16 @@ class Joining:
         weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=rows.device)
         if rule.copies > 1:
             counted = sorted(rule.decoded(rows, given, step))
+            self._check_unread([given[i] for i in counted])
             rows, weighed = _moved_up(rows, counted), weighed[counted]
         return self._made(rows, weighed, given, at_a_time or replicas, step)
+
+    def _check_unread(self, counted: Sequence[int]) -> None:
+        """Raises the `MessageError` of a replica that counts. What could not be read is forgotten."""
+        unread, self._unread = self._unread, {}
+        for replica in counted:
+            if replica in unread:
+                raise unread[replica]
 
     def join_near(self, rows: Tensor, of: Sequence[int], replicas: int, step: int) -> Tensor:
         """One worker's: the ways [n, d] from its own weights to those that it has of these replicas, itself first with
@@ -215,6 +240,7 @@ class Joining:
         """[n, d] and [n], of these replicas -> [d]. `rows`: as many as there are where each has samples."""
         rule = self.aggregate
         if not rule.robust:
+            self._unread.clear()
             return _checked(rule.aggregate(stacked, weighed, 0), stacked, rule)
         if rule.first is not None and rule.first not in given:
             raise NotFiniteError(f"replica {rule.first}, which is trusted, has no samples in step {step} to go by")
@@ -223,10 +249,12 @@ class Joining:
         if removed := len(given) - int(finite.sum()):
             bad = [replica for replica, good in zip(given, finite.tolist(), strict=True) if not good]
             if removed > f or rule.first in bad:
+                self._check_unread(bad)
                 raise NotFiniteError(
                     f"what replicas {', '.join(map(str, bad))} sent in step {step} is not finite, and this aggregate "
                     f"of {rows} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
                 )
+            self._unread.clear()
             stacked, weighed = _moved_up(stacked, finite.nonzero().flatten().tolist()), weighed[finite]
         left = max(min(f - removed, rule.before.most(len(stacked))), 0)  # fewer rows than planned: some had no samples
         mixed = rule.before.mix(stacked, left, generator(rule.seed, step))

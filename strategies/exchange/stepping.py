@@ -9,6 +9,7 @@ batches of all replicas, whoever pushed them. One worker alone has the rates of 
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -60,12 +61,13 @@ class Stepping:
         self._staleness: Counter[int] = Counter()
         self._answers: Channel | None = None
         self._joining = self._remembers = joining
+        self._reads: Joining | None = joining
         self._received = None if joining is None else torch.empty_like(self.weights)
         self._clock = None if joining is None else joining.onto(self.gradient, serving.workers)
 
     def remember(self, joining: Joining) -> None:
         """Save what this rule remembers: the server steps with one push at a time."""
-        self._remembers = joining
+        self._remembers = self._reads = joining
 
     def share(self, servers: Comm) -> None:
         """From here on all of these servers have the weights of the first of them, in shared memory."""
@@ -86,7 +88,11 @@ class Stepping:
 
     def receive(self, gradient: Tensor, worker: int) -> None:
         """The gradient that this worker pushes."""
-        self._channel.recv(self._key, gradient, worker)
+        receive = partial(self._channel.recv, self._key, gradient, worker)
+        if self._reads is None:
+            receive()
+        else:
+            self._reads.read(worker, gradient, receive)
 
     def count(self, worker: int, batches: float) -> None:
         """Its push, of this part of a batch of all replicas, or of so many, is about to be applied."""

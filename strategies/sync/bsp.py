@@ -233,7 +233,7 @@ class BSP(Sync):
             gradient.copy_(sent).mul_(self._share)
             self._channel.all_reduce(key, gradient).wait()
             return
-        self._channel.all_gather(key, sent, self._rows)
+        self._channel.all_gather(key, sent, self._rows, self.joining.read)
         shares = self.comm.all_gather(torch.tensor([self._share], dtype=torch.float64)).flatten().tolist()
         of_all = range(self.comm.size), dict(enumerate(shares))
         joined = self.joining.join_in_place(self._rows, *of_all, self.comm.size, self._step)

@@ -51,6 +51,7 @@ to neighbours on a ring, which suits its wires; `gossip_matching` needs pairs al
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -205,12 +206,16 @@ class Gossip(Sync):
         rows[0].zero_()
         for j in near.of:
             way = rows[of.index(j)]
-            if recv_from(self._received, j, self.comm):
-                torch.sub(self._received.to(way.device), self._weights, out=way)
-            else:
-                way.zero_()  # the dead are replaced by the worker itself
+            self.joining.read(j, way, partial(self._way_from, j, way))
         wait_for(sending)
         self._weights.add_(self.joining.join_near(rows, of, self.comm.size, self._step))
+
+    def _way_from(self, j: int, way: Tensor) -> None:
+        """way <- W_j - W_i"""
+        if recv_from(self._received, j, self.comm):
+            torch.sub(self._received.to(way.device), self._weights, out=way)
+        else:
+            way.zero_()  # the dead are replaced by the worker itself
 
     def _sent(self) -> Tensor:
         return self.joining.sent(self._weights, self.comm.rank, self.comm.size, self._step)

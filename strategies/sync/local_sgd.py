@@ -220,7 +220,7 @@ class LocalSGD(Sync):
         if self._rows is None:
             self._channel.all_reduce("way", way.copy_(sent).mul_(self._own / self._all)).wait()
             return
-        self._channel.all_gather("way", sent, self._rows)
+        self._channel.all_gather("way", sent, self._rows, self.joining.read)
         way.copy_(self._channel.finish("way", self._joined(self.joining, self._rows)))
 
     def _sent(self, way: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.comm import board
 from paceline.comm.board import STOPPED, StoreBoard
+from paceline.comm.errors import HangError
 from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreClient
 
@@ -56,3 +57,19 @@ def test_a_worker_that_slept_does_not_take_the_others_for_frozen(boards: list[St
         boards[0]._seen = dict.fromkeys(range(3), b'[0, "starting"]')  # what it saw before it was suspended
         boards[0]._still = dict.fromkeys(range(3), STOPPED - 1)
     assert not boards[0].hang([0, 1, 2], "in recv").frozen
+
+
+def test_a_worker_that_nobody_waits_for_is_named_at_the_next_step(boards: list[StoreBoard]) -> None:
+    boards[0].in_step(1)
+    boards[1].leave()
+    boards[1].close()
+    boards[2].close()
+    wait_for_looks(boards[0], boards[0]._looks + int(boards[0]._looks_of_timeout) + 2)
+    boards[0].in_step(None)
+    with pytest.raises(
+        HangError, match=r"worker 0 waited 0\.5 s for a sign of life: worker 2 \(last starting\)"
+    ) as error:
+        boards[0].in_step(2)
+    assert list(error.value.missing) == [2] and error.value.frozen
+    boards[0].lost.add(2)  # the launcher has told of its death, without which others go on
+    boards[0].in_step(3)

@@ -1,6 +1,7 @@
 """The token of workers that torchrun started: where it comes from, who can read it, what is refused."""
 
 import os
+import socket
 import stat
 import threading
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from paceline.comm.errors import RendezvousError, TokenError
-from paceline.comm.rendezvous import TOKEN, Environment, meet
+from paceline.comm.errors import HangError, RendezvousError, TokenError
+from paceline.comm.handshake import Endpoint
+from paceline.comm.rendezvous import TOKEN, Environment, _job, job_of_torchrun, meet
 from paceline.comm.store import StoreClient
 
 SECONDS = 20.0
@@ -170,8 +172,85 @@ def test_a_node_with_another_token_cannot_join(torchruns: dist.TCPStore, monkeyp
 
 
 def test_a_worker_that_worker_0_never_calls_says_so(torchruns: dist.TCPStore) -> None:
-    with pytest.raises(RendezvousError, match=r"worker 1 waited 0\.2 s for worker 0"):
+    with pytest.raises(HangError, match=r"worker 1 waited 0\.2 s for worker 0") as late:
         meet(replace(ALONE, port=torchruns.port, store_is_served=True, rank=1), 0.2)
+    assert (late.value.exit_code, list(late.value.missing)) == (5, [0])
+
+
+def test_the_word_of_a_generation_that_has_ended_is_passed_over(torchruns: dist.TCPStore) -> None:
+    """A change of members raises no RESTART_COUNT: the old word lies under the same key, and is signed."""
+    told = replace(ALONE, port=torchruns.port, store_is_served=True)
+    before, _ = meet(told, SECONDS)
+    assert before is not None
+    before.close()
+    found: list[int] = []
+    waiting = threading.Thread(target=lambda: found.append(meet(replace(told, rank=1), SECONDS)[1].port))
+    waiting.start()
+    now, store = meet(told, SECONDS)
+    waiting.join()
+    assert now is not None
+    now.close()
+    assert found == [store.port] != [before.endpoint.port]
+
+
+def test_a_job_is_known_by_its_id_and_token_in_all_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert job_of_torchrun() is None
+    told = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+
+    def job(run: str, token: str, port: str = "1", restarts: str = "0") -> str | None:
+        given_token(monkeypatch, token)
+        elastic = {"TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": restarts, "MASTER_PORT": port}
+        for name, value in (told | elastic).items():
+            monkeypatch.setenv(name, value)
+        _job.cache_clear()
+        return job_of_torchrun()
+
+    mine = job("mine", SECRET)
+    assert mine is not None and mine == job("mine", SECRET, "2", "3") and SECRET not in mine
+    assert len({mine, job("other", SECRET), job("mine", SECRET[::-1]), job("none", SECRET)}) == 4
+    os.environ.pop(TOKEN)
+    assert job_of_torchrun() == job("none", SECRET), "the token may be gone by now"
+    _job.cache_clear()
+
+
+# -- env:// without torchrun's store
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def test_a_worker_that_comes_before_worker_0_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, tried = replace(ALONE, port=free_port()), threading.Event()
+    joined: list[StoreClient] = []
+
+    def sleep(seconds: float) -> None:
+        tried.set()
+        threading.Event().wait(seconds)
+
+    monkeypatch.setattr("paceline.comm.store.time.sleep", sleep)
+    _, store = meet(replace(told, rank=1), SECONDS)
+    early = threading.Thread(target=lambda: joined.append(StoreClient(store, 1, SECONDS, served_by=0)))
+    early.start()
+    assert tried.wait(SECONDS), "worker 1 has been refused once"
+    server, _ = meet(told, SECONDS)
+    early.join()
+    assert server is not None
+    with closing(server), closing(joined[0]) as client:
+        client.set("a", "1")
+        assert client.get("a") == b"1"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_a_worker_0_that_never_comes_is_named(host: str) -> None:
+    nobody = Endpoint("store", host, free_port(), b"0" * 32)
+    with pytest.raises(
+        HangError, match=rf"worker 3 waited 0\.2 s for worker 0 at {host}:\d+ \(.*Start worker 0"
+    ) as late:
+        StoreClient(nobody, 3, 0.2, served_by=0)
+    assert (late.value.exit_code, list(late.value.missing)) == (5, [0])
 
 
 def test_one_node_listens_on_loopback_only_and_several_where_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,8 +154,11 @@ def test_replica_0_cannot_be_done_without(train: Train, root: Path) -> None:
         pytest.param(1, ("strategy=pipeline", "steps=100000"), marks=pytest.mark.slow),
         pytest.param(3, ("strategy=pipeline", "hardware.workers=4", "steps=100000"), marks=pytest.mark.slow),
         pytest.param(2, (*LONG, "sync=asp"), marks=pytest.mark.slow),
+        (1, (*LONG, "sync=hogwild")),
+        pytest.param(1, (*LONG, "sync=independent"), marks=pytest.mark.slow),
+        pytest.param(1, (*LONG, "sync=asp", "hardware.workers=3"), marks=pytest.mark.slow),
     ],
-    ids=["worker", "chief", "ddp", "stage", "stage of one replica", "server"],
+    ids=["worker", "chief", "ddp", "stage", "stage of one replica", "server", "hogwild", "independent", "asp"],
 )
 def test_a_frozen_worker_is_named_within_its_timeout_and_killed(
     train: Train, root: Path, rank: int, choices: tuple[str, ...]

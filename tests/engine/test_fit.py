@@ -273,7 +273,7 @@ class TestMachines:
 
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
         assert "this host has none; hardware=local takes this machine" in refused(MachineError, "hardware=h200")
-        assert "2 workers and servers on one host" in refused(ConfigError, "hardware=h200", "hardware.workers=2")
+        assert "2 workers on one host" in refused(ConfigError, "hardware=h200", "hardware.workers=2")
 
         class Card:
             total_memory = 80 * GIB

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from paceline.comm.errors import HangError
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.fabrics import fabric_of
@@ -69,3 +70,39 @@ def test_nobody_else_asks_whether_a_run_is_virtual() -> None:
     assert {str(file): lines for file in files if (lines := asks_for_the_fabric(file.read_text()))} == {}
     assert asks_for_the_fabric((ENGINE / "fabrics" / "__init__.py").read_text())
     assert asks_for_the_fabric("if isinstance(hardware, VirtualHardware): pass") == [1]
+
+
+def left_over(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name, value in (STARTED | variables).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"RANK": "x"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": ""}, {"MASTER_PORT": "http"}]
+)
+def test_variables_that_no_launcher_sets_are_named(wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    left_over(monkeypatch, **wrong)
+    [(name, value)] = wrong.items()
+    with pytest.raises(ConfigError, match=f"{name}={value}.*: no launcher sets these.*unset RANK, WORLD_SIZE"):
+        prepare(["tracking=none"])
+
+
+@pytest.mark.parametrize("asked", ["hardware.workers=2", "hardware=virtual"])
+def test_variables_of_another_job_are_named_where_they_matter(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_over(monkeypatch)
+    with pytest.raises(ConfigError, match="unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"):
+        prepare(["tracking=none", asked]).plan()
+
+
+def test_a_rank_alone_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert is_first() and type(fabric_of(compose(["tracking=none"]))) is ThisHost
+
+
+def test_workers_that_do_not_come_are_told_of_with_what_made_us_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    left_over(monkeypatch, RANK="0", WORLD_SIZE="2", MASTER_PORT="0", LOCAL_WORLD_SIZE="2")
+    experiment = compose(["tracking=none", "hardware.timeout=0.3", "model.hidden=[4]"])
+    launcher = launcher_on(fabric_of(experiment))
+    layout = prepare(["tracking=none", "model.hidden=[4]"]).plan().layout
+    with pytest.raises(HangError, match=r"for all workers to start: worker 1 .*unset RANK, WORLD_SIZE"):
+        launcher.open(experiment, (), layout, lambda: pytest.fail("nobody has met"))

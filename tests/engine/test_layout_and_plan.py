@@ -134,7 +134,7 @@ class TestPlan:
 
     def test_cuda_is_refused_where_there_are_too_few_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        with pytest.raises(ConfigError, match="2 workers and servers need a GPU each, this host has 1"):
+        with pytest.raises(ConfigError, match="This host has 2 workers, which need a GPU each, and it has 1"):
             engine.prepare(["hardware.device=cuda"]).plan()
         assert engine.prepare([]).plan().device.type == "cpu"
 

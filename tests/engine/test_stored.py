@@ -11,9 +11,12 @@ import torch
 import yaml
 
 from paceline import engine
+from paceline.engine import generations
 from paceline.engine.errors import ConfigError, CorruptCheckpointError
 from paceline.engine.session import Prepared
-from paceline.tracking.checksums import json_sealed, marked, verdict_on
+from paceline.engine.stored import identity
+from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
+from paceline.tracking.errors import RunNameError
 
 SMALL = ["tracking=none", "model.hidden=[16]", "hardware.threads=1", "data.limit=200", "batch_size=16"]
 STEPS = ["steps=6", "epochs=1000", "checkpoint.every_steps=2", "checkpoint.keep=9", "evaluate.every=1000"]
@@ -196,3 +199,105 @@ def test_a_manifest_that_is_made_up_for_another_step_is_refused_by_its_folder(ru
     file.write_text(json_sealed({**plain, "step": 2}))
     with pytest.raises(CorruptCheckpointError, match="is of step 2, and its folder is of another one"):
         resume(run)
+
+
+def under_torchrun(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    told = {"RANK": "0", "WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers)}
+    for name, value in (told | {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="module")
+def torchruns(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As if torchrun had started three workers: the configuration does not say how many they were."""
+    run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("torchruns") / "runs" / "mine"))
+    plain = yaml.safe_load((run / "config.yaml").read_text())
+    plain["hardware"]["workers"] = None
+    (run / "config.yaml").write_text(marked(yaml.safe_dump(plain, sort_keys=False)))
+    for file in run.glob("checkpoints/*/manifest.json"):
+        manifest = json.loads(file.read_text()) | {"run": identity(plain), "workers": 3}
+        file.write_text(json_sealed({key: value for key, value in manifest.items() if key != KEY}))
+    return run
+
+
+def test_a_manifest_says_how_many_workers_trained(run: Path) -> None:
+    assert json.loads((run / "checkpoints" / "step-00000004" / "manifest.json").read_text())["workers"] == 2
+
+
+@pytest.mark.parametrize("started", [1, 2, 4])
+def test_torchrun_goes_on_with_as_many_workers_or_not_at_all(
+    torchruns: Path, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_torchrun(monkeypatch, 3)
+    assert resume(torchruns, "steps=9").plan().layout.workers == 3
+    under_torchrun(monkeypatch, started)
+    with pytest.raises(ConfigError, match=r"was trained by 3 workers, and .* would go on. Start as many workers") as no:
+        resume(torchruns, "steps=9")
+    assert no.value.exit_code == 2
+
+
+def test_what_torchrun_began_goes_on_without_it_with_as_many_workers(torchruns: Path) -> None:
+    prepared = resume(torchruns, "steps=9")
+    assert prepared.plan().layout.workers == 3
+    assert prepared.stored is not None and identity(prepared.config) == identity(prepared.stored.plain)
+
+
+# -- generations of a torchrun job
+
+
+def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
+    """As a new generation of the job finds it, whose command asks for the same and `overrides`."""
+    prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2", *overrides], name="mine", root=run.parent)
+    plan = prepared.plan()
+    data = engine.session.check_data(prepared)
+    found = generations.earlier(run, prepared.config, plan, data)
+    return None if found is None else (found[0].path, found[1].name)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, run: Path) -> str:
+    """The run was made by this process's job, and was interrupted."""
+    under_torchrun(monkeypatch, 2)
+    monkeypatch.setattr(generations, "job_of_torchrun", lambda: "ours")
+    (run / "job.json").write_text('{"job": "ours"}')
+    (run / "summary.json").unlink()
+    return "ours"
+
+
+def test_a_new_generation_of_a_job_goes_on_from_the_newest_checkpoint(run: Path, job: str) -> None:
+    assert earlier_of(run) == (run, "step-00000006")
+    assert earlier_of(run, "steps=9") is None, "another configuration is another run"
+
+
+def test_a_run_of_another_job_is_not_gone_on_with(run: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for note in ('{"job": "theirs"}', "{}", "no JSON", None):
+        (run / "job.json").unlink()
+        if note is not None:
+            (run / "job.json").write_text(note)
+        with pytest.raises(RunNameError, match="run name 'mine' is taken"):
+            earlier_of(run)
+        (run / "job.json").touch()
+    monkeypatch.setattr(generations, "job_of_torchrun", lambda: None)
+    with pytest.raises(RunNameError, match="is taken"):
+        earlier_of(run)
+
+
+def test_a_generation_of_another_size_is_refused(run: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2"], name="mine", root=run.parent)
+    data = engine.session.check_data(prepared)
+    three = engine.prepare([*SMALL, *STEPS, "hardware.workers=3"], name="mine", root=run.parent)
+    under_torchrun(monkeypatch, 3)
+    with pytest.raises(ConfigError, match="was trained by 2 workers, and 3 workers would go on"):
+        generations.earlier(run, prepared.config, three.plan(), data)
+
+
+def test_a_generation_that_left_no_checkpoint_makes_room(run: Path, job: str) -> None:
+    shutil.rmtree(run / "checkpoints")
+    assert earlier_of(run) is None
+    assert not run.exists()
+
+
+def test_a_completed_run_of_the_job_stays(run: Path, job: str) -> None:
+    (run / "summary.json").write_text('{"status": "completed"}')
+    assert earlier_of(run) is None
+    assert run.exists()

@@ -24,6 +24,12 @@ TOKEN = "0123456789abcdef" * 4
 WAIT = 90.0  # seconds for two agents to start their workers on a busy machine, train, and end
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 class Agents:
     """torchrun agents on loopback that form one job."""
 
@@ -31,38 +37,56 @@ class Agents:
         self._folder, self._mark = folder, uuid.uuid4().hex
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, nodes: int, per_node: int, *overrides: str, tokens: Sequence[str] = (TOKEN, TOKEN)) -> None:
+    def start(
+        self, nodes: int, per_node: int, *overrides: str, tokens: Sequence[str] = (TOKEN, TOKEN), restarts: int = 0
+    ) -> None:
         """`tokens`: of each node; "": none."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         for node in range(nodes):
             where = f"--nnodes={nodes} --node-rank={node} --nproc-per-node={per_node} --master-port={port}"
-            agent = [sys.executable, "-m", "torch.distributed.run", "--master-addr=127.0.0.1", *where.split()]
-            train = ["-m", "paceline.cli.main", "train", *QUICK, *overrides, "--name=mine"]
-            ours = ["--config-dir", str(HERE / "conf"), "--allow-module", "saboteur"]
-            with self._output(node).open("wb") as output:
-                self.processes.append(
-                    subprocess.Popen(
-                        [*agent, *train, *ours],
-                        cwd=self._folder,
-                        env={
-                            **clean_environment(self._folder),
-                            **({"PACELINE_TOKEN": tokens[node]} if tokens[node] else {}),
-                            MARK: self._mark,
-                            "OMP_NUM_THREADS": "1",
-                        },
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
+            where += f" --max-restarts={restarts}"
+            self._start(node, ["--master-addr=127.0.0.1", *where.split()], overrides, tokens[node])
+
+    def join_elastic(self, nodes: str, *overrides: str) -> None:
+        """One more agent of one worker; the first serves the rendezvous of all."""
+        if not self.processes:
+            self._port = free_port()
+        where = f"--nnodes={nodes} --max-restarts=3 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-id={self._mark}"
+        conf = "--rdzv-conf=last_call_timeout=10,is_host=" + str(int(not self.processes))
+        endpoint = f"--rdzv-endpoint=127.0.0.1:{self._port}"
+        self._start(len(self.processes), [*where.split(), conf, endpoint], overrides, TOKEN)
+
+    def _start(self, node: int, where: Sequence[str], overrides: Sequence[str], token: str) -> None:
+        agent = [sys.executable, "-m", "torch.distributed.run", *where]
+        train = ["-m", "paceline.cli.main", "train", *QUICK, *overrides, "--name=mine"]
+        ours = ["--config-dir", str(HERE / "conf"), "--allow-module", "saboteur"]
+        with self._output(node).open("wb") as output:
+            self.processes.append(
+                subprocess.Popen(
+                    [*agent, *train, *ours],
+                    cwd=self._folder,
+                    env={
+                        **clean_environment(self._folder),
+                        **({"PACELINE_TOKEN": token} if token else {}),
+                        MARK: self._mark,
+                        "OMP_NUM_THREADS": "1",
+                    },
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
                 )
+            )
 
     def alive(self) -> dict[int, str]:
         return marked(self._mark)
 
+    def worker(self, rank: int) -> int:
+        """Its process."""
+        told = f"RANK={rank}".encode()
+        return next(pid for pid in self.alive() if told in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+
     def wait(self) -> list[int]:
-        return [process.wait(WAIT) for process in self.processes]
+        return [process.wait(2 * WAIT) for process in self.processes]
 
     def said(self) -> str:
         return "".join(self._output(node).read_text() for node in range(len(self.processes)))
@@ -138,3 +162,33 @@ def test_sigterm_to_torchrun_saves_and_the_run_goes_on_to_the_same_bits(
     assert summary_of(run.path)["status"] == "interrupted"
     assert not any(is_alive(pid) for pid in agents.alive())
     assert weights(train(resume="mine").path) == weights(train("strategy=sabotage", "steps=400").path)
+
+
+LONG = ("strategy=sabotage", "strategy.pause=0.02", "steps=300", "checkpoint.every_steps=10", "checkpoint.keep=2")
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(400)  # rendezvous waits for latecomers
+@pytest.mark.parametrize("how", ["one agent", "two agents"])
+def test_a_job_whose_worker_is_killed_goes_on_with_its_run_to_the_same_bits(
+    agents: Agents, train: Train, root: Path, how: str
+) -> None:
+    """torchrun starts all workers anew: the run with its name and its newest checkpoint is there already."""
+    if how == "one agent":
+        agents.start(1, 2, *LONG, restarts=2)
+    else:
+        for _ in range(2):
+            agents.join_elastic("1:2", *LONG)
+    run = root / "mine"
+    until(lambda: len(list(run.glob("checkpoints/step-*0"))) >= 2, 2 * START, "a checkpoint")
+    os.kill(agents.worker(1), signal.SIGKILL)
+    assert set(agents.wait()) == {0}, agents.said()
+    assert "run mine: goes on from step-000" in agents.said()
+    summary = summary_of(run)
+    assert (summary["status"], summary["steps"], summary["workers"]) == ("completed", 300, 2)
+    assert weights(run) == weights(train("strategy=sabotage", "steps=300").path)
+    # a job of its own finds the name taken
+    again = Agents(agents._folder)
+    again.start(1, 2, *LONG, restarts=1)
+    assert again.wait() != [0] and again.said().count("run name 'mine' is taken") >= 2

@@ -7,12 +7,14 @@ from typing import Annotated
 import ctrl_c
 import typer
 
-from . import corruptions, damaged_data, disks, kills, overrides, strangers, user_code
+from . import corruptions, damaged_data, disks, kills, liars, overrides, strangers, user_code
 from .judge import Outcome, judge, sample, table
 
 KINDS = {  # each with how many cases a full run tries
     "kills": (kills.cases, 150),
     "stops": (kills.stops, 40),
+    "frozen": (liars.frozen, 12),
+    "liars": (liars.cases, 19),
     "user-code": (user_code.cases, 80),
     "corruptions": (corruptions.cases, 200),
     "damaged-data": (damaged_data.cases, 400),

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fabrics import FABRICS
+from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VECTOR, Liar
 from oracles import Weights, identical, mlp64, samples, weights_of
 from worker_processes import WorkerError
 
@@ -51,9 +52,6 @@ class Mortal(Bonawitz):
         super()._say(data)
 
 
-KEYS, SHARES, VECTOR, SIGNATURE, OPENED = 1, 2, 3, 4, 5  # the how manieth thing that a client says
-
-
 @dataclass(frozen=True)
 class Federation:
     sizes: tuple[int, ...] = (4, 6, 3, 5, 4)
@@ -63,6 +61,7 @@ class Federation:
     momentum: float | None = None  # of the server
     attack: SignFlip | None = None
     begin: int = 0  # the first step, as in a resumed run
+    act: str = ""  # of the client that lies
 
     @property
     def partition(self) -> OwnedPartition:
@@ -85,7 +84,7 @@ def sgd(parameters) -> torch.optim.Optimizer:
 def take_part(comm, federation: Federation) -> dict[str, Any]:
     serves = comm.rank == len(federation.sizes)
     torch.manual_seed(0 if serves else comm.rank + 5)
-    model, secure = mlp64(), Mortal(federation.dies)
+    model, secure = mlp64(), Liar(federation.act) if federation.act else Mortal(federation.dies)
     given = {"attack": federation.attack, "server": federation.server(), "secure": secure}
     sync = FedAvg(federation.fraction, **given)
     sync.steps_per_epoch = federation.partition.steps_per_epoch
@@ -334,3 +333,13 @@ def test_where_cryptography_is_missing_it_is_said_with_the_extra(monkeypatch) ->
     with pytest.raises(MissingToolError, match=r"pip install 'paceline\[privacy\]'") as caught:
         Bonawitz()
     assert caught.value.exit_code == 3
+
+
+FAST_ACTS = ("a share spoilt", "a share spoilt and signed", "a false accusation", "shares cut short")
+
+
+@pytest.mark.parametrize("act", [pytest.param(act, marks=[] if act in FAST_ACTS else [slow]) for act in ACTS])
+def test_a_client_that_breaks_the_rules_ends_the_run_at_once_and_is_named(act: str) -> None:
+    with pytest.raises(RuntimeError, match=f"(client|worker) {LIAR}.*{ACTS[act][1]}") as ended:
+        trained(Federation(act=act))
+    assert ended.value.exit_code == 4  # pyright: ignore[reportAttributeAccessIssue]

@@ -15,7 +15,16 @@ from scipy import stats
 from paceline.strategies.errors import NotFiniteError
 from paceline.strategies.exchange.secure.fixed_point import FixedPoint
 from paceline.strategies.exchange.secure.primitives import Identity, agreed, public_of, stream
-from paceline.strategies.exchange.secure.protocol import Client, Opened, SecureError, Server, _consistent, client_bytes
+from paceline.strategies.exchange.secure.protocol import (
+    Client,
+    Opened,
+    Opening,
+    SecureError,
+    Server,
+    Shares,
+    _consistent,
+    client_bytes,
+)
 from paceline.strategies.exchange.secure.shamir import SECRET, SHARE, join, split
 
 slow = pytest.mark.slow
@@ -84,9 +93,13 @@ class World:
         for u in sorted(self.going):
             self.server.shared(u, self.timed(u, self.clients[u].share, self.server.keys))
 
+    def open(self) -> None:
+        for u in sorted(self.going):
+            self.server.found(u, self.timed(u, self.clients[u].open, *self.server.for_client(u)))
+
     def mask(self) -> None:
         for u in sorted(self.going):
-            self.server.receive(u, self.timed(u, self.clients[u].mask, self.x[u], *self.server.for_client(u)))
+            self.server.receive(u, self.timed(u, self.clients[u].mask, self.x[u], self.server.sound))
 
     def check(self) -> None:
         for u in sorted(self.going):
@@ -118,12 +131,14 @@ def size_of(message) -> int:
         return message.nbytes
     if isinstance(message, dict):
         return sum(map(size_of, message.values()))
+    if message is None or isinstance(message, int):
+        return 8
     if isinstance(message, tuple):
         return sum(map(size_of, message))
     return sum(map(size_of, vars(message).values()))
 
 
-STEPS = ("advertise", "share", "mask", "check", "unmask")
+STEPS = ("advertise", "share", "open", "mask", "check", "unmask")
 
 
 def through(world: World, vanish: dict[str, Collection[int]]) -> tuple[np.ndarray, frozenset[int]]:
@@ -168,7 +183,8 @@ def test_a_masked_vector_is_uniform_and_two_rounds_have_nothing_in_common() -> N
         world.x = {u: np.zeros(20_000, dtype=np.uint64) for u in range(5)}
         world.advertise()
         world.share()
-        seen.append(world.clients[2].mask(world.x[2], *world.server.for_client(2)))
+        world.open()
+        seen.append(world.clients[2].mask(world.x[2], world.server.sound))
     for y in seen:
         assert stats.kstest(y.astype(np.float64) / 2.0**64, "uniform").pvalue > 1e-3
         counts = np.bincount(y.view(np.uint8), minlength=256)
@@ -183,7 +199,8 @@ def test_no_mask_but_all_together_gives_a_vector_away() -> None:
     world = World(4, 3)
     world.advertise()
     world.share()
-    masked = [world.clients[u].mask(world.x[u], *world.server.for_client(u)) for u in range(4)]
+    world.open()
+    masked = [world.clients[u].mask(world.x[u], world.server.sound) for u in range(4)]
     assert all(not np.any(y == world.x[u]) for u, y in enumerate(masked))
     assert not np.any(masked[0] + masked[1] == world.x[0] + world.x[1])
 
@@ -195,6 +212,7 @@ def before_unmask() -> World:
     world = World(5, 3)
     world.advertise()
     world.share()
+    world.open()
     world.vanish(4)
     world.mask()
     world.check()
@@ -219,6 +237,7 @@ def test_a_server_that_tells_clients_different_lists_is_found_out() -> None:
     world = World(5, 3)
     world.advertise()
     world.share()
+    world.open()
     world.mask()
     honest = {u: world.clients[u].check({0, 1, 2, 3}) for u in range(3)}
     deceived = {3: world.clients[3].check({0, 1, 2, 3, 4})}
@@ -233,7 +252,7 @@ def test_a_server_that_lies_gets_both_shares_of_a_peer_with_2t_minus_n_clients_a
     """It tells some honest clients that `victim` has sent a vector, and others that it is gone; helpers sign both."""
     n, t, victim = 5, 4, 0
     world = World(n, t)
-    for step in STEPS[:3]:
+    for step in STEPS[:4]:
         getattr(world, step)()
     honest, everyone = range(n - helpers), frozenset(range(n))
     seeds = keys = helpers  # the shares of the victim's that the server has
@@ -259,15 +278,82 @@ def test_what_was_tampered_with_is_refused_by_name() -> None:
     with pytest.raises(SecureError, match="the keys of client 1 were not signed by it for this round"):
         Server(3, 3, {1: bytes(world.server._known[1])}).advertised(1, wrong)
 
+
+def spoilt(world: World, liar: int, how: str, victims: Collection[int]) -> Shares:
+    """What `liar` sends in step 1: shares that `victims` cannot open, or whose hashes are others; signed by it."""
+    shares = world.clients[liar].share(world.server.keys)
+    sealed, hashes = dict(shares.sealed), dict(shares.hashes)
+    for v in victims:
+        if how == "ciphertext":
+            sealed[v] = bytes([sealed[v][0] ^ 1]) + sealed[v][1:]
+        elif how == "hash":
+            hashes[v] = hashes[v][0], bytes(32)
+        else:  # sealed well, for somebody else
+            sealed[v] = sealed[(v + 1) % 4 if (v + 1) % 4 != liar else (v + 2) % 4]
+    made = Shares(sealed, hashes, shares.seed, b"")
+    return replace(made, signature=world.clients[liar]._identity.sign(made.signed(3, liar)))
+
+
+@pytest.mark.parametrize("how", ["ciphertext", "hash", "another client's"])
+@pytest.mark.parametrize("victims", [(1,), (1, 2, 3)])
+def test_whoever_seals_spoilt_shares_is_named_by_a_proof_and_no_vector_was_masked(how: str, victims) -> None:
     world = World(4, 3)
     world.advertise()
-    world.share()
-    sealed, hashes = world.server.for_client(0)
-    flipped = bytes([sealed[2][0] ^ 1]) + sealed[2][1:]
-    with pytest.raises(SecureError, match="client 0: the shares of client 2 were tampered with"):
-        world.clients[0].mask(world.x[0], {**sealed, 2: flipped}, hashes)
-    with pytest.raises(SecureError, match="the shares of client 2 are not those that it told the hashes of"):
-        World_after_sharing().clients[0].mask(world.x[0], sealed, {**hashes, 2: hashes[1]})
+    for u in range(4):
+        world.server.shared(u, spoilt(world, 0, how, victims) if u == 0 else world.clients[u].share(world.server.keys))
+    opening = world.clients[1].open(*world.server.for_client(1))
+    assert opening.accused == 0
+    with pytest.raises(SecureError, match=r"client 0 sealed shares for client 1 .* client 1 has proved"):
+        world.server.found(1, opening)
+    with pytest.raises(SecureError, match="out of turn"):  # it says nothing more
+        world.clients[1].mask(world.x[1], world.server.sound)
+
+
+def accusation(world: World, by: int, of: int, secret: bytes) -> Opening:
+    opening = Opening(of, secret, b"")
+    return replace(opening, signature=world.clients[by]._identity.sign(opening.signed(3, by, ())))
+
+
+def test_whoever_accuses_falsely_is_named() -> None:
+    world = World_after_sharing()
+    true = world.clients[2]._seal
+    for of, secret, says in (
+        (0, true, "shares can be opened"),
+        (0, bytes(32), "proof is none"),
+        (2, true, "proof is n"),
+    ):
+        with pytest.raises(SecureError, match=f"client 2 falsely accuses client {of}: its {says}"):
+            world.server.found(2, accusation(world, 2, of, secret))
+    with pytest.raises(SecureError, match="client 2 falsely accuses client 9"):
+        world.server.found(2, accusation(world, 2, 9, true))
+    with pytest.raises(SecureError, match="the word on its shares of client 1 were not signed by it"):
+        world.server.found(1, accusation(world, 2, 0, true))
+
+
+def test_what_the_server_changes_on_its_way_is_no_proof_against_its_sender() -> None:
+    """It has the signed ciphertext, and so has whoever is shown the proof."""
+    world = World_after_sharing()
+    sealed, hashes = world.server.for_client(1)
+    flipped = bytes([sealed[0][0] ^ 1]) + sealed[0][1:]
+    with pytest.raises(SecureError, match="client 1 falsely accuses client 0"):
+        world.server.found(1, world.clients[1].open({**sealed, 0: flipped}, hashes))
+    shares = world.server.shares[0]
+    spoilt = replace(shares, sealed={**shares.sealed, 1: flipped})
+    with pytest.raises(SecureError, match="the shares of client 0 were not signed"):
+        another = World_after_sharing().server
+        del another.shares[0]
+        another.shared(0, spoilt)
+
+
+def test_nobody_masks_a_vector_before_t_clients_have_opened_their_shares() -> None:
+    world = World_after_sharing()
+    for u in range(4):
+        world.server.found(u, world.clients[u].open(*world.server.for_client(u)))
+    two = {u: world.server.sound[u] for u in (0, 1)}
+    with pytest.raises(SecureError, match="2 clients have opened their shares, and 3 must"):
+        world.clients[0].mask(world.x[0], two)
+    with pytest.raises(SecureError, match="word that it could open all shares of client 3 were not signed"):
+        world.clients[1].mask(world.x[1], {**world.server.sound, 3: world.server.sound[0]})
 
 
 def test_two_keys_that_are_the_same_are_refused() -> None:
@@ -278,6 +364,9 @@ def test_two_keys_that_are_the_same_are_refused() -> None:
     signature = world.clients[2]._identity.sign(copied.signed(3, 2))
     with pytest.raises(SecureError, match="client 0: two of the advertised keys are the same"):
         world.clients[0].share({**world.server.keys, 2: replace(copied, signature=signature)})
+    del world.server.keys[2]
+    with pytest.raises(SecureError, match="clients 1 and 2 advertise the same key"):
+        world.server.advertised(2, replace(copied, signature=signature))
 
 
 def test_what_is_derived_for_one_purpose_is_nothing_like_that_for_another() -> None:
@@ -300,13 +389,25 @@ def test_a_key_that_agrees_with_none_is_refused_with_whose_it_is(which: str) -> 
     world = World(4, 3)
     world.advertise()
     keys = replace(world.server.keys[2], **{which: bytes(32)})
-    signed = replace(keys, signature=world.clients[2]._identity.sign(keys.signed(3, 2)))
-    told = {**world.server.keys, 2: signed}
+    signed_keys = replace(keys, signature=world.clients[2]._identity.sign(keys.signed(3, 2)))
+    told = {**world.server.keys, 2: signed_keys}
     with pytest.raises(SecureError, match="round 3, client 0: the keys of client 2 agree with nobody's"):
         shares = {u: world.clients[u].share(told) for u in range(4)}
         peers = shares.keys() - {0}
         sealed, hashes = {v: shares[v].sealed[0] for v in peers}, {v: shares[v].hashes[0] for v in peers}
-        world.clients[0].mask(world.x[0], sealed, hashes)
+        world.clients[0].open(sealed, hashes)
+        signed = {
+            v: world.clients[v]
+            .open(
+                {u: shares[u].sealed[v] for u in shares.keys() - {v}},
+                {u: shares[u].hashes[v] for u in shares.keys() - {v}},
+            )
+            .signature
+            for v in range(1, 4)
+        }
+        world.clients[0].mask(world.x[0], signed)
+    with pytest.raises(SecureError, match="round 3: the keys of client 2 agree with nobody's"):
+        Server(3, 3, world.server._known).advertised(2, signed_keys)
 
 
 def test_a_share_that_a_client_gives_wrongly_is_named_with_who_gave_it() -> None:

@@ -12,8 +12,8 @@ Keys that messages are signed by are told once, as training begins, by all to al
 trusted. Random numbers are the operating system's. A sum is the same whatever they are, so that a run repeats bit for
 bit all the same.
 
-Cost per round and client, of m clients and d weights, where nobody vanishes: a client sends 8 (d + 1) + 140 + 278 m
-bytes, about twice what plain weights take, and makes m masks of d numbers; the server sends 444 m - 164, and makes m
+Cost per round and client, of m clients and d weights, where nobody vanishes: a client sends 8 (d + 1) + 244 + 278 m
+bytes, about twice what plain weights take, and makes m masks of d numbers; the server sends 516 m - 156, and makes m
 masks for those who came to the end, and m more for each who vanished after sharing its keys. The virtual cluster counts
 the bytes, and no time for the masks.
 
@@ -37,11 +37,25 @@ from ..survivors import isend_to, recv_from, wait_for
 from .base import Secure
 from .fixed_point import WIDTH, FixedPoint
 from .primitives import Identity, check_there
-from .protocol import HASH, KEY, SEALED, SIGNATURE, Client, Keys, Opened, SecureError, Server, Shares, client_bytes
+from .protocol import (
+    HASH,
+    KEY,
+    SEALED,
+    SIGNATURE,
+    Client,
+    Keys,
+    Opened,
+    Opening,
+    SecureError,
+    Server,
+    Shares,
+    client_bytes,
+)
 from .shamir import SHARE
 
-KEYS = 2 * KEY + SIGNATURE  # bytes
 NUMBER = 8
+KEYS = 2 * KEY + SIGNATURE  # bytes
+OPENING = NUMBER + KEY + SIGNATURE
 FEWEST = 3  # clients of a round
 
 
@@ -105,10 +119,14 @@ class Bonawitz(Secure):
         told = self._heard_of(peers, SEALED + 2 * HASH)
         sealed = {v: data[:SEALED] for v, data in told.items()}
         hashes = {v: (data[SEALED:-HASH], data[-HASH:]) for v, data in told.items()}
+        self._say(_packed_opening(client.open(sealed, hashes)))
+        if (sound := self._told()) is None:
+            return
+        opened = self._heard_of(sound, SIGNATURE)
         x = np.append(self.fixed.encode(way, samples), np.uint64(samples))
-        told, lost = self.fixed.lost(way)
-        self.delivered, self.lost = self.delivered + told, self.lost + lost
-        self._say(client.mask(x, sealed, hashes).tobytes())
+        entries, lost = self.fixed.lost(way)
+        self.delivered, self.lost = self.delivered + entries, self.lost + lost
+        self._say(client.mask(x, opened).tobytes())
         if (masked := self._told()) is None:
             return
         self._say(client.check(masked))
@@ -116,8 +134,8 @@ class Bonawitz(Secure):
             return
         of_keys, signed = self._told() or [], self._told() or []
         signatures = self._heard_of(signed, SIGNATURE)
-        opened = client.unmask(seeds, of_keys, signatures)
-        self._say(b"".join(opened.seeds[v] for v in seeds) + b"".join(opened.keys[v] for v in of_keys))
+        given = client.unmask(seeds, of_keys, signatures)
+        self._say(b"".join(given.seeds[v] for v in seeds) + b"".join(given.keys[v] for v in of_keys))
 
     def _fits(self, samples: int, number: int, sampled: int) -> None:
         if samples * sampled > self.fixed.most():
@@ -173,6 +191,11 @@ class Bonawitz(Secure):
         for client in going:
             sealed, hashes = server.for_client(client)
             self._tell([client], sorted(sealed), b"".join(sealed[v] + b"".join(hashes[v]) for v in sorted(sealed)))
+        for client, data in self._hear(going, lambda _: OPENING).items():
+            server.found(client, _opening(data))
+        if (going := self._enough(going, server.sound, t)) is None:
+            return None
+        self._tell(going, sorted(server.sound), b"".join(server.sound[v] for v in sorted(server.sound)))
         for client, data in self._hear(going, lambda _: WIDTH * (d + 1)).items():
             server.receive(client, np.frombuffer(data, dtype=np.uint64))
         if (going := self._enough(going, server.masked, t)) is None:
@@ -234,7 +257,8 @@ class Bonawitz(Secure):
         """To each client in such a round."""
         ids = NUMBER + NUMBER * m  # a list of all
         peers = NUMBER + (m - 1) * (NUMBER + SEALED + 2 * HASH)
-        return NUMBER + ids + KEYS * m + peers + ids + ids + NUMBER + ids + SIGNATURE * m
+        signed = ids + SIGNATURE * m
+        return NUMBER + ids + KEYS * m + peers + signed + ids + ids + NUMBER + signed
 
 
 def _packed_keys(keys: Keys) -> bytes:
@@ -263,6 +287,16 @@ def _shares(data: bytes, client: int, everyone: list[int]) -> Shares:
         v: (each[:HASH], each[HASH:]) for v, each in zip(everyone, pairs, strict=True)
     }
     return Shares(sealed, dict(hashes), data[-SIGNATURE - HASH : -SIGNATURE], data[-SIGNATURE:])
+
+
+def _packed_opening(opening: Opening) -> bytes:
+    accused = -1 if opening.accused is None else opening.accused
+    return accused.to_bytes(NUMBER, "little", signed=True) + opening.secret + opening.signature
+
+
+def _opening(data: bytes) -> Opening:
+    accused = int.from_bytes(data[:NUMBER], "little", signed=True)
+    return Opening(None if accused == -1 else accused, data[NUMBER:-SIGNATURE], data[-SIGNATURE:])
 
 
 def _cut(data: bytes, size: int) -> list[bytes]:

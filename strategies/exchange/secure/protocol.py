@@ -4,13 +4,14 @@ may vanish at any time.
 
     0 advertise   u draws two key pairs, and signs and sends the public ones, c_u and s_u
     1 share       u draws a seed b_u, and sends each v its shares of b_u and of s_u's secret key, encrypted for v
-    2 mask        y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv),   s_uv by s_u and s_v
-    3 check       u signs who has sent y, as it was told; all must have been told the same
-    4 unmask      of each peer that has sent y, u gives its share of the seed; of each that has vanished, of the key
+    2 open        u opens the shares sealed for it, and signs that it could; or it accuses v, by c_u's secret key
+    3 mask        y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv),   s_uv by s_u and s_v
+    4 check       u signs who has sent y, as it was told; all must have been told the same
+    5 unmask      of each peer that has sent y, u gives its share of the seed; of each that has vanished, of the key
                   sum x_u = sum y_u - sum PRG(b_u) + the masks with those who vanished
 
 Who gives the two of one peer away gives that peer's vector away: no client does, and the server does not ask. A server
-that lies in step 3 is found out as long as fewer than 2 t - n clients help it (section 6). Keys
+that lies in step 4 is found out as long as fewer than 2 t - n clients help it (section 6). Keys
 agree by X25519 and HKDF-SHA256, masks are ChaCha20's stream, shares travel under ChaCha20-Poly1305, and who signs does
 so by Ed25519 with a key that all knew beforehand. Every key and signature is of one round alone, so that no message of
 another round is of use.
@@ -18,6 +19,11 @@ another round is of use.
 Deviations from the paper: keys are signed with who they are of, and so are hashes of all shares, of the seed and its
 stream's length: a share that was tampered with is found, and who gave it named. Masks are between all who shared keys
 (not a sparse graph).
+
+Step 2 is not the paper's, where a client that cannot open a share leaves: one liar drives out the honest. Ciphertexts
+are signed with the shares. With c_v's secret anybody can open what u sealed for v, so that an accusation proves who
+lies: u, or v. No client masks its vector before t clients have signed that they could open theirs. At most n - t honest
+clients have accused then: what they gave away helps a lying server only if 2 t - n clients help it, too.
 
 Objects here exchange messages and know nothing of how they travel: `Client` and `Server` each have one method a step.
 """
@@ -70,7 +76,26 @@ class Shares:
 
     def signed(self, number: int, client: int) -> bytes:
         told = b"".join(_said(v) + b"".join(self.hashes[v]) for v in sorted(self.hashes))
-        return b"shares" + _said(number, client) + told + self.seed
+        sealed = b"".join(_said(v) + self.sealed[v] for v in sorted(self.sealed))
+        return b"shares" + _said(number, client) + told + sealed + self.seed
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What u says of the shares that are sealed for it. `accused`: whose it cannot open; None: it could open all.
+
+    `secret`: of c_u, with which anybody sees who lies; zeros where nobody is accused.
+    """
+
+    accused: int | None
+    secret: bytes
+    signature: bytes
+
+    def signed(self, number: int, client: int, shared: Collection[int]) -> bytes:
+        """`shared`: all who shared their keys."""
+        if self.accused is None:
+            return _opened(number, shared)
+        return b"accuses" + _said(number, client, self.accused) + self.secret
 
 
 @dataclass(frozen=True)
@@ -131,30 +156,44 @@ class Client:
         made = Shares(sealed, hashes, _hash(self._seed), b"")
         return Shares(sealed, hashes, made.seed, self._identity.sign(made.signed(self.number, self.client)))
 
-    def mask(self, x: Ring, sealed: Mapping[int, bytes], hashes: Mapping[int, tuple[bytes, bytes]]) -> Ring:
-        """Step 2: [d] -> [d]. `sealed`: by peer, what it sealed for this client, and by which hashes to know it."""
+    def open(self, sealed: Mapping[int, bytes], hashes: Mapping[int, tuple[bytes, bytes]]) -> Opening:
+        """Step 2. `sealed`: by peer, what it sealed for this client, and by which hashes to know it.
+
+        Whoever accuses says nothing more in this round.
+        """
         self._next(2)
         self._enough({*sealed, self.client}, "shared their keys")
         for v, message in sealed.items():
             if v not in self._keys:
                 self._refuse(f"client {v} has shares and no keys")
-            plain = decrypted(self._sealing(v), message, _said(self.number, v, self.client))
-            if plain is None:
-                self._refuse(f"the shares of client {v} were tampered with, or are of another round or client")
-            own = plain[:SHARE], plain[SHARE:]
-            if (_hash(own[0]), _hash(own[1])) != hashes.get(v):
-                self._refuse(f"the shares of client {v} are not those that it told the hashes of")
+            own = _unsealed(self._sealing(v), message, self.number, v, self.client)
+            if own is None or (_hash(own[0]), _hash(own[1])) != hashes.get(v):
+                self._step = -1
+                accusation = Opening(v, self._seal, b"")
+                return self._signed(accusation, ())
             self._held[v] = own
+        return self._signed(Opening(None, bytes(KEY), b""), self._held)
+
+    def _signed(self, opening: Opening, shared: Collection[int]) -> Opening:
+        signature = self._identity.sign(opening.signed(self.number, self.client, shared))
+        return Opening(opening.accused, opening.secret, signature)
+
+    def mask(self, x: Ring, opened: Mapping[int, bytes]) -> Ring:
+        """Step 3: [d] -> [d]. `opened`: by client, its signature that it could open all shares."""
+        self._next(3)
+        self._enough(opened.keys() & self._held.keys(), "opened their shares")
+        for v, signature in opened.items():
+            self._verify(v, _opened(self.number, self._held), signature, "word that it could open all shares")
         # y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
         y = x + stream(self._seed, b"self" + _said(self.number, self.client), len(x))
-        for v in sealed:
+        for v in sorted(self._held.keys() - {self.client}):
             between = self._between(v, len(x))
             y = y + between if v > self.client else y - between
         return y
 
     def check(self, masked: Collection[int]) -> bytes:
-        """Step 3. `masked`: who sent a vector, as the server says -> a signature of that."""
-        self._next(3)
+        """Step 4. `masked`: who sent a vector, as the server says -> a signature of that."""
+        self._next(4)
         self._enough(masked, "sent a vector")
         if not {*masked} <= self._held.keys():
             self._refuse("the server says that one has sent a vector who shared no keys")
@@ -162,8 +201,8 @@ class Client:
         return self._identity.sign(_consistent(self.number, masked))
 
     def unmask(self, seeds: Collection[int], keys: Collection[int], signatures: Mapping[int, bytes]) -> Opened:
-        """Step 4. The server asks for shares of the seeds of some, and of the keys of others."""
-        self._next(4)
+        """Step 5. The server asks for shares of the seeds of some, and of the keys of others."""
+        self._next(5)
         if both := {*seeds} & {*keys}:
             self._refuse(f"the server asks for both shares of client {min(both)}, which would give its vector away")
         if {*seeds} != self._masked or {*keys} != self._held.keys() - self._masked:
@@ -214,6 +253,7 @@ class Server:
         self.number, self.t, self._known = number, t, known
         self.keys: dict[int, Keys] = {}
         self.shares: dict[int, Shares] = {}
+        self.sound: dict[int, bytes] = {}  # by client, its signature that it could open all shares
         self._sum: Ring | None = None
         self.masked: set[int] = set()
         self._signatures: dict[int, bytes] = {}
@@ -222,6 +262,13 @@ class Server:
     def advertised(self, client: int, keys: Keys) -> None:
         self._once(client, self.keys)
         self._verify(client, keys.signed(self.number, client), keys.signature, "keys")
+        for key in (keys.seal, keys.mask):
+            if not _agrees(key):
+                raise SecureError(f"round {self.number}: the keys of client {client} agree with nobody's")
+            if (other := next((v for v, its in self.keys.items() if key in (its.seal, its.mask)), None)) is not None:
+                raise SecureError(f"round {self.number}: clients {other} and {client} advertise the same key")
+        if keys.seal == keys.mask:
+            raise SecureError(f"round {self.number}: client {client} advertises the same key twice")
         self.keys[client] = keys
 
     def shared(self, client: int, shares: Shares) -> None:
@@ -232,14 +279,35 @@ class Server:
         self.shares[client] = shares
 
     def for_client(self, client: int) -> tuple[dict[int, bytes], dict[int, tuple[bytes, bytes]]]:
-        """What `Client.mask` is given."""
+        """What `Client.open` is given."""
         peers = [v for v in self.shares if v != client]
         return {v: self.shares[v].sealed[client] for v in peers}, {v: self.shares[v].hashes[client] for v in peers}
 
+    def found(self, client: int, opening: Opening) -> None:
+        """What this client says of the shares that are sealed for it. An accusation ends the run, with the liar's name:
+        whoever sealed the shares, or whoever accuses falsely.
+        """
+        self._once(client, self.sound)
+        self._verify(client, opening.signed(self.number, client, self.shares), opening.signature, "word on its shares")
+        if opening.accused is None:
+            self.sound[client] = opening.signature
+            return
+        u, falsely = opening.accused, f"client {client} falsely accuses client {opening.accused}"
+        if u == client or u not in self.shares or public_of(opening.secret) != self.keys[client].seal:
+            raise SecureError(f"round {self.number}: {falsely}: its proof is none")
+        key = agreed(opening.secret, self.keys[u].seal, b"seal" + _said(self.number, *sorted((client, u))))
+        shares = _unsealed(key, self.shares[u].sealed[client], self.number, u, client)
+        if shares is not None and (_hash(shares[0]), _hash(shares[1])) == self.shares[u].hashes[client]:
+            raise SecureError(f"round {self.number}: {falsely}: its shares can be opened")
+        raise SecureError(
+            f"round {self.number}: client {u} sealed shares for client {client} that are not those that it signed the "
+            f"hashes of, as client {client} has proved"
+        )
+
     def receive(self, client: int, y: Ring) -> None:
         self._once(client, self.masked)
-        if client not in self.shares:
-            raise SecureError(f"round {self.number}: client {client} sent a vector and shared no keys")
+        if client not in self.sound:
+            raise SecureError(f"round {self.number}: client {client} sent a vector and has not opened its shares")
         self._sum = y.copy() if self._sum is None else self._sum + y
         self.masked.add(client)
 
@@ -324,6 +392,25 @@ def pairwise(own: bytes, peer: bytes, number: int, u: int, v: int, d: int) -> Ri
     return stream(agreed(own, peer, b"mask" + _said(number, low, high)), b"pair", d)
 
 
+def _agrees(public: bytes) -> bool:
+    """Whether a public key is none of small order."""
+    try:
+        agreed(new_key(bytes(KEY - 1) + b"1"), public, b"probe")
+    except ValueError:
+        return False
+    return True
+
+
+def _unsealed(key: bytes, message: bytes, number: int, sender: int, receiver: int) -> tuple[bytes, bytes] | None:
+    """The shares of a seed and of a key, which `sender` sealed; None where that was not so."""
+    plain = decrypted(key, message, _said(number, sender, receiver))
+    return None if plain is None or len(plain) != 2 * SHARE else (plain[:SHARE], plain[SHARE:])
+
+
+def _opened(number: int, shared: Collection[int]) -> bytes:
+    return b"opened" + _said(number, *sorted(shared))
+
+
 def _consistent(number: int, masked: Collection[int]) -> bytes:
     return b"check" + _said(number, *sorted(masked))
 
@@ -340,4 +427,5 @@ def client_bytes(n: int, d: int) -> int:
     """What a client sends in a round of n in which nobody vanishes: of d numbers."""
     keys = 2 * KEY + SIGNATURE
     shares = (n - 1) * SEALED + n * 2 * HASH + HASH + SIGNATURE
-    return keys + shares + WIDTH * d + SIGNATURE + n * SHARE
+    opening = WIDTH + KEY + SIGNATURE
+    return keys + shares + opening + WIDTH * d + SIGNATURE + n * SHARE
