@@ -27,7 +27,7 @@ MAY_USE = {
     "cli": {"advise", "sweep", "verify", "engine", "strategies", "comm", "tasks", "tracking", "conf", "compat", "cost"},
     "verify": {"batches", "engine", "strategies", "tasks", "tracking", "conf"},
     "advise": {"sweep", "engine", "strategies", "tasks", "tracking", "conf", "cost"},
-    "wrap": {"engine", "strategies", "comm", "tracking", "conf"},
+    "wrap": {"engine", "strategies", "comm", "tracking", "conf", "compat"},
     "sweep": {"engine", "tracking", "compat"},
     "engine": {"strategies", "comm", "tasks", "tracking", "conf", "compat", "cost", "batches"},
     "strategies": {"comm", "compat", "batches"},
