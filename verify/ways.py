@@ -63,7 +63,9 @@ def _has(way: tuple[str, ...], word: str, every: bool) -> bool:
     usual = {"sync": SERIAL_SYNC, "strategy": PLAIN}
     for group, other in (("sync", "strategy"), ("strategy", "sync")):
         if not every and word in (usual[group], f"{group}={usual[group]}"):
-            return f"{other}={usual[other]}" in way and all(text.partition("=")[0].startswith(group) for text in way[2:])
+            return f"{other}={usual[other]}" in way and all(
+                text.partition("=")[0].startswith(group) for text in way[2:]
+            )
     return True
 
 

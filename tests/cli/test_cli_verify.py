@@ -38,6 +38,7 @@ def test_the_table_says_what_is_allowed_what_passed_and_what_could_not_be_tried(
     assert "cannot be laid out:" in ended.out and "strategy.sequence=true" in ended.out
 
 
+@pytest.mark.slow
 def test_json_csv_and_markdown_hold_the_same_ways(paceline) -> None:
     only = ("--only", "bsp_naive")
     found = json.loads(paceline("verify", *QUICK, *only, "--format", "json").out)
