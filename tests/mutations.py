@@ -926,6 +926,24 @@ MUTATIONS = [
         "tests/wrap/test_wrap.py -k interactive",
     ),
     # -- Ctrl-C in a script
+    Mutation(
+        "wrap/run.py",
+        "self._kept is not None and self._kept != self._gradients()",
+        "False",
+        "tests/wrap/test_gradients.py -k refuses_changed",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "return os.getpid() == self._process",
+        "return True",
+        "tests/wrap/test_ends.py -k forked",
+    ),
+    Mutation(
+        "strategies/sync/bsp.py",
+        "        self._finish()\n        return True",
+        "        return True",
+        "tests/wrap/test_gradients.py -k 'whole_batch or every_mode'",
+    ),
     Mutation("wrap/run.py", "            self._end(reason)\n", "", "tests/wrap/test_wrap.py -k asked_to_stop"),
     Mutation(
         "wrap/stopping.py",

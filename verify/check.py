@@ -1,5 +1,6 @@
 """All ways, one after another, each against serial training on the same samples."""
 
+import math
 import sys
 import tempfile
 import time
@@ -47,6 +48,7 @@ from .ways import PLAIN, SERIAL_SYNC, Way, check_found, check_keys, check_only, 
 REFUSALS = (ConfigError, LayoutError, MachineError, MissingToolError)
 CANNOT = 2, 3  # exit statuses of what is not laid out: bad configuration, and what this machine lacks
 DIVERGED = 6
+SECONDS_ON_PROCESSES, SECONDS_VIRTUAL = 2.0, 0.3  # a configuration of the MLP or the CNN, for the estimate at the start
 
 
 @dataclass(frozen=True)
@@ -289,6 +291,7 @@ def verify(
     if serial.choice("precision").name != "fp32":  # all are in that one
         todo = [way for way in todo if not any(text.startswith("precision=") for text in way.overrides)]
     check_found(only, todo)
+    say(_announced(len(todo), serial.hardware.fabric == "virtual"))
     with tempfile.TemporaryDirectory(prefix="paceline-verify-") as root:
         verifier = _Verifier(
             [*overrides], directory, [*allow_modules], steps, workers, tolerance, Path(root), serial.batch_size
@@ -296,6 +299,14 @@ def verify(
         rows = _once(_rows(verifier, todo, began, time_limit, say))
     reference = next(iter(verifier.references.values()), None)
     return Verification(serial, steps, rows, reference, tolerance, time.monotonic() - began)
+
+
+def _announced(count: int, is_virtual: bool) -> str:
+    """Says how many configurations there are, and about how long they take with a small model on two cores."""
+    minutes = count * (SECONDS_VIRTUAL if is_virtual else SECONDS_ON_PROCESSES) / 60
+    about = "under a minute" if minutes < 1 else f"about {math.ceil(minutes)} min"
+    faster = "" if is_virtual or minutes < 1 else "; hardware=virtual is faster, and --only CHOICE tries less"
+    return f"{count} configurations: {about} with a small model on two cores{faster}"
 
 
 def _once(rows: Iterator[Row]) -> list[Row]:

@@ -42,16 +42,31 @@ def ways(
     `every`: all combinations of a strategy's knobs, and all sync modes with all strategies.
     """
     counts = [count for count in (1, 2, 4, 8, 16) if count <= most]
-    chosen = [way for way in _all(strategies, modes, allowed, every) if _is_asked_for(way, only)]
+    chosen = [way for way in _all(strategies, modes, allowed, every) if _is_asked_for(way, only, every)]
     for way in chosen:
         # knobs are tried where there is somebody to agree with, too; what is refused there, alone
         for replicas in counts if every or len(way) == 2 else counts[:2]:
             yield Way(way, replicas)
 
 
-def _is_asked_for(way: tuple[str, ...], only: list[str]) -> bool:
-    words = {word for override in way for word in (override, *override.split("="), override.partition(".")[0])}
-    return not only or not words.isdisjoint({*only})
+def _is_asked_for(way: tuple[str, ...], only: list[str], every: bool = False) -> bool:
+    return not only or any(_has(way, word, every) for word in only)
+
+
+def _has(way: tuple[str, ...], word: str, every: bool) -> bool:
+    """Without `every`, the sync mode and the strategy that all others are tried with mean those ways alone that change
+    nothing else.
+    """
+    words = {each for override in way for each in (override, *override.split("="), override.partition(".")[0])}
+    if word not in words:
+        return False
+    usual = {"sync": SERIAL_SYNC, "strategy": PLAIN}
+    for group, other in (("sync", "strategy"), ("strategy", "sync")):
+        if not every and word in (usual[group], f"{group}={usual[group]}"):
+            return f"{other}={usual[other]}" in way and all(
+                text.partition("=")[0].startswith(group) for text in way[2:]
+            )
+    return True
 
 
 def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequence[Choice]) -> None:

@@ -27,6 +27,7 @@ from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
+from .stopping import Terminated
 
 DIVERGED = 6
 
@@ -40,7 +41,7 @@ class ElsewhereError(RuntimeError):
 
 
 def _status(error: BaseException) -> Status:
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt | Terminated):
         return "interrupted"
     return "diverged" if exit_code_of(error) == DIVERGED else "failed"
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from ..compat.storages import version_of
 from ..engine import ROOT, memory
 from ..engine.errors import DivergedError
 from ..engine.experiment import Experiment
@@ -27,7 +28,7 @@ from .record import Record
 from .refusals import say_nothing_of_ctrl_c, say_where_uncaught
 from .setting import experiment_of, sync_of
 from .shares import Loader, Own, on_device
-from .stopping import CtrlC, Stopped
+from .stopping import CtrlC, Sigterm, Stopped
 from .workers import Joined, join
 
 Count = Callable[[Any], int]
@@ -85,10 +86,12 @@ class Run:
             raise
         self.optimizer = _Steps(self, optimizer)
         self._stop = StopAgreement(self._comm.board, self.rank, 0, "all", 0, time.monotonic)
-        self._ctrl_c = CtrlC(self._comm.board.request_stop, self.is_chief)
+        self._ctrl_c, self._sigterm = CtrlC(self._comm.board.request_stop, self.is_chief), Sigterm()
+        self._process = os.getpid()  # a forked child has a copy of the run, and must not end it
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
         self._armed = False  # the last backward pass of the step has been
+        self._kept: list[tuple[int, int] | None] | None = None  # gradients that the script may not change
         self._own: Own = (0, 1)
         self.steps = 0
 
@@ -151,19 +154,30 @@ class Run:
                 "run.loader; for gradient accumulation give last=False to all but the last"
             )
         self._armed = last
-        if self._own[0] == 0:  # the batch had fewer samples than there are workers
-            return
-        value = loss.item()
-        if not torch.isfinite(loss.detach()):
-            raise DivergedError(f"worker {self.rank} diverged at step {self.steps}: the loss is {value}")
-        self._loss = value
-        self.sync.before_backward([loss], last)
-        loss.backward()
+        if self._own[0] > 0:  # else the batch had fewer samples than there are workers
+            value = loss.item()
+            if not torch.isfinite(loss.detach()):
+                raise DivergedError(f"worker {self.rank} diverged at step {self.steps}: the loss is {value}")
+            self._loss = value
+            self.sync.before_backward([loss], last)
+            loss.backward()
+        if last:
+            self._kept = None if self.sync.finish_gradients() else self._gradients()
+
+    def _gradients(self) -> list[tuple[int, int] | None]:
+        """Returns the identity and the version of each parameter's gradient."""
+        found = [parameter.grad for parameter in self.sync.parameters.values()]
+        return [None if each is None else (id(each), version_of(each)) for each in found]
 
     def step(self) -> None:
-        """What `optimizer.step()` does. Raises `ScriptError`."""
+        """Makes the step of `optimizer.step()`. Raises `ScriptError`."""
         if self._open is None or not self._armed:
             raise ScriptError("optimizer.step: needs run.backward(loss) before it, on a batch of run.loader")
+        if self._kept is not None and self._kept != self._gradients():
+            raise ScriptError(
+                "optimizer.step: the gradients were changed after run.backward, and this sync mode exchanges them in "
+                "the step; choose clip=norm or clip=value in wrap, or sync=bsp with sync.shard=none"
+            )
         self.sync.update()
         self._open.close()
         self._open = None
@@ -186,11 +200,12 @@ class Run:
 
     def evaluated(self, value: float, metric: str = "accuracy", loss: float | None = None) -> None:
         """Say what an evaluation gave: on the chief, or on all."""
-        self._record.evaluated(self.steps, value, metric, loss, self._meter.seconds)
+        if self._is_here():
+            self._record.evaluated(self.steps, value, metric, loss, self._meter.seconds)
 
     def close(self) -> None:
         """The run is over: all workers leave the consensus in the model; the chief writes it, and the summary."""
-        if self._record.is_over:
+        if self._record.is_over or not self._is_here():
             return
         if self._open is not None:
             raise ScriptError("close: a step has begun and was not finished with optimizer.step()")
@@ -199,6 +214,7 @@ class Run:
     def _end(self, stopped: str | None) -> None:
         """`stopped`: why it ends before its end."""
         self._ctrl_c.let_go()
+        self._sigterm.let_go()
         with self._comm.ledger.aside():
             self.sync.drain()
             agreed = self.sync.consensus()
@@ -207,12 +223,17 @@ class Run:
         self._record.over(self.model, self._meter, self._activations.peak, self._resident, stopped)
         self._leave()
 
+    def _is_here(self) -> bool:
+        return os.getpid() == self._process
+
     def __enter__(self) -> "Run":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._is_here():
+            return
         if error is None:
             self.close()
             return
@@ -220,6 +241,7 @@ class Run:
             self._open.close()
             self._open = None
         self._ctrl_c.let_go()
+        self._sigterm.let_go()
         if not self._record.is_over:
             self._record.failed(error)
             if self.workers == 1:  # others find out by themselves; to say goodbye would be to wait for them
@@ -257,17 +279,49 @@ class _Batches:
             )
 
 
-class _Steps:
-    """The script's optimizer, whose step is the sync mode's."""
+class _Steps(Optimizer):
+    """The script's optimizer, whose step is the sync mode's.
 
-    def __init__(self, run: Run, inner: Optimizer) -> None:
+    An Optimizer for torch's schedules, which ask for one. All that it has is the script's optimizer's.
+    """
+
+    def __init__(self, run: Run, inner: Optimizer) -> None:  # without super's: it would take over the parameters
         self._run, self._inner = run, inner
 
-    def step(self) -> None:
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._inner.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self._inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self._inner.defaults
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
+        if closure is not None:
+            raise ScriptError(
+                "optimizer.step(closure): a closure makes passes of its own, which workers do not exchange. Call "
+                "run.backward(loss), then run.optimizer.step()"
+            )
         self._run.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """A step begins with no gradients anyway: the sync mode sees to it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._inner.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._inner.add_param_group(param_group)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -1,4 +1,8 @@
-"""Ctrl-C while a script trains: all workers leave before the same step, and the run says that it was interrupted."""
+"""Signals while a script trains.
+
+After Ctrl-C all workers leave before the same step, and the run says that it was interrupted. After SIGTERM, which a
+launcher sends once a worker has failed, this worker leaves at once, and the run says so.
+"""
 
 import os
 import signal
@@ -40,6 +44,34 @@ class CtrlC:
         if self._handles:
             self._handles = False
             signal.signal(signal.SIGINT, self._before)
+
+
+class Terminated(SystemExit):
+    """SIGTERM came: it ends the script with the status of the signal, and leaves each `with` block on its way."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+    def __str__(self) -> str:
+        return "SIGTERM, which a launcher sends where another worker has failed"
+
+
+class Sigterm:
+    """Until `let_go`, SIGTERM raises `Terminated` in the main thread, unless the script handles it itself."""
+
+    def __init__(self) -> None:
+        is_main = threading.current_thread() is threading.main_thread()
+        self._handles = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if self._handles:
+            signal.signal(signal.SIGTERM, self._leave)
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    def let_go(self) -> None:
+        if self._handles:
+            self._handles = False
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def is_interactive() -> bool:

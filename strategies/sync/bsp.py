@@ -87,10 +87,10 @@ class NaiveBSP(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share = batch.share
+        self._share, self._finished = batch.share, False
 
-    def update(self) -> None:
-        if self.comm.size > 1:
+    def finish_gradients(self) -> bool:
+        if self.comm.size > 1 and not self._finished:
             for parameter in self.parameters.values():
                 # g = sum_j share_j g_j; a gradient that is not there counts as zero
                 if parameter.grad is None:
@@ -98,6 +98,11 @@ class NaiveBSP(Sync):
                 parameter.grad.mul_(self._share)
                 with self.comm.timeline.named("gradient"):
                     self.collective.all_reduce(parameter.grad, self.comm).wait()
+        self._finished = True
+        return True
+
+    def update(self) -> None:
+        self.finish_gradients()
         self.clip_gradients()
         self.optimizer.step()
 
@@ -210,7 +215,7 @@ class BSP(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share, self._step = batch.share, batch.step
+        self._share, self._step, self._finished = batch.share, batch.step, False
         if self._reducer is not None:
             self._reducer.begin(batch.share if self.joining.plain else 1.0)
 
@@ -239,8 +244,14 @@ class BSP(Sync):
         joined = self.joining.join_in_place(self._rows, *of_all, self.comm.size, self._step)
         gradient.copy_(self._channel.finish(key, joined))
 
-    def update(self) -> None:
-        if self._reducer is not None:
+    def finish_gradients(self) -> bool:
+        if self.shard != "none":
+            return False
+        self._finish()
+        return True
+
+    def _finish(self) -> None:
+        if self._reducer is not None and not self._finished:
             self._reducer.finish()
             if not self.joining.plain:
                 with self.comm.timeline.named("gradients"):
@@ -256,6 +267,10 @@ class BSP(Sync):
             for bucket in self._buckets:
                 for i in bucket.parameters:
                     self._params[i].grad = None if i in unused else bucket.views[i]
+        self._finished = True
+
+    def update(self) -> None:
+        self._finish()
         self.clip_gradients()
         self.optimizer.step()
         if self._shards is not None:

@@ -177,6 +177,9 @@ class LocalSGD(Sync):
         if (bsp := self._bsp()) is not None:
             bsp.before_backward(roots, last)
 
+    def finish_gradients(self) -> bool:
+        return True if (bsp := self._bsp()) is None else bsp.finish_gradients()
+
     def skip(self) -> None:
         """Before the switch all leave the step out; after it a replica does, and keeps to the round."""
         if (bsp := self._bsp()) is not None:

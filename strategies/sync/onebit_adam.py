@@ -101,6 +101,9 @@ class OneBitAdam(Sync):
         if self._is_adam:
             self._bsp.before_backward(roots, last)
 
+    def finish_gradients(self) -> bool:
+        return self._is_adam and self._bsp.finish_gradients()
+
     def update(self) -> None:
         if self._is_adam:
             self._bsp.update()

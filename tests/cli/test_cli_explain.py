@@ -61,6 +61,7 @@ def test_a_sum_joins_the_lanes_that_take_part_in_it() -> None:
     assert sum("sum" in each.get("class", "").split() for each in picture.iter(f"{SVG}path")) == 2
 
 
+@pytest.mark.slow
 def test_what_is_tried_beside_a_choice_never_takes_its_place() -> None:
     """optimizer=adam would train the MLP that Pegasos refuses."""
     overrides = small_run("optimizer=pegasos", ["hardware.workers=2"]).overrides
@@ -89,6 +90,7 @@ def test_json_holds_the_parts_and_the_picture(paceline) -> None:
     assert {to for purpose, to in purposes if purpose == "gather"} == {0} and "broadcast" in dict(purposes)
 
 
+@pytest.mark.slow
 def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_picture(paceline) -> None:
     ended = paceline("explain", "strategy=torch_ddp")
     assert ended.status == 0

@@ -16,6 +16,7 @@ GPT = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_with_a_straggler_is_explained_and_each_change_is_a_command_that_works(paceline, here: Path) -> None:
     summary = engine.run([*SMALL, "stragglers=one_slow"], name="slow", quiet=True).summary
     raw = json.loads(paceline("explain", "slow", "--format", "json").out)

@@ -77,6 +77,7 @@ def displayed(server: WandbServer) -> set[str]:
     return {upsert["displayName"] for upsert in server.upserts} - {None}
 
 
+@pytest.mark.slow
 def test_every_run_and_those_of_sweeps_are_sent_once(paceline, runs: Path, server: WandbServer) -> None:
     ended = paceline("upload", "--project", "other", "--entity", "team")
     assert (ended.status, ended.err) == (0, "to send: 3 of 4 runs\n")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def test_a_wrong_sum_is_exit_status_4_and_the_last_line_names_what_differs(pacel
 
 def test_the_table_says_what_is_allowed_what_passed_and_what_could_not_be_tried(paceline) -> None:
     ended = paceline("verify", *QUICK, "--only", "tensor", "--parameters")
+    assert re.match(r"\d+ configurations: under a minute", ended.err)
     assert ended.status == 0
     assert "[1/" in ended.err  # progress
     first = ended.out.splitlines()
@@ -36,6 +38,7 @@ def test_the_table_says_what_is_allowed_what_passed_and_what_could_not_be_tried(
     assert "cannot be laid out:" in ended.out and "strategy.sequence=true" in ended.out
 
 
+@pytest.mark.slow
 def test_json_csv_and_markdown_hold_the_same_ways(paceline) -> None:
     only = ("--only", "bsp_naive")
     found = json.loads(paceline("verify", *QUICK, *only, "--format", "json").out)

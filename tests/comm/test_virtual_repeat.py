@@ -91,6 +91,7 @@ def test_the_digest_shows_another_time_message_or_collective(change: Callable[[V
 
 
 @pytest.mark.parametrize("seed", ["0", pytest.param("12345", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_another_process_with_other_hashes_repeats_it_too(seed: str) -> None:
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(map(str, (here, here.parent)))}

@@ -173,6 +173,7 @@ def test_rounds_that_clients_left_are_counted_in_the_row(tmp_path: Path):
     assert result._rows()[0]["left_rounds"] == result.summary["left"]
 
 
+@pytest.mark.slow
 def test_a_summary_tells_how_many_samples_of_each_label_a_replica_trains_on(tmp_path: Path):
     asked = [*QUICK, "partition=by_label", "hardware.workers=3", "steps=2", "checkpoint.every=0"]
     result = engine.run(asked, root=tmp_path, quiet=True)

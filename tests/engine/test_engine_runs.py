@@ -200,6 +200,7 @@ def test_a_finished_run_of_samples_that_are_the_clients_own_is_not_written_over(
     assert (done.path / "summary.json").read_bytes() == summary
 
 
+@pytest.mark.slow
 def test_a_noise_that_was_chosen_for_fewer_steps_is_not_taken_for_more(train: Train) -> None:
     train("privacy=dp_sgd", "privacy.epsilon=3", "epochs=1", "steps=null", "checkpoint.every=1", name="mine")
     with pytest.raises(ConfigError, match=r"epochs=2: privacy.epsilon=3 chose the noise .* give privacy.noise"):

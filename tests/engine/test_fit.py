@@ -159,6 +159,7 @@ class TestFit:
         assert knobs["n_kv_head"] == 4 and knobs["n_head"] % 4 == 0
         assert found.next_model is not None and "too much for a device" in found.next_model.why
 
+    @pytest.mark.slow
     def test_what_does_not_fit_is_said_with_by_how_much(self) -> None:
         found = fit("model=gpt_1b", "data=text", SMALL)
         assert not found.chosen.fits and found.batch_size == 0
@@ -166,6 +167,7 @@ class TestFit:
         over = (found.chosen.need.device - (int(4 * GIB * 0.95) - GIB)) / GIB
         assert f"{over:.2f} GiB too much for a device" in found.chosen.why
 
+    @pytest.mark.slow
     def test_batch_and_strategies_are_of_the_gpt_where_no_model_is_named(self) -> None:
         found = fit(SMALL, "batch_size=4", strategies=("single",))
         assert found.model is not None and found.chosen.plan is not None
@@ -181,6 +183,7 @@ class TestFit:
         found = fit(tiny, strategies=())
         assert (found.model, found.batch_size, found.parameters) == (None, 0, 0)
 
+    @pytest.mark.slow
     def test_every_strategy_is_tried_with_each_value_of_the_knobs_that_place_things(self) -> None:
         found = fit("model.hidden=[32]", SMALL, strategies=tuple(STRATEGIES))
         rows = {row.strategy for row in found.strategies}
@@ -194,6 +197,7 @@ class TestFit:
         (refused,) = (row for row in found.strategies if row.plan is None)
         assert refused.strategy == "torch_ddp" and "owns its update" in refused.why and not refused.fits
 
+    @pytest.mark.slow
     def test_hosts_of_unknown_size_are_refused_with_what_to_write(self) -> None:
         with pytest.raises(ConfigError, match=r"hardware\.machine=null: .* hardware=h200") as caught:
             fit("hardware=virtual")

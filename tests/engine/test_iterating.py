@@ -152,6 +152,7 @@ def test_purity_counts_the_most_frequent_label_of_each_cluster() -> None:
     assert purity(torch.arange(17), labels) == 1
 
 
+@pytest.mark.slow
 def test_purity_is_recorded_and_wants_clusters_and_labels(root: Path) -> None:
     _, summary = trained(root, *VIRTUAL, *KMEANS, "callbacks=[purity]", "hardware.workers=2")
     theirs = by_scikit_learn()

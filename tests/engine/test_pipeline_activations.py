@@ -77,6 +77,7 @@ def test_stages_of_several_workers_keep_what_is_stated(
 
 
 @pytest.mark.parametrize("schedule", ["zb_h1", "zb_v"])
+@pytest.mark.slow
 def test_what_is_computed_again_saves_memory_under_zero_bubble_too(schedule: str) -> None:
     def stated(again: str) -> int:
         how = ["strategy=pipeline", "hardware.workers=2", f"strategy.schedule={schedule}", *AGAIN[again]]

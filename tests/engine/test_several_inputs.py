@@ -186,6 +186,7 @@ def test_what_cannot_take_them_is_refused_by_name(mine: Path, overrides: list[st
     assert sentence in str(caught.value) and caught.value.exit_code == 2
 
 
+@pytest.mark.slow
 def test_verify_trains_weighted_samples_of_several_inputs_as_the_engine_does(mine: Path) -> None:
     given = [*SHORT, "hardware=virtual", "experiment=squared", "data.weights=samples", "batch_size=8"]
     found = verify(given, config_dir=mine, allow_modules=["houses"], only=("sync.shard=optimizer",), steps=2, workers=2)

@@ -338,6 +338,7 @@ def test_a_step_of_exponential_workers_takes_the_order_statistic_where_straggler
 
 
 @some_of_n
+@pytest.mark.slow
 def test_a_step_takes_longer_where_stragglers_finish_what_they_have_begun(virtual_workers, needed, backups):
     """They begin the next version late: N times that are Exp(1), and b that are Gamma(2, 1)."""
     workers, versions = needed + backups, 600

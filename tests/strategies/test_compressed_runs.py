@@ -203,6 +203,7 @@ def test_what_cannot_be_compressed_is_refused_by_name(overrides: tuple[str, ...]
     assert getattr(refused.value, "exit_code", None) == 2
 
 
+@pytest.mark.slow
 def test_each_rule_has_error_feedback_or_a_reason_to_have_none() -> None:
     files = {path.stem: path.read_text() for path in (CONF / "compress").glob("*.yaml")}
     reasons = {name: elsewhere("compress.error_feedback", choice=name) for name in files}

@@ -70,6 +70,7 @@ slow = pytest.mark.slow
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", pytest.param("1f1b", marks=slow), pytest.param("zb_h1", marks=slow)])
+@pytest.mark.slow
 def test_no_cut_has_a_faster_slowest_stage_than_that_by_time(schedule):
     of = ("model=cnn", f"strategy.schedule={schedule}", "hardware.overhead=0")
     assert slowest(*of) == pytest.approx(min(slowest(*of, cut) for cut in every_cut(12, 2, *of)), rel=1e-12)

@@ -132,6 +132,7 @@ def test_one_stage_is_tensor_parallelism_bit_for_bit(virtual_workers, sequence, 
 
 
 @pytest.mark.parametrize("sequence", [False, True], ids=["", "slices"])
+@pytest.mark.slow
 def test_passes_that_are_computed_again_drop_what_they_dropped_before(virtual_workers, sequence):
     case = Tokens([[4], [3]], model=make(dropout=0.25), optimizer=tokens().optimizer)
     once, again = (

@@ -159,6 +159,7 @@ def over_all(model, degree: int = DEGREE, **knobs: Any) -> DomainParallel:
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.slow
 def test_replicas_of_slabs_train_as_one_worker_with_the_batches_of_all(fabric, model) -> None:
     case = Case(UNEVEN, model, momentum, shape=MODELS[model])
     results = fabric(4, train, Plan(over_all(model), BSP(), case))
@@ -190,6 +191,7 @@ def test_replicas_of_one_worker_do_too(fabric, model) -> None:
 
 
 @pytest.mark.parametrize("degree", [2, 3])
+@pytest.mark.slow
 def test_more_replicas_and_sums_of_messages_are_as_good(virtual_workers, degree: int) -> None:
     case = Case([[1, 2, 1], [2, 0, 0], [1, 1, 1]], resnet, momentum, shape=MODELS[resnet])
     results = virtual_workers(3 * degree, train, Plan(over_all(resnet, degree, collective=Ring()), BSP(), case))
@@ -282,6 +284,7 @@ def trained(*overrides: str, **how: str) -> tuple[dict[str, Tensor], dict]:
     return whole_runs.trained(*given, **how)
 
 
+@pytest.mark.slow
 def test_a_run_has_the_bits_and_bytes_of_the_virtual_cluster_and_its_plan(here) -> None:
     overrides = (*FOUR, "steps=2")  # whole batches, of which the bytes are stated
     real, told = trained(*overrides, "hardware.threads=1")

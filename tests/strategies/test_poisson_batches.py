@@ -180,6 +180,7 @@ def test_a_run_spends_and_holds_and_sends_what_its_plan_says(tmp_path, changes: 
     assert any("by chance fewer or more" in note for note in planned.notes)
 
 
+@pytest.mark.slow
 def test_epsilon_asks_for_the_noise_with_which_no_more_is_proven() -> None:
     planned = plan([*VIRTUAL, *DRAWN, "privacy.epsilon=3"])
     assert planned.privacy is not None and planned.privacy.epsilon_as_dealt is not None

@@ -97,6 +97,7 @@ def test_angles_to_the_eigenvectors_go_to_zero_at_the_rate_of_their_eigenvalues(
     assert all(angle <= rate**t * tangent + 1e-12 for t, angle in enumerate(angles, start=1))
 
 
+@pytest.mark.slow
 def test_columns_come_to_scikit_learns_components_and_explain_as_much() -> None:
     from sklearn.decomposition import PCA as SklearnPCA
 

@@ -341,6 +341,7 @@ def learnt(fork_server, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_run_begins_with_the_experts_of_another_one(learnt, tmp_path):
     again = trained(tmp_path, *VIRTUAL, *STILL, "hardware.workers=3", f"weights={learnt.path}")
     assert identical(model_of(again), model_of(learnt))

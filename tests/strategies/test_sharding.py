@@ -415,6 +415,7 @@ def own_directory(fork_server, tmp_path, monkeypatch):
     ids=["replicas", "pipeline"],
 )
 @of_shards
+@pytest.mark.slow
 def test_a_run_measures_the_bytes_and_the_memory_that_its_plan_states(own_directory, shard, how):
     _, summary = finish("checkpoint.every=0", "steps=4", f"sync.shard={shard}", *how)
     _, whole = finish("checkpoint.every=0", "steps=4", *how)

@@ -124,6 +124,7 @@ def test_places_are_distinct_rising_and_each_as_likely(n, k):
     assert (abs(thirds - 300 * k / 4) < 5 * (300 * k / 4) ** 0.5).all()
 
 
+@pytest.mark.slow
 def test_without_feedback_randomk_is_unbiased():
     x, rule = drawn(8), RandomK(0, 0.25, error_feedback=False)
     total = sum(rule.decode(rule.encode(x, slot_of(x, count=t)), flat_vector(x)) for t in range(4000))

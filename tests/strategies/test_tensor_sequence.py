@@ -43,6 +43,7 @@ def test_a_gpt_in_slices_of_its_sequence_trains_as_one_worker(virtual_workers):
     ],
     ids=["4", "head whole", "tied", "recompute", "tied and whole"],
 )
+@pytest.mark.slow
 def test_and_so_it_does_at_other_degrees_with_other_heads_and_recomputed(virtual_workers, degree, vocabulary, knobs):
     case = tokens(each=(2, 1), **knobs)
     results = virtual_workers(2 * degree, train, Plan(sliced(degree, vocabulary=vocabulary), BSP(), case))

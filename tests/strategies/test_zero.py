@@ -56,6 +56,7 @@ def plain(fork_server, tmp_path_factory):
 
 
 @pytest.mark.parametrize("how", STAGES)
+@pytest.mark.slow
 def test_fifty_steps_equal_plain_data_parallel(plain, tmp_path, how):
     weights, summary = trained(tmp_path, "strategy=zero", *how, *FIFTY)
     reference, its = plain(*FIFTY)

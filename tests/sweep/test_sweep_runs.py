@@ -151,6 +151,7 @@ def test_a_name_holds_only_what_a_name_may(values: dict[str, Any], name: str) ->
     assert again == f"{name}-s12-again2" and len(again) <= 64
 
 
+@pytest.mark.slow
 def test_a_sweeps_runs_on_wandb_are_one_group_of_trials_with_their_seed(sweep: Sweep) -> None:
     found: list[dict[str, Any]] = []
 

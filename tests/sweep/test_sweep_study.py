@@ -63,6 +63,7 @@ def test_a_grid_goes_on_where_it_was_when_it_is_opened_again(tmp_path: Path) -> 
     assert all_of(sweep.open()) == []
 
 
+@pytest.mark.slow
 def test_a_random_search_does_not_repeat_itself_when_it_is_opened_again(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path, [RATE], method="random", trials=9)
     found = []
@@ -92,6 +93,7 @@ def test_a_sampler_stays_within_the_bounds(sampler: SamplerName, tmp_path: Path)
     assert len(set(rates)) >= 10 and min(rates) < 0.01 < max(rates)
 
 
+@pytest.mark.slow
 def test_tpe_goes_where_it_was_good(tmp_path: Path) -> None:
     study = Sweep(tmp_path, ["b=interval(0,1)"], "tpe", method="bayes", trials=24).open()
     drawn = []

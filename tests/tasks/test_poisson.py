@@ -92,6 +92,7 @@ def test_sizes_are_those_of_the_indices_and_differ_by_one_at_most(partition: Poi
 
 @settings(deadline=None, max_examples=50)
 @given(partitions)
+@pytest.mark.slow
 def test_an_epoch_has_as_many_steps_as_a_shuffled_one_and_a_step_as_many_samples_on_average(
     partition: PoissonPartition,
 ) -> None:

@@ -74,6 +74,7 @@ def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch: pytest
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.slow
 def test_importing_the_tasks_does_not_import_scikit_learn() -> None:
     modules = [
         "data.digits",

@@ -376,10 +376,11 @@ def test_sorting_puts_the_best_first_and_the_unknown_last():
     assert order("run") == ["a", "b", "c", "d"]
 
 
-@pytest.mark.parametrize("column", [column.key for column in COLUMNS if column.key not in OF_GROUPS])
-def test_every_column_can_be_sorted_by(column):
+def test_every_column_can_be_sorted_by():
     table = rows([summary("a"), summary("b")], baseline="a")
-    assert len(sort(table, column)) == 2
+    for column in COLUMNS:
+        if column.key not in OF_GROUPS:
+            assert len(sort(table, column.key)) == 2, column.key
 
 
 def test_an_unknown_column_has_exit_code_2_and_names_the_nearest():

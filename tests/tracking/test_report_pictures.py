@@ -41,6 +41,7 @@ def test_each_picture_is_a_png_and_a_pdf_and_the_same_runs_give_the_same_bytes(t
     assert one[1].read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path, figures: dict[str, Figure]) -> None:
     files = write_pictures([recorded("real"), recorded("virtual", modelled=True)], tmp_path)
     assert len(files) == 28
@@ -65,6 +66,7 @@ def test_any_name_is_shown_as_it_is(tmp_path: Path, figures: dict[str, Figure]) 
     assert not any(text.get_parse_math() for text in legend.get_texts())
 
 
+@pytest.mark.slow
 def test_lines_have_the_reports_colours_also_when_some_runs_have_none(
     tmp_path: Path, figures: dict[str, Figure]
 ) -> None:
@@ -74,6 +76,7 @@ def test_lines_have_the_reports_colours_also_when_some_runs_have_none(
     assert lines[0].get_linestyle() != lines[-1].get_linestyle()
 
 
+@pytest.mark.slow
 def test_seeds_of_one_setting_look_alike_as_in_the_report(tmp_path: Path, figures: dict[str, Figure]) -> None:
     runs = [
         recorded(

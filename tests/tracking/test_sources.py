@@ -282,6 +282,7 @@ def theirs(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_of_anybodys_offline_runs_is_compared_by_well_known_names(theirs, root):
     runs = gather([str(theirs)], root)
     assert [run.name for run in runs] == ["theirs-0", "theirs-1"]

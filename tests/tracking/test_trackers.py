@@ -100,6 +100,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, says: 
         ("mlflow", "MLflow", "import os\nos._exit(7)", "it ended with exit status 7"),
     ],
 )
+@pytest.mark.slow
 def test_a_tracker_that_cannot_be_imported_is_refused_with_what_the_import_said(
     name: str, label: str, does: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

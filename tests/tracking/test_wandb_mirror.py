@@ -185,6 +185,7 @@ def test_the_summary_has_the_row_of_the_table_under_the_tables_names(run):
     assert (summary["throughput"], summary["step_time/median"]) == (123.0, 0.02)
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_without_a_summary_is_shown_as_failed_with_what_is_known(run):
     started = mirror(run, mode="offline")
     run.append(START)
@@ -207,6 +208,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_hostile_texts_reach_wandb_as_the_same_texts(run):
     config = {f"text {text}": text for text in HOSTILE}
     tracking = choice(mode="offline", group=HOSTILE[0], tags=HOSTILE, job_type=HOSTILE[1])
@@ -221,6 +223,7 @@ def test_hostile_texts_reach_wandb_as_the_same_texts(run):
     assert wandb_datastore.summary(path)["texts"] == HOSTILE and wandb_datastore.summary(path)["data"] == HOSTILE[0]
 
 
+@pytest.mark.slow
 def test_the_measures_of_an_asynchronous_run_reach_wandb(run):
     """Its snapshots are judged at the end: evaluations of earlier steps, with their own step and time."""
     started = mirror(run, mode="offline")
@@ -277,6 +280,7 @@ def test_a_secret_never_reaches_the_offline_files_or_the_command_line(run):
     assert not [path for path in files if b"do-not-tell" in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_reach_wandb_as_numbers(run):
     started = mirror(run, mode="offline")
     run.append(START)
@@ -297,6 +301,7 @@ def test_no_key_and_no_terminal_is_offline_and_says_so_in_one_line(run, capfd):
     assert len(wandb_datastore.history(datastores(run)[0])) == 6
 
 
+@pytest.mark.slow
 def test_a_sweep_says_once_for_all_its_runs_that_it_is_offline(tmp_path, capfd):
     for name in ("0000-bsp", "0001-ssp"):
         run = RunDirectory.create(tmp_path / "rates", name)
@@ -308,6 +313,7 @@ def test_a_sweep_says_once_for_all_its_runs_that_it_is_offline(tmp_path, capfd):
     assert len(lines) == 1 and lines[0].endswith(f"send it with: paceline upload {tmp_path / 'rates'}")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_not_completed_is_marked_failed(run):
     started = mirror(run, mode="offline")
     run.append(START)
@@ -333,6 +339,7 @@ def test_a_resumed_run_keeps_its_id_and_repeats_no_record(run):
     assert [[row["step"] for row in wandb_datastore.history(file)] for file in files] == [[1], [2]]
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_name_are_two_wandb_runs(tmp_path):
     ids = []
     for root in ("one", "two"):
@@ -344,6 +351,7 @@ def test_two_runs_of_one_name_are_two_wandb_runs(tmp_path):
     assert ids[0] != ids[1] and all(run_id.startswith("first-") for run_id in ids)
 
 
+@pytest.mark.slow
 def test_under_a_wandb_agent_the_agents_run_id_is_used(run, monkeypatch):
     monkeypatch.setenv("WANDB_RUN_ID", "given")
     started = mirror(run, mode="offline")
@@ -549,6 +557,7 @@ def test_killing_the_trainer_leaves_neither_helper_nor_wandb_core(tmp_path, monk
             wait_for(lambda: not any(map(alive, started)), 2.0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_the_terminal_does_not_reach_the_helper(run):
     started = mirror(run, mode="offline")
     run.append(START)

@@ -57,6 +57,7 @@ def without_distributions(parameters: dict[str, Any]) -> dict[str, Any]:
     "path",
     [pytest.param(path, id=path.stem, marks=[] if path == GRID else [pytest.mark.slow]) for path in SWEEPS],
 )
+@pytest.mark.slow
 def test_wandb_sweep_takes_our_file_as_it_is(path: Path, server: WandbServer, tmp_path: Path) -> None:
     said = wandb(tmp_path, "sweep", "--project", "paceline", str(path))
     written, kept = yaml.safe_load(path.read_text()), registered(server)

@@ -63,6 +63,7 @@ def test_a_wrong_sum_of_ones_own_strategy_fails_and_the_first_parameter_that_dif
         assert row.differing == 1  # the other layers' are right in that step
 
 
+@pytest.mark.slow
 def test_gradients_that_are_not_weighed_fail_from_two_replicas_on() -> None:
     rows = rows_of(verified("mean_of_means"), "strategy=data_parallel", "sync=mean_of_means")
     assert rows[1].word == "pass"
@@ -70,12 +71,14 @@ def test_gradients_that_are_not_weighed_fail_from_two_replicas_on() -> None:
     assert rows[2].first.name == "hidden1.weight" and rows[2].differing == 6
 
 
+@pytest.mark.slow
 def test_replicas_that_should_agree_and_do_not_are_found_by_what_they_hold() -> None:
     row = rows_of(verified("apart"), "strategy=data_parallel", "sync=apart")[2]
     assert row.word == "fail"
     assert "step 1: workers that should hold the same hidden1.weight hold different values" in row.why
 
 
+@pytest.mark.slow
 def test_what_differs_by_design_is_not_judged_but_for_what_it_promises() -> None:
     found = verified("compress=topk", "ssp")
     lossy = rows_of(found, "strategy=data_parallel", "sync=bsp", "compress=topk")
@@ -89,6 +92,7 @@ def test_what_differs_by_design_is_not_judged_but_for_what_it_promises() -> None
     assert stale[2].why == "asynchronous: replicas step at paces of their own"
 
 
+@pytest.mark.slow
 def test_a_way_that_cannot_be_laid_out_is_listed_with_the_engines_own_reason() -> None:
     found = verified("torch_tensor", "strategy.stages=4")
     assert all(row.word == "refused" and row.workers is None for row in found.rows)
@@ -110,6 +114,7 @@ def test_what_a_class_of_ones_own_raises_is_a_failure_of_its_way_alone() -> None
     ("model", "word", "why"),
     [("normed", "by design", "samples together (batch norm)"), ("noisy", "by design", "draws random numbers")],
 )
+@pytest.mark.slow
 def test_models_whose_batches_cannot_be_dealt_out_are_known_by_what_they_compute(
     model: str, word: str, why: str
 ) -> None:
@@ -125,6 +130,7 @@ def test_models_whose_batches_cannot_be_dealt_out_are_known_by_what_they_compute
         assert rows_of(found, "strategy=data_parallel", "sync=bsp", "strategy.batch_norm=all")[2].word == "pass"
 
 
+@pytest.mark.slow
 def test_a_model_that_refuses_float64_is_told_to_have_a_tolerance_stated() -> None:
     small = ["model=single_precision", "data.limit=40", "batch_size=8", "hardware=virtual"]
     with pytest.raises(ConfigError, match=r"float64.*float32 only.*--tolerance"):

@@ -83,3 +83,13 @@ def test_a_choice_that_cannot_be_loaded_is_still_a_way_whose_composing_says_why(
     assert ("strategy=lost", "sync=bsp") in {
         way.overrides for way in ways([lost, *plain], modes, (), 2, ["lost"], False)
     }
+
+
+@pytest.mark.parametrize("word", ["bsp", "sync=bsp", "data_parallel", "strategy=data_parallel"])
+def test_a_usual_choice_is_not_all_that_is_tried_with_it(word: str) -> None:
+    strategies, modes = choices("strategy", None), choices("sync", None)
+    found = {way.overrides for way in ways(strategies, modes, (), 4, [word], False)}
+    own = "sync." if "bsp" in word else "strategy."
+    assert found and all(way[:2] == ("strategy=data_parallel", "sync=bsp") for way in found)
+    assert all(text.startswith(own) for way in found for text in way[2:])
+    assert len(list(ways(strategies, modes, (), 2, [word], True))) > 3 * len(found)

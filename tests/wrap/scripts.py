@@ -82,14 +82,32 @@ def unmasked(batch: dict[str, Tensor]) -> int:
     return int((batch["labels"] != -100).sum())
 
 
-def loop(run: Run, epochs: int, accumulate: int = 1, elapse: Callable[[float], None] = lambda _: None) -> None:
-    """As a person writes it. `elapse`: how a virtual worker's time goes by."""
+Change = Callable[[nn.Module], object]
+
+
+def unchanged(model: nn.Module) -> None: ...
+
+
+def loop(
+    run: Run,
+    epochs: int,
+    accumulate: int = 1,
+    elapse: Callable[[float], None] = lambda _: None,
+    change: Change = unchanged,
+) -> None:
+    """Trains as a person writes it.
+
+    Args:
+        elapse: Lets the time of a virtual worker pass.
+        change: Changes the gradients before the optimizer's step.
+    """
     for _ in range(epochs):
         for i, batch in enumerate(run.loader):
             elapse(0.01)
             last = (i + 1) % accumulate == 0
             run.backward(run.model(**batch).loss / accumulate, last=last)
             if last:
+                change(run.model)
                 run.optimizer.step()
                 run.optimizer.zero_grad()
 
@@ -111,6 +129,7 @@ def train(
     accumulate: int = 1,
     count: Any = None,
     samples: int = SAMPLES,
+    change: Change = unchanged,
 ) -> dict[str, Any]:
     """On the workers of `comm`; None: as `wrap` finds them."""
     model, optimizer, loader = parts(masks, samples)
@@ -119,7 +138,7 @@ def train(
     else:
         run = joined(comm, root, model, optimizer, loader, *overrides, epochs=epochs, count=count)
     with run:
-        loop(run, epochs, accumulate, *([comm.elapse] if comm else []))
+        loop(run, epochs, accumulate, comm.elapse if comm else lambda _: None, change)
         with run.consensus():
             accuracy = accuracy_of(model)
         run.evaluated(accuracy)
@@ -141,7 +160,12 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def serially(
-    masks: bool = False, epochs: int = 2, accumulate: int = 1, samples: int = SAMPLES, seed: int = 0
+    masks: bool = False,
+    epochs: int = 2,
+    accumulate: int = 1,
+    samples: int = SAMPLES,
+    seed: int = 0,
+    change: Change = unchanged,
 ) -> dict[str, Tensor]:
     model, optimizer, loader = parts(masks, samples)
     loader.sampler.generator = torch.Generator().manual_seed(seed)  # type: ignore[union-attr]
@@ -149,6 +173,7 @@ def serially(
         for i, batch in enumerate(loader):
             (model(**batch).loss / accumulate).backward()
             if (i + 1) % accumulate == 0:
+                change(model)
                 optimizer.step()
                 optimizer.zero_grad()
     return weights_of(model)

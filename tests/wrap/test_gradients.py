@@ -1,0 +1,115 @@
+"""Whatever a script does to gradients between run.backward and run.optimizer.step counts, or is refused."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from fabrics import run_virtual
+from scripts import distance, identical, joined, parts, serially, train
+from torch import nn
+
+from paceline.comm import Comm
+from paceline.wrap import ScriptError
+
+EXACT = 1e-12  # float64: sums in another order
+
+
+def clipped(model: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+
+
+def clipped_by_value(model: nn.Module) -> None:
+    nn.utils.clip_grad_value_(model.parameters(), 1e-3)
+
+
+def halved(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad.mul_(0.5)
+
+
+def replaced(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = parameter.grad.sign()
+
+
+def dropped(model: nn.Module) -> None:
+    model.norm.weight.grad = None
+
+
+@pytest.fixture
+def root(tmp_path: Any) -> str:
+    return str(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("change", [clipped, clipped_by_value, halved, replaced, dropped])
+def test_changed_gradients_are_those_of_the_whole_batch_on_any_number_of_workers(change: Any, root: str) -> None:
+    serial = serially(change=change)
+    assert distance(serial, serially()) > 1e-6
+    assert identical(train(None, root, change=change)["weights"], serial)
+    for result in run_virtual(3, partial(train, change=change), root + "3"):
+        assert distance(result["weights"], serial) < EXACT
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("sync=bsp_naive",), ("sync.find_unused=true",), ("collective=ring",), ("sync=local_sgd", "sync.switch_step=100")],
+)
+def test_every_mode_that_steps_with_the_mean_counts_them(overrides: tuple[str, ...], root: str) -> None:
+    for result in run_virtual(2, partial(train, change=clipped), root, *overrides):
+        assert distance(result["weights"], serially(change=clipped)) < EXACT
+
+
+def test_accumulated_gradients_are_changed_once_a_step(root: str) -> None:
+    how: dict[str, Any] = {"accumulate": 2, "samples": 16, "change": clipped}
+    assert distance(run_virtual(2, partial(train, **how), root)[0]["weights"], serially(**how)) < EXACT
+
+
+def test_a_mode_whose_replicas_step_alone_steps_with_the_changed_gradients(root: str) -> None:
+    plain = run_virtual(2, train, root, "sync=local_sgd")
+    changed = run_virtual(2, partial(train, change=halved), root + "2", "sync=local_sgd")
+    assert distance(plain[0]["weights"], changed[0]["weights"]) > 1e-6
+
+
+@pytest.mark.parametrize("overrides", [("sync.shard=gradients",), ("sync=dion",)])
+def test_a_mode_that_exchanges_gradients_inside_its_step_refuses_changed_ones(
+    overrides: tuple[str, ...], root: str
+) -> None:
+    train(None, root, *overrides)
+    with pytest.raises(ScriptError, match=r"changed after run.backward.*choose clip=norm"):
+        run_virtual(2, partial(train, change=written), root + "2", *overrides)
+
+
+def written(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+
+def scheduled(comm: Comm | None, root: str) -> list[float]:
+    model, _, loader = parts()
+    run = joined(comm, root, model, torch.optim.SGD(model.parameters(), lr=1.0), loader)
+    schedule = torch.optim.lr_scheduler.StepLR(run.optimizer, 2, gamma=0.5)
+    rates = []
+    with run:
+        for batch in run.loader:
+            comm.elapse(0.01)
+            run.backward(run.model(**batch).loss)
+            run.optimizer.step()
+            rates.append(run.optimizer.param_groups[0]["lr"])
+            schedule.step()
+    return rates
+
+
+def test_a_schedule_of_torch_takes_the_wrapped_optimizer(root: str) -> None:
+    assert run_virtual(2, scheduled, root)[0] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_a_closure_is_refused_with_the_way_out(root: str) -> None:
+    def closes(comm: Comm, root: str) -> None:
+        model, optimizer, loader = parts()
+        with joined(comm, root, model, optimizer, loader) as run:
+            for _ in run.loader:
+                run.optimizer.step(lambda: torch.zeros(()))
+
+    with pytest.raises(ScriptError, match=r"optimizer.step\(closure\).*Call run.backward\(loss\)"):
+        run_virtual(2, closes, root)
