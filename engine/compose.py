@@ -4,7 +4,6 @@ import copy
 import difflib
 import itertools
 import random
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +21,11 @@ from hydra.errors import (
     MissingConfigException,
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
 from pydantic import ValidationError
 
 from ..compat.hydra import apply_overrides
+from ..compat.omegaconf import no_resolvers
 from ..conf.groups import BY_NAME
 from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
 from ..tracking.redact import HIDDEN
@@ -35,6 +35,7 @@ from .errors import ConfigError
 from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
 from .hints import elsewhere
 from .presets import check_left_over, check_one
+from .receivers import check_receivers
 
 GROUPS = (
     *BY_NAME,
@@ -51,8 +52,12 @@ LONGEST = 10_000  # characters of an override; reading one takes longer than in 
 TOO_DEEP = "is nested too deeply"
 
 
+@no_resolvers()
 def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     """The experiment that `overrides` (Hydra's grammar) describe. Raises `ConfigError`, in well under a second.
+
+    Resolvers are not there: what a configuration holds is written to the run's directory and sent to trackers, and the
+    environment holds secrets.
 
     `config_dir`: a user's own directory; its groups' choices are there beside ours.
     """
@@ -68,19 +73,15 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         apply_overrides(rest, config)  # as hydra does, after it has composed the choices
         _check_preset(parsed, config_dir)
         plain = _plain(config)
+        if config_dir is not None:
+            keys, choice = _typed(parsed)
+            check_receivers(f"--config-dir {config_dir}", plain.get("tracking"), keys, choice, config_dir)
         _forget_workers_of_one_host(plain, parsed)
     except ConfigError:
         raise
-    except MissingConfigException as error:
-        raise ConfigError(_no_such_choice(error, config_dir)) from None
-    except ConfigCompositionException as error:
-        raise ConfigError(_no_such_key(error, choosing, described, overrides, config_dir)) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise ConfigError(f"{_shown(' '.join(overrides))}: {TOO_DEEP}") from None
-    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
-        raise ConfigError(f"{_shown(' '.join(overrides))}: {_first_line(error)}") from None
+    # ValueError: a group's choice is no name
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(_refusal(error, choosing, described, overrides, config_dir)) from None
     return from_config(plain, dict(kept.choices))
 
 
@@ -216,7 +217,6 @@ def _check_preset(parsed: list[Override], config_dir: Path | None) -> None:
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    _check_no_environment(OmegaConf.to_container(config, resolve=False), "")
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     try:
@@ -239,19 +239,36 @@ def _forget_workers_of_one_host(plain: dict[str, Any], overrides: list[Override]
         plain["hardware"]["workers"] = None
 
 
-def _check_no_environment(node: Any, path: str) -> None:
-    """What a run is made of is written to its directory and to W&B: the environment may hold secrets."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            _check_no_environment(value, f"{path}.{key}".removeprefix("."))
-    elif isinstance(node, list):
-        for value in node:
-            _check_no_environment(value, path)
-    elif isinstance(node, str) and re.search(r"\$\{\s*oc\.env\s*:", node):
-        raise ConfigError(
-            f"{path}={node}: a configuration may not read the environment, where secrets are; "
+def _refusal(
+    error: Exception,
+    choosing: tuple[str, ...],
+    described: dict[str, Choice],
+    overrides: list[str],
+    config_dir: Path | None,
+) -> str:
+    """What a composition that failed tells its user. `choosing`, `described`: what it was composed of."""
+    typed = _shown(" ".join(overrides))
+    if (call := _resolver_call(error)) is not None:
+        key = call.full_key if call.full_key not in (None, "_dummy_") else typed  # hydra's name in a list of defaults
+        name = _first_line(call).rpartition(" ")[2]
+        return (
+            f"{key}: calls the resolver {_shown(name)}. A configuration has none, as the environment holds secrets; "
             "write the value, or read it in a class of your own"
         )
+    if isinstance(error, MissingConfigException):
+        return _no_such_choice(error, config_dir)
+    if isinstance(error, ConfigCompositionException):
+        return _no_such_key(error, choosing, described, overrides, config_dir)
+    if isinstance(error, yaml.YAMLError):
+        return f"a YAML of the configuration is broken: {' '.join(str(error).split())}"
+    return f"{typed}: {TOO_DEEP if isinstance(error, RecursionError) else _first_line(error)}"
+
+
+def _resolver_call(error: BaseException | None) -> UnsupportedInterpolationType | None:
+    """The call of a resolver that an error of Hydra's comes from."""
+    while error is not None and not isinstance(error, UnsupportedInterpolationType):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _check_grammar(overrides: list[str]) -> list[Override]:
@@ -288,6 +305,18 @@ def _parsed(text: str) -> Override:
         raise ConfigError(
             f"{text}: is not an override ({_first_line(error)}); write key=value, for instance sync=asp"
         ) from None
+
+
+def _typed(parsed: list[Override]) -> tuple[set[str], object]:
+    """The keys of overrides, and the choice of `tracking` among them."""
+    keys = {override.get_key_element().lstrip("+~") for override in parsed}
+    return keys, next((each.value() for each in reversed(parsed) if each.get_key_element() == "tracking"), None)
+
+
+def receivers_typed(source: str, tracking: Any, overrides: list[str], config_dir: Path | None) -> None:
+    """Raises `ConfigError` where `source` set a receiver of results that is not among `overrides`."""
+    keys, choice = _typed([_parsed(text) for text in overrides])
+    check_receivers(source, tracking, keys, choice, config_dir)
 
 
 def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ..engine.compose import Interval, compose, sweep_values
 from ..engine.errors import ConfigError
 from ..engine.metric import metric_of
+from ..engine.receivers import check_definition
 from ..tracking.columns import METRICS
 
 Method = Literal["grid", "random", "bayes"]
@@ -209,6 +210,7 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
     is_of_overrides = False
     if arguments and "=" not in arguments[0] and Path(arguments[0]).suffix in (".yaml", ".yml"):
         definition = from_file(Path(arguments[0]))
+        _check_receivers(arguments[0], definition, arguments[1:])
         definition = _changed(definition, arguments[1:], changes.get("config_dir") or definition.config_dir)
     else:
         is_of_overrides = True
@@ -230,6 +232,19 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
             f"--metric {reported} goes by it"
         )
     return definition
+
+
+def _check_receivers(file: str, definition: Definition, given: Sequence[str]) -> None:
+    """Raises `ConfigError` where the file alone says who receives its runs' results."""
+    texts = [*definition.fixed, *(text for _, way in definition.ways for text in way)]
+    told = [(sweep_values(text)[0], text.partition("=")[2]) for text in texts]
+    told += [(key, value) for key, space in definition.parameters.items() for value in _values(space)]
+    plain = [(key.lstrip("+~"), value.strip("'\"")) for key, value in told]
+    check_definition(file, plain, {sweep_values(text)[0].lstrip("+~") for text in given})
+
+
+def _values(space: Space) -> tuple[str, ...]:
+    return space.texts if isinstance(space, Values) else ()
 
 
 def _reported(definition: Definition) -> str | None:

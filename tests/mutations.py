@@ -1344,9 +1344,15 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/compose.py",
-        "elif isinstance(node, str) and re.search(",
-        "elif isinstance(node, bytes) and re.search(",
-        "tests/engine/test_compose.py -k environment",
+        "@no_resolvers()\ndef compose(",
+        "def compose(",
+        "tests/engine/test_compose.py -k 'resolver or secret'",
+    ),
+    Mutation(
+        "engine/receivers.py",
+        'if value is not None and f"tracking.{key}" not in keys and own.get(key) != value:',
+        'if value is not None and f"tracking.{key}" not in keys and own.get(key) == value:',
+        "tests/engine/test_receivers.py",
     ),
     Mutation(
         "engine/targets.py",

@@ -264,10 +264,49 @@ class TestAResumedRun:
             override_stored(compose([]), [override])
 
 
-def test_the_environment_is_not_read_into_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["tracking.project=${oc.env:MY_SECRET}"],
+        ["name=env", "tracking.project='${oc.${name}:MY_SECRET}'"],
+        ["tracking.group=env", "tracking.project='${oc.${.group}:MY_SECRET}'"],
+        ["name=oc", "tracking.group=env", "tracking.project='${${name}.${tracking.group}:MY_SECRET}'"],
+        ["tracking.group=env", "tracking.project='${oc.decode:\"\\${oc.${tracking.group}:MY_SECRET}\"}'"],
+        ["name=env", "tracking.tags=['${oc.${name}:MY_SECRET}']"],
+        ["name='${.${oc.env:MY_SECRET}}'"],
+        ["model='${oc.env:MY_SECRET}'"],
+        ["tracking.project='${oc.select:seed}'"],
+    ],
+    ids=["plain", "computed", "relative", "in parts", "decoded", "in a list", "as a key", "as a choice", "another one"],
+)
+def test_a_configuration_calls_no_resolver_however_it_is_named(
+    overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_SECRET", "hunter2")
-    words = refusal("tracking.project=${oc.env:MY_SECRET}")
-    assert "tracking.project" in words and "hunter2" not in words
+    words = refusal(*overrides)
+    assert overrides[-1].partition("=")[0] in words and "hunter2" not in words and "calls the resolver oc." in words
+
+
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        ("experiment", "# @package _global_\ndefaults:\n  - override /model: ${oc.env:MY_SECRET}\n"),
+        ("experiment", "# @package _global_\ndefaults:\n  - override /${oc.env:MY_SECRET}: mlp\n"),
+        ("hardware", "defaults:\n  - ${oc.env:MY_SECRET}\n"),
+        ("hardware", "workers: ${oc.env:MY_SECRET}\n"),
+        ("model", "_target_: ${oc.env:MY_SECRET}\n"),
+    ],
+    ids=["a choice", "a group", "a default", "hardware", "a class"],
+)
+def test_a_refusal_of_a_given_file_tells_no_secret(
+    group: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "theirs.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        compose([f"{group}=theirs"], tmp_path)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_broken_yaml_of_a_users_directory_is_refused(tmp_path: Path) -> None:
