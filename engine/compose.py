@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
 from pydantic import ValidationError
 
-from ..compat.hydra import apply_overrides
+from ..compat.hydra import apply_overrides, files_checked
 from ..compat.omegaconf import no_resolvers
 from ..conf.groups import BY_NAME
 from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
@@ -144,7 +144,7 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple
     _check_files(files)
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
-    with initialize_config_module("paceline.conf", version_base="1.3"):
+    with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(_check_file):
         config = hydra_compose("config", overrides=[*choosing, *search], return_hydra_config=True)
     chosen = config.hydra.runtime.choices.items()
     choices = {str(group): str(choice) if choice is not None else _described(config, group) for group, choice in chosen}
@@ -192,14 +192,20 @@ def _files(config_dir: Path) -> tuple[tuple[str, int, int], ...]:
 
 @lru_cache(maxsize=16)
 def _check_files(files: tuple[tuple[str, int, int], ...]) -> None:
-    """Hydra reads them without bounds. Raises `ConfigError`."""
     for file, _, _ in files:
-        try:
-            check_yaml(read_text(file))
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
-        except UnusableFileError as error:
-            raise ConfigError(f"{file} {error}") from None
+        _check_file(Path(file))
+
+
+def _check_file(file: Path) -> None:
+    """Hydra reads it without bounds. Raises `ConfigError`."""
+    try:
+        check_yaml(read_text(file))
+    except FileNotFoundError:
+        pass  # which Hydra says
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise ConfigError(f"{file} {error}") from None
 
 
 def _chooses(override: Override, config_dir: Path | None) -> bool:

@@ -1349,6 +1349,18 @@ MUTATIONS = [
         "tests/engine/test_compose.py -k 'resolver or secret'",
     ),
     Mutation(
+        "tracking/files.py",
+        'if "*" in plain or _may_be_deep(plain):',
+        "if _may_be_deep(plain):",
+        "tests/tracking/test_files.py -k aliases",
+    ),
+    Mutation(
+        "engine/compose.py",
+        'with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(_check_file):',
+        'with initialize_config_module("paceline.conf", version_base="1.3"):',
+        "tests/engine/test_kept_choices.py -k brings_in",
+    ),
+    Mutation(
         "engine/receivers.py",
         'if value is not None and f"tracking.{key}" not in keys and own.get(key) != value:',
         'if value is not None and f"tracking.{key}" not in keys and own.get(key) == value:',
