@@ -22,8 +22,8 @@ def apply_overrides(overrides: list[Override], config: DictConfig) -> None:
 def files_checked(check: Callable[[Path], None]) -> Iterator[None]:
     """Inside, `check` gets the path of each YAML of a user's directory before Hydra reads it, and may raise.
 
-    A file's `defaults` may name any other file below the directory. Hydra must have been initialized: it loads the class
-    that reads files under a name of its own.
+    A file's `defaults` may name any other file below the directory. Hydra must have been initialized: it loads the
+    class that reads files under a name of its own.
     """
     reader = SourcesRegistry.instance().resolve("file")
     load = reader.load_config

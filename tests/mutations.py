@@ -2060,6 +2060,12 @@ MUTATIONS = [
         "tests/comm/test_calls.py -k after_some",
     ),
     Mutation(
+        "comm/private.py",
+        "if others_may_write(found) and (last or not found.st_mode & stat.S_ISVTX):",
+        "if last and others_may_write(found):",
+        "tests/comm/test_private.py",
+    ),
+    Mutation(
         "comm/native/all_reduce.c",
         "if (at == 0 && !all_alike(g, job)) return UNLIKE;",
         "",
