@@ -1361,6 +1361,18 @@ MUTATIONS = [
         "tests/engine/test_kept_choices.py -k brings_in",
     ),
     Mutation(
+        "tasks/data/images.py",
+        "image.open(opened, formats=FORMATS) as picture",
+        "image.open(opened) as picture",
+        "tests/tasks/test_own_files.py -k damaged_image",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        'if picture.mode == "I" or picture.mode.startswith("I;16"):',
+        'if picture.mode == "I":',
+        "tests/tasks/test_own_files.py -k 16_bits",
+    ),
+    Mutation(
         "engine/receivers.py",
         'if value is not None and f"tracking.{key}" not in keys and own.get(key) != value:',
         'if value is not None and f"tracking.{key}" not in keys and own.get(key) == value:',
