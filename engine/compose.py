@@ -4,6 +4,7 @@ import copy
 import difflib
 import itertools
 import random
+import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, Sweep
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -33,6 +34,7 @@ from .choice_files import fills_its_own_section, section
 from .described import described
 from .errors import ConfigError
 from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
+from .grammar import as_text
 from .hints import elsewhere
 from .presets import check_left_over, check_one
 from .receivers import check_receivers
@@ -48,6 +50,7 @@ GROUPS = (
 )
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 MOST_VALUES = 100_000  # of one key in a sweep
+LONGEST_NAME = 240  # bytes of a choice's, whose file has .yaml after it
 LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
 TOO_DEEP = "is nested too deeply"
 
@@ -282,7 +285,7 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
     for text, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
             raise ConfigError(
-                f"{text}: is a sweep over several values; one run takes one value for each key (see: paceline sweep)"
+                f"{text}: is a sweep over several values, and a run takes one of each key. {_one_value(text, override)}"
             )
         if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
@@ -290,6 +293,11 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
         chosen = override.value() if is_choice else ""
         if not all(isinstance(name, str) for name in (chosen if isinstance(chosen, list) else [chosen])):
             raise ConfigError(f"{text}: takes choices by their names; see: paceline list {override.key_or_group}")
+        for name in chosen if isinstance(chosen, list) else [chosen]:
+            if len(str(name).encode()) > LONGEST_NAME:
+                raise ConfigError(
+                    f"{_shown(text)}: there is no such choice; see: paceline list {override.key_or_group}"
+                )
         if override.key_or_group == "experiment":
             check_one(chosen)
         if override.key_or_group in RENAMED:
@@ -308,9 +316,33 @@ def _parsed(text: str) -> Override:
     except ValueError as error:  # Python's own limit of a whole number's digits
         raise ConfigError(f"{_shown(text)}: is not an override ({_first_line(error)})") from None
     except HydraException as error:
-        raise ConfigError(
-            f"{text}: is not an override ({_first_line(error)}); write key=value, for instance sync=asp"
-        ) from None
+        reason = _first_line(error).partition(" expecting ")[0]
+        quoted = _as_text(text)
+        hint = f"quote the value: {quoted}" if quoted else "write key=value, for instance sync=asp"
+        raise ConfigError(f"{text}: is not an override ({reason}); {hint}") from None
+
+
+def _one_value(text: str, override: Override) -> str:
+    """What to write in place of a sweep."""
+    value = override.value()
+    if override.key_or_group in GROUPS or not isinstance(value, ChoiceSweep) or not value.simple_form:
+        return "See: paceline sweep"
+    key, _, values = text.partition("=")
+    listed, quoted = shlex.quote(f"{key}=[{values}]"), _as_text(text)
+    return f"Write {listed} for a list{f', {quoted} for a text' if quoted else ''}, or see: paceline sweep"
+
+
+def _as_text(text: str) -> str | None:
+    """An override whose value is in quotes of Hydra's, as a shell takes it; None where quotes do not help."""
+    key, _, value = text.partition("=")
+    if not value or value[0] in "[{'\"" or "${" in value:
+        return None
+    quoted = f"{key}={as_text(value)}"
+    try:
+        read = OverridesParser.create().parse_override(quoted)
+    except (HydraException, ValueError):
+        return None
+    return shlex.quote(quoted) if read.value() == value else None
 
 
 def _typed(parsed: list[Override]) -> tuple[set[str], object]:

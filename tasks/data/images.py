@@ -135,6 +135,8 @@ def _opened(file: Path, mode: str, size: tuple[int, int] | None, most: int) -> T
             return _decoded(opened, mode, size, most)
         except Exception as error:  # Pillow's parsers raise whatever Python raises on what they are given
             text = " ".join(str(error).split())[:500] or type(error).__name__
+            if type(error).__name__ == "UnidentifiedImageError":  # its text names an object of Python's
+                text = f"is no image of {', '.join(FORMATS)}, or is cut short"
             raise ImageError(f"{file}: {text}") from error
 
 

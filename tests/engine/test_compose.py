@@ -1,6 +1,7 @@
 """Overrides become one experiment, or are refused with the key, the value, the rule and the nearest names."""
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -307,6 +308,30 @@ def test_a_refusal_of_a_given_file_tells_no_secret(
     with pytest.raises(ConfigError) as caught:
         compose([f"{group}=theirs"], tmp_path)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["my=data", "my data (1).csv", "a[1].csv", "ü", "数据", "a#1", "a;b", "it's", 'say "hi"', "~/x", "a\\", "a{1}"],
+)
+def test_a_value_that_is_not_hydras_is_shown_in_quotes_that_can_be_typed(value: str) -> None:
+    if value != "a\\":
+        hint = refusal("data=table", f"data.path={value}").partition("; quote the value: ")[2]
+    else:
+        hint = refusal("data=table", f"data.path=#{value}").partition("; quote the value: ")[2].replace("#", "")
+    [typed] = shlex.split(hint)
+    assert compose(["data=table", typed]).data.knobs["path"] == value
+
+
+def test_a_sweep_of_values_is_shown_as_a_list_and_as_a_text() -> None:
+    words = refusal("data=table", "data.targets=a,b")
+    assert "Write 'data.targets=[a,b]' for a list, 'data.targets=\"a,b\"' for a text, or see: paceline sweep" in words
+    assert refusal("sync=bsp,asp").endswith("See: paceline sweep")
+
+
+def test_a_name_that_no_file_may_have_is_no_choice() -> None:
+    for override in ("model=" + "a" * 9000, f"callbacks=[{'a' * 300}]", f"experiment='{'ü' * 130}'"):
+        assert "there is no such choice" in refusal(override) and len(refusal(override)) < 300
 
 
 def test_a_broken_yaml_of_a_users_directory_is_refused(tmp_path: Path) -> None:
