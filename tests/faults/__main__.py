@@ -7,7 +7,7 @@ from typing import Annotated
 import ctrl_c
 import typer
 
-from . import corruptions, disks, kills, overrides, strangers, user_code
+from . import corruptions, disks, given, kills, overrides, strangers, user_code
 from .judge import Outcome, judge, sample, table
 
 KINDS = {  # each with how many cases a full run tries
@@ -18,6 +18,10 @@ KINDS = {  # each with how many cases a full run tries
     "disks": (disks.cases, 40),
     "strangers": (strangers.cases, 40),
     "overrides": (overrides.cases, 2000),
+    "secrets": (given.secrets, 100),
+    "yaml-bombs": (given.bombs, 100),
+    "image-bombs": (given.images, 80),
+    "caches": (given.caches, 40),
 }
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import string
 import threading
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -140,7 +141,12 @@ _pools: list[ProcessPoolExecutor] = []  # kept until the end: Python's exit stum
 
 
 def _answer(words: list[str]) -> tuple[int, str]:
-    """What `paceline train --dry-run` says, in a process that has torch at hand; one that dies or hangs is replaced."""
+    """What `paceline train --dry-run` says of overrides."""
+    return asked(dry_run, words)
+
+
+def asked(function: Callable[[list[str]], str], words: list[str]) -> tuple[int, str]:
+    """What `function` answers in a process that has torch at hand; one that dies or hangs is replaced."""
     pool: ProcessPoolExecutor | None = getattr(_of_this_thread, "pool", None)
     if pool is None:
         context = multiprocessing.get_context("forkserver")
@@ -148,7 +154,7 @@ def _answer(words: list[str]) -> tuple[int, str]:
         pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context, initializer=silence)
         _pools.append(pool)
     try:
-        status, said = json.loads(pool.submit(dry_run, words).result(SECONDS))
+        status, said = json.loads(pool.submit(function, words).result(SECONDS))
     except (TimeoutError, BrokenProcessPool) as error:
         _of_this_thread.pool = None
         for process in (pool._processes or {}).values():
@@ -164,6 +170,11 @@ def silence() -> None:
 
 
 def dry_run(words: list[str]) -> str:
+    return command(["train", "--dry-run", "--", *words])
+
+
+def command(arguments: list[str]) -> str:
+    """The exit status of `paceline ARGUMENTS` and what it printed, as JSON."""
     import contextlib
     import io
     import sys
@@ -171,7 +182,7 @@ def dry_run(words: list[str]) -> str:
     from paceline.cli.main import main
 
     said = io.StringIO()
-    sys.argv = ["paceline", "train", "--dry-run", "--", *words]
+    sys.argv = ["paceline", *arguments]
     status: Any = 0
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
