@@ -1351,7 +1351,7 @@ MUTATIONS = [
     Mutation(
         "tracking/files.py",
         'if "*" in plain or _may_be_deep(plain):',
-        "if _may_be_deep(plain):",
+        'if "<*" in plain or _may_be_deep(plain):',
         "tests/tracking/test_files.py -k aliases",
     ),
     Mutation(
