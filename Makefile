@@ -1,4 +1,4 @@
-# The first target to need it sets up .venv with the versions in constraints.txt.
+# The first target to need it sets up .venv with the versions in constraints.txt, whose files' hashes are in locked/.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -49,6 +49,9 @@ SEEDS_pipeline_schedules := 1
 SEEDS_crossover := 1
 SEEDS_hybrids := 1  # likewise; all layouts take as many steps
 NONE_IS_FINE := || test $$? -eq 5  # pytest's status when ARGS leaves no test to run
+PIP_HASHED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps
+# torch's CPU build is on an index of its own. These are the wheels of it that the tests ran with.
+CPU_WHEELS := torch==2.13.0+cpu=6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
@@ -62,15 +65,21 @@ help:  ## Show this help
 
 setup: $(READY)  ## Create .venv with pinned dependencies
 
-$(READY): pyproject.toml constraints.txt
+# Whether the torch that was installed wants libraries of CUDA
+WANTS_CUDA := import sys; from importlib.metadata import requires; \
+  sys.exit(not any(each.startswith(("nvidia", "cuda", "triton")) and "extra" not in each for each in requires("torch")))
+
+$(READY): pyproject.toml $(wildcard locked/*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "paceline needs Python >= 3.11; $(PYTHON) is older. Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 3; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON) cannot make virtual environments. Try: apt-get install python3-venv"; exit 3; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch  # alone first, or another package pulls a newer build
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(PIP_HASHED) --requirement locked/build.txt
+	$(PIP_HASHED) --requirement locked/torch-cpu.txt 2>/dev/null || $(PIP_HASHED) --requirement locked/torch.txt
+	$(PIP_HASHED) --no-build-isolation --requirement locked/requirements.txt
+	! $(BIN)/python -c '$(WANTS_CUDA)' || $(PIP_HASHED) --requirement locked/cuda.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 train: $(READY)  ## Train on digits with two workers; ARGS="..." passes overrides
@@ -153,10 +162,16 @@ study-%: $(READY)
 	$(BIN)/paceline compare docs/experiments/$*.csv --figure sweeps/studies/$*.yaml --png docs/experiments > /dev/null
 	rm docs/experiments/*$*.pdf
 
-lock: $(READY)  ## Write the installed versions to constraints.txt
+lock: $(READY)  ## Write the installed versions to constraints.txt, and their files' hashes to locked/
 	@{ echo "# Every version that the tests ran with. Renew: make lock"; \
-	   $(BIN)/python -m pip freeze --all --exclude-editable | grep -vE '^(setuptools|wheel)=' | sed 's/+cpu$$//'; } > constraints.new
+	   $(BIN)/python -m pip freeze --all --exclude-editable | grep -vE '^(setuptools|wheel)=' | sed 's/+cpu$$//' | uniq; } > constraints.new
 	@mv constraints.new constraints.txt
+	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && PIP_CONSTRAINT= .venv-lock/bin/python -m pip install --quiet uv; }
+	echo 'pip setuptools>=77' | tr ' ' '\n' > .venv-lock/build.in
+	.venv-lock/bin/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header --no-annotate \
+	    --all-extras --group pyproject.toml:dev --constraint constraints.txt --output-file .venv-lock/resolved.txt \
+	    pyproject.toml .venv-lock/build.in
+	$(BIN)/python tests/locking.py .venv-lock/resolved.txt $(CPU_WHEELS)
 
 clean:  ## Remove .venv and caches (runs/ stays)
-	rm -rf $(VENV) .venv-newest build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-newest .venv-lock build dist *.egg-info .pytest_cache .ruff_cache

@@ -155,7 +155,7 @@ def _sums() -> Finding:
     return Finding(
         False,
         "workers of one host add up in shared memory, by torch, which is about three times slower; for native "
-        "code, install a C compiler (apt-get install gcc)",
+        "code, install a C compiler (apt-get install gcc), and let no other user write to ~/.cache or XDG_CACHE_HOME",
     )
 
 

@@ -198,8 +198,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _explain(error: Exception) -> int:
     """Say what went wrong, the last line in one sentence; returns the exit status."""
-    from ..engine.failures import exit_code_of, lack_of, named, shortened
+    from ..engine.failures import exit_code_of, lack_of, misnamed, named, shortened
 
+    if exit_code_of(error) is None:
+        error = misnamed(error) or error
     if (lack := lack_of(error)) is not None and exit_code_of(error) is None:
         error = lack
     if (exit_code := exit_code_of(error)) is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from .completion import complete_override
-from .output import show
+from .output import note_all, show
 
 
 def _help(ctx: typer.Context, asked: bool) -> None:
@@ -66,11 +66,13 @@ def with_config(
 ) -> tuple[list[str], AbstractContextManager[None]]:
     """What is to be composed, and a context in which an error about what the file says names the file.
 
-    Raises `ConfigError`.
+    Raises `ConfigError`, also where the file alone says who receives the results.
     """
     from ..engine.config_file import with_file
 
     if config is None:
         return overrides, nullcontext()
     merged = with_file(config, overrides, config_dir)
+    merged.check_receivers(config_dir)
+    note_all([told] if (told := merged.tracked()) else [])
     return merged.overrides, merged.blamed()

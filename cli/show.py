@@ -328,7 +328,7 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         return None
     if run.swept is not None:
         return "its sweep", visible(f"paceline sweep --resume --name {shlex.quote(run.swept.sweep)}")
-    if _checkpoints(run.path):
+    if overrides is not None and _checkpoints(run.path):
         name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
         counted = "epochs" if run.config.get("steps") is None else "steps"
         more = f" {counted}=MORE" if run.summary.get("status") == "completed" else ""

@@ -4,7 +4,7 @@ import copy
 import difflib
 import itertools
 import random
-import re
+import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,17 +15,18 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, Override, Sweep
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
     MissingConfigException,
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
 from pydantic import ValidationError
 
-from ..compat.hydra import apply_overrides
+from ..compat.hydra import apply_overrides, files_checked
+from ..compat.omegaconf import no_resolvers
 from ..conf.groups import BY_NAME
 from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
 from ..tracking.redact import HIDDEN
@@ -33,8 +34,10 @@ from .choice_files import fills_its_own_section, section
 from .described import described
 from .errors import ConfigError
 from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
+from .grammar import as_text
 from .hints import elsewhere
 from .presets import check_left_over, check_one
+from .receivers import check_receivers
 
 GROUPS = (
     *BY_NAME,
@@ -47,12 +50,17 @@ GROUPS = (
 )
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 MOST_VALUES = 100_000  # of one key in a sweep
+LONGEST_NAME = 240  # bytes of a choice's, whose file has .yaml after it
 LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
 TOO_DEEP = "is nested too deeply"
 
 
+@no_resolvers()
 def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     """The experiment that `overrides` (Hydra's grammar) describe. Raises `ConfigError`, in well under a second.
+
+    Resolvers are not there: what a configuration holds is written to the run's directory and sent to trackers, and the
+    environment holds secrets.
 
     `config_dir`: a user's own directory; its groups' choices are there beside ours.
     """
@@ -68,19 +76,15 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         apply_overrides(rest, config)  # as hydra does, after it has composed the choices
         _check_preset(parsed, config_dir)
         plain = _plain(config)
+        if config_dir is not None:
+            keys, choice = _typed(parsed)
+            check_receivers(f"--config-dir {config_dir}", plain.get("tracking"), keys, choice, config_dir)
         _forget_workers_of_one_host(plain, parsed)
     except ConfigError:
         raise
-    except MissingConfigException as error:
-        raise ConfigError(_no_such_choice(error, config_dir)) from None
-    except ConfigCompositionException as error:
-        raise ConfigError(_no_such_key(error, choosing, described, overrides, config_dir)) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"a YAML of the configuration is broken: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise ConfigError(f"{_shown(' '.join(overrides))}: {TOO_DEEP}") from None
-    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group's choice is no name
-        raise ConfigError(f"{_shown(' '.join(overrides))}: {_first_line(error)}") from None
+    # ValueError: a group's choice is no name
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(_refusal(error, choosing, described, overrides, config_dir)) from None
     return from_config(plain, dict(kept.choices))
 
 
@@ -143,7 +147,7 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple
     _check_files(files)
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
-    with initialize_config_module("paceline.conf", version_base="1.3"):
+    with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(_check_file):
         config = hydra_compose("config", overrides=[*choosing, *search], return_hydra_config=True)
     chosen = config.hydra.runtime.choices.items()
     choices = {str(group): str(choice) if choice is not None else _described(config, group) for group, choice in chosen}
@@ -191,14 +195,20 @@ def _files(config_dir: Path) -> tuple[tuple[str, int, int], ...]:
 
 @lru_cache(maxsize=16)
 def _check_files(files: tuple[tuple[str, int, int], ...]) -> None:
-    """Hydra reads them without bounds. Raises `ConfigError`."""
     for file, _, _ in files:
-        try:
-            check_yaml(read_text(file))
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
-        except UnusableFileError as error:
-            raise ConfigError(f"{file} {error}") from None
+        _check_file(Path(file))
+
+
+def _check_file(file: Path) -> None:
+    """Hydra reads it without bounds. Raises `ConfigError`."""
+    try:
+        check_yaml(read_text(file))
+    except FileNotFoundError:
+        pass  # which Hydra says
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise ConfigError(f"{file} {error}") from None
 
 
 def _chooses(override: Override, config_dir: Path | None) -> bool:
@@ -216,7 +226,6 @@ def _check_preset(parsed: list[Override], config_dir: Path | None) -> None:
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    _check_no_environment(OmegaConf.to_container(config, resolve=False), "")
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     try:
@@ -239,19 +248,36 @@ def _forget_workers_of_one_host(plain: dict[str, Any], overrides: list[Override]
         plain["hardware"]["workers"] = None
 
 
-def _check_no_environment(node: Any, path: str) -> None:
-    """What a run is made of is written to its directory and to W&B: the environment may hold secrets."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            _check_no_environment(value, f"{path}.{key}".removeprefix("."))
-    elif isinstance(node, list):
-        for value in node:
-            _check_no_environment(value, path)
-    elif isinstance(node, str) and re.search(r"\$\{\s*oc\.env\s*:", node):
-        raise ConfigError(
-            f"{path}={node}: a configuration may not read the environment, where secrets are; "
+def _refusal(
+    error: Exception,
+    choosing: tuple[str, ...],
+    described: dict[str, Choice],
+    overrides: list[str],
+    config_dir: Path | None,
+) -> str:
+    """What a composition that failed tells its user. `choosing`, `described`: what it was composed of."""
+    typed = _shown(" ".join(overrides))
+    if (call := _resolver_call(error)) is not None:
+        key = call.full_key if call.full_key not in (None, "_dummy_") else typed  # hydra's name in a list of defaults
+        name = _first_line(call).rpartition(" ")[2]
+        return (
+            f"{key}: calls the resolver {_shown(name)}. A configuration has none, as the environment holds secrets; "
             "write the value, or read it in a class of your own"
         )
+    if isinstance(error, MissingConfigException):
+        return _no_such_choice(error, config_dir)
+    if isinstance(error, ConfigCompositionException):
+        return _no_such_key(error, choosing, described, overrides, config_dir)
+    if isinstance(error, yaml.YAMLError):
+        return f"a YAML of the configuration is broken: {' '.join(str(error).split())}"
+    return f"{typed}: {TOO_DEEP if isinstance(error, RecursionError) else _first_line(error)}"
+
+
+def _resolver_call(error: BaseException | None) -> UnsupportedInterpolationType | None:
+    """The call of a resolver that an error of Hydra's comes from."""
+    while error is not None and not isinstance(error, UnsupportedInterpolationType):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _check_grammar(overrides: list[str]) -> list[Override]:
@@ -259,7 +285,7 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
     for text, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
             raise ConfigError(
-                f"{text}: is a sweep over several values; one run takes one value for each key (see: paceline sweep)"
+                f"{text}: is a sweep over several values, and a run takes one of each key. {_one_value(text, override)}"
             )
         if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
@@ -267,6 +293,11 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
         chosen = override.value() if is_choice else ""
         if not all(isinstance(name, str) for name in (chosen if isinstance(chosen, list) else [chosen])):
             raise ConfigError(f"{text}: takes choices by their names; see: paceline list {override.key_or_group}")
+        for name in chosen if isinstance(chosen, list) else [chosen]:
+            if len(str(name).encode()) > LONGEST_NAME:
+                raise ConfigError(
+                    f"{_shown(text)}: there is no such choice; see: paceline list {override.key_or_group}"
+                )
         if override.key_or_group == "experiment":
             check_one(chosen)
         if override.key_or_group in RENAMED:
@@ -285,9 +316,45 @@ def _parsed(text: str) -> Override:
     except ValueError as error:  # Python's own limit of a whole number's digits
         raise ConfigError(f"{_shown(text)}: is not an override ({_first_line(error)})") from None
     except HydraException as error:
-        raise ConfigError(
-            f"{text}: is not an override ({_first_line(error)}); write key=value, for instance sync=asp"
-        ) from None
+        reason = _first_line(error).partition(" expecting ")[0]
+        quoted = _as_text(text)
+        hint = f"quote the value: {quoted}" if quoted else "write key=value, for instance sync=asp"
+        raise ConfigError(f"{text}: is not an override ({reason}); {hint}") from None
+
+
+def _one_value(text: str, override: Override) -> str:
+    """What to write in place of a sweep."""
+    value = override.value()
+    if override.key_or_group in GROUPS or not isinstance(value, ChoiceSweep) or not value.simple_form:
+        return "See: paceline sweep"
+    key, _, values = text.partition("=")
+    listed, quoted = shlex.quote(f"{key}=[{values}]"), _as_text(text)
+    return f"Write {listed} for a list{f', {quoted} for a text' if quoted else ''}, or see: paceline sweep"
+
+
+def _as_text(text: str) -> str | None:
+    """An override whose value is in quotes of Hydra's, as a shell takes it; None where quotes do not help."""
+    key, _, value = text.partition("=")
+    if not value or value[0] in "[{'\"" or "${" in value:
+        return None
+    quoted = f"{key}={as_text(value)}"
+    try:
+        read = OverridesParser.create().parse_override(quoted)
+    except (HydraException, ValueError):
+        return None
+    return shlex.quote(quoted) if read.value() == value else None
+
+
+def _typed(parsed: list[Override]) -> tuple[set[str], object]:
+    """The keys of overrides, and the choice of `tracking` among them."""
+    keys = {override.get_key_element().lstrip("+~") for override in parsed}
+    return keys, next((each.value() for each in reversed(parsed) if each.get_key_element() == "tracking"), None)
+
+
+def receivers_typed(source: str, tracking: Any, overrides: list[str], config_dir: Path | None) -> None:
+    """Raises `ConfigError` where `source` set a receiver of results that is not among `overrides`."""
+    keys, choice = _typed([_parsed(text) for text in overrides])
+    check_receivers(source, tracking, keys, choice, config_dir)
 
 
 def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> str:

@@ -14,20 +14,21 @@ A run's choice that there is no file of is made from the class that the run name
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..conf.groups import BY_NAME, CALLBACKS
 from ..tracking.files import UnusableFileError, parse_yaml, read_text
-from ..tracking.redact import HIDDEN
-from .compose import GROUPS, after, choices_in, compose, hidden_keys, keys_in
+from ..tracking.redact import HIDDEN, hide_in_urls
+from .compose import GROUPS, after, choices_in, compose, hidden_keys, keys_in, receivers_typed
 from .described import as_described, class_of
 from .errors import ConfigError
 from .experiment import Experiment, from_plain
 from .grammar import as_override
 from .overrides import overrides_of, usual_choices
 
+TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}  # that send results to a server
 _STORED = {"name", "target", "knobs"}  # what a run's config.yaml has of a choice
 
 
@@ -39,6 +40,21 @@ class Merged:
     told: list[str]
     given: list[str]
     overrides: list[str]  # both: what is given wins
+    tracking: dict[str, Any]  # of the whole
+
+    def check_receivers(self, config_dir: Path | None) -> None:
+        """Raises `ConfigError` where the file alone says who receives the results: see receivers.py."""
+        receivers_typed(f"--config {self.file}", self.tracking, self.given, config_dir)
+
+    def tracked(self) -> str:
+        """What the file, and nothing beside it, says of where results are kept: a note for its user."""
+        own = sorted(keys_in(self.told) - keys_in(self.given))
+        own = [key.removeprefix("tracking.") for key in own if key.startswith("tracking")]
+        where = next((label for key, label in TRACKERS.items() if self.tracking.get(key)), None)
+        if not own or where is None or self.tracking.get("mode") == "offline":
+            return ""
+        said = ", ".join(f"{key}={hide_in_urls(str(self.tracking[key]))}" for key in own if self.tracking.get(key))
+        return f"--config {self.file}: the file sends the results to {where}{f' ({said})' if said else ''}"
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -64,7 +80,7 @@ def with_file(file: Path, overrides: list[str], config_dir: Path | None = None) 
         )
     try:
         told = _told(file, config_dir)
-        merged = Merged(file, told, overrides, after(told, overrides, usual_choices()))
+        merged = Merged(file, told, overrides, after(told, overrides, usual_choices()), {})
     except UnusableFileError as error:
         raise ConfigError(f"--config {file}: {error}") from None
     with merged.blamed():
@@ -73,7 +89,7 @@ def with_file(file: Path, overrides: list[str], config_dir: Path | None = None) 
         raise ConfigError(
             f"--config {file}: {key}={HIDDEN} stands for a secret, which is not stored; give it: {key}=..."
         )
-    return merged
+    return replace(merged, tracking=composed.tracking)
 
 
 def _told(file: Path, config_dir: Path | None) -> list[str]:

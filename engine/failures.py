@@ -58,6 +58,14 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
     return None
 
 
+def misnamed(error: BaseException) -> ConfigError | None:
+    """What is wrong with a name that was typed, where the system takes no such name for a file's."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+        return None
+    name = visible(shortened(str(error.filename2 or error.filename)))
+    return ConfigError(f"{name}: cannot be the name of a file ({error.strerror}). Choose another one")
+
+
 def how_it_ended(error: str, message: str) -> str:
     """What is said of a worker that failed, given its words (crew.Ended): only what a terminal can show."""
     return visible(message) if error in OWN_WORDS else f"failed: {visible(message)}"

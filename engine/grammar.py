@@ -7,6 +7,7 @@ _TEXT = re.compile(r"[A-Za-z_./][\w./:@%-]*")
 _WORDS = ("null", "true", "false", "inf", "nan")  # that Hydra takes for more than text
 _TYPED = re.compile(r"[A-Za-z0-9_./@+-]+")
 _BEFORE_QUOTE = re.compile(r"(\\*)('|$)")
+_BEFORE_DOUBLE = re.compile(r'(\\*)("|$)')
 
 
 def as_override(value: Any, exact: bool = True) -> str:
@@ -27,3 +28,8 @@ def as_override(value: Any, exact: bool = True) -> str:
         return text
     # in quotes a backslash means itself, unless it stands before a quote
     return "'" + _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + (r"\'" if found[2] else ""), text) + "'"
+
+
+def as_text(text: str) -> str:
+    """In double quotes, which a shell's single ones can hold."""
+    return '"' + _BEFORE_DOUBLE.sub(lambda found: found[1] * 2 + (r"\"" if found[2] else ""), text) + '"'

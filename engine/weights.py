@@ -11,6 +11,7 @@ What paceline wrote has a checksum, and is refused when that differs. Anyone els
 were made.
 """
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def resolved(experiment: Experiment, trusts: bool, root: Path | str = ROOT) -> E
 def find(told: str, root: Path | str, key: str = "weights") -> Path:
     """What is there under this path, or the run of this name. Raises `ConfigError`."""
     try:
-        if (path := Path(told).resolve()).exists():
+        if (path := Path(os.path.realpath(told))).exists():  # `resolve` raises RuntimeError for a link to itself
             return path
     except (OSError, ValueError):  # a name that is too long, or has a NUL in it
         pass

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any, Literal
 
 from ..engine.compose import Interval, compose, sweep_values
 from ..engine.errors import ConfigError
+from ..engine.experiment import CONF
 from ..engine.metric import metric_of
+from ..engine.receivers import check_definition
 from ..tracking.columns import METRICS
 
 Method = Literal["grid", "random", "bayes"]
@@ -17,6 +20,8 @@ METHODS = ("grid", "random", "bayes")
 PRUNED_BY = (*METRICS, "loss")
 WAY = "way"  # the parameter of a sweep of listed configurations
 MOST = 100_000  # points of a grid
+READY = CONF.parent / "sweeps"  # beside conf, in a clone and as installed
+_READY = re.compile(r"(?:sweeps/)?((?:studies/)?[\w-]{1,80})(?:\.yaml)?", re.ASCII)
 MOST_RUNS = 1_000_000  # of a grid with its seeds
 
 
@@ -207,8 +212,9 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
     from .schema import from_file
 
     is_of_overrides = False
-    if arguments and "=" not in arguments[0] and Path(arguments[0]).suffix in (".yaml", ".yml"):
-        definition = from_file(Path(arguments[0]))
+    if arguments and (file := file_of(arguments[0])) is not None:
+        definition = from_file(file)
+        _check_receivers(arguments[0], definition, arguments[1:])
         definition = _changed(definition, arguments[1:], changes.get("config_dir") or definition.config_dir)
     else:
         is_of_overrides = True
@@ -230,6 +236,34 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
             f"--metric {reported} goes by it"
         )
     return definition
+
+
+def file_of(word: str) -> Path | None:
+    """The file that the first word of a sweep names: one that is here, or a ready one, `sweeps/NAME.yaml` or NAME.
+
+    None: it is no file.
+    """
+    path = Path(word)
+    is_yaml = "=" not in word and path.suffix in (".yaml", ".yml")
+    if is_yaml and path.exists():
+        return path
+    found = _READY.fullmatch(word)
+    if found is not None and (ready := READY / f"{found[1]}.yaml").is_file():
+        return ready
+    return path if is_yaml else None
+
+
+def _check_receivers(file: str, definition: Definition, given: Sequence[str]) -> None:
+    """Raises `ConfigError` where the file alone says who receives its runs' results."""
+    texts = [*definition.fixed, *(text for _, way in definition.ways for text in way)]
+    told = [(sweep_values(text)[0], text.partition("=")[2]) for text in texts]
+    told += [(key, value) for key, space in definition.parameters.items() for value in _values(space)]
+    plain = [(key.lstrip("+~"), value.strip("'\"")) for key, value in told]
+    check_definition(file, plain, {sweep_values(text)[0].lstrip("+~") for text in given})
+
+
+def _values(space: Space) -> tuple[str, ...]:
+    return space.texts if isinstance(space, Values) else ()
 
 
 def _reported(definition: Definition) -> str | None:

@@ -1520,9 +1520,39 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/compose.py",
-        "elif isinstance(node, str) and re.search(",
-        "elif isinstance(node, bytes) and re.search(",
-        "tests/engine/test_compose.py -k environment",
+        "@no_resolvers()\ndef compose(",
+        "def compose(",
+        "tests/engine/test_compose.py -k 'resolver or secret'",
+    ),
+    Mutation(
+        "tracking/files.py",
+        'if "*" in plain or _may_be_deep(plain):',
+        'if "<*" in plain or _may_be_deep(plain):',
+        "tests/tracking/test_files.py -k aliases",
+    ),
+    Mutation(
+        "engine/compose.py",
+        'with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(_check_file):',
+        'with initialize_config_module("paceline.conf", version_base="1.3"):',
+        "tests/engine/test_kept_choices.py -k brings_in",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "image.open(opened, formats=FORMATS) as picture",
+        "image.open(opened) as picture",
+        "tests/tasks/test_own_files.py -k damaged_image",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        'if picture.mode == "I" or picture.mode.startswith("I;16"):',
+        'if picture.mode == "I":',
+        "tests/tasks/test_own_files.py -k 16_bits",
+    ),
+    Mutation(
+        "engine/receivers.py",
+        'if value is not None and f"tracking.{key}" not in keys and own.get(key) != value:',
+        'if value is not None and f"tracking.{key}" not in keys and own.get(key) == value:',
+        "tests/engine/test_receivers.py",
     ),
     Mutation(
         "engine/targets.py",
@@ -2216,6 +2246,12 @@ MUTATIONS = [
         "                comm.check_alike(self._what)\n",
         "                continue\n",
         "tests/comm/test_calls.py -k after_some",
+    ),
+    Mutation(
+        "comm/private.py",
+        "if others_may_write(found) and (last or not found.st_mode & stat.S_ISVTX):",
+        "if last and others_may_write(found):",
+        "tests/comm/test_private.py",
     ),
     Mutation(
         "comm/native/all_reduce.c",

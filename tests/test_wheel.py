@@ -13,6 +13,7 @@ import pytest
 from mutations import ROOMS
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = (*ROOMS, "sweeps")
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> str:
@@ -31,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).is_file():
             shutil.copy(ROOT / name, tree)
-    for room in ROOMS:
+    for room in FOLDERS:
         shutil.copytree(ROOT / room, tree / room, ignore=shutil.ignore_patterns("__pycache__"))
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", cwd=tree)
     [built] = (tree / "dist").iterdir()
@@ -49,7 +50,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_module_choice_and_data_file_and_nothing_else(wheel: Path) -> None:
     expected = {
         f"paceline/{path.relative_to(ROOT).as_posix()}"
-        for room in ROOMS
+        for room in FOLDERS
         for path in (ROOT / room).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
@@ -64,7 +65,9 @@ def test_it_installs_one_import_name_and_one_command(wheel: Path) -> None:
         assert archive.read(f"{info}/top_level.txt").decode().split() == ["paceline"]
         commands = archive.read(f"{info}/entry_points.txt").decode()
         metadata = archive.read(f"{info}/METADATA").decode()
+        licence = archive.read(f"{info}/licenses/LICENSE").decode()
     assert "paceline = paceline.cli.main:main" in commands
+    assert "License-Expression: Apache-2.0" in metadata and licence == (ROOT / "LICENSE").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     extras = [line for line in required if "extra ==" in line]
@@ -82,6 +85,8 @@ def test_installed_elsewhere_it_lists_and_plans_from_an_empty_directory(installe
     assert Path(where.strip()).is_relative_to(installed)
     assert "* data_parallel" in paceline("list", site=installed, cwd=tmp_path)
     assert paceline("train", "--dry-run", site=installed, cwd=tmp_path).startswith("ok: ")
+    for name in ("sweeps/sync_modes.yaml", "sync_modes", "studies/digits_64"):
+        assert "sync" in paceline("sweep", name, "tracking=none", "--dry-run", site=installed, cwd=tmp_path)
     assert "1,437" in paceline("list", "data", site=installed, cwd=tmp_path)
     text = paceline("plan", "model=gpt", "data=text", "--format", "json", site=installed, cwd=tmp_path)
     assert json.loads(text)["steps_per_epoch"] > 0  # the shipped sample was found

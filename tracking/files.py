@@ -2,7 +2,8 @@
 
 Only regular files are read and written: a pipe would be waited for, and a device may never end. How large a file is,
 how deep it is nested, how long its numbers are and how often its YAML aliases repeat what they stand for are bounded:
-fifty thousand brackets overflow the C stack of PyYAML's parser, and a few aliases of aliases fill the memory.
+fifty thousand brackets overflow the C stack of PyYAML's parser, and a few aliases of aliases, or merge keys of merge
+keys, fill the memory.
 
 What cannot be opened or read raises `OSError`; what is not as it must be raises `UnusableFileError`. Its message
 follows the file's name: "is a named pipe, ...". Callers say which exit status that is.
@@ -23,6 +24,7 @@ MOST_BYTES = 16 * 2**20  # of a JSON or YAML file of a run; a summary of 4,096 w
 MOST_DEPTH = 64  # of lists and mappings in each other
 MOST_NODES = 2_000_000  # values of a YAML file; where aliases repeat one, each time counts
 MOST_DIGITS = 308  # a float holds every whole number of fewer
+MOST_COMPOSED = 20_000  # values of a YAML file that Hydra reads, at 0.1 ms each
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
 
 _KINDS = {
@@ -136,8 +138,9 @@ def parse_yaml(text: str | bytes) -> Any:
     """Plain values within the same bounds. YAML's other types (dates, sets, bytes) are refused."""
     plain = text if isinstance(text, str) else _decoded(text)
     try:
-        if _may_be_deep(plain):
-            _check_events(plain)
+        # merge keys (`<<`) copy what an alias stands for before anything could be counted
+        if "*" in plain or _may_be_deep(plain):
+            _check_events(plain, MOST_NODES)
         value = yaml.load(plain, LOADER)
     except RecursionError:
         raise _too_deep() from None
@@ -151,10 +154,10 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def check_yaml(text: str) -> None:
-    """Depth and number of values of what another library will read, by events alone."""
+    """Bounds the depth and the number of values of what Hydra will read, by events alone."""
     try:
-        if _may_be_deep(text) or "*" in text:
-            _check_events(text)
+        if "*" in text or len(text) > MOST_COMPOSED or _may_be_deep(text):
+            _check_events(text, MOST_COMPOSED)
     except yaml.YAMLError as error:
         raise UnusableFileError(f"is not valid YAML ({' '.join(str(error).split())})") from None
 
@@ -210,7 +213,7 @@ def _may_be_deep(text: str) -> bool:
     return 2 * blocks + 1 + len(_OPENERS.findall(text)) > MOST_DEPTH
 
 
-def _check_events(text: str) -> None:
+def _check_events(text: str, most: int) -> None:
     """The parser's events come one by one, without recursion. An alias counts as all that it stands for."""
     sizes: list[int] = [0]  # of the collections that are open
     anchors: list[str | None] = []
@@ -224,13 +227,13 @@ def _check_events(text: str) -> None:
             sizes[-1] += size
             known |= {anchor: size} if anchor else {}
         elif isinstance(event, yaml.AliasEvent):
-            sizes[-1] += known.get(event.anchor, MOST_NODES if event.anchor in anchors else 1)
+            sizes[-1] += known.get(event.anchor, most if event.anchor in anchors else 1)
         elif isinstance(event, yaml.ScalarEvent):
             sizes[-1] += 1
         if len(anchors) > MOST_DEPTH:
             raise _too_deep()
-        if sizes[-1] > MOST_NODES:
-            raise _too_many()
+        if sizes[-1] > most:
+            raise _too_many(most)
 
 
 def _check_text(text: str) -> None:
@@ -244,8 +247,8 @@ def _too_deep() -> UnusableFileError:
     return UnusableFileError(f"is nested more than {MOST_DEPTH} deep")
 
 
-def _too_many() -> UnusableFileError:
-    return UnusableFileError(f"holds more than {MOST_NODES:,} values, or itself")
+def _too_many(most: int = MOST_NODES) -> UnusableFileError:
+    return UnusableFileError(f"holds more than {most:,} values, or itself")
 
 
 def _too_long() -> UnusableFileError:

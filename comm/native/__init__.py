@@ -10,11 +10,14 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+from ..private import NotPrivateError, others_may_write, private
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread")
@@ -26,34 +29,33 @@ def load(name: str) -> ctypes.CDLL | None:
     """The library of `name`.c in this folder; None where it cannot be had."""
     source = Path(__file__).with_name(f"{name}.c")
     compiler = next((found for known in COMPILERS if (found := shutil.which(known))), None)
-    folder = _folder()
-    if folder is None:
-        return None
     told = "\n".join([source.read_text(), *FLAGS, platform.machine(), _processor()])
-    library = folder / f"{name}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.so"
+    kept_as = f"{name}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.so"
     try:
+        library = private(_place()) / kept_as
         if library.exists():
             with suppress(OSError):
-                return ctypes.CDLL(str(library))
+                return _loaded(library)
             library.unlink(missing_ok=True)  # it is damaged: made again
         if compiler is None or not _compile(compiler, source, library):
             return None
-        return ctypes.CDLL(str(library))
-    except OSError:  # a disk without room, or one from which nothing may be run
+        return _loaded(library)
+    except (OSError, RuntimeError):  # others can write there, there is no room or no home, or nothing may be run there
         return None
 
 
-def _folder() -> Path | None:
-    """Where nobody else may write; None where there is no such place."""
+def _place() -> Path:
     given = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    try:
-        home = given if given.is_absolute() else Path("~/.cache").expanduser()  # as the XDG specification wants it
-        folder = home / "paceline" / "native"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        said = folder.stat()
-    except (OSError, RuntimeError):
-        return None
-    return folder if said.st_uid == os.geteuid() and not said.st_mode & 0o022 else None
+    home = given if given.is_absolute() else Path("~/.cache").expanduser()  # as the XDG specification wants it
+    return home / "paceline" / "native"
+
+
+def _loaded(library: Path) -> ctypes.CDLL:
+    """Raises `OSError` for what is no library, or a link, or another user's."""
+    found = library.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or others_may_write(found):
+        raise NotPrivateError(f"{library} is not this user's alone")
+    return ctypes.CDLL(str(library))
 
 
 def _compile(compiler: str, source: Path, library: Path) -> bool:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from ...comm.private import NotPrivateError, private
 from ...compat.extensions import build_directory
 from ..errors import MissingToolError
 
@@ -113,11 +114,24 @@ def _extensions() -> Path:
 
 
 def use_own_folder() -> None:
-    """Have torch find ninja, and what it compiles for this installation, before DeepSpeed is imported."""
+    """Have torch find ninja, and what it compiles for this installation, before DeepSpeed is imported.
+
+    Raises `MissingToolError` where another user could put code of his own there.
+    """
     tools = str(Path(sys.executable).parent)
     if tools not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(_extensions())
+    folder = _extensions()
+    try:
+        private(folder)
+    except NotPrivateError as error:
+        raise MissingToolError(
+            f"TORCH_EXTENSIONS_DIR={folder}: DeepSpeed loads code from there, and {error}. Name a folder that only you "
+            "can write"
+        ) from None
+    except OSError:
+        pass  # where there is no place at all, `build_ops` says so
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
 
 
 def end_with_parent() -> None:

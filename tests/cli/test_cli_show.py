@@ -175,6 +175,14 @@ def test_another_configuration_is_shown_as_it_is(paceline, here: Path) -> None:
     assert ["lr", "0.1"] in lines and ["net.w", "8"] in lines and ["accuracy", "50.00%"] in lines
 
 
+@pytest.mark.parametrize("content", [None, "- 1\n", 'a: "\\0"\n', "'\n", "[" * 50_000, "a: !!python/object:x.Y {}\n"])
+def test_a_run_whose_configuration_is_damaged_is_shown(paceline, done: RunDirectory, content: str | None) -> None:
+    file = done.path / "config.yaml"
+    file.unlink() if content is None else file.write_text(content)
+    out = paceline("show", "done").out
+    assert "checkpoints" in out and "go on" not in out
+
+
 def test_the_command_shown_can_be_typed(paceline, here: Path) -> None:
     made(here / "runs", "odd", "data=text", "model=gpt", "data.path='some where/x.txt'", "tracking=none")
     (line,) = [line for line in paceline("show", "odd").out.splitlines() if line.startswith("as typed:")]

@@ -1,6 +1,7 @@
 """Overrides become one experiment, or are refused with the key, the value, the rule and the nearest names."""
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -264,10 +265,73 @@ class TestAResumedRun:
             override_stored(compose([]), [override])
 
 
-def test_the_environment_is_not_read_into_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["tracking.project=${oc.env:MY_SECRET}"],
+        ["name=env", "tracking.project='${oc.${name}:MY_SECRET}'"],
+        ["tracking.group=env", "tracking.project='${oc.${.group}:MY_SECRET}'"],
+        ["name=oc", "tracking.group=env", "tracking.project='${${name}.${tracking.group}:MY_SECRET}'"],
+        ["tracking.group=env", "tracking.project='${oc.decode:\"\\${oc.${tracking.group}:MY_SECRET}\"}'"],
+        ["name=env", "tracking.tags=['${oc.${name}:MY_SECRET}']"],
+        ["name='${.${oc.env:MY_SECRET}}'"],
+        ["model='${oc.env:MY_SECRET}'"],
+        ["tracking.project='${oc.select:seed}'"],
+    ],
+    ids=["plain", "computed", "relative", "in parts", "decoded", "in a list", "as a key", "as a choice", "another one"],
+)
+def test_a_configuration_calls_no_resolver_however_it_is_named(
+    overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_SECRET", "hunter2")
-    words = refusal("tracking.project=${oc.env:MY_SECRET}")
-    assert "tracking.project" in words and "hunter2" not in words
+    words = refusal(*overrides)
+    assert overrides[-1].partition("=")[0] in words and "hunter2" not in words and "calls the resolver oc." in words
+
+
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        ("experiment", "# @package _global_\ndefaults:\n  - override /model: ${oc.env:MY_SECRET}\n"),
+        ("experiment", "# @package _global_\ndefaults:\n  - override /${oc.env:MY_SECRET}: mlp\n"),
+        ("hardware", "defaults:\n  - ${oc.env:MY_SECRET}\n"),
+        ("hardware", "workers: ${oc.env:MY_SECRET}\n"),
+        ("model", "_target_: ${oc.env:MY_SECRET}\n"),
+    ],
+    ids=["a choice", "a group", "a default", "hardware", "a class"],
+)
+def test_a_refusal_of_a_given_file_tells_no_secret(
+    group: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_SECRET", "hunter2")
+    (tmp_path / group).mkdir()
+    (tmp_path / group / "theirs.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        compose([f"{group}=theirs"], tmp_path)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["my=data", "my data (1).csv", "a[1].csv", "ü", "数据", "a#1", "a;b", "it's", 'say "hi"', "~/x", "a\\", "a{1}"],
+)
+def test_a_value_that_is_not_hydras_is_shown_in_quotes_that_can_be_typed(value: str) -> None:
+    if value != "a\\":
+        hint = refusal("data=table", f"data.path={value}").partition("; quote the value: ")[2]
+    else:
+        hint = refusal("data=table", f"data.path=#{value}").partition("; quote the value: ")[2].replace("#", "")
+    [typed] = shlex.split(hint)
+    assert compose(["data=table", typed]).data.knobs["path"] == value
+
+
+def test_a_sweep_of_values_is_shown_as_a_list_and_as_a_text() -> None:
+    words = refusal("data=table", "data.targets=a,b")
+    assert "Write 'data.targets=[a,b]' for a list, 'data.targets=\"a,b\"' for a text, or see: paceline sweep" in words
+    assert refusal("sync=bsp,asp").endswith("See: paceline sweep")
+
+
+def test_a_name_that_no_file_may_have_is_no_choice() -> None:
+    for override in ("model=" + "a" * 9000, f"callbacks=[{'a' * 300}]", f"experiment='{'ü' * 130}'"):
+        assert "there is no such choice" in refusal(override) and len(refusal(override)) < 300
 
 
 def test_a_broken_yaml_of_a_users_directory_is_refused(tmp_path: Path) -> None:

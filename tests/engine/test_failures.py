@@ -3,6 +3,7 @@
 import errno
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from paceline.comm import HangError
 from paceline.engine.errors import ConfigError, MachineError, WorkerFailedError
-from paceline.engine.failures import LONGEST, exit_code_of, lack_of, named, place_of, words_of
+from paceline.engine.failures import LONGEST, exit_code_of, lack_of, misnamed, named, place_of, words_of
 from paceline.engine.worker_process import describe
 from paceline.tracking.errors import StorageError
 
@@ -147,6 +148,13 @@ def test_what_the_system_does_not_give_is_the_machines_lack(number: int) -> None
     lack = lack_of(OSError(number, "why"))
     assert type(lack) is kind and words in str(lack)
     assert describe(OSError(number, "why"))["exit_code"] == 3
+
+
+def test_a_name_that_no_file_may_have_is_the_users() -> None:
+    wrong = misnamed(raised(lambda: Path("a" * 9000).exists()))
+    assert wrong is not None and wrong.exit_code == 2
+    assert "cannot be the name of a file (File name too long)" in str(wrong) and len(str(wrong)) < 5000
+    assert misnamed(FileNotFoundError(errno.ENOENT, "no")) is None
 
 
 @pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("shapes"), FileNotFoundError(2, "no")])

@@ -134,6 +134,15 @@ def test_a_file_that_cannot_be_read_within_bounds_is_refused_before_it_is_parsed
     assert "is nested more than" in str(composed("model=deep", config_dir=tmp_path))
 
 
+@pytest.mark.parametrize("place", ["mine/theirs", "deep/er/theirs"])
+def test_so_is_a_file_outside_of_the_groups_that_another_file_brings_in(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / f"{place}.yaml").write_text("a: &a [1, 1]\nb: [" + "*a," * 10_000 + "]\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "small.yaml").write_text(f"defaults:\n  - /{place}\n")
+    assert f"{place}.yaml holds more than 20,000 values" in str(composed("model=small", config_dir=tmp_path))
+
+
 def _choices() -> list[str]:
     return [f"{group}={file.stem}" for group in BY_NAME for file in sorted((CONF / group).glob("*.yaml"))]
 

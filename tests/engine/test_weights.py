@@ -59,9 +59,12 @@ def planned(*overrides, **how):
     return engine.prepare([*SMALL, *overrides], **how).plan()
 
 
-def test_a_file_that_is_not_there_is_refused():
+def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="weights=nowhere: there is no such file, and no run of that name"):
         planned("weights=nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match="loop: there is no such file"):
+        planned(f"weights={tmp_path / 'loop'}")
 
 
 def test_weights_of_another_model_are_refused_with_both_shapes(trained):

@@ -7,7 +7,7 @@ from typing import Annotated
 import ctrl_c
 import typer
 
-from . import corruptions, damaged_data, disks, kills, liars, overrides, strangers, user_code
+from . import corruptions, damaged_data, disks, given, kills, liars, overrides, strangers, user_code
 from .judge import Outcome, judge, sample, table
 
 KINDS = {  # each with how many cases a full run tries
@@ -21,6 +21,10 @@ KINDS = {  # each with how many cases a full run tries
     "disks": (disks.cases, 40),
     "strangers": (strangers.cases, 40),
     "overrides": (overrides.cases, 2000),
+    "secrets": (given.secrets, 100),
+    "yaml-bombs": (given.bombs, 100),
+    "image-bombs": (given.images, 80),
+    "caches": (given.caches, 40),
 }
 
 

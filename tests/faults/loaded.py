@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -16,10 +17,12 @@ _pools: list[ProcessPoolExecutor] = []  # kept until the end: Python's exit stum
 
 
 def answer(words: list[str], place: Path | None = None) -> tuple[int, str]:
-    """The exit status of `paceline ...` and what it says on standard error; -1 of a process that died or hung.
+    """Returns the exit status of `paceline WORDS` and its output. `place`: the current directory; None leaves it."""
+    return asked(_command_in, [str(place or "."), *words])
 
-    `place`: the current directory; None leaves it.
-    """
+
+def asked(function: Callable[[list[str]], str], words: list[str]) -> tuple[int, str]:
+    """Returns the status and the text that `function` gives as JSON in such a process; -1 where it died or hung."""
     pool: ProcessPoolExecutor | None = getattr(_of_this_thread, "pool", None)
     if pool is None:
         context = multiprocessing.get_context("forkserver")
@@ -27,7 +30,7 @@ def answer(words: list[str], place: Path | None = None) -> tuple[int, str]:
         pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context, initializer=silence)
         _pools.append(pool)
     try:
-        status, said = json.loads(pool.submit(command, words, place).result(SECONDS))
+        status, said = json.loads(pool.submit(function, words).result(SECONDS))
     except (TimeoutError, BrokenProcessPool) as error:
         _of_this_thread.pool = None
         for process in (pool._processes or {}).values():
@@ -42,7 +45,13 @@ def silence() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def command(words: list[str], place: Path | None) -> str:
+def _command_in(words: list[str]) -> str:
+    os.chdir(words[0])
+    return command(words[1:])
+
+
+def command(words: list[str]) -> str:
+    """Returns the exit status of `paceline WORDS` and its output, as JSON."""
     import contextlib
     import io
     import sys
@@ -51,8 +60,6 @@ def command(words: list[str], place: Path | None) -> str:
 
     said = io.StringIO()
     sys.argv = ["paceline", *words]
-    if place is not None:
-        os.chdir(place)
     status: Any = 0
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:

@@ -46,7 +46,7 @@ def test_who_waits_for_anothers_compiler_says_so(monkeypatch, tmp_path):
     deepspeed_ops.use_own_folder()
     said = []
     kept = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    kept.mkdir()
+    kept.mkdir(exist_ok=True)
     with (kept / f"{deepspeed_ops.OP}.paceline.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
@@ -63,6 +63,13 @@ def test_a_place_that_cannot_be_written_to_is_said(monkeypatch):
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", "/proc/nowhere")
     with pytest.raises(MissingToolError, match="TORCH_EXTENSIONS_DIR"):
         deepspeed_ops.build_ops(lambda _: None)
+
+
+def test_a_folder_that_others_may_write_is_refused(monkeypatch, tmp_path):
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    with pytest.raises(MissingToolError, match="can be written by other users"):
+        deepspeed_ops.use_own_folder()
 
 
 def test_what_is_compiled_is_kept_apart_from_other_installations_own(monkeypatch, tmp_path):

@@ -309,3 +309,16 @@ def test_the_metric_of_another_task_is_refused_with_the_one_that_is_reported(
         ConfigError, match=f"metric={metric}: these runs report {reported} .*--metric {reported} goes by"
     ):
         define(words, metric=metric)
+
+
+def test_a_ready_sweep_is_found_by_its_name_far_from_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = [define([word]) for word in ("sync_modes", "sweeps/sync_modes.yaml")]
+    assert named[0] == named[1] and "sync" in named[0].parameters
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "sync_modes.yaml").write_text("method: none\n")
+    with pytest.raises(ConfigError, match="method=none"):
+        define(["sweeps/sync_modes.yaml"])
+    for word in ("sweeps/../conf/config.yaml", "nosuch", "sweeps/nosuch.yaml"):
+        with pytest.raises(ConfigError):
+            define([word])

@@ -1,5 +1,7 @@
 """Tables, folders of images and saved data sets of a person's own, against what was written to them."""
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from paceline import engine
 from paceline.engine.errors import ConfigError
 from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
+from paceline.tasks.data import images
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.images import Images
 from paceline.tasks.data.table import Table
@@ -261,7 +264,7 @@ def test_an_image_that_is_no_image_or_of_another_size_is_named(tmp_path: Path) -
         for split in Images(str(pets)).load():
             split.take(slice(None))
     (pets / "dog" / "3.png").write_bytes(b"no picture")
-    with pytest.raises(SampleError, match=r"sample 9: reading it raised OSError: .*dog/3\.png"):
+    with pytest.raises(SampleError, match=r"sample 9: reading it raised ImageError: .*dog/3\.png: is no image of PNG"):
         for split in Images(str(pets)).load():
             split.take(slice(None))
     (pets / "bird").mkdir()
@@ -269,6 +272,105 @@ def test_an_image_that_is_no_image_or_of_another_size_is_named(tmp_path: Path) -
         _ = Images(str(pets)).spec
     with pytest.raises(TaskConfigError, match="must be a folder with a folder of images for each class"):
         _ = Images(str(pets / "cat" / "0.png")).spec
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, *, rows: bytes = b"", more: bytes = b"") -> bytes:
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + more + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+DAMAGED = {
+    "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n",
+    "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "noise": b"\x89PNG\r\n\x1a\n" + bytes(range(200)),
+    "cut": png(9, 9, rows=bytes(range(90)))[:60],
+    "cut gif": b"GIF89a\x05\0\x05\0\x80\0\0",
+    "cut tiff": b"II*\0\x08\0\0\0\x01\0",
+    "digits": b"P6 " + b"9" * 100_000 + b" 1 255\n",
+    "text": png(2, 2, rows=b"\0" * 6, more=chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(3 << 20)))),
+    "huge": png(2**31 - 1, 2**31 - 1),
+    "large": png(13_000, 13_000),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_damaged_image_is_named_whether_it_is_the_first_or_not(tmp_path: Path, kind: str) -> None:
+    pets = folder_of_images(tmp_path / "pets")
+    (pets / "dog" / "3.png").write_bytes(DAMAGED[kind])
+    with pytest.raises(SampleError, match=r"sample 9: reading it raised ImageError: .*dog/3\.png: "):
+        for split in Images(str(pets)).load():
+            split.take(slice(None))
+    (pets / "cat" / "0.png").write_bytes(DAMAGED[kind])
+    with pytest.raises(SampleError, match=r"pets/cat/0\.png: ") as caught:
+        _ = Images(str(pets)).spec
+    assert caught.value.exit_code == 7
+
+
+def test_no_more_pixels_are_decoded_than_the_first_image_or_the_bounds_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pets = folder_of_images(tmp_path / "pets")
+    (pets / "dog" / "3.png").write_bytes(png(7, 7, rows=bytes(56)))
+    with pytest.raises(SampleError, match=r"7 x 7 pixels; the most is 48\. .*, or data\.size resizes"):
+        for split in Images(str(pets)).load():
+            split.take(slice(None))
+    monkeypatch.setattr(images, "MOST_RESIZED", 24)
+    with pytest.raises(SampleError, match=r"7 x 7 pixels; the most is 24$"):
+        for split in Images(str(pets), size=(2, 2)).load():
+            split.take(slice(None))
+    monkeypatch.setattr(images, "MOST_PIXELS", 11)
+    with pytest.raises(SampleError, match=r"3 x 4 pixels; the most is 11\. .*data\.size"):
+        _ = Images(str(pets)).spec
+
+
+@pytest.mark.parametrize("kind", ["png", "tif", "ppm"])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_an_image_of_16_bits_keeps_its_values(tmp_path: Path, kind: str, mode: Any) -> None:
+    from PIL import Image
+
+    values = np.array([[0, 2000, 40_000], [65_535, 256, 1]], dtype=np.uint16)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            if kind == "ppm":
+                (tmp_path / name / f"{i}.ppm").write_bytes(b"P5 3 2 65535\n" + values.astype(">u2").tobytes())
+            else:
+                Image.fromarray(values).save(tmp_path / name / f"{i}.{kind}")
+    taken = Images(str(tmp_path), mode=mode).load()[0].take(slice(0, 1)).inputs
+    assert isinstance(taken, Tensor) and taken.shape[1] == {"L": 1, "RGB": 3}[mode]
+    assert torch.equal(taken[0, -1], torch.from_numpy(values.astype(np.float32)) / 65_535)
+    small = Images(str(tmp_path), mode=mode, size=(1, 1)).load()[0].take(slice(0, 1)).inputs
+    assert isinstance(small, Tensor) and 0.2 < small.mean() < 0.3, "not white, as Pillow's convert has it"
+
+
+@pytest.mark.parametrize(("dtype", "word"), [(np.int32, "whole numbers of 32 bits"), (np.float32, "floating-point")])
+def test_an_image_of_other_numbers_is_refused(tmp_path: Path, dtype: type, word: str) -> None:
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    Image.fromarray(np.ones((3, 4), dtype=dtype)).save(pets / "cat" / "0.tif")
+    with pytest.raises(SampleError, match=f"holds {word}.*data=arrays"):
+        Images(str(pets), size=(3, 4)).load()[0].take(slice(None))
+    (pets / "cat" / "0.tif").rename(pets / "cat" / "00.tif")
+    (pets / "cat" / "0.png").unlink()
+    with pytest.raises(SampleError, match=f"00\\.tif: .*holds {word}"):
+        _ = Images(str(pets)).spec
+
+
+def test_hidden_folders_and_files_are_neither_classes_nor_samples(tmp_path: Path) -> None:
+    pets, held = folder_of_images(tmp_path / "pets"), folder_of_images(tmp_path / "held")
+    for folder in (pets, held):
+        for hidden in (".ipynb_checkpoints/x.png", "cat/.ipynb_checkpoints/0-checkpoint.png", "dog/._0.png"):
+            (folder / hidden).parent.mkdir(exist_ok=True)
+            (folder / hidden).write_bytes((folder / "cat" / "0.png").read_bytes())
+    spec = Images(str(pets), test_path=str(held)).spec
+    assert (spec.classes, spec.train_size, spec.test_size) == (2, 12, 12)
+    assert [len(split) for split in Images(str(pets), test_path=str(held)).load()] == [12, 12]
 
 
 # -- Hugging Face

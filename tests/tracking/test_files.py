@@ -130,9 +130,15 @@ LAUGHS = "a: &a [1, 2]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{b}: &{b}\n  <<: [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
 
 @pytest.mark.parametrize("parse", [parse_yaml, check_yaml])
-@pytest.mark.parametrize("text", ["&a [*a]", "a: &b {c: *b}", LAUGHS], ids=["list", "mapping", "laughs"])
+@pytest.mark.parametrize(
+    "text", ["&a [*a]", "a: &b {c: *b}", LAUGHS, MERGES], ids=["list", "mapping", "laughs", "merges"]
+)
 def test_aliases_of_aliases_and_of_themselves_are_refused(parse, text: str) -> None:
     with pytest.raises(UnusableFileError, match=r"values|nested"):
         parse(text)
@@ -141,6 +147,17 @@ def test_aliases_of_aliases_and_of_themselves_are_refused(parse, text: str) -> N
 def test_an_alias_within_the_bounds_is_taken() -> None:
     check_yaml("a: &a [1]\nb: *a\n")
     assert parse_yaml("a: &a [1]\nb: *a\n") == {"a": [1], "b": [1]}
+
+
+def test_what_hydra_reads_slowly_is_bounded_further() -> None:
+    for text in ("a: &a [1, 2]\nb: [" + "*a," * 10_000 + "]", "a: [" + "1," * 21_000 + "]"):
+        parse_yaml(text)
+        with pytest.raises(UnusableFileError, match="more than 20,000 values"):
+            check_yaml(text)
+
+
+def test_a_merge_key_within_the_bounds_is_taken() -> None:
+    assert parse_yaml("a: &a {x: 1}\nb:\n  <<: *a\n  y: 2\n")["b"] == {"x": 1, "y": 2}
 
 
 def test_text_that_cannot_be_written_is_refused() -> None:

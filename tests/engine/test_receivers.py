@@ -1,0 +1,87 @@
+"""Who receives a run's results is typed, and never chosen by a file alone."""
+
+from pathlib import Path
+
+import pytest
+
+from paceline.engine.compose import compose
+from paceline.engine.config_file import with_file
+from paceline.engine.errors import ConfigError
+from paceline.sweep.definition import define
+
+SERVER = "http://stranger:5000"
+SENT = f"would send this run's results there. Give tracking.uri={SERVER} on the command line"
+
+
+def theirs(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def from_file(file: Path, *given: str) -> str | None:
+    merged = with_file(file, list(given))
+    merged.check_receivers(None)
+    return compose(merged.overrides).tracking.get("uri")
+
+
+def test_a_file_that_names_a_server_is_refused_unless_it_is_typed(tmp_path: Path) -> None:
+    file = theirs(tmp_path / "theirs.yaml", f"tracking: {{name: mlflow, uri: '{SERVER}'}}\n")
+    with pytest.raises(ConfigError, match=r"theirs\.yaml would send") as caught:
+        from_file(file)
+    assert SENT in str(caught.value)
+    assert from_file(file, f"tracking.uri={SERVER}") == SERVER
+    assert from_file(file, "tracking.uri=null") is None
+    assert from_file(file, "tracking=none") is None
+
+
+@pytest.mark.parametrize("uri", ["'http://${tracking.group}'", "'sqlite:////home/me/x.db'"])
+def test_it_is_the_composed_value_that_counts(tmp_path: Path, uri: str) -> None:
+    file = theirs(tmp_path / "theirs.yaml", f"tracking: {{name: mlflow, group: a, uri: {uri}}}\n")
+    with pytest.raises(ConfigError, match=r"tracking\.uri="):
+        from_file(file)
+
+
+def test_so_is_a_file_that_names_an_account(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tracking\.entity=stranger: --config .*theirs\.yaml would send"):
+        from_file(theirs(tmp_path / "theirs.yaml", "tracking.entity: stranger\n"))
+
+
+def test_what_else_a_file_says_of_tracking_is_told(tmp_path: Path) -> None:
+    merged = with_file(theirs(tmp_path / "theirs.yaml", "tracking: {name: mlflow, experiment: mine}\n"), [])
+    merged.check_receivers(None)
+    assert merged.tracked().endswith("theirs.yaml: the file sends the results to MLflow (experiment=mine)")
+    for text in ("sync: asp\n", "tracking: none\n", "tracking.mode: offline\n"):
+        assert with_file(theirs(tmp_path / "theirs.yaml", text), []).tracked() == "", "nothing goes elsewhere by it"
+
+
+def test_a_preset_of_a_given_directory_is_refused_and_a_choice_that_is_typed_is_not(tmp_path: Path) -> None:
+    body = f"tracking: {{wandb: false, mlflow: true, uri: '{SERVER}', experiment: a, group: null}}\n"
+    theirs(tmp_path / "experiment" / "preset.yaml", f"# @package _global_\n{body}")
+    theirs(
+        tmp_path / "tracking" / "lab.yaml", f"wandb: false\nmlflow: true\nuri: {SERVER}\nexperiment: a\ngroup: null\n"
+    )
+    theirs(tmp_path / "experiment" / "choice.yaml", "# @package _global_\ndefaults:\n  - override /tracking: lab\n")
+    for preset in ("preset", "choice"):
+        with pytest.raises(ConfigError) as caught:
+            compose([f"experiment={preset}"], tmp_path)
+        assert SENT in str(caught.value)
+    assert compose(["experiment=preset", f"tracking.uri={SERVER}"], tmp_path).tracking["uri"] == SERVER
+    assert compose(["tracking=lab"], tmp_path).tracking["uri"] == SERVER
+    with pytest.raises(ConfigError, match="would send"):
+        compose(["tracking=mlflow", "experiment=preset"], tmp_path)
+
+
+@pytest.mark.parametrize("place", ["command", "value", "values"])
+def test_a_sweeps_file_is_refused_likewise(tmp_path: Path, place: str) -> None:
+    said = {"command": "", "value": f"{{value: '{SERVER}'}}", "values": f"{{values: ['{SERVER}', 'file:x']}}"}[place]
+    swept = f"  tracking.uri: {said}\n" if said else ""
+    fixed = "" if said else f"'tracking.uri=\"{SERVER}\"', "
+    file = theirs(
+        tmp_path / "theirs.yaml",
+        f"method: grid\nparameters:\n  sync: {{values: [bsp, asp]}}\n{swept}"
+        f"command: ['${{program}}', train, tracking=mlflow, {fixed}'${{args_no_hyphens}}']\n",
+    )
+    with pytest.raises(ConfigError, match=r"tracking\.uri=.*theirs\.yaml would send"):
+        define([str(file)])
+    assert define([str(file), f"tracking.uri='{SERVER}'"]).fixed[-1] == f"tracking.uri='{SERVER}'"
