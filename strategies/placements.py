@@ -34,7 +34,7 @@ def placements_of(part: nn.Module) -> dict[str, Split]:
     found: dict[str, Split] = {}
     of_weights: dict[int, Split] = {}
     for name, layer in part.named_modules():
-        for own, split in getattr(layer, "placements", {}).items():
+        for own, split in getattr(type(layer), "placements", {}).items():
             found[f"{name}.{own}" if name else own] = split
             of_weights[id(getattr(layer, own))] = split
     # a tied weight is cut under each of its names

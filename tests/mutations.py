@@ -48,6 +48,19 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- users' own models
+    Mutation(
+        "strategies/pipelining/chunks.py",
+        "self.__paceline_blocks__ = [list(chunk) for chunk in chunks]",
+        "self.__paceline_blocks__ = self.weights = [list(chunk) for chunk in chunks]",
+        "tests/strategies/test_blocks.py -k no_name",
+    ),
+    Mutation(
+        "advise/plans.py",
+        "except Exception as error:",
+        "except ValueError as error:",
+        "tests/advise/test_advise_modes.py -k fails",
+    ),
     # -- the ends of runs
     Mutation(
         "engine/evaluations.py",
