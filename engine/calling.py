@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batches import of_each
 from ..comm.board import Board
 from ..strategies import Strategy, Sync
 from ..strategies.base import Loss
@@ -207,7 +208,8 @@ class Calling:
         @wraps(loss)
         def seen(outputs: Tensor, targets: Tensor) -> Tensor:
             if not outputs.is_meta:
-                self._outputs.append((outputs.detach(), targets))
+                own = of_each(targets, torch.clone)  # the loss may change what it is given
+                self._outputs.append((outputs.detach().clone(), own))
             return loss(outputs, targets)
 
         return seen

@@ -1,5 +1,6 @@
 """The figures that are reported of a model."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,33 +9,53 @@ from torch import Tensor, nn
 
 from ..batches import call
 from .base import Readable
+from .errors import TaskConfigError
 from .losses.base import Task
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The task's mean loss and the value of its metric, over `samples` samples."""
+    """The task's mean loss and the value of its metric, over `samples` samples.
+
+    The score is NaN where the loss is not finite or an output is NaN: an argmax over NaN is no answer. `unknown`: the
+    first sample with such an output.
+    """
 
     loss: float
     score: float
     samples: int
+    unknown: int | None = None
 
 
 @torch.no_grad()
 def evaluate(
     task: Task, model: nn.Module, split: Readable, batch_size: int = 512, device: torch.device | str = "cpu"
 ) -> Evaluation:
-    """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back."""
+    """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back.
+
+    Loss and metric may be the user's. Each gets targets of its own, and neither may change the outputs: raises
+    TaskConfigError.
+    """
     loss, counts, tallies = 0.0, 0.0, list[Tensor]()
     seen: list[Tensor] = []
     weighted: list[Tensor] = []
+    unknown: int | None = None
     training = model.training
     model.eval()
     try:
         for first in range(0, len(split), batch_size):
             taken = split.take(slice(first, first + batch_size))
             outputs, targets = call(model, taken.inputs.to(device)), taken.targets.to(device)
+            if not isinstance(outputs, Tensor):
+                raise TaskConfigError(
+                    f"model: {type(model).__name__} returns a {type(outputs).__name__} in evaluation mode; must return "
+                    "a tensor, as in training"
+                )
+            version = outputs._version
+            seen.append(taken.targets.clone())
+            unknown = _unknown(outputs, first, len(targets)) if unknown is None else unknown
             more: dict[str, Any] = {}
+            judged = targets.clone()
             # A batch mean counts by its samples: the last batch may be smaller.
             if taken.weights is None:
                 loss += task.loss(outputs, targets).item() * len(targets)
@@ -45,10 +66,26 @@ def evaluate(
                 losses = task.each(outputs, targets)
                 loss += (losses.double() * weights).sum().item()
                 counts += weights.double().sum().item()
-            tallies.append(task.metric.tally(outputs, targets, **more).cpu())
-            seen.append(taken.targets)
+            tallies.append(task.metric.tally(outputs, judged, **more).cpu())
+            if outputs._version != version:
+                raise TaskConfigError(
+                    f"task: {type(task).__name__} or its metric changes a model's outputs in place, which both read; "
+                    "make a copy first (outputs.clone())"
+                )
     finally:
         model.train(training)
     known = {"weights": torch.cat(weighted)} if weighted else {}
     score = task.metric.score(torch.stack(tallies).sum(dim=0), torch.cat(seen), **known)
-    return Evaluation(loss / counts, score, len(split))
+    loss /= counts
+    if unknown is not None or not math.isfinite(loss):
+        score = math.nan
+    return Evaluation(loss, score, len(split), unknown)
+
+
+def _unknown(outputs: Tensor, first: int, samples: int) -> int | None:
+    """The first sample, counted from `first`, with an output that is NaN. Outputs [samples, ...]."""
+    wrong = outputs.isnan()
+    if not bool(wrong.any()):
+        return None
+    rows = wrong.reshape(samples, -1).any(dim=1) if len(outputs) == samples else wrong.any().expand(1)
+    return first + int(rows.int().argmax())

@@ -56,6 +56,24 @@ MUTATIONS = [
         "tests/strategies/test_blocks.py -k no_name",
     ),
     Mutation(
+        "tasks/base.py",
+        "return tensor[index].clone() if isinstance(index, slice) else tensor[index]",
+        "return tensor[index]",
+        "tests/tasks/test_tasks_losses.py -k 'copy or in_place'",
+    ),
+    Mutation(
+        "tasks/evaluation.py",
+        "if unknown is not None or not math.isfinite(loss):",
+        "if False:",
+        "tests/tasks/test_tasks_losses.py -k 'nan or infinite'",
+    ),
+    Mutation(
+        "engine/evaluations.py",
+        "if not math.isfinite(result.score):",
+        "if False:",
+        "tests/engine/test_own_models.py -k nan",
+    ),
+    Mutation(
         "advise/plans.py",
         "except Exception as error:",
         "except ValueError as error:",

@@ -1,5 +1,6 @@
 """A script's own loop as a run: what the sync mode must be told, and when."""
 
+import math
 import os
 import sys
 import time
@@ -185,7 +186,12 @@ class Run:
             _put(self.sync.parameters, own)
 
     def evaluated(self, value: float, metric: str = "accuracy", loss: float | None = None) -> None:
-        """Say what an evaluation gave: on the chief, or on all."""
+        """Record what an evaluation gave: on the chief, or on all. Raises `DivergedError` where it is not finite."""
+        for name, number in ((metric, value), ("loss", loss)):
+            if number is not None and not math.isfinite(number):
+                raise DivergedError(
+                    f"worker {self.rank} diverged: {name} is {number}, evaluated after step {self.steps}"
+                )
         self._record.evaluated(self.steps, value, metric, loss, self._meter.seconds)
 
     def close(self) -> None:

@@ -104,6 +104,18 @@ def test_a_script_that_fails_leaves_a_run_that_says_so(root: str) -> None:
     }
 
 
+@pytest.mark.parametrize("told", [{"value": float("nan")}, {"value": 0.5, "loss": float("inf")}])
+def test_an_evaluation_that_is_not_finite_is_a_run_that_diverged(root: str, told: dict[str, float]) -> None:
+    model, optimizer, loader = parts()
+    with (
+        pytest.raises(DivergedError, match="evaluated after step 0"),
+        wrap(model, optimizer, loader, name="far", root=root) as run,
+    ):
+        run.evaluated(**told)
+    records = RunDirectory.open(root, "far").records()
+    assert [record["kind"] for record in records] == ["start", "end"] and records[-1]["status"] == "diverged"
+
+
 def test_a_loss_that_is_not_finite_is_a_run_that_diverged(root: str) -> None:
     model, optimizer, loader = parts()
     with pytest.raises(DivergedError, match="step 0"), wrap(model, optimizer, loader, name="far", root=root) as run:
