@@ -74,6 +74,24 @@ MUTATIONS = [
         "tests/engine/test_own_models.py -k nan",
     ),
     Mutation(
+        "engine/trained.py",
+        "            if each.requires_grad:\n                raise",
+        "            if False:\n                raise",
+        "tests/engine/test_own_models.py tests/wrap/test_wrap.py -k 'thawed and ends'",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "job.trained.check(step)",
+        "pass",
+        "tests/engine/test_own_models.py -k changes_what",
+    ),
+    Mutation(
+        "strategies/sync/bsp.py",
+        "unused = {i for i, each in enumerate(self._params) if not each.requires_grad}",
+        "unused = set[int]()",
+        "tests/engine/test_own_models.py -k thawed_in",
+    ),
+    Mutation(
         "advise/plans.py",
         "except Exception as error:",
         "except ValueError as error:",

@@ -22,6 +22,7 @@ from ..engine.failures import exit_code_of
 from ..engine.meters import Meter
 from ..engine.started import was_started
 from ..engine.stop import StopAgreement
+from ..engine.trained import TrainedSet
 from ..strategies import Batch
 from ..tracking.visible import visible_lines
 from .record import Record
@@ -76,6 +77,7 @@ class Run:
             trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
             self.sync.steps_per_epoch = len(shared)
             self.sync.prepare(trained, optimizer, group)
+        self._trained = TrainedSet(model, optimizer)
         self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
         self._activations = memory.ActivationPeak()
         sizes = shared.samples, len(shared)
@@ -162,9 +164,10 @@ class Run:
         loss.backward()
 
     def step(self) -> None:
-        """What `optimizer.step()` does. Raises `ScriptError`."""
+        """What `optimizer.step()` does. Raises `ScriptError`, or `ChangedModelError` where the model is another one."""
         if self._open is None or not self._armed:
             raise ScriptError("optimizer.step: needs run.backward(loss) before it, on a batch of run.loader")
+        self._trained.check(self.steps)
         self.sync.update()
         self._open.close()
         self._open = None

@@ -32,3 +32,52 @@ class InPlace(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x.sub_(0.5))
+
+
+class Changing(nn.Module):
+    """[n, 8] -> [n, 2]; in its third training step it changes itself, in the way that `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.steps = kind, 0
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
+        if kind == "thawed":
+            self.first.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += self.training and not x.is_meta
+        if self.steps == 3 and self.training:
+            self.change()
+        return self.second(torch.relu(self.first(x.to(self.first.weight.dtype))).float())
+
+    def change(self) -> None:
+        match self.kind:
+            case "thawed":
+                self.first.requires_grad_(True)
+            case "swapped":
+                self.second = nn.Linear(4, 2)
+            case "swapped_weight":
+                self.second.weight = nn.Parameter(torch.zeros(2, 4))
+            case "grown":
+                self.second = nn.Sequential(self.second, nn.Linear(2, 2))
+            case "another_dtype":
+                self.first.bfloat16()
+            case "another_activation":
+                self.activation = nn.ReLU()
+            case _:
+                raise AssertionError(self.kind)
+
+
+class Thawing(nn.Module):
+    """[n, 8] -> [n, 2]; its first layer, built to be trained, is frozen in the steps 0 and 1, and again from 4 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not x.is_meta:
+            self.first.requires_grad_(self.steps in (2, 3))
+            self.steps += 1
+        return self.second(torch.relu(self.first(x)))

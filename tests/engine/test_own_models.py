@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from short_runs import HERE
 
 from paceline import engine
@@ -12,19 +14,25 @@ from paceline.engine import Result
 from paceline.engine.errors import WorkerFailedError
 from paceline.tracking.run_directory import RunDirectory
 
-QUICK = ["tracking=none", "batch_size=16", "steps=4", "checkpoint.every=0", "hardware=virtual"]
+QUICK = ["tracking=none", "steps=4", "checkpoint.every=0", "hardware=virtual"]
 
 
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_server: None) -> Any:
     monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
 
-    def train(model: str, *overrides: str, unknown: int = 0) -> Result:
-        chosen = [f"model={{_target_:own_models.{model}}}", f"data={{_target_:own_models.Rows,unknown:{unknown}}}"]
+    def train(model: str, *overrides: str, workers: int = 2, unknown: int = 0, **knobs: str) -> Result:
+        told = "".join(f",{key}:{value}" for key, value in knobs.items())
+        chosen = [
+            f"model={{_target_:own_models.{model}{told}}}",
+            f"data={{_target_:own_models.Rows,unknown:{unknown}}}",
+            f"hardware.workers={workers}",
+            f"batch_size={32 // workers}",
+        ]
         result = engine.run(
-            [*QUICK, "hardware.workers=2", *chosen, *overrides],
+            [*QUICK, *chosen, *overrides],
             allow_modules=["own_models"],
-            name="own",
+            name=f"own-{workers}",
             root=tmp_path,
             quiet=True,
         )
@@ -43,7 +51,7 @@ def test_nan_in_the_inputs_of_test_rows_is_no_accuracy_and_ends_the_run(train, t
     assert "the inputs of test sample 29 (counted from 0) hold NaN or infinite values. Look at the data" in str(
         caught.value
     )
-    records = list(RunDirectory(tmp_path / "own").records())
+    records = list(RunDirectory(tmp_path / "own-2").records())
     assert not any(record["kind"] == "evaluation" for record in records)
     assert records[-1]["kind"] == "end" and records[-1]["status"] == "diverged"
 
@@ -51,5 +59,46 @@ def test_nan_in_the_inputs_of_test_rows_is_no_accuracy_and_ends_the_run(train, t
 @pytest.mark.dist
 def test_a_forward_that_changes_its_input_is_evaluated_alike_each_time(train, tmp_path: Path) -> None:
     train("InPlace", "optimizer.lr=1e-30", "epochs=4", "evaluate.every=1", "steps=8")
-    evaluations = [record for record in RunDirectory(tmp_path / "own").records() if record["kind"] == "evaluation"]
+    evaluations = [record for record in RunDirectory(tmp_path / "own-2").records() if record["kind"] == "evaluation"]
     assert len(evaluations) > 2 and len({(each["loss"], each["accuracy"]) for each in evaluations}) == 1
+
+
+CHANGES = {
+    "thawed": "first.weight requires gradients since step 2, and did not when the run began",
+    "swapped": "second.weight is another tensor since step 2",
+    "swapped_weight": "second.weight is another tensor since step 2",
+    "grown": "second.weight is gone since step 2",
+    "another_dtype": "first.weight is torch.bfloat16 since step 2, and was torch.float32 when the run began",
+}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("kind", "sync"),
+    [
+        pytest.param(kind, sync, marks=[] if sync == "bsp" or kind == "thawed" else pytest.mark.slow)
+        for kind in CHANGES
+        for sync in ("bsp", "local_sgd", "parameter_server")
+    ],
+)
+def test_a_model_that_changes_what_is_trained_ends_the_run(train, kind: str, sync: str) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("Changing", f"sync={sync}", kind=kind)
+    assert caught.value.exit_code == 4 and CHANGES[kind] in str(caught.value)
+
+
+@pytest.mark.dist
+def test_a_module_without_parameters_may_come(train) -> None:
+    assert train("Changing", kind="another_activation").summary["status"] == "completed"
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "shard", ["none", *(pytest.param(shard, marks=pytest.mark.slow) for shard in ("optimizer", "gradients"))]
+)
+def test_what_is_frozen_and_thawed_in_mid_run_trains_as_on_one_worker(train, shard: str) -> None:
+    """Its momentum and its weights rest meanwhile."""
+    told = ("optimizer=sgd", "optimizer.momentum=0.9", "optimizer.weight_decay=0.1", "steps=8", "epochs=100")
+    one = load_file(train("Thawing", *told, workers=1).path / "model.safetensors")
+    two = load_file(train("Thawing", *told, f"sync.shard={shard}").path / "model.safetensors")
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
