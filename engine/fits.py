@@ -67,9 +67,13 @@ def check_parts_take(experiment: Experiment, strategy: Strategy, spec: DataSpec)
         )
 
 
+class NotTakenError(ConfigError):
+    """The model raised something in its forward pass."""
+
+
 @contextmanager
 def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...]) -> Iterator[None]:
-    """What the model's forward raises becomes a `ConfigError` that says so; all else is raised as it is."""
+    """What the model's forward raises becomes a `NotTakenError` that says so; all else is raised as it is."""
     try:
         yield
     except Exception as error:
@@ -78,7 +82,7 @@ def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...
         if speaks_for_itself(error) or not (where or which or is_shapes):
             raise
         at = "".join(f"{words}: " for words in (where, which) if words)
-        raise ConfigError(
+        raise NotTakenError(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
             f"{_said_of(inputs)}: {at}{said(error)}"
         ) from error

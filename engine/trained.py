@@ -11,6 +11,7 @@ from operator import is_
 from torch import nn
 from torch.optim import Optimizer
 
+from ..compat.modules import registered
 from .errors import ChangedModelError
 
 
@@ -27,13 +28,13 @@ class TrainedSet:
         self._look()
 
     def _look(self) -> None:
-        modules = list(self._module.modules())
-        self._registered = [(each._parameters, (*each._parameters.values(),)) for each in modules]
-        self._children = [(each._modules, (*each._modules.values(),)) for each in modules]
+        dicts = [registered(each) for each in self._module.modules()]
+        self._parameters = [(own, (*own.values(),)) for own, _ in dicts]
+        self._children = [(own, (*own.values(),)) for _, own in dicts]
 
     def check(self, step: int) -> None:
         """After the passes of `step`, before its update. Raises `ChangedModelError`."""
-        if _differ(self._registered) or _differ(self._children):
+        if _differ(self._parameters) or _differ(self._children):
             self._check_names(step)
             self._look()  # other modules, which have no parameters
         for name, each in self._frozen:

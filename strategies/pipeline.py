@@ -49,13 +49,14 @@ from .base import (
     Traffic,
     payload,
 )
+from .copies import without_data
 from .errors import LayoutError
 from .exchange.collectives.base import added
 from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
-from .pipelining.chunks import Chunks, chunks_of, without_data, worker_of
+from .pipelining.chunks import Chunks, chunks_of, worker_of
 from .pipelining.cut import by_memory, by_parameters, by_time, look
 from .pipelining.execute import Held, Step, forward
 from .pipelining.own import checked, parsed, rows_of

@@ -105,7 +105,9 @@ def gather(
             states.append({name: mine[name] for name in names[i]})
             continue
         shapes = state_of(part)
-        received = {name: torch.empty_like(shapes[name], device=device, requires_grad=False) for name in names[i]}
+        received = {  # contiguous, as messages are, whatever the weight's strides
+            name: torch.empty(shapes[name].shape, dtype=shapes[name].dtype, device=device) for name in names[i]
+        }
         for tensor in received.values():
             comm.recv(tensor, i)
         states.append(received)

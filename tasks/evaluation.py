@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from ..batches import call
 from .base import Readable
 from .errors import TaskConfigError
 from .losses.base import Task
+from .losses.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back.
 
-    Loss and metric may be the user's. Each gets targets of its own, and neither may change the outputs: raises
-    TaskConfigError.
+    Loss and metric may be the user's, and may change what they are given: each has copies of targets and weights, and
+    the loss comes last. Raises TaskConfigError where the outputs are no tensor.
     """
     loss, counts, tallies = 0.0, 0.0, list[Tensor]()
     seen: list[Tensor] = []
@@ -51,27 +51,20 @@ def evaluate(
                     f"model: {type(model).__name__} returns a {type(outputs).__name__} in evaluation mode; must return "
                     "a tensor, as in training"
                 )
-            version = outputs._version
             seen.append(taken.targets.clone())
             unknown = _unknown(outputs, first, len(targets)) if unknown is None else unknown
-            more: dict[str, Any] = {}
-            judged = targets.clone()
+            more = {} if taken.weights is None else {"weights": taken.weights.to(device, copy=True)}
+            judged = outputs if _is_ours(task.metric) else outputs.clone()
+            tallies.append(task.metric.tally(judged, targets.clone(), **more).cpu())
             # A batch mean counts by its samples: the last batch may be smaller.
             if taken.weights is None:
                 loss += task.loss(outputs, targets).item() * len(targets)
                 counts += len(targets)
             else:
                 weighted.append(taken.weights)
-                more = {"weights": (weights := taken.weights.to(device))}
-                losses = task.each(outputs, targets)
-                loss += (losses.double() * weights).sum().item()
-                counts += weights.double().sum().item()
-            tallies.append(task.metric.tally(outputs, judged, **more).cpu())
-            if outputs._version != version:
-                raise TaskConfigError(
-                    f"task: {type(task).__name__} or its metric changes a model's outputs in place, which both read; "
-                    "make a copy first (outputs.clone())"
-                )
+                weights = taken.weights.to(device).double()
+                loss += (task.each(outputs, targets).double() * weights).sum().item()
+                counts += weights.sum().item()
     finally:
         model.train(training)
     known = {"weights": torch.cat(weighted)} if weighted else {}
@@ -80,6 +73,11 @@ def evaluate(
     if unknown is not None or not math.isfinite(loss):
         score = math.nan
     return Evaluation(loss, score, len(split), unknown)
+
+
+def _is_ours(metric: Metric) -> bool:
+    """Ours change nothing; outputs are too large to be copied for nothing."""
+    return type(metric).__module__ == Metric.__module__
 
 
 def _unknown(outputs: Tensor, first: int, samples: int) -> int | None:

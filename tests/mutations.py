@@ -92,6 +92,18 @@ MUTATIONS = [
         "tests/engine/test_own_models.py -k thawed_in",
     ),
     Mutation(
+        "engine/looking.py",
+        "if level is Tried.REAL or not isinstance(error, NotTakenError):",
+        "if True:",
+        "tests/engine/test_own_models.py -k 'has_a_plan and item'",
+    ),
+    Mutation(
+        "engine/looking.py",
+        "if not strategy.needs_shapes and strategy.parts == 1:",
+        "if True:",
+        "tests/engine/test_own_models.py -k computes_shapes",
+    ),
+    Mutation(
         "advise/plans.py",
         "except Exception as error:",
         "except ValueError as error:",

@@ -1,6 +1,5 @@
 """What one worker of a pipeline holds of a model: the blocks of one stage, or of several."""
 
-import copy
 from collections.abc import Sequence
 from itertools import chain
 
@@ -82,15 +81,3 @@ def _may_overwrite(part: Chunks, first: Block) -> bool:
     found = (attribute(part, path) for path in first.uses)
     layers = (layer for each in found if isinstance(each, nn.Module) for layer in each.modules())
     return any(getattr(layer, "inplace", False) is True for layer in layers)
-
-
-def without_data(module: nn.Module) -> nn.Module:
-    """A copy on the meta device, for shapes; tensors that are plain attributes of a layer go there too."""
-    own = (value for layer in module.modules() for value in vars(layer).values() if isinstance(value, Tensor))
-    tensors = chain(module.parameters(), module.buffers(), own)
-    return copy.deepcopy(module, {id(each): _on_meta(each) for each in tensors})
-
-
-def _on_meta(tensor: Tensor) -> Tensor:
-    moved = tensor.detach().to("meta")
-    return nn.Parameter(moved, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else moved

@@ -76,11 +76,20 @@ class InPlace(nn.Linear):
         return super().forward(input.mul_(0.5))
 
 
-class Spoiling(CrossEntropy):
-    """A user's loss that changes its targets, by weights too, and its outputs if told so."""
+class SpoilingMetric(Accuracy):
+    """A user's metric that changes what it is given."""
 
-    def __init__(self, outputs: bool = False) -> None:
-        self.spoils_outputs = outputs
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        found = super().tally(outputs, targets, weights)
+        for each in (outputs, targets, *([] if weights is None else [weights])):
+            each.zero_()
+        return found
+
+
+class Spoiling(CrossEntropy):
+    """A user's loss that changes its outputs and targets."""
+
+    metric = SpoilingMetric()
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.each(outputs, targets).mean()
@@ -88,8 +97,7 @@ class Spoiling(CrossEntropy):
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         found = super().each(outputs, targets)
         targets.zero_()
-        if self.spoils_outputs:
-            outputs.zero_()
+        outputs.zero_()
         return found
 
 
@@ -113,12 +121,6 @@ def test_a_slice_of_a_split_is_a_copy_of_inputs_targets_and_weights() -> None:
     for each in (*tensors_of(taken.inputs), taken.targets, taken.weights):
         each.zero_()
     assert all(bool((each == 1).all()) for each in (*tensors_of(split.samples), split.targets, split.weights))
-
-
-def test_a_loss_that_changes_the_outputs_is_refused() -> None:
-    split = Split(torch.randn(10, 6), torch.randint(4, (10,)))
-    with pytest.raises(TaskConfigError, match="Spoiling or its metric changes a model's outputs in place"):
-        evaluate(Spoiling(outputs=True), nn.Linear(6, 4), split, 4)
 
 
 def test_an_output_that_is_nan_is_no_answer() -> None:
