@@ -47,7 +47,7 @@ from .distilling import teacher_of
 from .errors import ConfigError
 from .experiment import Choice, Experiment
 from .fabrics import fabric_of
-from .fits import batch_of, check_parts_take, check_takes, checked_loss, model_takes
+from .fits import batch_of, check_parts_take, check_takes, checked_loss, materialise, model_takes
 from .layout import check_samples, lay_out
 from .looking import on_values_where_needed
 from .meta import Repeats
@@ -136,7 +136,9 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
 
     def plain_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
-        return build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
+        made = build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
+        materialise(made, experiment, data.spec, allowed)
+        return made
 
     def make_model() -> nn.Module:
         return adapt.apply(plain_model())
@@ -149,9 +151,11 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
 
     def make_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
         params, chosen = list(parameters), experiment.optimizer
-        if any(parameter.is_meta for parameter in params) and "fused" in chosen.knobs:
-            # torch has no fused kernels for the meta device; all else is as without them
-            chosen = chosen.model_copy(update={"knobs": {**chosen.knobs, "fused": None}})
+        if any(parameter.is_meta for parameter in params):
+            # torch has neither for the meta device, and capturable=true on no CPU; all else is as without them
+            absent = {"fused": None, **({"capturable": False} if device.type == "cuda" else {})}
+            knobs = {key: absent.get(key, value) for key, value in chosen.knobs.items()}
+            chosen = chosen.model_copy(update={"knobs": knobs})
         return build("optimizer", chosen, Optimizer, allowed, {"params": params})
 
     load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))

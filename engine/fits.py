@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ..batches import Fields, Samples
+from ..batches import Fields, Samples, call
 from ..strategies import Strategy
 from ..strategies.base import Loss
 from ..tasks.base import DataSpec
@@ -86,6 +87,18 @@ def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
             f"{_said_of(inputs)}: {at}{said(error)}"
         ) from error
+
+
+def materialise(model: nn.Module, experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> None:
+    """Give lazy layers, such as nn.LazyLinear, their shapes, by a pass of zeros where the model is being built."""
+    tensors = (*model.parameters(), *model.buffers())
+    if not any(isinstance(each, UninitializedParameter | UninitializedBuffer) for each in tensors):
+        return
+    fields = {key: torch.zeros(2, *field.shape, dtype=field.dtype) for key, field in spec.fields.items()}
+    inputs, training = spec.joined(fields), model.training
+    with model_takes(experiment, inputs, allowed), torch.no_grad():
+        call(model.eval(), inputs)
+    model.train(training)
 
 
 def _said_of(inputs: Samples) -> str:

@@ -368,14 +368,14 @@ def _optimizer_state(parameters: list[nn.Parameter], stepped: Sequence[Tensor], 
     optimizer = make_optimizer(parameters)
     try:
         return _state_after_step(optimizer, parameters, wanted)
-    except (TypeError, RuntimeError, OverflowError) as error:  # wants a closure, sparse gradients, smaller numbers
+    except (TypeError, RuntimeError, OverflowError, AssertionError) as error:  # wants a closure, sparse gradients, ...
         try:  # or values: one tensor after another, for the memory
             return sum(
                 _state_after_step(make_optimizer([real]), [real], [True])
                 for each, is_own in zip(parameters, wanted, strict=True)
                 if is_own and (real := nn.Parameter(torch.zeros_like(each, device="cpu"))) is not None
             )
-        except (TypeError, RuntimeError, OverflowError):
+        except (TypeError, RuntimeError, OverflowError, AssertionError):
             raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {error}") from error
 
 

@@ -1,5 +1,7 @@
 """Models, losses and data that users write: what looks at values, changes its mind in mid-run, or holds NaN."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -81,3 +83,27 @@ class Thawing(nn.Module):
             self.first.requires_grad_(self.steps in (2, 3))
             self.steps += 1
         return self.second(torch.relu(self.first(x)))
+
+
+class Lazy(nn.Module):
+    """[n, 8] -> [n, 2]; its first layer knows its width when it sees a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LazyLinear(4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+class WeightNorm(nn.Module):
+    """[n, 8] -> [n, 2]; the older weight_norm keeps a tensor that is no leaf as a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.layer = nn.utils.weight_norm(nn.Linear(8, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)

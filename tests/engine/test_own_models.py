@@ -192,3 +192,21 @@ def _memories(plan: Any, *overrides: str) -> list[dict[str, int]]:
 def test_a_forward_that_fails_on_values_too_is_refused_for_that(plan) -> None:
     with pytest.raises(ConfigError, match="AssertionError: no_such_kind"):
         plan(looking("Looking", "no_such_kind"))
+
+
+@pytest.mark.dist
+def test_a_lazy_layer_is_given_its_shape_and_trains_as_on_one_worker(train) -> None:
+    one = load_file(train("Lazy", workers=1).path / "model.safetensors")
+    two = load_file(train("Lazy").path / "model.safetensors")
+    assert one["first.weight"].shape == (4, 8)
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
+
+
+@pytest.mark.dist
+def test_the_older_weight_norm_trains_on_the_virtual_cluster(train) -> None:
+    assert train("WeightNorm").summary["status"] == "completed"
+
+
+def test_an_optimizer_that_asserts_is_refused_with_its_words(plan) -> None:
+    with pytest.raises(ConfigError, match="optimizer: Adam cannot be used here: If capturable=True, params"):
+        _memories(plan, "optimizer={_target_:torch.optim.Adam,capturable:true}")
