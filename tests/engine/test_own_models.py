@@ -210,3 +210,10 @@ def test_the_older_weight_norm_trains_on_the_virtual_cluster(train) -> None:
 def test_an_optimizer_that_asserts_is_refused_with_its_words(plan) -> None:
     with pytest.raises(ConfigError, match="optimizer: Adam cannot be used here: If capturable=True, params"):
         _memories(plan, "optimizer={_target_:torch.optim.Adam,capturable:true}")
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_ddp_with_unused_parameters_names_the_knob(train) -> None:
+    with pytest.raises(WorkerFailedError, match=r"Choose strategy\.find_unused=true"):
+        train("Unused", "strategy=torch_ddp", "hardware=local")
