@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from ..cost.predicted import NotPredicted, PredictedStep
+from ..engine.errors import InterruptedRunError
 from ..engine.fabrics import fabric_of
-from ..engine.failures import exit_code_of
+from ..engine.failures import named
 from ..engine.fit import capacity_of, need_of
 from ..engine.planned import Plan
 from ..engine.session import Prepared, prepare
@@ -19,19 +20,23 @@ def prepared(question: Question, candidate: Candidate) -> Prepared:
 
 
 def planned(question: Question, candidate: Candidate) -> Predicted:
-    """Memory, bytes and time as `paceline plan` states them. A refusal is an answer: `why`."""
+    """Memory, bytes and time as `paceline plan` states them. A refusal is an answer, and so is any failure: `why`."""
     return with_step(question, candidate)[0]
 
 
 def with_step(question: Question, candidate: Candidate) -> tuple[Predicted, PredictedStep | None]:
     try:
-        ready = prepared(question, candidate)
-        plan = ready.plan()
-        capacity = None if _holds_whatever_it_needs(ready) else capacity_of(plan)
-    except (ValueError, RuntimeError) as error:
-        if exit_code_of(error) is None:
-            raise
-        return Predicted(candidate, None, 0, 0, 0, 0, None, exact=True, why=" ".join(str(error).split())), None
+        return _planned(question, candidate)
+    except InterruptedRunError:
+        raise
+    except Exception as error:  # one candidate's failure says nothing about the others
+        return Predicted(candidate, None, 0, 0, 0, 0, None, exact=True, why=named(error)), None
+
+
+def _planned(question: Question, candidate: Candidate) -> tuple[Predicted, PredictedStep | None]:
+    ready = prepared(question, candidate)
+    plan = ready.plan()
+    capacity = None if _holds_whatever_it_needs(ready) else capacity_of(plan)
     if capacity is None:
         held = plan.largest()
         found = Predicted(candidate, None, held, held, 0, 0, plan.bytes_per_step(), exact=True)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..batches import call
 from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
@@ -30,6 +31,7 @@ from . import (
     experts,
     given,
     iterating,
+    looking,
     pegasos,
     phases,
     poisoning,
@@ -45,8 +47,9 @@ from .distilling import teacher_of
 from .errors import ConfigError
 from .experiment import Choice, Experiment
 from .fabrics import fabric_of
-from .fits import batch_of, check_parts_take, check_takes, checked_loss, model_takes
+from .fits import batch_of, check_parts_take, check_takes, checked_loss, materialise, model_takes
 from .layout import check_samples, lay_out
+from .looking import on_values_where_needed
 from .meta import Repeats
 from .pairs import check_pair
 from .parts import Given, Parts
@@ -62,8 +65,12 @@ def assemble(
 ) -> Parts:
     """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like.
 
-    `instead`: of the experiment's own `adapt`.
+    `instead`: of the experiment's own `adapt`. A model that looks at values may need a few samples: see looking.py.
     """
+    return on_values_where_needed(experiment, lambda: _assemble(experiment, allowed, world_size, instead))
+
+
+def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None, instead: Adapt | None) -> Parts:
     data = build("data", experiment.data, Data, allowed, {})
     with blaming(f"data={experiment.data.name}", allowed):
         data.check_files()
@@ -129,7 +136,9 @@ def assemble(
 
     def plain_model() -> nn.Module:
         # a copy of the knobs: what a constructor does to its lists is no business of the next call
-        return build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
+        made = build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
+        materialise(made, experiment, data.spec, allowed)
+        return made
 
     def make_model() -> nn.Module:
         return adapt.apply(plain_model())
@@ -142,10 +151,19 @@ def assemble(
 
     def make_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
         params, chosen = list(parameters), experiment.optimizer
-        if any(parameter.is_meta for parameter in params) and "fused" in chosen.knobs:
-            # torch has no fused kernels for the meta device; all else is as without them
-            chosen = chosen.model_copy(update={"knobs": {**chosen.knobs, "fused": None}})
+        if any(parameter.is_meta for parameter in params):
+            # torch has neither for the meta device, and capturable=true on no CPU; all else is as without them
+            absent = {"fused": None, **({"capturable": False} if device.type == "cuda" else {})}
+            knobs = {key: absent.get(key, value) for key, value in chosen.knobs.items()}
+            chosen = chosen.model_copy(update={"knobs": knobs})
         return build("optimizer", chosen, Optimizer, allowed, {"params": params})
+
+    load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
+
+    def try_model(model: nn.Module) -> None:
+        inputs, _ = looking.real_batch(load()[0], looking.SAMPLES)
+        with model_takes(experiment, inputs, allowed), torch.random.fork_rng(devices=[]):
+            call(model, inputs)
 
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
     robustness.check(experiment, data.spec)
@@ -169,8 +187,8 @@ def assemble(
     private.check(experiment, strategy, sync, adapt, partitioner, data.spec)
     if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
         return assemble(settled_noise, allowed, world_size, instead)
-    with torch.device("meta"):
-        model = make_model()
+    model = looking.built(experiment, make_model)
+    looking.check_strategy(experiment, strategy, lambda: try_model(model))
     check_takes(experiment, model.forward, data.spec, is_bound=True)
     iterating.check(experiment, allowed, model, task, strategy, sync)
     averaging.check_adapt(experiment, average, adapt)
@@ -225,7 +243,6 @@ def assemble(
     compute = fabric.compute(experiment.hardware)
     if compute is not None:
         compute.precision = precision
-    load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
 
     @cache
     def deal() -> Partition:
@@ -285,8 +302,7 @@ def _laid_out(
         adapt = experiment.choice("adapt").name
         if adapt == "none":
             raise
-        with torch.device("meta"):
-            plain = plain_model()
+        plain = looking.built(experiment, plain_model)
         try:
             lay_out(plain)
         except LayoutError:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batches import Samples, of_each
 from ..comm.board import Board
 from ..strategies import Strategy, Sync
 from ..strategies.base import Loss
@@ -185,7 +186,7 @@ class Calling:
         self._decides = synchronous and any(each.stops or each.keeps for each in callbacks.values())
         self._watching = {name: each for name, each in self._own.items() if watches_steps(each)}
         self._keeps_outputs = any("outputs" in each.sees for each in self._watching.values())
-        self._outputs: list[tuple[Tensor, Tensor]] = []
+        self._outputs: list[tuple[Tensor, Samples]] = []
         self.of_step: dict[str, float] = {}  # what was measured of the last step
         self.last: dict[str, float] = {}  # of everything, the last
 
@@ -205,9 +206,10 @@ class Calling:
             return loss
 
         @wraps(loss)
-        def seen(outputs: Tensor, targets: Tensor) -> Tensor:
+        def seen(outputs: Tensor, targets: Samples) -> Tensor:
             if not outputs.is_meta:
-                self._outputs.append((outputs.detach(), targets))
+                own = of_each(targets, torch.clone)  # the loss may change what it is given
+                self._outputs.append((outputs.detach().clone(), own))
             return loss(outputs, targets)
 
         return seen

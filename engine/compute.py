@@ -6,7 +6,6 @@ passes where the work is: a layer's share of the backward pass is over when its 
 which is sent meanwhile is worth something on the virtual clock too.
 """
 
-import copy
 import json
 import os
 import platform
@@ -28,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..batches import Fields, Samples, call, of_each, tensors_of
 from ..comm import Comm
+from ..strategies.copies import copy_of, without_data
 from ..strategies.precision import Float32, Precision
 from ..tracking.files import read_json
 from .memory import unaccounted
@@ -59,7 +59,7 @@ class ComputeModel:
     def keep(self, part: int, module: nn.Module) -> None:
         """A copy to look at, before anybody hooks itself into `module`."""
         if part not in self._parts:
-            self._parts[part] = copy.deepcopy(module)
+            self._parts[part] = copy_of(module)
 
     def of(self, part: int, inputs: Samples, *chunk: int) -> PassCost:
         """Of a pass of `inputs` through a part that was kept, or through a chunk of it."""
@@ -99,14 +99,36 @@ def _pass(module: nn.Module, inputs: Samples, *chunk: int) -> Tensor:
     return module(inputs, *chunk) if isinstance(inputs, Tensor) else call(module, inputs)
 
 
+def _counted(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[nn.Module, Samples, Tensor, FlopCounterMode]:
+    """A forward pass of a copy: the copy, its inputs and outputs, and the flops. On the meta device; on these very
+    inputs where the model looks at values.
+    """
+    try:
+        return _pass_counted(
+            without_data(module), of_each(inputs, lambda each: each.detach().to("meta")), inputs, chunk
+        )
+    except Exception:
+        with torch.random.fork_rng(devices=[]):  # what is drawn here must not change what is drawn in training
+            return _pass_counted(copy_of(module), of_each(inputs, lambda each: each.detach().clone()), inputs, chunk)
+
+
+def _pass_counted(
+    part: nn.Module, x: Samples, like: Samples, chunk: tuple[int, ...]
+) -> tuple[nn.Module, Samples, Tensor, FlopCounterMode]:
+    for each, its in zip(tensors_of(x), tensors_of(like), strict=True):
+        each.requires_grad_(its.requires_grad)
+    with FlopCounterMode(display=False) as counter:
+        outputs = _pass(part, x, *chunk)
+    return part, x, outputs, counter
+
+
 def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> float:
     """Flops of the gradient of `inputs` alone; 0 where it is not wanted."""
     if not isinstance(inputs, Tensor) or not inputs.requires_grad:
         return 0.0
-    x = inputs.detach().to("meta").requires_grad_()
-    outputs = without_data(module)(x, *chunk)
+    _, x, outputs, _ = _counted(module, inputs, *chunk)
     with FlopCounterMode(display=False) as counter:
-        outputs.sum().backward(inputs=[x])
+        outputs.sum().backward(inputs=[*tensors_of(x)])
     return float(counter.get_total_flops())
 
 
@@ -115,10 +137,7 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
 
     A layer's share goes to the first of its parameters that are trained; where none has flops, shares go by entries.
     """
-    part = without_data(module)
-    x = of_each(inputs, lambda each: each.detach().to("meta").requires_grad_(each.requires_grad))
-    with FlopCounterMode(display=False) as counter:
-        outputs = _pass(part, x, *chunk)
+    part, _, outputs, counter = _counted(module, inputs, *chunk)
     forward = float(counter.get_total_flops())
     owned: dict[str, float] = {}
     root = type(part).__name__
@@ -142,16 +161,6 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
         owned = {name: part.get_parameter(name).numel() for name in reached or trained}
     total = sum(owned.values()) or 1.0
     return forward, backward, {name: share / total for name, share in owned.items() if share}
-
-
-def without_data(module: nn.Module) -> nn.Module:
-    """A copy on the meta device; tensors that are plain attributes of a layer go there too."""
-    part = copy.deepcopy(module).to("meta")
-    for layer in part.modules():
-        for name, value in vars(layer).items():
-            if isinstance(value, Tensor):
-                vars(layer)[name] = value.to("meta")
-    return part
 
 
 def measured_seconds(
@@ -191,7 +200,7 @@ def _read(cache: Path) -> dict[str, float]:
 
 
 def _time(module: nn.Module, inputs: Samples, *chunk: int) -> float:
-    part = copy.deepcopy(module)
+    part = copy_of(module)
     x = of_each(inputs, lambda each: each.detach().clone().requires_grad_(each.requires_grad))
     seconds: list[float] = []
     with torch.random.fork_rng(devices=[]):  # dropout here must not change what is drawn in training

@@ -25,6 +25,7 @@ from . import ROOT, weights
 from .compute import ModelledCompute, RealCompute
 from .errors import ConfigError
 from .experiment import Experiment
+from .looking import on_meta
 from .stored import read_stored
 from .targets import build
 
@@ -104,8 +105,7 @@ def teacher_of(
         load_state(made, weights.load(str(file), run.path, KEY))
         return made.to(device)
 
-    with torch.device("meta"):
-        return Teacher(method, make(), file, model.name, on)
+    return Teacher(method, on_meta(make)[0], file, model.name, on)
 
 
 def _check(experiment: Experiment, chosen: str, data: Data, task: Task, strategy: Strategy, sync: Sync) -> None:

@@ -25,6 +25,12 @@ class UntrainedError(RuntimeError):
     exit_code = 4
 
 
+class ChangedModelError(RuntimeError):
+    """User code changed, in mid-run, which parameters there are to train."""
+
+    exit_code = 4
+
+
 class DivergedError(RuntimeError):
     """The loss is NaN or infinite."""
 

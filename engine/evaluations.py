@@ -1,22 +1,26 @@
 """What the weights are worth: during training and at its end, on the chief, with the help of all."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from ..batches import tensors_of
 from ..comm import PeerLostError
 from ..strategies.base import load_state
 from ..tasks.base import Readable
 from ..tasks.clients import Clients
+from ..tasks.evaluation import Evaluation as Result
 from ..tasks.evaluation import evaluate
 from ..tracking.records import Evaluation, Score
 from . import checkpoint, poisoning
 from .callbacks.base import EvaluationView
 from .callbacks.best import FILE
 from .dates import Dates
+from .errors import DivergedError
 from .loop import Job
 from .robustness import Robustness
 from .spread import consensus_distance
@@ -124,7 +128,10 @@ class Evaluations:
         assert judged is not None, "the chief judges"
         judged.to(worker.device)
         load_state(judged, snapshot.state)
-        values = self._values(judged, worker.device)
+        result = evaluate(worker.parts.task, judged, self._test, self._at_once(), worker.device)
+        if not math.isfinite(result.score):
+            raise DivergedError(self._why_unknown(result, snapshot.done))
+        values = self._values_of(result)
         robust = {} if self._robustness is None else self._robustness.numbers(judged, worker.device)
         metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
         view = EvaluationView(
@@ -153,6 +160,17 @@ class Evaluations:
         own = {**own, **self.backdoor}
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
+    def _why_unknown(self, result: Result, done: int) -> str:
+        """What is said where the metric is not a number."""
+        begins = f"worker {self._worker.comm.rank} diverged: evaluated after step {done}, the test split's loss is"
+        if result.unknown is None:
+            return f"{begins} {result.loss}; {self._worker.sync.may_help()}"
+        inputs = self._test.take(slice(result.unknown, result.unknown + 1)).inputs
+        sample = f"of test sample {result.unknown} (counted from 0)"
+        if any(each.is_floating_point() and not bool(each.isfinite().all()) for each in tensors_of(inputs)):
+            return f"{begins} {result.loss}: the inputs {sample} hold NaN or infinite values. Look at the data"
+        return f"{begins} {result.loss} and the outputs {sample} are NaN; {self._worker.sync.may_help()}"
+
     @property
     def measured(self) -> dict[str, float]:
         """What is measured beside the metric and the loss, by name, of the last evaluation."""
@@ -175,10 +193,12 @@ class Evaluations:
         return Clients(job.train, self._test, owned)
 
     def _values(self, model: nn.Module, device: torch.device, split: Readable | None = None) -> dict[str, float]:
-        """The task's metric by its name, and the loss. `split`: other samples than those of the test split."""
+        """The task's metric by its name, and the loss; what is unknown is NaN. `split`: in place of the test split."""
         task = self._worker.parts.task
-        result = evaluate(task, model, self._test if split is None else split, self._at_once(), device)
-        return {task.metric.name: result.score, "loss": result.loss}
+        return self._values_of(evaluate(task, model, self._test if split is None else split, self._at_once(), device))
+
+    def _values_of(self, result: Result) -> dict[str, float]:
+        return {self._worker.parts.task.metric.name: result.score, "loss": result.loss}
 
     def _at_once(self) -> int:
         """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""

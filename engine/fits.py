@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ..batches import Fields, Samples
+from ..batches import Fields, Samples, call
 from ..strategies import Strategy
 from ..strategies.base import Loss
 from ..tasks.base import DataSpec
@@ -67,9 +68,13 @@ def check_parts_take(experiment: Experiment, strategy: Strategy, spec: DataSpec)
         )
 
 
+class NotTakenError(ConfigError):
+    """The model raised something in its forward pass."""
+
+
 @contextmanager
 def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...]) -> Iterator[None]:
-    """What the model's forward raises becomes a `ConfigError` that says so; all else is raised as it is."""
+    """What the model's forward raises becomes a `NotTakenError` that says so; all else is raised as it is."""
     try:
         yield
     except Exception as error:
@@ -78,10 +83,22 @@ def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...
         if speaks_for_itself(error) or not (where or which or is_shapes):
             raise
         at = "".join(f"{words}: " for words in (where, which) if words)
-        raise ConfigError(
+        raise NotTakenError(
             f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
             f"{_said_of(inputs)}: {at}{said(error)}"
         ) from error
+
+
+def materialise(model: nn.Module, experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> None:
+    """Give lazy layers, such as nn.LazyLinear, their shapes, by a pass of zeros where the model is being built."""
+    tensors = (*model.parameters(), *model.buffers())
+    if not any(isinstance(each, UninitializedParameter | UninitializedBuffer) for each in tensors):
+        return
+    fields = {key: torch.zeros(2, *field.shape, dtype=field.dtype) for key, field in spec.fields.items()}
+    inputs, training = spec.joined(fields), model.training
+    with model_takes(experiment, inputs, allowed), torch.no_grad():
+        call(model.eval(), inputs)
+    model.train(training)
 
 
 def _said_of(inputs: Samples) -> str:

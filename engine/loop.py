@@ -30,6 +30,7 @@ from .fits import weighted
 from .gradient_norms import GradientNorms
 from .meters import Meter
 from .stop import StopAgreement
+from .trained import TrainedSet
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Job:
     stop: StopAgreement | None  # None where the sync mode says when: see `Sync.server_stops`
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
+    trained: TrainedSet | None = None  # what user code must leave as it is
     accumulation: Accumulation = field(default_factory=Accumulation)  # with which the strategy was prepared
     scale: LossScale | None = None  # of precision=fp16
     each_step: Callable[["Job", int, Tensor], None] | None = None  # (steps done, loss): callbacks, in the step's time
@@ -103,6 +105,8 @@ def _train(job: Job) -> int:
                 if job.teacher is not None:
                     batch = job.teacher.teach(batch, job.device, job.compute)
                 loss = job.accumulation.forward_backward(job.strategy, batch)
+            if job.trained is not None:
+                job.trained.check(step)
             if job.norms is not None:
                 job.norms.after_backward(step)
             _update(job)

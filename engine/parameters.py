@@ -1,11 +1,11 @@
 """How many parameters a model has that reads tokens, counted on the meta device: nothing is allocated."""
 
-import torch
 from torch import nn
 
 from ..tasks.base import Data
 from .errors import ConfigError
 from .experiment import Experiment
+from .looking import on_meta
 from .targets import build
 
 
@@ -17,6 +17,5 @@ def count(experiment: Experiment, allowed: tuple[str, ...] = ()) -> int:
             f"data={experiment.data.name}: has no tokens, and flops are counted for a parameter and token of a "
             "transformer; choose one, such as model=gpt_1b data=text"
         )
-    with torch.device("meta"):
-        model = build("model", experiment.model, nn.Module, allowed, {"spec": data.spec})
+    model, _ = on_meta(lambda: build("model", experiment.model, nn.Module, allowed, {"spec": data.spec}))
     return sum(parameter.numel() for parameter in model.parameters())

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..batches import Samples, lone
 from ..compat import checkpointing
@@ -20,7 +21,20 @@ from ..tasks.adversarial.attacks import ascent, evaluating
 from ..tasks.contents import contents
 from ..tasks.contents import notes_on as notes_on_contents
 from ..tasks.partition import Repeated
-from . import accumulating, averaging, calling, clients, given, iterating, kept, lying, memory, precisions, private
+from . import (
+    accumulating,
+    averaging,
+    calling,
+    clients,
+    given,
+    iterating,
+    kept,
+    looking,
+    lying,
+    memory,
+    precisions,
+    private,
+)
 from .build import assemble
 from .errors import ConfigError
 from .experiment import Experiment
@@ -40,8 +54,13 @@ from .targets import build
 def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size: int | None = None) -> Plan:
     """Check all that can be checked beforehand; every worker's part is built on the meta device and given one batch.
 
-    Raises `ConfigError` and the strategies', sync modes' and tasks' own refusals.
+    A model that looks at values is given a few samples of the data: see looking.py. Raises `ConfigError` and the
+    strategies', sync modes' and tasks' own refusals.
     """
+    return looking.on_values_where_needed(experiment, lambda: _make_plan(experiment, allowed, world_size))
+
+
+def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> Plan:
     parts = assemble(experiment, allowed, world_size)
     if parts.teacher is not None:
         parts.teacher.check()
@@ -111,6 +130,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
             *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
             *lying.notes_on(parts, steps),
             *notes_on_contents(spec, described),
+            *looking.notes_on(experiment),
         ],
         spec,
         contents(spec, described),
@@ -197,8 +217,11 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
     sizes = parts.accumulation.sizes(experiment.batch_size)
     repeats = Repeats()
     foreseen = parts.precision.foreseen
-    with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), foreseen(device), repeats:
-        activations = _activations(experiment, parts, inputs[: sizes[0]], targets[: sizes[0]], device)
+    if looking.tried(experiment) is looking.Tried.REAL:
+        activations = _activations_of_few(experiment, parts, sizes[0], device)
+    else:
+        with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), foreseen(device), repeats:
+            activations = _activations(experiment, parts, inputs[: sizes[0]], targets[: sizes[0]], device)
     with foreseen(device), repeats:
         along = _summed_over(sizes, lambda size: parts.strategy.cost_along(modules, inputs[:size]))
     along, over_axes = _with_sums(parts, along)
@@ -315,6 +338,23 @@ def _activations(
     return peaks
 
 
+def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device: torch.device) -> list[int]:
+    """As `_activations`, of a model that looks at values: a line through what two few samples of the data keep."""
+    most = max(looking.SAMPLES, 2 * parts.strategy.accumulated)
+
+    def of(samples: int) -> list[int]:
+        inputs, targets = looking.real_batch(parts.load()[0], samples)
+        with model_takes(experiment, inputs, parts.allowed), torch.random.fork_rng(devices=[]):
+            return _activations(experiment, parts, inputs, targets, device)
+
+    if size <= most:
+        return of(size)
+    return [
+        more + (more - less) * (size - most) // (most - most // 2)
+        for less, more in zip(of(most // 2), of(most), strict=True)
+    ]
+
+
 def _of_attack(parts: Parts, inputs: Samples, targets: Samples) -> int:
     """Bytes that a pass forward and back to the inputs keeps."""
     model = parts.modules[0]
@@ -325,11 +365,26 @@ def _of_attack(parts: Parts, inputs: Samples, targets: Samples) -> int:
 
 def _optimizer_state(parameters: list[nn.Parameter], stepped: Sequence[Tensor], make_optimizer: MakeOptimizer) -> int:
     """Bytes, once these of the parameters have been stepped."""
-    optimizer, own = make_optimizer(parameters), {id(each) for each in stepped}
-    for parameter in parameters:
-        parameter.grad = torch.empty_like(parameter) if id(parameter) in own else None
+    own = {id(each) for each in stepped}
+    wanted = [id(each) in own for each in parameters]
+    if any(not each.is_meta for each in parameters):  # of a model that was tried on values, which stay as they are
+        parameters = [nn.Parameter(torch.empty_like(each, device="meta"), each.requires_grad) for each in parameters]
+    optimizer = make_optimizer(parameters)
     try:
-        optimizer.step()
-    except (TypeError, RuntimeError, OverflowError) as error:  # wants a closure, sparse gradients, smaller numbers
-        raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {error}") from error
+        return _state_after_step(optimizer, parameters, wanted)
+    except (TypeError, RuntimeError, OverflowError, AssertionError) as error:  # wants a closure, sparse gradients, ...
+        try:  # or values: one tensor after another, for the memory
+            return sum(
+                _state_after_step(make_optimizer([real]), [real], [True])
+                for each, is_own in zip(parameters, wanted, strict=True)
+                if is_own and (real := nn.Parameter(torch.zeros_like(each, device="cpu"))) is not None
+            )
+        except (TypeError, RuntimeError, OverflowError, AssertionError):
+            raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {error}") from error
+
+
+def _state_after_step(optimizer: Optimizer, parameters: list[nn.Parameter], own: list[bool]) -> int:
+    for parameter, is_own in zip(parameters, own, strict=True):
+        parameter.grad = torch.zeros_like(parameter) if is_own else None
+    optimizer.step()
     return memory.held(memory.optimizer_state(optimizer))

@@ -8,7 +8,7 @@ from ..cost.calibration import Calibration
 from ..cost.predicted import NotPredicted
 from ..cost.worker import Placed, taking_turns
 from ..strategies.base import PassTime
-from .compute import without_data
+from ..strategies.copies import without_data
 from .fits import batch_of
 from .memory import AttentionOf
 from .operators import Traced, trace

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from ..batches import tensors_of
 from ..compat.dynamo import without_dynamo
 from ..cost.kernels import Kernel
+from ..cost.predicted import NotPredicted
 from ..cost.worker import Exchange, Work
 from ..strategies.base import Traffic, payload
-from . import memory
+from . import looking, memory
 from .experiment import Experiment
 from .fits import batch_of, checked_loss, model_takes
 from .operators import Traced, recorded, trace
@@ -31,6 +32,8 @@ OPERATIONS = {  # by which operation of comm/ a primitive of the ledger is measu
 @without_dynamo()
 def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
     """Of each part's worker: its passes, its optimizer, and the batch."""
+    if looking.tried(experiment) is looking.Tried.REAL:
+        raise NotPredicted(f"model={experiment.model.name} looks at values, and a step is traced without them")
     inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
     device, strategy = torch.device("cpu"), parts.strategy
     parts.model.train()
@@ -72,7 +75,10 @@ def stepped(work: Work, tensors: Sequence[Tensor], make_optimizer: MakeOptimizer
         return replace(work, optimizer=kernels, stepped=0)
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
-    optimizer.step()  # makes what it keeps
+    try:
+        optimizer.step()  # makes what it keeps
+    except RuntimeError as error:
+        raise NotPredicted(f"{type(optimizer).__name__} looks at values, and a step is traced without them") from error
     return replace(work, optimizer=recorded(optimizer.step), stepped=len(parameters))
 
 

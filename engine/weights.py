@@ -31,6 +31,7 @@ from . import ROOT, checkpoint, experts
 from .errors import ConfigError, CorruptCheckpointError
 from .experiment import Experiment
 
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")  # as torch.save writes them
 CONVERTED = "weights.safetensors"  # in the run directory
 
 
@@ -42,6 +43,11 @@ def resolved(experiment: Experiment, trusts: bool, root: Path | str = ROOT) -> E
     if experiment.weights is None:
         return experiment
     path = find(experiment.weights, root)
+    if path.suffix in PICKLED and path.is_file():
+        raise ConfigError(
+            f"weights={experiment.weights}: is a pickle, which runs code as it is read. Convert it once: "
+            "safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'weights.safetensors')"
+        )
     if is_run(path):
         path = learnt(experiment.weights, path)
     if path.is_dir() and not _is_ours(path):
@@ -185,6 +191,11 @@ def _check_shapes(
 ) -> None:
     if not added & theirs.keys():
         mine = {key: shape for key, shape in mine.items() if key not in added}
+    if mine.keys() != theirs.keys() and {name.removeprefix("module.") for name in theirs} == mine.keys():
+        raise ConfigError(
+            f"{key}={path}: names begin with module., as DistributedDataParallel saves them. Save "
+            "model.module.state_dict() in place of model.state_dict()"
+        )
     for name in sorted(mine.keys() | theirs.keys()):
         if theirs.get(name) != mine.get(name):
             has, wants = theirs.get(name, "nothing"), mine.get(name, "nothing")

@@ -32,6 +32,7 @@ from .parts import Parts
 from .phases import ends_of
 from .saving import Saving
 from .stop import StopAgreement
+from .trained import TrainedSet
 from .witness import leave_together, watched
 from .worker import Worker, set_up, set_up_again
 
@@ -137,6 +138,7 @@ def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving:
         start=job.until,
         until=until,
         after_step=partial(_after_step, again, evaluations, saving),
+        trained=TrainedSet(again.module),
         accumulation=again.accumulation,
         scale=again.scale,
         each_step=partial(_each_step, again) if again.calling.watches else None,
@@ -186,6 +188,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         stop=None if worker.sync.server_stops else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
+        trained=TrainedSet(worker.module),
         accumulation=worker.accumulation,
         scale=worker.scale,
         each_step=partial(_each_step, worker) if worker.calling.watches else None,

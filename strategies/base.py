@@ -171,6 +171,7 @@ class Strategy(ABC):
     per_sample: bool = False  # it makes of `privacy` what a step's gradient is
     privacy: "DPSGD | None" = None  # where gradients are to be clipped sample by sample; the engine sets it
     unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
+    needs_shapes: bool = False  # computes shapes on the meta device as it trains, also where a replica is one worker
     one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
     whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
     across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for

@@ -49,13 +49,13 @@ from .base import (
     World,
     payload,
 )
+from .copies import without_data
 from .errors import LayoutError
 from .exchange.collectives import Fabric
 from .exchange.collectives.base import added
 from .external.deepspeed_stages import Stages, most_held
 from .pipeline import Pipeline
 from .pipelining import one_size
-from .pipelining.chunks import without_data
 from .pipelining.ties import tied
 
 LOSSES, LOSS = 8, 4  # bytes: its own mean and that over replicas, in fp32

@@ -44,12 +44,12 @@ from .base import (
     TimeOf,
     Traffic,
 )
+from .copies import without_data
 from .errors import LayoutError
 from .exchange.collectives import Collective, Fabric
 from .exchange.collectives.base import added
 from .exchange.elementwise import check_elementwise
 from .pipeline import Pipeline
-from .pipelining.chunks import without_data
 from .pipelining.simulate import Simulation
 from .pipelining.ties import traffic
 from .placements import gather

@@ -49,13 +49,14 @@ from .base import (
     Traffic,
     payload,
 )
+from .copies import without_data
 from .errors import LayoutError
 from .exchange.collectives.base import added
 from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
-from .pipelining.chunks import Chunks, without_data
+from .pipelining.chunks import Chunks, chunks_of, worker_of
 from .pipelining.cut import by_memory, by_parameters, by_time, look
 from .pipelining.execute import Held, Step, forward
 from .pipelining.own import checked, parsed, rows_of
@@ -181,7 +182,8 @@ class Pipeline(Strategy):
                 f"strategy.cut={cuts}: needs {stages - 1} rising layer indices from 1 to {len(layers) - 1}"
             )
         cut = [
-            [block for layer in layers[a:b] for block in layer.blocks[0]] for a, b in pairwise([0, *cuts, len(layers)])
+            [block for layer in layers[a:b] for block in chunks_of(layer)[0]]
+            for a, b in pairwise([0, *cuts, len(layers)])
         ]
         held = [list(Chunks(model, [stage]).parameters()) for stage in cut]
         empty = [i for i, parameters in enumerate(held) if not any(each.requires_grad for each in parameters)]
@@ -197,15 +199,15 @@ class Pipeline(Strategy):
                 "the update; without a flush one of them has its own up to p - 1 batches before the other; untie them, "
                 "cut elsewhere, or choose a schedule with a flush, such as 1f1b"
             )
-        parts = [Chunks(model, [cut[stage] for stage in self.stages_of(worker)]) for worker in range(self.parts)]
-        for worker, part in enumerate(parts):
-            part.worker = worker
+        parts = [
+            Chunks(model, [cut[stage] for stage in self.stages_of(worker)], worker) for worker in range(self.parts)
+        ]
         self.shares = bool(tied(parts))
         return list(parts)
 
     def layers(self, part: nn.Module) -> list[list[str]]:
         assert isinstance(part, Chunks)
-        return [[block.name for block in chunk] for chunk in part.blocks]
+        return [[block.name for block in chunk] for chunk in chunks_of(part)]
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         parts = self.split(model)
@@ -422,7 +424,7 @@ class Pipeline(Strategy):
         if self.reads is None:
             return held
         assert isinstance(part, Chunks)
-        [stage] = self.stages_of(part.worker)
+        [stage] = self.stages_of(worker_of(part))
         trained = payload([each for each in part.parameters() if each.requires_grad])
         older = (self._versions(self.micro_batches)[stage] - 1) * trained
         return {**held, "parameters": held["parameters"] + older}

@@ -34,7 +34,7 @@ def placements_of(part: nn.Module) -> dict[str, Split]:
     found: dict[str, Split] = {}
     of_weights: dict[int, Split] = {}
     for name, layer in part.named_modules():
-        for own, split in getattr(layer, "placements", {}).items():
+        for own, split in getattr(type(layer), "placements", {}).items():
             found[f"{name}.{own}" if name else own] = split
             of_weights[id(getattr(layer, own))] = split
     # a tied weight is cut under each of its names
@@ -105,7 +105,9 @@ def gather(
             states.append({name: mine[name] for name in names[i]})
             continue
         shapes = state_of(part)
-        received = {name: torch.empty_like(shapes[name], device=device, requires_grad=False) for name in names[i]}
+        received = {  # contiguous, as messages are, whatever the weight's strides
+            name: torch.empty(shapes[name].shape, dtype=shapes[name].dtype, device=device) for name in names[i]
+        }
         for tensor in received.values():
             comm.recv(tensor, i)
         states.append(received)

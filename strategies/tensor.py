@@ -43,11 +43,11 @@ from torch.optim import Optimizer
 from ..batches import Samples, call
 from ..comm import Comm
 from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic
+from .copies import without_data
 from .errors import LayoutError
 from .exchange.collectives import Collective
 from .exchange.collectives.base import added
 from .exchange.elementwise import check_elementwise
-from .pipelining.chunks import without_data
 from .placements import gather
 from .tensor_parallel import unpaired
 from .tensor_parallel.cost import sent_in_a_pass

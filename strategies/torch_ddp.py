@@ -83,10 +83,22 @@ class TorchDDP(Strategy):
             if batch.size == 0:  # DDP needs a backward pass on every replica
                 self._backward(call(self.wrapped, batch.inputs).sum() * 0)
                 return None
-            loss = self._loss(call(self.wrapped, batch.inputs), batch.targets)
+            loss = self._loss(self._forward(batch), batch.targets)
             weight = batch.share * self.replicas
             self._backward(loss if weight == 1 else loss * weight)
             return loss.detach()
+
+    def _forward(self, batch: Batch) -> Tensor:
+        try:
+            return call(self.wrapped, batch.inputs)
+        except RuntimeError as error:
+            if "Expected to have finished reduction in the prior iteration" not in str(error):
+                raise
+            raise LayoutError(
+                f"strategy.find_unused={str(self.find_unused).lower()}: a parameter had no gradient in the step "
+                "before, for which DistributedDataParallel waits. Choose strategy.find_unused=true, or "
+                "strategy=data_parallel"
+            ) from error
 
     def _sending(self, gradients: bool) -> AbstractContextManager[None]:
         if gradients or not isinstance(self.wrapped, DistributedDataParallel):

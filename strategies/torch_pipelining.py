@@ -45,11 +45,12 @@ from .base import (
     World,
     payload,
 )
+from .copies import without_data
 from .errors import LayoutError
 from .external.torch_schedules import TorchSchedule
 from .pipeline import Pipeline
 from .pipelining import one_size
-from .pipelining.chunks import Chunks, without_data
+from .pipelining.chunks import Chunks
 from .precision.base import META
 
 

@@ -30,9 +30,9 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, Traffic, Trial, World
+from .copies import without_data
 from .errors import LayoutError
 from .exchange.elementwise import check_elementwise
-from .pipelining.chunks import without_data
 from .placements import gather
 from .tensor_parallel.cost import sent_in_a_pass
 from .tensor_parallel.cut import cut_over

@@ -130,11 +130,14 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
     if not isinstance(experiment.hardware, VirtualHardware) or experiment.hardware.compute != "modelled":
         return None
 
+    from ..engine import looking
     from ..engine.build import assemble
     from ..engine.fits import batch_of
     from ..engine.parts import Parts
 
     parts = assemble(experiment, allowed)
+    if looking.tried(experiment) is looking.Tried.REAL:
+        return None
     if len(parts.modules) > 1 or parts.compute is None or plan.steps_per_epoch is None:
         return None
     spec, (inputs, _) = parts.data.spec, batch_of(parts.data.spec, experiment.batch_size)

@@ -299,7 +299,8 @@ class Sweeper:
             self._end(trial, "failed", None, names, summaries, reason, 2)
             return
         worst = -math.inf if self._study.definition.maximize else math.inf
-        values = [worst if value is None else value for value in (measures[metric] for measures in every)]
+        told = [measures[metric] for measures in every]
+        values = [worst if value is None or not math.isfinite(value) else value for value in told]
         self._end(trial, "complete", sum(values) / len(values), names, summaries)
 
     def _failed(

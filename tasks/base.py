@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..batches import Fields, Samples
+from ..batches import Fields, Samples, of_each
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,16 @@ class Split:
         return self.inputs if isinstance(self.inputs, Tensor) else Fields(self.inputs)
 
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
-        targets = self.targets[index]
-        return Taken(self.samples[index], targets, self.weights_of(index, targets.shape))
+        """Copies, also of a slice: a model or a loss that changes a batch in place leaves the split as it is."""
+        targets = _copied(self.targets, index)
+        return Taken(
+            of_each(self.samples, lambda each: _copied(each, index)), targets, self.weights_of(index, targets.shape)
+        )
 
     def weights_of(self, index: Tensor | slice, shape: torch.Size) -> Tensor | None:
         if self.weights is None:
             return None
-        return spread(self.weights[index], shape)
+        return spread(_copied(self.weights, index), shape)
 
     def first(self, n: int | None) -> "Split":
         """The first `n` samples (fewer where there are fewer); None takes all."""
@@ -150,6 +153,10 @@ class Split:
         else:
             inputs = taken
         return Split(inputs, self.targets[:n], None if self.weights is None else self.weights[:n])
+
+
+def _copied(tensor: Tensor, index: Tensor | slice) -> Tensor:
+    return tensor[index].clone() if isinstance(index, slice) else tensor[index]
 
 
 def spread(weights: Tensor, shape: torch.Size) -> Tensor:

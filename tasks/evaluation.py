@@ -1,60 +1,92 @@
 """The figures that are reported of a model."""
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..batches import call
 from .base import Readable
-from .errors import SampleError
+from .errors import SampleError, TaskConfigError
 from .losses.base import Task
+from .losses.metrics import Metric
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The task's mean loss and the value of its metric, over `samples` samples."""
+    """The task's mean loss and the value of its metric, over `samples` samples.
+
+    The score is NaN where the loss is not finite or an output is NaN: an argmax over NaN is no answer. `unknown`: the
+    first sample with such an output.
+    """
 
     loss: float
     score: float
     samples: int
+    unknown: int | None = None
 
 
 @torch.no_grad()
 def evaluate(
     task: Task, model: nn.Module, split: Readable, batch_size: int = 512, device: torch.device | str = "cpu"
 ) -> Evaluation:
-    """Evaluates `model`, which lies on `device`, in evaluation mode; its training mode is put back.
+    """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back.
 
-    Raises SampleError where no sample counts.
+    Loss and metric may be the user's, and may change what they are given: each has copies of targets and weights, and
+    the loss comes last. Raises TaskConfigError where the outputs are no tensor, and SampleError
+    where no sample counts.
     """
     loss, counts, tallies = 0.0, 0.0, list[Tensor]()
     seen: list[Tensor] = []
     weighted: list[Tensor] = []
+    unknown: int | None = None
     training = model.training
     model.eval()
     try:
         for first in range(0, len(split), batch_size):
             taken = split.take(slice(first, first + batch_size))
             outputs, targets = call(model, taken.inputs.to(device)), taken.targets.to(device)
-            more: dict[str, Any] = {}
+            if not isinstance(outputs, Tensor):
+                raise TaskConfigError(
+                    f"model: {type(model).__name__} returns a {type(outputs).__name__} in evaluation mode; must return "
+                    "a tensor, as in training"
+                )
+            seen.append(taken.targets.clone())
+            unknown = _unknown(outputs, first, len(targets)) if unknown is None else unknown
+            more = {} if taken.weights is None else {"weights": taken.weights.to(device, copy=True)}
+            judged = outputs if _is_ours(task.metric) else outputs.clone()
+            tallies.append(task.metric.tally(judged, targets.clone(), **more).cpu())
             # A batch mean counts by its samples: the last batch may be smaller.
             if taken.weights is None:
                 loss += task.loss(outputs, targets).item() * len(targets)
                 counts += len(targets)
             else:
                 weighted.append(taken.weights)
-                more = {"weights": (weights := taken.weights.to(device))}
-                losses = task.each(outputs, targets)
-                loss += (losses.double() * weights).sum().item()
-                counts += weights.double().sum().item()
-            tallies.append(task.metric.tally(outputs, targets, **more).cpu())
-            seen.append(taken.targets)
+                weights = taken.weights.to(device).double()
+                loss += (task.each(outputs, targets).double() * weights).sum().item()
+                counts += weights.sum().item()
     finally:
         model.train(training)
     if counts == 0:
         raise SampleError(f"an evaluation of {len(split):,} samples has weights that are all 0, so that nothing counts")
     known = {"weights": torch.cat(weighted)} if weighted else {}
     score = task.metric.score(torch.stack(tallies).sum(dim=0), torch.cat(seen), **known)
-    return Evaluation(loss / counts, score, len(split))
+    loss /= counts
+    if unknown is not None or not math.isfinite(loss):
+        score = math.nan
+    return Evaluation(loss, score, len(split), unknown)
+
+
+def _is_ours(metric: Metric) -> bool:
+    """Ours change nothing; outputs are too large to be copied for nothing."""
+    return type(metric).__module__ == Metric.__module__
+
+
+def _unknown(outputs: Tensor, first: int, samples: int) -> int | None:
+    """The first sample, counted from `first`, with an output that is NaN. Outputs [samples, ...]."""
+    wrong = outputs.isnan()
+    if not bool(wrong.any()):
+        return None
+    rows = wrong.reshape(samples, -1).any(dim=1) if len(outputs) == samples else wrong.any().expand(1)
+    return first + int(rows.int().argmax())

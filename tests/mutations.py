@@ -206,6 +206,67 @@ MUTATIONS = [
         "        return layout.workers",
         "tests/engine/test_devices.py",
     ),
+    # -- users' own models
+    Mutation(
+        "strategies/pipelining/chunks.py",
+        "self.__paceline_blocks__ = [list(chunk) for chunk in chunks]",
+        "self.__paceline_blocks__ = self.weights = [list(chunk) for chunk in chunks]",
+        "tests/strategies/test_blocks.py -k no_name",
+    ),
+    Mutation(
+        "tasks/base.py",
+        "return tensor[index].clone() if isinstance(index, slice) else tensor[index]",
+        "return tensor[index]",
+        "tests/tasks/test_tasks_losses.py -k 'copy or in_place'",
+    ),
+    Mutation(
+        "tasks/evaluation.py",
+        "if unknown is not None or not math.isfinite(loss):",
+        "if False:",
+        "tests/tasks/test_tasks_losses.py -k 'nan or infinite'",
+    ),
+    Mutation(
+        "engine/evaluations.py",
+        "if not math.isfinite(result.score):",
+        "if False:",
+        "tests/engine/test_own_models.py -k nan",
+    ),
+    Mutation(
+        "engine/trained.py",
+        "            if each.requires_grad:\n                raise",
+        "            if False:\n                raise",
+        "tests/engine/test_own_models.py tests/wrap/test_wrap.py -k 'thawed and ends'",
+    ),
+    Mutation(
+        "engine/loop.py",
+        "job.trained.check(step)",
+        "pass",
+        "tests/engine/test_own_models.py -k changes_what",
+    ),
+    Mutation(
+        "strategies/sync/bsp.py",
+        "unused = {i for i, each in enumerate(self._params) if not each.requires_grad}",
+        "unused = set[int]()",
+        "tests/engine/test_own_models.py -k thawed_in",
+    ),
+    Mutation(
+        "engine/looking.py",
+        "if level is Tried.REAL or not isinstance(error, NotTakenError):",
+        "if True:",
+        "tests/engine/test_own_models.py -k 'has_a_plan and item'",
+    ),
+    Mutation(
+        "engine/looking.py",
+        "if not strategy.needs_shapes and strategy.parts == 1:",
+        "if True:",
+        "tests/engine/test_own_models.py -k computes_shapes",
+    ),
+    Mutation(
+        "advise/plans.py",
+        "except Exception as error:",
+        "except ValueError as error:",
+        "tests/advise/test_advise_modes.py -k fails",
+    ),
     # -- the ends of runs
     Mutation(
         "engine/evaluations.py",

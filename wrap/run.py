@@ -1,5 +1,6 @@
 """A script's own loop as a run: what the sync mode must be told, and when."""
 
+import math
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ from ..engine.failures import exit_code_of
 from ..engine.meters import Meter
 from ..engine.started import was_started
 from ..engine.stop import StopAgreement
+from ..engine.trained import TrainedSet
 from ..strategies import Batch
 from ..tracking.visible import visible_lines
 from .record import Record
@@ -76,6 +78,7 @@ class Run:
             trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
             self.sync.steps_per_epoch = len(shared)
             self.sync.prepare(trained, optimizer, group)
+        self._trained = TrainedSet(model, optimizer)
         self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
         self._activations = memory.ActivationPeak()
         sizes = shared.samples, len(shared)
@@ -162,6 +165,7 @@ class Run:
             self.sync.before_backward([loss], last)
             loss.backward()
         if last:
+            self._trained.check(self.steps)
             self._kept = None if self.sync.finish_gradients() else self._gradients()
 
     def _gradients(self) -> list[tuple[int, int] | None]:
@@ -199,7 +203,12 @@ class Run:
             _put(self.sync.parameters, own)
 
     def evaluated(self, value: float, metric: str = "accuracy", loss: float | None = None) -> None:
-        """Say what an evaluation gave: on the chief, or on all."""
+        """Record what an evaluation gave: on the chief, or on all. Raises `DivergedError` where it is not finite."""
+        for name, number in ((metric, value), ("loss", loss)):
+            if number is not None and not math.isfinite(number):
+                raise DivergedError(
+                    f"worker {self.rank} diverged: {name} is {number}, evaluated after step {self.steps}"
+                )
         if self._is_here():
             self._record.evaluated(self.steps, value, metric, loss, self._meter.seconds)
 

@@ -18,6 +18,6 @@ class AtTarget(Callback):
         return {}
 
     def reason_to_stop(self) -> str | None:
-        if self.score < self.target:
+        if not self.score >= self.target:  # NaN reaches nothing
             return None
         return f"{self.metric} is {self.score:.6g} at step {self.step}, and target_accuracy={self.target:g}"

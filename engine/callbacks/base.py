@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from ...batches import Samples
 from ...strategies.base import Loss
 from ...tasks.base import Readable
 from ...tasks.clients import Clients
@@ -48,7 +49,7 @@ class StepView:
     loss: float
     parameters: Mapping[str, nn.Parameter]
     outputs: Sequence[Tensor] = ()
-    targets: Sequence[Tensor] = ()
+    targets: Sequence[Samples] = ()
     norms: Norms | None = None
 
     @property

@@ -9,7 +9,7 @@ LOSS = "loss"
 
 
 class Improvement:
-    """The best value so far of one metric. NaN is never better; neither is less than `min_delta` better."""
+    """The best value so far of one metric. Only a finite value that is better by more than `min_delta` is."""
 
     def __init__(self, metric: str | None, mode: Mode, min_delta: float = 0.0) -> None:
         """`metric`: None for the task's own, of which larger is better. `mode`: auto knows the task's, and the loss."""
@@ -36,7 +36,7 @@ class Improvement:
             raise ValueError(f"metric={self.metric}: was not measured; there are {', '.join(values)}")
         value = values[self.metric]
         smaller = self._mode == "min" or (self._mode == "auto" and self.metric == LOSS)
-        if math.isnan(value):
+        if not math.isfinite(value):
             return False
         if self.best is not None and (self.best - value if smaller else value - self.best) <= self._min_delta:
             return False

@@ -7,10 +7,12 @@
 A trace never cuts inside an entry of a ModuleList, or inside a module of torch's own.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
@@ -37,15 +39,26 @@ def blocks_of(model: nn.Module) -> list[Block]:
     """What no block uses, but the model's state has, goes with the last one. Raises `LayoutError`."""
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return [_of_module(name) for name in layers_of(model)]
-    own = getattr(model, "blocks", None)
-    if callable(own) and not isinstance(own, nn.Module):
-        blocks = _own(model, own())
+    if _says_blocks(model):
+        blocks = _own(model, cast("Any", model).blocks())
     else:
         blocks = _traced(model)
     used = {path for block in blocks for path in block.uses}
     rest = [name for name in model.state_dict() if not any(f"{name}.".startswith(f"{path}.") for path in used)]
     *first, last = blocks
     return [*first, replace(last, uses=(*last.uses, *rest))]
+
+
+def _says_blocks(model: nn.Module) -> bool:
+    """Whether the model has a method blocks() without arguments. A submodule or a helper of that name is none."""
+    own = getattr(type(model), "blocks", None)
+    if not inspect.isfunction(own):
+        return False
+    try:
+        inspect.signature(own).bind(model)
+    except TypeError:
+        return False
+    return True
 
 
 def attribute(module: nn.Module, path: str) -> object:
@@ -111,12 +124,12 @@ def _traced(model: nn.Module) -> list[Block]:
                 alive[given] -= 1
         alive = {value: users for value, users in alive.items() if users} | {node: len(node.users)}
         if len(alive) == 1:
-            blocks.append(_segment(model, entering, nodes[begin : i + 1]))
+            blocks.append(_segment(entering, nodes[begin : i + 1]))
             entering, begin = node, i + 1
     return blocks
 
 
-def _segment(model: nn.Module, entering: fx.Node, nodes: list[fx.Node]) -> Block:
+def _segment(entering: fx.Node, nodes: list[fx.Node]) -> Block:
     graph = fx.Graph()
     copies = {entering: graph.placeholder("x")}
 
@@ -132,4 +145,12 @@ def _segment(model: nn.Module, entering: fx.Node, nodes: list[fx.Node]) -> Block
     graph.output(copies[nodes[-1]])
     uses = tuple(dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")))
     name = next((str(node.target) for node in nodes if node.op == "call_module"), nodes[0].name)
-    return Block(name, uses, type(fx.GraphModule(model, graph)).forward)
+    return Block(name, uses, _function(graph))
+
+
+def _function(graph: fx.Graph) -> Run:
+    """The graph as a function of a module and its input. An fx.GraphModule reserves some names, such as `graph`."""
+    code = graph.python_code("self")
+    namespace = dict(code.globals)
+    exec(code.src, namespace)  # torch.fx's own text of its graph
+    return namespace["forward"]

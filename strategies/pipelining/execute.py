@@ -14,7 +14,7 @@ from ...comm.timeline import Pass
 from ..base import BeforeBackward, Loss
 from ..errors import LayoutError
 from .actions import Action
-from .chunks import Chunks
+from .chunks import Chunks, weights_of
 from .split_backward import backward_to_input
 from .updates import Updates
 
@@ -231,7 +231,7 @@ class Step:
         key = action.stage, action.micro_batch
         gradient = self._gradient(key)
         output, entered = self._ended[key], self._entered.pop(key)
-        weights = self.held.module.weights(self.held.chunks[action.stage])
+        weights = weights_of(self.held.module, self.held.chunks[action.stage])
         with self._computing(action):
             if action.stage == 0:
                 self._later[key] = lambda: output.backward(gradient)

@@ -261,7 +261,9 @@ class BSP(Sync):
             for work in self._works:
                 work.wait()
             self._works.clear()
-            unused = {i for i, used in enumerate(self._reducer.used.tolist()) if not used} if self.find_unused else {}
+            unused = {i for i, each in enumerate(self._params) if not each.requires_grad}  # frozen since, on all alike
+            if self.find_unused:
+                unused |= {i for i, used in enumerate(self._reducer.used.tolist()) if not used}
             if self._shards is not None:
                 self._shards.land(unused)
             for bucket in self._buckets:

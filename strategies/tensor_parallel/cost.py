@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...batches import Samples, call
-from ..pipelining.chunks import Chunks
+from ..pipelining.chunks import Chunks, weights_of
 from ..pipelining.execute import forward
 from ..pipelining.split_backward import backward_to_input
 from .group import Group, Sent
@@ -57,7 +57,7 @@ def sent_by_passes(
     if not apart:
         output.backward(ones)
     elif entered.requires_grad:
-        later = backward_to_input(output, ones, entered, alone.weights(chunk))
+        later = backward_to_input(output, ones, entered, weights_of(alone, chunk))
     back = len(group.sent)
     if apart:
         later() if later is not None else output.backward(ones)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..base import layers_of
 from ..errors import LayoutError
-from ..pipelining.chunks import Chunks
+from ..pipelining.chunks import Chunks, chunks_of
 
 Kind = Literal["column", "row", "vocabulary"]
 ELEMENTWISE = (
@@ -68,7 +68,7 @@ def sequences(model: nn.Module) -> Iterator[list[str]]:
     for name, layer in model.named_modules():
         above = f"{name}." if name else ""
         if isinstance(layer, Chunks):
-            for chunk in layer.blocks:  # what is traced, and no module, may do anything between the layers
+            for chunk in chunks_of(layer):  # what is traced, and no module, may do anything between the layers
                 for is_module, blocks in groupby(chunk, lambda block: block.is_module):
                     if is_module:
                         yield [above + block.name for block in blocks]

@@ -1,7 +1,12 @@
 """What there is to choose from where no closed form is known."""
 
+import pytest
+
+from paceline.advise import modes, plans
+from paceline.advise.answer import answer
 from paceline.advise.modes import alternatives
 from paceline.advise.question import ask
+from paceline.engine.errors import InterruptedRunError
 
 
 def test_every_sync_mode_is_there_and_what_learns_otherwise_must_be_raced() -> None:
@@ -34,3 +39,30 @@ def test_a_collective_is_listed_once_whatever_its_names() -> None:
     modelled = collectives("hardware=virtual")
     assert "shared_memory" in modelled and "auto" not in modelled
     assert collectives("collective=shared_memory") == {"shared_memory"}
+
+
+def test_a_candidate_that_fails_is_refused_with_its_reason_and_the_others_are_planned(monkeypatch) -> None:
+    names = {"strategy": ["data_parallel", "single"], "sync": []}
+    monkeypatch.setattr(modes, "_choices", lambda group, question: names.get(group, []))
+    prepared = plans.prepared
+
+    def failing(question, candidate):
+        if candidate.family == "single":
+            raise KeyError("blocks")
+        return prepared(question, candidate)
+
+    monkeypatch.setattr(plans, "prepared", failing)
+    found = answer(ask(["hardware.workers=2", "hardware=virtual", "model=linear"]))
+    assert {row.candidate.family for row in found.rows} == {"data_parallel"}
+    [single] = [family for family in found.families if family.name == "single"]
+    assert single.best is None and len(single.others) == 1
+    assert "refused: KeyError: 'blocks', in " in single.others[0]
+
+
+def test_an_interrupt_ends_all_of_it(monkeypatch) -> None:
+    def stopped(question, candidate):
+        raise InterruptedRunError("asked to stop", 143)
+
+    monkeypatch.setattr(plans, "prepared", stopped)
+    with pytest.raises(InterruptedRunError):
+        answer(ask(["hardware.workers=2", "hardware=virtual", "model=linear", "strategy=single"]))

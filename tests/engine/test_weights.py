@@ -133,3 +133,17 @@ def test_a_run_that_came_to_no_end_has_no_weights_to_begin_with(tmp_path):
     (tmp_path / "stopped" / "metrics.jsonl").touch()
     with pytest.raises(ConfigError, match=r"weights=stopped: the run has no model.safetensors.*weights=.*00000007"):
         engine.prepare([*SMALL, "weights=stopped"], root=tmp_path)
+
+
+def test_a_pickle_is_refused_with_the_way_to_convert_it(tmp_path):
+    torch.save({"a": torch.zeros(1)}, tmp_path / "mine.pt")
+    with pytest.raises(ConfigError, match=r"is a pickle.*save_file"):
+        engine.prepare([f"weights={tmp_path / 'mine.pt'}"])
+
+
+def test_names_that_ddp_gave_are_said_to_be_so(tmp_path):
+    plain = engine.prepare(["model=linear"]).plan().shapes
+    tensors = {f"module.{name}": torch.zeros(shape) for name, shape in plain.items()}
+    safetensors.torch.save_file(tensors, tmp_path / "ddp.safetensors")
+    with pytest.raises(ConfigError, match=r"names begin with module\., as DistributedDataParallel saves them"):
+        engine.prepare(["model=linear", f"weights={tmp_path / 'ddp.safetensors'}"]).plan()

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import CLASSES, FEATURES, Branching, Case, Plan, identical, serial, train, workers_of
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from paceline.strategies import LayoutError
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
-from paceline.strategies.pipelining.chunks import Chunks
+from paceline.strategies.pipelining.chunks import Chunks, chunks_of, weights_of, worker_of
 from paceline.strategies.sync.bsp import BSP
 
 SIZES = [[8], [7], [5]]
@@ -60,6 +60,30 @@ class Skipping(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         down = self.down(x)
         return self.head(F.relu(self.up(torch.cat([down, self.middle(down)], dim=1))))
+
+
+class Named(nn.Module):
+    """Two layers and a weight of these names, and a helper method called `blocks`."""
+
+    def __init__(self, first: str, second: str, weight: str) -> None:
+        super().__init__()
+        self.names = first, second, weight
+        setattr(self, first, nn.Linear(FEATURES, 6))
+        setattr(self, second, nn.Linear(6, CLASSES))
+        setattr(self, weight, nn.Parameter(torch.linspace(-1, 1, 6)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, weight = (getattr(self, name) for name in self.names)
+        return second(first(x.flatten(1)).tanh() * weight)
+
+
+class Helped(Named):
+    def blocks(self, x: Tensor) -> Tensor:
+        """Is no list of its modules: it takes an argument."""
+        return getattr(self, self.names[0])(x).tanh()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return getattr(self, self.names[1])(self.blocks(x.flatten(1)) * getattr(self, self.names[2]))
 
 
 class Telling(nn.Module):
@@ -189,3 +213,27 @@ def test_what_cannot_be_cut_is_refused_with_what_it_would_need(model, says):
     with pytest.raises(LayoutError, match=says) as caught:
         Pipeline(2).split(model())
     assert caught.value.exit_code == 2
+
+
+WORDS = {"blocks", "weights", "worker", "body", "head", "stage", "chunk", "module", "graph", "code", "loss", "input"}
+
+
+def test_no_name_of_a_module_or_a_weight_matters():
+    """Also not the names that a Sequential, a GraphModule, or our own class have beyond those of each nn.Module."""
+    taken = {name for kind in (nn.Sequential, fx.GraphModule, Chunks, Pipeline) for name in dir(kind)}
+    names = sorted(name for name in WORDS | taken if not name.startswith("_") and not hasattr(nn.Module(), name))
+    assert {"append", "blocks", "graph", "split"} <= {*names}
+    x = torch.randn(3, FEATURES)
+    models: list[nn.Module] = [
+        Named(*each) for each in zip(names, names[1:] + names[:1], names[2:] + names[:2], strict=True)
+    ]
+    for model in (*models, Helped("first", "second", "third")):
+        parts = Pipeline(2).split(model)
+        out = x
+        for place, part in enumerate(parts):
+            assert isinstance(part, Chunks)
+            assert (worker_of(part), len(chunks_of(part))) == (place, 1)
+            assert len(weights_of(part, 0)) == len(list(part.parameters()))
+            out = part(out)
+        assert torch.equal(out, model(x)), [*model.state_dict()]
+        assert {name for part in parts for name in part.state_dict()} == {*model.state_dict()}

@@ -31,7 +31,7 @@ from paceline.strategies.balance import balanced
 from paceline.strategies.base import Batch
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
-from paceline.strategies.pipelining.chunks import Chunks
+from paceline.strategies.pipelining.chunks import Chunks, weights_of
 from paceline.strategies.pipelining.split_backward import backward_to_input
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
@@ -265,7 +265,7 @@ def test_a_stage_that_takes_its_backward_apart_computes_no_gradient_twice():
         output = module(x)
         with FlopCounterMode(display=False) as counter:
             if apart:
-                later = backward_to_input(output, torch.ones(3, 4), x, module.weights(0))
+                later = backward_to_input(output, torch.ones(3, 4), x, weights_of(module, 0))
                 assert x.grad is not None and all(weight.grad is None for weight in module.parameters())
                 first = counter.get_total_flops()
                 later()
@@ -415,7 +415,7 @@ def test_stages_put_together_are_the_model(widths, data):
         assert not all(any(widths[a:b]) for a, b in pairwise([0, *cuts, len(widths)]))
         return
     assert [name for part in parts for name, _ in part.named_children()] == [n for n, _ in model.named_children()]
-    assert [layer for part in parts for layer in part] == list(model)
+    assert [layer for part in parts for layer in part.children()] == list(model)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.batches import Fields
+from paceline.batches import Fields, tensors_of
 from paceline.strategies.loss import is_mean_cross_entropy
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
@@ -67,6 +67,78 @@ def test_the_training_mode_comes_back_after_a_failure_too() -> None:
     with pytest.raises(RuntimeError):
         evaluate(CrossEntropy(), model, Split(torch.randn(3, 5), torch.randint(4, (3,))))
     assert model.training
+
+
+class InPlace(nn.Linear):
+    """Changes its input, as `x.sub_(mean)` in a user's forward does."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.mul_(0.5))
+
+
+class SpoilingMetric(Accuracy):
+    """A user's metric that changes what it is given."""
+
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        found = super().tally(outputs, targets, weights)
+        for each in (outputs, targets, *([] if weights is None else [weights])):
+            each.zero_()
+        return found
+
+
+class Spoiling(CrossEntropy):
+    """A user's loss that changes its outputs and targets."""
+
+    metric = SpoilingMetric()
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.each(outputs, targets).mean()
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        found = super().each(outputs, targets)
+        targets.zero_()
+        outputs.zero_()
+        return found
+
+
+@pytest.mark.parametrize("weights", [None, torch.arange(10) / 5.0], ids=["plain", "weighted"])
+def test_a_forward_or_a_loss_that_works_in_place_changes_no_evaluation(weights: Tensor | None) -> None:
+    split = Split(torch.randn(10, 6), torch.randint(4, (10,)), weights)
+    model, before = InPlace(6, 4), [each.clone() for each in (split.inputs, split.targets)]
+    plain = nn.Linear(6, 4)
+    plain.load_state_dict(model.state_dict())
+    wanted = evaluate(CrossEntropy(), plain, Split(split.inputs * 0.5, split.targets, weights), 4)
+    for _ in range(2):
+        found = evaluate(Spoiling(), model, split, 4)
+        assert (found.loss, found.score) == pytest.approx((wanted.loss, wanted.score), rel=1e-6)
+    assert all(torch.equal(*pair) for pair in zip(before, (split.inputs, split.targets), strict=True))
+
+
+def test_a_slice_of_a_split_is_a_copy_of_inputs_targets_and_weights() -> None:
+    split = Split({"a": torch.ones(6, 2), "b": torch.ones(6, 3)}, torch.ones(6), torch.ones(6))
+    taken = split.take(slice(0, 4))
+    assert taken.weights is not None
+    for each in (*tensors_of(taken.inputs), taken.targets, taken.weights):
+        each.zero_()
+    assert all(bool((each == 1).all()) for each in (*tensors_of(split.samples), split.targets, split.weights))
+
+
+def test_an_output_that_is_nan_is_no_answer() -> None:
+    inputs = torch.randn(10, 6)
+    inputs[[5, 7], 2] = float("nan")
+    found = evaluate(CrossEntropy(), nn.Linear(6, 4), Split(inputs, torch.zeros(10, dtype=torch.int64)), 4)
+    assert math.isnan(found.score) and math.isnan(found.loss) and found.unknown == 5
+
+
+def test_a_score_beside_a_loss_that_is_infinite_is_none() -> None:
+    split = Split(torch.full((4, 2), 1e30), torch.zeros(4, 2))
+    found = evaluate(Squared(), nn.Identity(), split)
+    assert math.isinf(found.loss) and math.isnan(found.score) and found.unknown is None
+
+
+def test_a_model_that_gives_other_than_a_tensor_in_evaluation_is_refused() -> None:
+    with pytest.raises(TaskConfigError, match="returns a tuple in evaluation mode"):
+        evaluate(CrossEntropy(), nn.GRU(6, 4), Split(torch.randn(3, 6), torch.zeros(3, dtype=torch.int64)))
 
 
 @pytest.mark.gpu

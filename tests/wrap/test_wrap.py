@@ -14,7 +14,8 @@ from fabrics import run_virtual
 from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked, weights_of
 from torch.utils.data import DataLoader
 
-from paceline.engine.errors import ConfigError, DivergedError
+from paceline.comm import Comm
+from paceline.engine.errors import ChangedModelError, ConfigError, DivergedError
 from paceline.engine.failures import exit_code_of
 from paceline.strategies import LayoutError
 from paceline.tracking.compare import render, rows
@@ -102,6 +103,43 @@ def test_a_script_that_fails_leaves_a_run_that_says_so(root: str) -> None:
         "status": "failed",
         "reason": "KeyError: 'mine'",
     }
+
+
+def test_a_layer_that_is_thawed_in_mid_run_ends_the_script_with_the_reason(root: str) -> None:
+    def thaw(comm: Comm) -> None:
+        model, optimizer, loader = parts()
+        first = next(model.parameters()).requires_grad_(False)
+        with joined(comm, root, model, optimizer, loader) as run:
+            for i, batch in enumerate(run.loader):
+                first.requires_grad_(i > 0)
+                run.backward(model(**batch).loss)
+                run.optimizer.step()
+
+    with pytest.raises(ChangedModelError, match=r"since step 1, and did not when the run began.*after wrap"):
+        run_virtual(2, thaw)
+
+
+def test_a_group_of_parameters_that_no_replica_knows_of_is_refused(root: str) -> None:
+    model, optimizer, loader = parts()
+    with (
+        pytest.raises(ChangedModelError, match=r"a parameter of shape \[3\] since step 0"),
+        wrap(model, optimizer, loader, name="grown", root=root) as run,
+    ):
+        run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+        run.backward(model(**next(iter(run.loader))).loss)
+        run.optimizer.step()
+
+
+@pytest.mark.parametrize("told", [{"value": float("nan")}, {"value": 0.5, "loss": float("inf")}])
+def test_an_evaluation_that_is_not_finite_is_a_run_that_diverged(root: str, told: dict[str, float]) -> None:
+    model, optimizer, loader = parts()
+    with (
+        pytest.raises(DivergedError, match="evaluated after step 0"),
+        wrap(model, optimizer, loader, name="far", root=root) as run,
+    ):
+        run.evaluated(**told)
+    records = RunDirectory.open(root, "far").records()
+    assert [record["kind"] for record in records] == ["start", "end"] and records[-1]["status"] == "diverged"
 
 
 def test_a_loss_that_is_not_finite_is_a_run_that_diverged(root: str) -> None:

@@ -98,7 +98,10 @@ class Compressor(ABC):
     def check(self, vector: Vector) -> None:
         """Refuse vectors that this rule cannot make messages of. Raises `LayoutError`."""
         if not vector.dtype.is_floating_point:
-            raise LayoutError(f"compress: cannot compress {vector.dtype}; choose compress=none")
+            raise LayoutError(
+                f"model: a parameter is {vector.dtype}, and replicas sum gradients of real numbers. Keep real and "
+                "imaginary parts as one more dimension (torch.view_as_complex)"
+            )
 
     def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
         """Refuse knobs of which nothing in the model can make use. `parts`: what is trained of each part of a replica.

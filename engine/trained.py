@@ -1,0 +1,78 @@
+"""The parameters that a run trains are fixed when it begins. User code may change the model later: it is found here.
+
+All that a replica does to a gradient (sums over replicas, clipping, precision, checkpoints) is set up once, for the
+parameters that require gradients then. A parameter that comes later would be trained by each replica alone, or not at
+all. So the run ends, and says why. A parameter of the set may be frozen, and may require gradients again.
+"""
+
+from collections.abc import Mapping, Sequence
+from operator import is_
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..compat.modules import registered
+from .errors import ChangedModelError
+
+
+class TrainedSet:
+    """A model's parameters as they are now. `check` costs 0.1 us for each parameter and module."""
+
+    def __init__(self, module: nn.Module, optimizer: Optimizer | None = None) -> None:
+        """`optimizer`: the one that user code holds, if it holds one."""
+        self._module, self._optimizer = module, optimizer
+        self._known = {name: each for name, each in module.named_parameters()}
+        self._dtypes = [(name, each, each.dtype) for name, each in self._known.items()]
+        self._frozen = [(name, each) for name, each in self._known.items() if not each.requires_grad]
+        self._trained = {id(each) for each in self._known.values() if each.requires_grad}
+        self._look()
+
+    def _look(self) -> None:
+        dicts = [registered(each) for each in self._module.modules()]
+        self._parameters = [(own, (*own.values(),)) for own, _ in dicts]
+        self._children = [(own, (*own.values(),)) for _, own in dicts]
+
+    def check(self, step: int) -> None:
+        """After the passes of `step`, before its update. Raises `ChangedModelError`."""
+        if _differ(self._parameters) or _differ(self._children):
+            self._check_names(step)
+            self._look()  # other modules, which have no parameters
+        for name, each in self._frozen:
+            if each.requires_grad:
+                raise ChangedModelError(
+                    f"model: parameter {name} requires gradients since step {step}, and did not when the run began: "
+                    "replicas would train it apart. Have it require gradients at first, and freeze it in the first "
+                    "forward pass (in a wrapped script: after wrap)"
+                )
+        for name, each, dtype in self._dtypes:
+            if each.dtype != dtype:
+                raise ChangedModelError(
+                    f"model: parameter {name} is {each.dtype} since step {step}, and was {dtype} when the run began. "
+                    "Choose the dtype when the model is built, or precision=bf16"
+                )
+        if self._optimizer is not None:
+            self._check_groups(self._optimizer, step)
+
+    def _check_names(self, step: int) -> None:
+        now = dict(self._module.named_parameters())
+        for name in dict.fromkeys([*self._known, *now]):
+            old, new = self._known.get(name), now.get(name)
+            if old is not new:
+                what = "is new" if old is None else "is gone" if new is None else "is another tensor"
+                raise ChangedModelError(
+                    f"model: parameter {name} {what} since step {step}: the run trains those that the model had when "
+                    "it began. Build all modules in the constructor, and change values in place"
+                )
+
+    def _check_groups(self, optimizer: Optimizer, step: int) -> None:
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                if each.requires_grad and id(each) not in self._trained:
+                    raise ChangedModelError(
+                        f"optimizer: has a parameter of shape {list(each.shape)} since step {step} that no replica "
+                        "knows of. Have the model hold it, and require its gradient, before the run begins"
+                    )
+
+
+def _differ(kept: Sequence[tuple[Mapping[str, object], tuple[object, ...]]]) -> bool:
+    return any(len(now) != len(then) or not all(map(is_, now.values(), then)) for now, then in kept)

@@ -1,0 +1,120 @@
+"""Models, losses and data that users write: what looks at values, changes its mind in mid-run, or holds NaN."""
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from paceline.tasks.base import Data, DataSpec, Split
+
+
+class Rows(Data):
+    """Eight features, two classes. The test split's `unknown` rows hold a NaN."""
+
+    def __init__(self, unknown: int = 0) -> None:
+        self.unknown = unknown
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec((8,), torch.float32, (), 2, train_size=64, test_size=32)
+
+    def load(self) -> tuple[Split, Split]:
+        inputs = torch.randn(96, 8, generator=torch.Generator().manual_seed(0))
+        targets = (inputs[:, 0] > 0).long()
+        inputs[96 - self.unknown :, 1] = float("nan")
+        return Split(inputs[:64], targets[:64]), Split(inputs[64:], targets[64:])
+
+
+class InPlace(nn.Module):
+    """[n, 8] -> [n, 2]; its forward changes its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.sub_(0.5))
+
+
+class Changing(nn.Module):
+    """[n, 8] -> [n, 2]; in its third training step it changes itself, in the way that `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.steps = kind, 0
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
+        if kind == "thawed":
+            self.first.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += self.training and not x.is_meta
+        if self.steps == 3 and self.training:
+            self.change()
+        return self.second(torch.relu(self.first(x.to(self.first.weight.dtype))).float())
+
+    def change(self) -> None:
+        match self.kind:
+            case "thawed":
+                self.first.requires_grad_(True)
+            case "swapped":
+                self.second = nn.Linear(4, 2)
+            case "swapped_weight":
+                self.second.weight = nn.Parameter(torch.zeros(2, 4))
+            case "grown":
+                self.second = nn.Sequential(self.second, nn.Linear(2, 2))
+            case "another_dtype":
+                self.first.bfloat16()
+            case "another_activation":
+                self.activation = nn.ReLU()
+            case _:
+                raise AssertionError(self.kind)
+
+
+class Thawing(nn.Module):
+    """[n, 8] -> [n, 2]; its first layer, built to be trained, is frozen in the steps 0 and 1, and again from 4 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not x.is_meta:
+            self.first.requires_grad_(self.steps in (2, 3))
+            self.steps += 1
+        return self.second(torch.relu(self.first(x)))
+
+
+class Lazy(nn.Module):
+    """[n, 8] -> [n, 2]; its first layer knows its width when it sees a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LazyLinear(4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+class WeightNorm(nn.Module):
+    """[n, 8] -> [n, 2]; the older weight_norm keeps a tensor that is no leaf as a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.layer = nn.utils.weight_norm(nn.Linear(8, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+class Unused(nn.Module):
+    """[n, 8] -> [n, 2]; nobody calls its second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 2), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x)

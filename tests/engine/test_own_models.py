@@ -1,0 +1,219 @@
+"""What users' models, losses and data may do, and what a run says where it cannot follow."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from looking_models import CONSTRUCTORS, FORWARDS
+from safetensors.torch import load_file
+from short_runs import HERE
+from torch import nn
+
+from paceline import engine
+from paceline.engine import Result
+from paceline.engine.errors import ConfigError, WorkerFailedError
+from paceline.engine.memory import held, optimizer_state
+from paceline.engine.planned import Plan
+from paceline.strategies import LayoutError
+from paceline.tracking.run_directory import RunDirectory
+
+QUICK = ["tracking=none", "steps=4", "checkpoint.every=0", "hardware=virtual"]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork_server: None) -> Any:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
+
+    def train(model: str, *overrides: str, workers: int = 2, unknown: int = 0, **knobs: str) -> Result:
+        told = "".join(f",{key}:{value}" for key, value in knobs.items())
+        chosen = [
+            f"model={{_target_:own_models.{model}{told}}}",
+            f"data={{_target_:own_models.Rows,unknown:{unknown}}}",
+            f"hardware.workers={workers}",
+            f"batch_size={32 // workers}",
+        ]
+        result = engine.run(
+            [*QUICK, *chosen, *overrides],
+            allow_modules=["own_models"],
+            name=f"own-{workers}",
+            root=tmp_path,
+            quiet=True,
+        )
+        assert result is not None
+        return result
+
+    return train
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("sync", ["bsp", pytest.param("asp", marks=pytest.mark.slow)])
+def test_nan_in_the_inputs_of_test_rows_is_no_accuracy_and_ends_the_run(train, tmp_path: Path, sync: str) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("InPlace", f"sync={sync}", f"stop_at_target={str(sync == 'bsp').lower()}", unknown=3)
+    assert caught.value.exit_code == 6
+    assert "the inputs of test sample 29 (counted from 0) hold NaN or infinite values. Look at the data" in str(
+        caught.value
+    )
+    records = list(RunDirectory(tmp_path / "own-2").records())
+    assert not any(record["kind"] == "evaluation" for record in records)
+    assert records[-1]["kind"] == "end" and records[-1]["status"] == "diverged"
+
+
+@pytest.mark.dist
+def test_a_forward_that_changes_its_input_is_evaluated_alike_each_time(train, tmp_path: Path) -> None:
+    train("InPlace", "optimizer.lr=1e-30", "epochs=4", "evaluate.every=1", "steps=8")
+    evaluations = [record for record in RunDirectory(tmp_path / "own-2").records() if record["kind"] == "evaluation"]
+    assert len(evaluations) > 2 and len({(each["loss"], each["accuracy"]) for each in evaluations}) == 1
+
+
+CHANGES = {
+    "thawed": "first.weight requires gradients since step 2, and did not when the run began",
+    "swapped": "second.weight is another tensor since step 2",
+    "swapped_weight": "second.weight is another tensor since step 2",
+    "grown": "second.weight is gone since step 2",
+    "another_dtype": "first.weight is torch.bfloat16 since step 2, and was torch.float32 when the run began",
+}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("kind", "sync"),
+    [
+        pytest.param(kind, sync, marks=[] if sync == "bsp" or kind == "thawed" else pytest.mark.slow)
+        for kind in CHANGES
+        for sync in ("bsp", "local_sgd", "parameter_server")
+    ],
+)
+def test_a_model_that_changes_what_is_trained_ends_the_run(train, kind: str, sync: str) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("Changing", f"sync={sync}", kind=kind)
+    assert caught.value.exit_code == 4 and CHANGES[kind] in str(caught.value)
+
+
+@pytest.mark.dist
+def test_a_module_without_parameters_may_come(train) -> None:
+    assert train("Changing", kind="another_activation").summary["status"] == "completed"
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "shard", ["none", *(pytest.param(shard, marks=pytest.mark.slow) for shard in ("optimizer", "gradients"))]
+)
+def test_what_is_frozen_and_thawed_in_mid_run_trains_as_on_one_worker(train, shard: str) -> None:
+    """Its momentum and its weights rest meanwhile."""
+    told = ("optimizer=sgd", "optimizer.momentum=0.9", "optimizer.weight_decay=0.1", "steps=8", "epochs=100")
+    one = load_file(train("Thawing", *told, workers=1).path / "model.safetensors")
+    two = load_file(train("Thawing", *told, f"sync.shard={shard}").path / "model.safetensors")
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
+
+
+LOOKING = [*(("Looking", kind) for kind in FORWARDS), *(("Built", kind) for kind in CONSTRUCTORS)]
+TRAINED = {("Looking", "item"), ("Looking", "routed"), ("Built", "linspace")}
+
+
+def looking(name: str, kind: str, *overrides: str, workers: int = 2) -> list[str]:
+    chosen = f"model={{_target_:looking_models.{name},kind:{kind}}}"
+    sized = (f"hardware.workers={workers}", f"batch_size={32 // workers}")
+    return [*QUICK, chosen, "data={_target_:own_models.Rows}", *sized, *overrides]
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(HERE)])
+
+    def plan(overrides: list[str]) -> Plan:
+        return engine.prepare(overrides, allow_modules=["looking_models", "own_models"]).plan()
+
+    return plan
+
+
+@pytest.mark.parametrize(("name", "kind"), LOOKING)
+def test_a_model_that_looks_at_values_has_a_plan(plan, name: str, kind: str) -> None:
+    made = plan(looking(name, kind))
+    assert all(part.memory["activations"] > 0 for part in made.phases[0].parts)
+    tells = [note for note in made.notes if "looks at values" in note]
+    assert len(tells) == (name == "Looking") and all("8 samples of the data" in note for note in tells)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [pytest.param(*each, marks=[] if each in TRAINED else pytest.mark.slow) for each in LOOKING],
+)
+def test_a_model_that_looks_at_values_trains(fork_server, plan, tmp_path: Path, name: str, kind: str) -> None:
+    allowed = ["looking_models", "own_models"]
+    result = engine.run(looking(name, kind), allow_modules=allowed, name="own", root=tmp_path, quiet=True)
+    assert result is not None and result.summary["status"] == "completed" and result.summary["accuracy"] is not None
+
+
+def test_its_activations_are_those_of_the_same_model_without_the_look(plan) -> None:
+    plain = plan(looking("Looking", "plain")).phases[0].parts[0].memory
+    assert plan(looking("Looking", "formatted")).phases[0].parts[0].memory == plain
+
+
+@pytest.mark.parametrize("strategy", ["pipeline", "tensor", "torch_pipelining"])
+def test_a_strategy_that_computes_shapes_refuses_a_forward_that_looks_at_values(plan, strategy: str) -> None:
+    hardware = "hardware=local" if strategy.startswith("torch") else "hardware=virtual"
+    with pytest.raises(
+        LayoutError, match=r"without values, and model=Looking looks at values \(RuntimeError: Tensor.it"
+    ):
+        plan(looking("Looking", "item", f"strategy={strategy}", hardware))
+
+
+@pytest.mark.parametrize("kind", CONSTRUCTORS)
+def test_a_pipeline_takes_a_constructor_that_looks_at_values(plan, kind: str) -> None:
+    assert len(plan(looking("Built", kind, "strategy=pipeline")).phases[0].parts) == 2
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_an_orthogonal_layer_trains_in_a_pipeline(fork_server, plan, tmp_path: Path) -> None:
+    overrides = looking("Built", "orthogonal", "strategy=pipeline")
+    assert engine.run(overrides, allow_modules=["looking_models", "own_models"], root=tmp_path, quiet=True) is not None
+
+
+@pytest.mark.parametrize("optimizer", ["Adafactor", "ASGD"])
+def test_an_optimizer_that_looks_at_values_has_a_plan(plan, optimizer: str) -> None:
+    [memory] = {plan["optimizer"] for plan in _memories(plan, f"optimizer={{_target_:torch.optim.{optimizer}}}")}
+    model = nn.Linear(8, 2)
+    made = getattr(torch.optim, optimizer)(model.parameters())
+    model(torch.randn(3, 8)).sum().backward()
+    made.step()
+    assert memory == held(optimizer_state(made))
+
+
+def _memories(plan: Any, *overrides: str) -> list[dict[str, int]]:
+    chosen = [*QUICK, "model={_target_:own_models.InPlace}", "data={_target_:own_models.Rows}", "hardware.workers=2"]
+    return [dict(part.memory) for part in plan([*chosen, *overrides]).phases[0].parts]
+
+
+def test_a_forward_that_fails_on_values_too_is_refused_for_that(plan) -> None:
+    with pytest.raises(ConfigError, match="AssertionError: no_such_kind"):
+        plan(looking("Looking", "no_such_kind"))
+
+
+@pytest.mark.dist
+def test_a_lazy_layer_is_given_its_shape_and_trains_as_on_one_worker(train) -> None:
+    one = load_file(train("Lazy", workers=1).path / "model.safetensors")
+    two = load_file(train("Lazy").path / "model.safetensors")
+    assert one["first.weight"].shape == (4, 8)
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
+
+
+@pytest.mark.dist
+def test_the_older_weight_norm_trains_on_the_virtual_cluster(train) -> None:
+    assert train("WeightNorm").summary["status"] == "completed"
+
+
+def test_an_optimizer_that_asserts_is_refused_with_its_words(plan) -> None:
+    with pytest.raises(ConfigError, match="optimizer: Adam cannot be used here: If capturable=True, params"):
+        _memories(plan, "optimizer={_target_:torch.optim.Adam,capturable:true}")
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_ddp_with_unused_parameters_names_the_knob(train) -> None:
+    with pytest.raises(WorkerFailedError, match=r"Choose strategy\.find_unused=true"):
+        train("Unused", "strategy=torch_ddp", "hardware=local")
