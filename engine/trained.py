@@ -26,6 +26,12 @@ class TrainedSet:
         self._frozen = [(name, each) for name, each in self._known.items() if not each.requires_grad]
         self._trained = {id(each) for each in self._known.values() if each.requires_grad}
         self._look()
+        if optimizer is not None:
+            self._check_groups(optimizer, 0)
+
+    def accept(self, optimizer: Optimizer) -> None:
+        """Knows what the optimizer steps with now: a sync mode may put shards in the place of parameters."""
+        self._trained |= {id(each) for group in optimizer.param_groups for each in group["params"]}
 
     def _look(self) -> None:
         dicts = [registered(each) for each in self._module.modules()]

@@ -138,6 +138,7 @@ def test_the_scan_sees_what_is_forbidden(path: str, source: str, rooms: set[str]
 def test_every_package_of_the_rooms_is_installed() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {f"paceline.{'.'.join(path.parent.relative_to(ROOT).parts)}" for path in SOURCES}
+    packages.add("paceline.sweeps")  # definitions alone
     assert set(tool["packages"]) == packages
     assert tool["package-dir"] == {name: "/".join(name.split(".")[1:]) for name in packages}
 

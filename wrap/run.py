@@ -77,8 +77,9 @@ class Run:
             self._group = group
             trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
             self.sync.steps_per_epoch = len(shared)
+            self._trained = TrainedSet(model, optimizer)
             self.sync.prepare(trained, optimizer, group)
-        self._trained = TrainedSet(model, optimizer)
+            self._trained.accept(optimizer)
         self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
         self._activations = memory.ActivationPeak()
         sizes = shared.samples, len(shared)

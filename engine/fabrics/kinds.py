@@ -45,7 +45,7 @@ class Fabric:
         gpus, workers = torch.cuda.device_count(), self.workers_here(layout)
         if hardware.device == "cuda" and gpus < workers and not self._has_own_gpu(gpus):
             raise ConfigError(
-                f"hardware.device=cuda: {self._who_needs_gpus(workers)}, and it has {gpus}. Start at most {gpus} "
+                f"hardware.device=cuda: {self.who_needs_gpus(workers)}, and it has {gpus}. Start at most {gpus} "
                 "workers a host, or choose hardware.device=cpu"
             )
         takes = hardware.device == "cuda" or (hardware.device == "auto" and gpus >= max(workers, 1))
@@ -58,7 +58,7 @@ class Fabric:
         if hardware.machine is not None or hardware.device != "auto" or device.type != "cpu" or not gpus or not workers:
             return []
         return [
-            f"hardware.device=auto: computes on the CPU. {self._who_needs_gpus(workers)}, and it has {gpus}"
+            f"hardware.device=auto: computes on the CPU. {self.who_needs_gpus(workers)}, and it has {gpus}"
             + (". hardware.device=cuda takes a GPU that only this process sees" if self._has_own_gpu(gpus) else "")
         ]
 
@@ -77,7 +77,7 @@ class Fabric:
         """Whether whoever started this process may have given it a GPU of its own, by CUDA_VISIBLE_DEVICES."""
         return False
 
-    def _who_needs_gpus(self, workers: int) -> str:
+    def who_needs_gpus(self, workers: int) -> str:
         return f"This host has {workers} workers, which need a GPU each"
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
@@ -146,9 +146,9 @@ class Started(Fabric):
     def _has_own_gpu(self, gpus: int) -> bool:
         return gpus == 1 and "CUDA_VISIBLE_DEVICES" in os.environ
 
-    def _who_needs_gpus(self, workers: int) -> str:
+    def who_needs_gpus(self, workers: int) -> str:
         if self._local is not None:
-            return super()._who_needs_gpus(workers)
+            return super().who_needs_gpus(workers)
         return f"LOCAL_WORLD_SIZE is not set, so all {workers} workers count as this host's and need a GPU each"
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:

@@ -131,8 +131,8 @@ SAFEGUARDS = [
     Safeguard(
         "numbers that torch cannot hold are refused",
         "engine/planning.py",
-        "except (TypeError, RuntimeError, OverflowError) as error:",
-        "except (TypeError, RuntimeError) as error:",
+        "except (TypeError, RuntimeError, OverflowError, AssertionError) as error:",
+        "except (TypeError, RuntimeError, AssertionError) as error:",
         "--only overrides --match weight_decay --seed 1",
     ),
 ]
