@@ -973,6 +973,18 @@ MUTATIONS = [
         "if False:",
         "tests/cli/test_cli_diff.py -k configures_nothing",
     ),
+    Mutation(
+        "tracking/sources.py",
+        "summary = summaries.configured(config, swept.parameters if swept else {}) | summary",
+        "pass",
+        "tests/tracking/test_sources.py -k keeps_its_choices",
+    ),
+    Mutation(
+        "engine/session.py",
+        'status = "interrupted"',
+        'status = "failed"',
+        "tests/engine/test_signals.py -k python_drops",
+    ),
     # -- what wrap refuses
     Mutation(
         "wrap/refusals.py",
