@@ -1130,9 +1130,9 @@ MUTATIONS = [
     # -- what a choice does
     Mutation(
         "tracking/lanes.py",
-        'if begin <= each["left"] and each["came"] <= end',
-        'if begin <= each["left"]',
-        "tests/cli/test_cli_explain.py -k has_the_messages_of_the_trace",
+        'if begin <= each["left"] < over]',
+        'if begin <= each["left"] and each["came"] < over]',
+        "tests/cli/test_cli_explain.py -k as_many_messages_of_each",
     ),
     Mutation(
         "engine/explained.py",
