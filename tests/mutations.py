@@ -985,6 +985,30 @@ MUTATIONS = [
         'status = "failed"',
         "tests/engine/test_signals.py -k python_drops",
     ),
+    Mutation(
+        "tracking/pictures.py",
+        "    if not figures:\n        return []\n",
+        "",
+        "tests/cli/test_cli_compare.py -k pictures_of_runs_that_have_not",
+    ),
+    Mutation(
+        "engine/failures.py",
+        "if text.startswith(ONE_SAMPLE)",
+        "if False",
+        "tests/engine/test_failures.py -k one_sample",
+    ),
+    Mutation(
+        "tasks/data/files.py",
+        'if not file.name.startswith(".")',
+        "if True",
+        "tests/tasks/test_arrays.py -k hidden_files",
+    ),
+    Mutation(
+        "tasks/data/svmlight.py",
+        "_check_fits(path, unpacked)\n                based",
+        "based",
+        "tests/tasks/test_sparse_data.py -k fit_into_memory",
+    ),
     # -- what wrap refuses
     Mutation(
         "wrap/refusals.py",
