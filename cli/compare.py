@@ -261,6 +261,7 @@ def _elsewhere(name: str, records: bool) -> "tuple[tuple[RunData, ...], bool]":
 
 
 def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], outputs: Outputs, is_sorted: bool) -> None:
+    from ..tracking.errors import TableError
     from ..tracking.figures.built import usable
     from ..tracking.figures.request import of_sweeps
 
@@ -281,6 +282,8 @@ def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], outputs: 
 
         alone = bool(outputs.figures)
         pictures = write_pictures(runs, outputs.png, outputs.figures if alone else requests, alone)
+        if not pictures:
+            raise TableError(f"--png {outputs.png}: these runs have nothing to draw. Choose runs that have finished.")
         note(f"{len(pictures)} pictures: {shortest(outputs.png)}")
 
 

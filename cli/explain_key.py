@@ -3,13 +3,17 @@
 import re
 from pathlib import Path
 
+from ..conf.groups import BY_NAME
 from .choices import CONF, Choice, groups
 
 _ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\w+):[^#]*(?:# (?P<comment>.+))?$")
 
 
 def about(what: str, config_dir: Path | None = None) -> str:
-    """Of `evaluate.attack=pgd`, `sync.staleness`, `callbacks=best`, `sync`: what it is and what to explain; else ""."""
+    """Says what a word is and what to explain: `evaluate.attack=pgd`, `sync.staleness`, `callbacks=best`, `ring`.
+
+    Returns "" for any other word.
+    """
     key, _, value = what.partition("=")
     known = groups(config_dir)
     if key in known:
@@ -23,7 +27,9 @@ def about(what: str, config_dir: Path | None = None) -> str:
         )
     comment = _comments().get(key)
     if comment is None:
-        return ""
+        named = [f"{group}={key}" for group, choices in known.items() for each in choices if each.name == key]
+        ways = " or ".join(f"paceline explain {each}" for each in named if each.partition("=")[0] in BY_NAME)
+        return f"is no run, and a choice: {ways}" if ways and not value else ""
     alike = [f"{name}={value}" for name, choices in known.items() for each in choices if value and each.name == value]
     asked = f"; of that name there is: {', '.join(f'paceline explain {each}' for each in alike)}" if alike else ""
     said = f" ({comment})" if comment else ""
@@ -31,8 +37,6 @@ def about(what: str, config_dir: Path | None = None) -> str:
 
 
 def _of_group(group: str, value: str, choices: list[Choice]) -> str:
-    from ..conf.groups import BY_NAME
-
     if not value:
         return (
             f"is a group; explain takes one of its choices, such as {group}={choices[0].name} (paceline list {group})"

@@ -23,6 +23,11 @@ _OURS = "paceline"
 OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError", "NotFiniteError")
 NO_MEMORY = "there is not enough memory"
 _SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+ONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's word in batch norm
+WAY_OUT = (
+    "Batch norm cannot train on a batch of one sample; the last batch of an epoch may have one. "
+    "Drop a sample by data.limit, or choose another batch_size or a model with group norm"
+)
 _LIBRARIES = ("site-packages", "dist-packages")
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 
@@ -84,9 +89,10 @@ def first_line_of(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
     except Exception:
         return "(its message cannot be shown)"
+    return f"{text}. {WAY_OUT}" if text.startswith(ONE_SAMPLE) else text
 
 
 def shortened(text: str) -> str:

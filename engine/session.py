@@ -26,7 +26,7 @@ from ..tracking.sinks import sinks_from
 from ..tracking.visible import visible
 from . import ROOT
 from .compose import compose, override_stored
-from .errors import ConfigError, DivergedError, MachineError, UntrainedError
+from .errors import ConfigError, DivergedError, InterruptedRunError, MachineError, UntrainedError
 from .experiment import Experiment
 from .fabrics import fabric_of
 from .failures import exit_code_of
@@ -396,6 +396,8 @@ def _note_the_end(directory: RunDirectory, error: Exception) -> None:
     if directory.summary.exists():
         return
     status = "diverged" if exit_code_of(error) == DivergedError.exit_code else "failed"
+    if isinstance(error, InterruptedRunError):  # before a worker could write a summary
+        status = "interrupted"
     with suppress(StorageError):
         directory.add(End(status, str(error)))
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..comm.errors import HangError
 from ..comm.handshake import Endpoint
@@ -23,10 +23,12 @@ from .build import assemble
 from .crew import READY, WORKER_FAILED
 from .experiment import from_yaml, to_yaml
 from .failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, words_of
-from .launchers.base import Launcher
 from .parent_death import die_with_parent
 from .signals import STOP_SIGNALS
 from .worker import prepare_process
+
+if TYPE_CHECKING:
+    from .launchers.base import Launcher
 
 
 def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
     }
 
 
-def worker_main(launcher: Launcher, rank: int, told: dict[str, Any], channel: Connection) -> None:
+def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: Connection) -> None:
     """A worker's process, which was told `told_of(...)`. Ends with the exit code of what went wrong."""
     tie_to_launcher()
     if told["devices"] is not None:

@@ -163,9 +163,11 @@ class Pipeline(Strategy):
             less = "fewer strategy.chunks" if each > 1 else "strategy=data_parallel, which takes any model"
             have = "has" if trained == 1 else "have"
             its = f", of which {trained} {have} parameters to train" if trained < len(blocks) else ""
+            knob = getattr(model, "depth_knob", None)  # of the models that come with paceline
+            deeper = f", or more layers by model.{knob}" if isinstance(knob, str) else ""
             raise LayoutError(
                 f"strategy.stages={self.parts}{of_each}: the model has {len(blocks)} layers to cut between{its}; "
-                f"choose {f'strategy.stages <= {most}' if most > 1 else less}"
+                f"choose {f'strategy.stages <= {most}' if most > 1 else less}{deeper}"
             )
         return layers
 

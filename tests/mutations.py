@@ -973,6 +973,42 @@ MUTATIONS = [
         "if False:",
         "tests/cli/test_cli_diff.py -k configures_nothing",
     ),
+    Mutation(
+        "tracking/sources.py",
+        "summary = summaries.configured(config, swept.parameters if swept else {}) | summary",
+        "pass",
+        "tests/tracking/test_sources.py -k keeps_its_choices",
+    ),
+    Mutation(
+        "engine/session.py",
+        'status = "interrupted"',
+        'status = "failed"',
+        "tests/engine/test_signals.py -k python_drops",
+    ),
+    Mutation(
+        "tracking/pictures.py",
+        "    if not figures:\n        return []\n",
+        "",
+        "tests/cli/test_cli_compare.py -k pictures_of_runs_that_have_not",
+    ),
+    Mutation(
+        "engine/failures.py",
+        "if text.startswith(ONE_SAMPLE)",
+        "if False",
+        "tests/engine/test_failures.py -k one_sample",
+    ),
+    Mutation(
+        "tasks/data/files.py",
+        'if not file.name.startswith(".")',
+        "if True",
+        "tests/tasks/test_arrays.py -k hidden_files",
+    ),
+    Mutation(
+        "tasks/data/svmlight.py",
+        "_check_fits(path, unpacked)\n                based",
+        "based",
+        "tests/tasks/test_sparse_data.py -k fit_into_memory",
+    ),
     # -- what wrap refuses
     Mutation(
         "wrap/refusals.py",
@@ -1118,9 +1154,9 @@ MUTATIONS = [
     # -- what a choice does
     Mutation(
         "tracking/lanes.py",
-        'if begin <= each["left"] and each["came"] <= end',
-        'if begin <= each["left"]',
-        "tests/cli/test_cli_explain.py -k has_the_messages_of_the_trace",
+        'if begin <= each["left"] < over]',
+        'if begin <= each["left"] and each["came"] < over]',
+        "tests/cli/test_cli_explain.py -k as_many_messages_of_each",
     ),
     Mutation(
         "engine/explained.py",

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..conf.groups import SHOWN
 from . import summaries
 from .columns import BY_KEY
 from .errors import CorruptRunError
@@ -146,7 +145,7 @@ def _run(
     extra = {key: value for key, value in flat(raw, whole="_type").items() if value is not None and key[:1] != "_"}
     if _is_ours(config):
         records = [record for row in history for record in _mirrored(row)]
-        summary = _configured(config) | summaries.from_records(name, records)
+        summary = summaries.configured(config) | summaries.from_records(name, records)
         summary |= {"status": status} | _nested(extra)
     else:
         summary = _translated(extra) | {"name": name, "status": status}
@@ -164,14 +163,6 @@ def _is_ours(config: dict[str, Any]) -> bool:
     """Whether `config` is an Experiment of ours."""
     strategy = config.get("strategy")
     return isinstance(strategy, dict) and {"name", "target", "knobs"} <= strategy.keys()
-
-
-def _configured(config: dict[str, Any]) -> summaries.Summary:
-    """What a run of ours is from its configuration alone, should it have been killed."""
-    chosen = {key: config.get(key) for key in (group.name for group in SHOWN)}
-    hardware = config.get("hardware")
-    virtual = isinstance(hardware, dict) and hardware.get("fabric") == "virtual"
-    return {key: part.get("name") for key, part in chosen.items() if isinstance(part, dict)} | {"modelled": virtual}
 
 
 def _translated(raw: dict[str, Any]) -> summaries.Summary:

@@ -16,7 +16,8 @@ def read(trace: str) -> Plain:
     "lanes": [{"name", "spans": [{"start", "end", "kind", "name"}]}], kind compute, waiting or communication;
     "messages": [{"from", "to", "purpose", "left", "came"}] by lane, each an arrow of the trace; "sums":
     [{"name", "lanes", "at"}], collectives and what else several lanes took part in, with the last one's beginning.
-    Shown are the fewest of the first worker's steps, one after the other, in which there is one of all that is sent.
+    Shown are the fewest of the first worker's steps, one after the other, in which there is one of all that is sent:
+    each message and each sum that began in their time. The end is that of the steps, or the last message's arrival.
     """
     told = json.loads(trace)
     events = told["traceEvents"]
@@ -24,36 +25,34 @@ def read(trace: str) -> Plain:
     places = {rank: place for place, rank in enumerate(sorted(names))}
     spans = [each for each in events if each["ph"] == "X"]
     every = list(_messages(events, places))
-    begin, end = _window(spans, every, min(names, default=0))
+    begin, over = _window(spans, every, min(names, default=0))
+    messages = [each for each in every if begin <= each["left"] < over]
+    end = max([over, *(each["came"] for each in messages)])  # other workers may end their steps later
     lanes: list[Plain] = [{"name": names[rank], "spans": []} for rank in sorted(names)]
     sums: defaultdict[tuple[str, int], list[Plain]] = defaultdict(list)
     for each in spans:
-        start, over = each["ts"], each["ts"] + each["dur"]
-        if over <= begin or start >= end:
-            continue
-        lanes[places[each["tid"]]]["spans"].append(
-            {"start": max(start, begin), "end": min(over, end), "kind": each["cat"], "name": each["name"]}
-        )
+        start, last = each["ts"], _end(each)
+        if last > begin and start < end:
+            lanes[places[each["tid"]]]["spans"].append(
+                {"start": max(start, begin), "end": min(last, end), "kind": each["cat"], "name": each["name"]}
+            )
         if _is_sum(each):
             sums[each["args"]["operation"], each["args"]["number"]].append(each)
     together = [
         {
             "name": some[0]["name"],
             "lanes": sorted({places[each["tid"]] for each in some}),
-            "at": max(max(each["ts"] for each in some), begin),
+            "at": max(each["ts"] for each in some),
         }
         for some in sums.values()
-        if len(some) > 1
+        if len(some) > 1 and begin <= max(each["ts"] for each in some) < over
     ]
     return {
         "modelled": told["otherData"]["clock"] == "modelled",
         "begin": begin,
         "end": end,
         "lanes": lanes,
-        "messages": sorted(
-            (each for each in every if begin <= each["left"] and each["came"] <= end),
-            key=lambda each: (each["left"], each["came"]),
-        ),
+        "messages": sorted(messages, key=lambda each: (each["left"], each["came"])),
         "sums": sorted(together, key=lambda each: each["at"]),
     }
 
@@ -78,26 +77,30 @@ def _window(spans: list[Plain], messages: list[Plain], first: int) -> tuple[floa
         if each["tid"] == first and "step" in each["args"]:
             own.setdefault(each["args"]["step"], []).append(each)
     if not own:
-        return (0.0, max((each["ts"] + each["dur"] for each in spans), default=1.0))
+        return (0.0, max((_end(each) for each in spans), default=1.0))
     steps = [
-        (min(each["ts"] for each in own[number]), max(each["ts"] + each["dur"] for each in own[number]))
-        for number in sorted(own)
+        (min(each["ts"] for each in own[number]), max(_end(each) for each in own[number])) for number in sorted(own)
     ]
     since = steps[min(1, len(steps) - 1)][0]
-    happened = [(each["purpose"], each["left"], each["came"]) for each in messages]
-    happened += [(each["name"], each["ts"], each["ts"]) for each in spans if _is_sum(each)]
-    wanted = {kind for kind, left, _ in happened if left >= since}
+    happened = [(each["purpose"], each["left"]) for each in messages]
+    happened += [(each["name"], each["ts"]) for each in spans if _is_sum(each)]
+    wanted = {kind for kind, left in happened if left >= since}
     found = steps[-min(STEPS, len(steps)) :]
     most = -1
     for count in COUNTS:
         for i in range(min(1, len(steps) - 1), len(steps) - count + 1):
             begin, end = steps[i][0], steps[i + count - 1][1]
-            kinds = {kind for kind, left, came in happened if begin <= left and came <= end}
+            kinds = {kind for kind, left in happened if begin <= left < end}
             if len(kinds) > most:
                 most, found = len(kinds), steps[i : i + count]
             if kinds >= wanted:
                 return begin, end
     return found[0][0], found[-1][1]
+
+
+def _end(span: Plain) -> float:
+    """In microseconds, of which a trace has whole thousandths."""
+    return round(span["ts"] + span["dur"], 3)
 
 
 def _is_sum(each: Plain) -> bool:

@@ -56,7 +56,9 @@ def write_pictures(
 
 
 def draw(sheet: Sheet, figures: list[Figure], directory: Path) -> list[Path]:
-    """Returns the files. Raises StorageError."""
+    """Returns the files, and makes no directory for none. Raises StorageError."""
+    if not figures:
+        return []
     try:
         directory.mkdir(parents=True, exist_ok=True)
         return [

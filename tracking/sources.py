@@ -118,6 +118,7 @@ def from_directory(run: RunDirectory, records: bool = True) -> RunData:
     told, of_records = _records(run, every)
     summary = summaries.summary_of(run, told if every else None)
     swept, of_note = _swept(run)
+    summary = summaries.configured(config, swept.parameters if swept else {}) | summary
     schedule, of_schedule = _schedule(run.schedule) if os.path.lexists(run.schedule) else (None, [])
     adversarial, of_attack = _adversarial(run.adversarial) if os.path.lexists(run.adversarial) else (None, [])
     damage = (*of_config, *of_records, *of_note, *of_schedule, *of_attack)

@@ -2,7 +2,9 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ..conf.groups import SHOWN
@@ -156,6 +158,22 @@ def from_records(name: str, records: list[Record]) -> Summary:
     for record in records:
         summary |= _told_by(record)
     return summary
+
+
+def configured(config: dict[str, Any], chosen: Mapping[str, Any] = MappingProxyType({})) -> Summary:
+    """What a run of ours was asked for. It is all that is known of one that ended before its first record.
+
+    Args:
+        chosen: What a sweep chose, by key; for a run without a configuration.
+    """
+    parts = {group.name: config.get(group.name, chosen.get(group.name)) for group in SHOWN}
+    names = {key: part.get("name") if isinstance(part, dict) else part for key, part in parts.items()}
+    hardware = config.get("hardware")
+    hardware = hardware if isinstance(hardware, dict) else {"workers": chosen.get("hardware.workers")}
+    told: Summary = {key: name for key, name in names.items() if isinstance(name, str) and len(name) <= LONGEST}
+    if type(hardware.get("workers")) is int:
+        told["workers"] = hardware["workers"]
+    return told | {"modelled": hardware.get("fabric") == "virtual"}
 
 
 def _told_by(record: Record) -> Summary:

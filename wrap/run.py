@@ -152,6 +152,7 @@ class Run:
         `last`: False where another batch's backward pass follows before the step (gradient accumulation). Raises
         `ScriptError`, or `DivergedError` where the loss is not finite.
         """
+        self.check_here()
         if self._open is None or self._armed:
             raise ScriptError(
                 "backward: after the step's last backward pass comes optimizer.step(), and before it a batch of "
@@ -233,6 +234,11 @@ class Run:
         self._record.over(self.model, self._meter, self._activations.peak, self._resident, stopped)
         self._leave()
 
+    def check_here(self) -> None:
+        """Raises `ScriptError` in a forked child: it would take part in what the workers say to one another."""
+        if not self._is_here():
+            raise ScriptError("run: a forked child cannot train. End it with os._exit(0), or train in its parent.")
+
     def _is_here(self) -> bool:
         return os.getpid() == self._process
 
@@ -268,6 +274,7 @@ class _Batches:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
+        self._run.check_here()
         checked = False
         for batch, own, first in self._loader.passes():
             if not checked:

@@ -14,6 +14,7 @@ from annotated_types import Ge, MinLen
 from ..base import Data, DataSpec, Described, Field
 from ..columns import Columns, given_dtype
 from ..errors import TaskConfigError
+from .files import are_shown
 from .mapped import Array, arrays_of
 from .parts import Kind, asked, check_like, check_there, chosen, count_classes, fifth, inputs_of, kind_of, sizes
 
@@ -161,7 +162,7 @@ class Arrays(Data):
 
     def files(self) -> tuple[Path, ...]:
         paths = [path for path in (self.path, self.test_path) if path is not None]
-        return tuple(file for path in paths for file in (sorted(path.glob("*.npy")) if path.is_dir() else [path]))
+        return tuple(file for path in paths for file in (are_shown(path.glob("*.npy")) if path.is_dir() else [path]))
 
 
 def _dtype(array: Array) -> torch.dtype:

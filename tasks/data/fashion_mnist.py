@@ -16,7 +16,7 @@ from torch import Tensor
 from ..base import Data, DataSpec, Split, at_most
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
 from .download import download as download_file
-from .idx import check_sum, parse_idx, read_bytes, read_shape
+from .idx import check_sum, parse_idx, read_shape, read_whole
 
 MEAN, STD = 0.2860, 0.3530  # of the training pixels, scaled to [0, 1]
 CLASSES, SIDE = 10, 28
@@ -107,7 +107,7 @@ class FashionMNIST(Data):
         contents = []
         for name, dimensions in ((images_name, 3), (labels_name, 1)):
             path = _path(folder, name)
-            content = read_bytes(path)
+            content = read_whole(path, dimensions)
             if self.root is None:
                 check_sum(path, content, SHA256[name])
             contents.append(parse_idx(path, content, dimensions))

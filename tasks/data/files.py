@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterable
 from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
@@ -53,6 +54,11 @@ def sha256_of(path: Path) -> str:
     """Of a whole file, which is not held in memory. Raises as `open_data`."""
     with open_data(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def are_shown(files: Iterable[Path]) -> list[Path]:
+    """Returns the files, sorted, without hidden ones such as `._x.npy`, which a copy from a Mac leaves."""
+    return sorted(file for file in files if not file.name.startswith("."))
 
 
 def check_fits(path: Path, size: int, instead: str) -> None:

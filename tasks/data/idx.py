@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import CorruptDataError, MissingDataError
-from .files import open_data
+from .files import check_fits, open_data
 
 
-def read_bytes(path: Path, size: int = -1) -> bytes:
-    """The first `size` bytes of the file, all for -1, unpacked where its name ends in .gz.
+def read_bytes(path: Path, size: int) -> bytes:
+    """The first `size` bytes of the file, unpacked where its name ends in .gz.
 
     Raises CorruptDataError for what is not gzip or breaks off, and what `open_data` raises.
     """
@@ -34,6 +34,15 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
 def read_shape(path: Path, dimensions: int) -> tuple[int, ...]:
     """The shape that the file's header states; raises as `read_bytes` and `parse_idx`."""
     return _shape(path, read_bytes(path, 4 + 4 * dimensions), dimensions)
+
+
+def read_whole(path: Path, dimensions: int) -> bytes:
+    """The file's header and values, and one byte more where it has more. Raises as `read_shape`, or TaskConfigError
+    where the values do not fit into memory.
+    """
+    size = 4 + 4 * dimensions + prod(read_shape(path, dimensions))
+    check_fits(path, size, "a file of fewer samples")
+    return read_bytes(path, size + 1)
 
 
 def parse_idx(path: Path, content: bytes, dimensions: int) -> np.ndarray:

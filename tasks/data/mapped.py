@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
-from .files import check_fits, open_data
+from .files import are_shown, check_fits, open_data
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 _SAFETENSORS = {  # https://huggingface.co/docs/safetensors: an eight byte length, JSON, then the bytes of all tensors
@@ -102,7 +102,7 @@ def arrays_of(path: Path) -> dict[str, Array]:
     TaskConfigError for a file of another kind.
     """
     if path.is_dir():
-        files = sorted(path.glob("*.npy"))
+        files = are_shown(path.glob("*.npy"))
         if not files:
             raise TaskConfigError(f"{path} has no .npy files; must have one for each array")
         return {file.stem: _npy(file, file.stem, 0, _size(file)) for file in files}

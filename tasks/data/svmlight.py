@@ -15,11 +15,12 @@ from torch import Tensor
 from ...batches import lone
 from ..base import Data, DataSpec, Described, Split
 from ..errors import CorruptDataError, TaskConfigError
-from .files import check_readable, open_data
+from .files import check_fits, check_readable, open_data
 from .parts import check_said
 from .sparse import pairs_of
 
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+CHUNK = 2**20  # bytes that are unpacked at a time
 SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
 
 
@@ -97,8 +98,12 @@ class SVMLight(Data):
         packed = _PACKED.get(path.suffix.lower())
         with open_data(path) as file:
             try:
+                unpacked = packed(file) if packed else file
+                _check_fits(path, unpacked)
                 based: Any = self.zero_based  # sklearn's own annotation lacks bool
-                matrix, labels = load_svmlight_file(packed(file) if packed else file, zero_based=based)
+                matrix, labels = load_svmlight_file(unpacked, zero_based=based)
+            except TaskConfigError:
+                raise
             except (ValueError, OSError, EOFError, OverflowError, zlib.error) as error:
                 raise CorruptDataError(f"{path} cannot be read in the svmlight format: {error}") from error
         if matrix.shape[1] > self.features:
@@ -120,6 +125,20 @@ class SVMLight(Data):
         values = np.zeros(there.shape)
         values[there] = matrix.data
         return Split(pairs_of(features, values), torch.from_numpy(np.searchsorted(known, labels)).long())
+
+
+def _check_fits(path: Path, unpacked: Any) -> None:
+    """Reads the text once without keeping it. Raises TaskConfigError where its lines or its numbers exceed memory.
+
+    A line takes 16 bytes, for its label and its beginning, and so does a feature with its value.
+    """
+    size = lines = features = 0
+    while chunk := unpacked.read(CHUNK):
+        size += len(chunk)
+        lines += chunk.count(b"\n")
+        features += chunk.count(b":")
+        check_fits(path, max(size, 16 * (lines + features)), "a file of fewer samples")
+    unpacked.seek(0)
 
 
 def _some(whole: Split, index: Tensor) -> Split:

@@ -37,6 +37,8 @@ class AlexNet(nn.Sequential):
     Raises TaskConfigError for data that are not such images.
     """
 
+    depth_knob = "hidden"  # more of it makes more layers
+
     def __init__(
         self,
         spec: DataSpec,

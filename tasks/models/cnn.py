@@ -25,6 +25,8 @@ class CNN(nn.Sequential):
     Raises TaskConfigError for data that are not such images and for an even kernel.
     """
 
+    depth_knob = "hidden"  # more of it makes more layers
+
     def __init__(
         self,
         spec: DataSpec,

@@ -129,6 +129,8 @@ class GPT(nn.Sequential):
     the heads do not divide the width, or keys and values the heads.
     """
 
+    depth_knob = "n_layer"  # more of it makes more layers
+
     def __init__(
         self,
         spec: DataSpec,

@@ -19,6 +19,8 @@ class MLP(nn.Sequential):
     Raises TaskConfigError for data that are not numbers.
     """
 
+    depth_knob = "hidden"  # more of it makes more layers
+
     def __init__(self, spec: DataSpec, hidden: Sequence[Annotated[int, Ge(1)]] = (256, 128)) -> None:
         need_numbers("mlp", spec)
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())

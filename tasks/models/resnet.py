@@ -76,6 +76,8 @@ class ResNet(nn.Sequential):
     with norm=batch for images of which the last group leaves a single pixel: with one sample there is no variance then.
     """
 
+    depth_knob = "depth"  # more of it makes more layers
+
     def __init__(
         self,
         spec: DataSpec,

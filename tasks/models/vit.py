@@ -55,6 +55,8 @@ class ViT(nn.Sequential):
     divide both sides of the image, or the heads the width.
     """
 
+    depth_knob = "n_layer"  # more of it makes more layers
+
     def __init__(
         self,
         spec: DataSpec,

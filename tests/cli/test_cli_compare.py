@@ -45,6 +45,15 @@ def test_without_names_every_run_is_there_the_latest_last(paceline, runs: Path) 
     assert names(paceline("compare", "--format", "json").out) == ["slow", "fast", "going"]
 
 
+def test_pictures_of_runs_that_have_not_finished_are_refused(paceline, runs: Path) -> None:
+    ended = paceline("compare", "going", "--png", "pictures")
+    assert (ended.status, ended.last) == (
+        2,
+        "--png pictures: these runs have nothing to draw. Choose runs that have finished.",
+    )
+    assert not Path("pictures").exists()
+
+
 def test_named_runs_keep_their_order_and_may_be_paths(paceline, runs: Path) -> None:
     assert names(paceline("compare", "fast", "runs/slow", "--format", "json").out) == ["fast", "slow"]
 
@@ -392,7 +401,7 @@ def test_a_figure_is_drawn_alone_and_those_of_the_sweep_come_with_the_others(
     monkeypatch.setattr(
         sys.modules["paceline.tracking.pictures"],
         "write_pictures",
-        lambda runs, directory, requests, alone: given.append(([r.text for r in requests], alone)) or [],
+        lambda runs, directory, requests, alone: given.append(([r.text for r in requests], alone)) or [directory],
     )
     own, other = "x=optimizer.lr y=accuracy", "x=optimizer.lr y=throughput"
     (sweep / "sweep.yaml").write_text(f"figures: ['{own}', 'x=no.such y=accuracy', 'nonsense']\n")

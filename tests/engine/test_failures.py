@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from paceline.comm import HangError
+from paceline.engine.blame import said
 from paceline.engine.errors import ConfigError, MachineError, WorkerFailedError
 from paceline.engine.failures import LONGEST, exit_code_of, lack_of, misnamed, named, place_of, words_of
 from paceline.engine.worker_process import describe
@@ -160,3 +161,10 @@ def test_a_name_that_no_file_may_have_is_the_users() -> None:
 @pytest.mark.parametrize("error", [ValueError("out of memory"), RuntimeError("shapes"), FileNotFoundError(2, "no")])
 def test_other_errors_are_no_lack_of_the_machines(error: Exception) -> None:
     assert lack_of(error) is None
+
+
+def test_batch_norm_on_one_sample_is_said_with_the_way_out() -> None:
+    error = raised(lambda: torch.nn.BatchNorm1d(3)(torch.zeros(1, 3)))
+    told = words_of(error)
+    assert told.startswith("Expected more than 1 value per channel") and "Drop a sample by data.limit" in told
+    assert "batch_size" in said(error) and "data.limit" not in words_of(ValueError("Expected more"))

@@ -4,6 +4,7 @@ import multiprocessing
 import signal
 import sys
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from short_runs import Train
 
 from paceline.engine.crew import Crew
 from paceline.engine.errors import InterruptedRunError
+from paceline.tracking.sources import every
 
 pytestmark = pytest.mark.dist
 
@@ -35,7 +37,7 @@ def terminate(*_: object) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_whose_exception_python_drops_ends_the_run_all_the_same(
-    train: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    train: Train, root: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     dropped: list[type[BaseException]] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: dropped.append(what.exc_type))
@@ -56,6 +58,8 @@ def test_a_signal_whose_exception_python_drops_ends_the_run_all_the_same(
         signal.signal(number, before)
     assert dropped == [KeyboardInterrupt if number == signal.SIGINT else TerminatedError]
     assert stopped.value.exit_code == 128 + number
+    (run,) = every(root)
+    assert run.summary["status"] == "interrupted" and run.summary["sync"] == "bsp"
 
 
 def test_a_signal_just_after_a_worker_was_started_leaves_none(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

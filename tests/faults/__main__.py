@@ -7,7 +7,7 @@ from typing import Annotated
 import ctrl_c
 import typer
 
-from . import corruptions, damaged_data, disks, given, kills, liars, overrides, strangers, user_code
+from . import corruptions, damaged_data, disks, given, kills, liars, overrides, strangers, user_code, wrapped
 from .judge import Outcome, judge, sample, table
 
 KINDS = {  # each with how many cases a full run tries
@@ -16,6 +16,7 @@ KINDS = {  # each with how many cases a full run tries
     "frozen": (liars.frozen, 12),
     "liars": (liars.cases, 19),
     "user-code": (user_code.cases, 80),
+    "wrapped": (wrapped.cases, 60),
     "corruptions": (corruptions.cases, 200),
     "damaged-data": (damaged_data.cases, 400),
     "disks": (disks.cases, 40),

@@ -101,8 +101,12 @@ class Launched:
                 pass
         self.process.wait(10)
 
-    def ends(self, statuses: Collection[int], seconds: float = LONGEST) -> int:
-        """Its exit status, which is one of `statuses`, once it has ended as every command must. Raises `WrongError`."""
+    def ends(self, statuses: Collection[int], seconds: float = LONGEST, traceback: bool = False) -> int:
+        """Its exit status, which is one of `statuses`, once it has ended as every command must. Raises `WrongError`.
+
+        Args:
+            traceback: A user's own script may print one.
+        """
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -112,7 +116,7 @@ class Launched:
         self._leaves_nothing()
         if status not in statuses:
             raise WrongError(f"exit status {status}, not {sorted(statuses)}; it said: {self.said()[-2000:]}")
-        if status > 0:
+        if status > 0 and not traceback:
             self._explains_itself()
         if status == 0 and self._trains and self.run.path.exists():  # not where it was mounted for the command alone
             summary = self.run.read_summary() if self.run.summary.exists() else None

@@ -36,6 +36,8 @@ from paceline.strategies.pipelining.split_backward import backward_to_input
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour
+from paceline.tasks.base import DataSpec
+from paceline.tasks.models.mlp import MLP
 
 SIZES = [[8], [7], [5], [2], [1]]  # one replica: even, uneven, fewer samples than micro-batches
 
@@ -416,6 +418,12 @@ def test_stages_put_together_are_the_model(widths, data):
         return
     assert [name for part in parts for name, _ in part.named_children()] == [n for n, _ in model.named_children()]
     assert [layer for part in parts for layer in part.children()] == list(model)
+
+
+def test_a_model_of_ours_names_the_knob_that_makes_more_layers():
+    model = MLP(DataSpec((4,), classes=3), hidden=[8])
+    with pytest.raises(LayoutError, match=r"choose strategy\.stages <= 2, or more layers by model\.hidden$"):
+        Pipeline(4).split(model)
 
 
 @pytest.mark.parametrize(

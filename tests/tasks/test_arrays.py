@@ -77,6 +77,15 @@ def test_what_is_read_is_what_was_written(kind: str, tmp_path: Path) -> None:
     assert torch.equal(train.take(some).targets, every[0].targets[some])
 
 
+def test_hidden_files_of_a_folder_are_no_arrays(tmp_path: Path) -> None:
+    path = written("npy", tmp_path, made())
+    names = set(arrays_of(path))
+    for name in ("._x.npy", ".old.npy"):
+        (path / name).write_bytes(b"Mac OS X")
+    assert set(arrays_of(path)) == names
+    assert not any(file.name.startswith(".") for file in Arrays(str(path), inputs=["x", "image", "street"]).files())
+
+
 def test_bytes_have_a_range_and_floating_numbers_the_one_that_is_said(tmp_path: Path) -> None:
     path = str(written("npz", tmp_path, made()))
     assert Arrays(path, inputs="image").spec.range == (0.0, 1.0) and Arrays(path, inputs="x").spec.range is None

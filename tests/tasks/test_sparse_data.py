@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import os
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,18 @@ def test_a_damaged_archive_and_a_strange_test_label_are_corrupt(tmp_path: Path) 
     train, test = write(tmp_path / "train", ROWS), write(tmp_path / "test", ["5 1:1"])
     with pytest.raises(CorruptDataError, match=r"test has a label 5 that .*train has not"):
         SVMLight(str(train), str(test)).load()
+
+
+@pytest.mark.parametrize("text", [b"\0" * 2_000_000, b"1 1:1\n" * 30_000], ids=["one line", "many lines"])
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ""])
+def test_a_text_that_does_not_fit_into_memory_is_refused_before_it_is_kept(
+    text: bytes, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = {".gz": gzip.compress, ".bz2": bz2.compress, "": bytes}[suffix]
+    (tmp_path / f"a{suffix}").write_bytes(packed(text))
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 200}[name])
+    with pytest.raises(TaskConfigError, match=r"once it is unpacked, and this host has .*a file of fewer samples"):
+        SVMLight(str(tmp_path / f"a{suffix}")).load()
 
 
 def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:

@@ -53,6 +53,21 @@ def test_a_name_is_a_run_a_sweep_or_a_run_of_a_sweep_and_a_path_is_as_good(root,
     assert sweep_names(root) == ["rates"]
 
 
+def test_a_trial_that_ended_before_its_first_record_keeps_its_choices(root):
+    """As CSV writes them: one was interrupted while its workers started, the other was refused."""
+    for name, of, choices in [("i", config(sync="ssp"), {"sync": "ssp"}), ("r", {}, {"sync": "bsp", "model": 3})]:
+        run = RunDirectory.create(root / "rates", name)
+        run.append({"kind": "end", "status": "interrupted", "reason": "stopped by SIGTERM; nothing was saved yet"})
+        (run.path / "trial.json").write_text(json.dumps(vars(Swept("rates", 12, 0, choices))))
+        if of:
+            run.write_config(json.dumps(of) + "\n")
+    told = rows(gather(["rates/i", "rates/r"], root))
+    assert [(row["sync"], row["status"]) for row in told] == [("ssp", "interrupted"), ("bsp", "interrupted")]
+    assert [row["workers"] for row in told] == [4, None] and told[1]["model"] is None
+    text = render(told, "csv")
+    assert "ssp" in text and "failed" not in text
+
+
 def test_a_run_named_twice_is_there_once(root):
     assert names("first", root / "first", "rates/b", "rates", root=root) == ["first", "b", "c", "a", "0-bad"]
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from scripts import parts
 
 from paceline.tracking.run_directory import RunDirectory
-from paceline.wrap import wrap
+from paceline.wrap import ScriptError, wrap
 
 
 @pytest.fixture
@@ -34,6 +35,20 @@ def test_a_forked_child_ends_nothing(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         assert [each["kind"] for each in run._record.directory.records()] == ["start"]
     assert RunDirectory.open(tmp_path, "mine").records()[-1]["status"] == "completed"
+
+
+def test_a_forked_child_that_goes_on_training_is_refused(tmp_path: Path) -> None:
+    with wrap(*parts(), name="mine", root=tmp_path) as run:
+        child = os.fork()
+        if child == 0:  # pragma: no cover, another process
+            refused = 0
+            for act in (lambda: next(iter(run.loader)), lambda: run.backward(torch.zeros(()))):
+                try:
+                    act()
+                except ScriptError as error:
+                    refused += "forked child" in str(error)
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
 @pytest.mark.usefixtures("usual_sigterm")
