@@ -150,6 +150,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     except Exception as error:
         where = place(error, allowed)
         is_of_knobs = isinstance(error, ValueError | TypeError | RuntimeError | AssertionError)
+        is_of_knobs = is_of_knobs and not isinstance(error, RecursionError)
         if speaks_for_itself(error) or not (where or is_of_knobs):
             raise
         if not (is_of_knobs and choice.knobs):
