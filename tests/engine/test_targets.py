@@ -120,7 +120,9 @@ def test_a_knob_of_torchs_optimizers_is_refused_with_its_rule(optimizer: str, kn
 
 
 def test_a_constructor_that_recurses_is_no_matter_of_its_knobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "recurses.py").write_text("def net(spec, width=1):\n    return net(spec, width)\n")
+    (tmp_path / "recurses.py").write_text(
+        "from torch import nn\ndef net(spec, width=1) -> nn.Module:\n    return net(spec, width)\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"^model=mine: recurses.net .*: RecursionError: maximum recursion depth"):
         build("model", choice("recurses.net", width=1), nn.Module, ("recurses",), {"spec": SPEC})
