@@ -92,12 +92,27 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
     if spec.targets == "labels" and told.seen == 1:
         name = f", {_safe(told.classes[0])}" if told.classes else ""
         notes.append(f"data.targets: all samples are of one class{name}, so that there is nothing to learn")
+    elif spec.targets == "labels" and (alike := _alike(told.classes or ())):
+        notes.append(
+            f"data.targets: the classes {alike[0]!r} and {alike[1]!r} differ by case or white space alone. Rename one "
+            "if they are the same"
+        )
     elif spec.targets == "labels" and told.seen is not None and spec.train_size and 2 * told.seen > spec.train_size:
         notes.append(
             f"data.targets: {told.seen:,} classes in {spec.train_size:,} training samples are fewer than two samples "
             "each. data.kind=numbers makes a regression of numbers"
         )
     return notes
+
+
+def _alike(classes: Sequence[str]) -> tuple[str, str] | None:
+    """Returns the first two classes whose names differ by case or white space alone."""
+    known: dict[str, str] = {}
+    for name in classes:
+        former = known.setdefault(" ".join(name.split()).casefold(), name)
+        if former != name:
+            return former, name
+    return None
 
 
 def told_first(names: Sequence[str]) -> list[str]:
@@ -108,7 +123,7 @@ def told_first(names: Sequence[str]) -> list[str]:
 
 def _safe(name: str) -> str:
     """Names come from files: nothing in them may reach a terminal as a command."""
-    shown = name if name.isprintable() and name else ascii(name)
+    shown = name if name.isprintable() and name and name == name.strip() else ascii(name)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}..."
 
 

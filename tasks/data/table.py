@@ -25,6 +25,7 @@ from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_o
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MOST_COUNTED = 1 << 26  # bytes of a file that is read to count classes, where nobody says how many there are
 HEAD = 1 << 20  # bytes of a text that a plan looks at
+LARGEST = float(np.finfo(np.float32).max)
 _NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
 
@@ -126,14 +127,16 @@ class Table(Data):
         return self._standardized(train, train, spec), self._standardized(test, train, spec)
 
     def _standardized(self, split: Split, by: Split, spec: DataSpec) -> Split:
-        if not self.standardize:
-            return split
         assert isinstance(split.inputs, Tensor) and isinstance(by.inputs, Tensor)
+        if not self.standardize:
+            return Split(split.inputs.float(), split.targets.to(spec.target_dtype), split.weights)
         targets = _standard(split.targets, by.targets) if spec.targets == "numbers" else split.targets
         return Split(_standard(split.inputs, by.inputs), targets, split.weights)
 
     def _split(self, table: Any, path: Path, spec: DataSpec, known: np.ndarray | None) -> Split:
-        """Reads columns by the names that they have in the training file."""
+        """Reads columns by the names that they have in the training file. Numbers are float64 until they are
+        standardised: float32 keeps 7 digits, and a time in seconds since 1970 has 10.
+        """
         inputs = np.stack([self._numbers(table, name, path) for name in self._names], axis=1)
         if known is not None:
             column = self._column(table, self.targets[0], path)
@@ -143,9 +146,9 @@ class Table(Data):
             targets = torch.from_numpy(np.searchsorted(known, column)).long()
         else:
             columns = [self._numbers(table, name, path) for name in self.targets]
-            targets = torch.from_numpy(np.stack(columns, axis=1)).float().reshape(len(inputs), *spec.target_shape)
+            targets = torch.from_numpy(np.stack(columns, axis=1)).reshape(len(inputs), *spec.target_shape)
         weights = None if self.weights is None else torch.from_numpy(self._numbers(table, self.weights, path)).float()
-        return Split(torch.from_numpy(inputs).float(), targets, weights)
+        return Split(torch.from_numpy(inputs), targets, weights)
 
     # -- columns
 
@@ -224,9 +227,14 @@ class Table(Data):
                 "be numbers, or left out of data.inputs"
             )
         values = column.astype(np.float64)
-        strange = np.flatnonzero(~np.isfinite(values))
-        if len(strange):
+        strange = np.flatnonzero(~(np.abs(values) <= LARGEST))
+        if len(strange) and not math.isfinite(values[strange[0]]):
             raise CorruptDataError(f"{path}: column {name} is NaN or infinite in row {strange[0]} (from 0 on)")
+        if len(strange):
+            raise CorruptDataError(
+                f"{path}: column {name} is {values[strange[0]]:g} in row {strange[0]} (from 0 on), which float32 "
+                "cannot hold. Scale it, or leave it out of data.inputs"
+            )
         return values
 
     # -- files
@@ -405,6 +413,6 @@ def _rows(split: Split, numbers: Tensor) -> Split:
 
 def _standard(values: Tensor, by: Tensor) -> Tensor:
     """A column that is the same everywhere becomes 0."""
-    deviation = by.double().std(0, correction=0)
-    scaled = (values.double() - by.double().mean(0)) / torch.where(deviation > 0, deviation, 1.0)
+    deviation, constant = by.std(0, correction=0), (by == by[0]).all(0)  # which rounding may give a deviation
+    scaled = (values - by.mean(0)) / torch.where(~constant & (deviation > 0), deviation, 1.0)
     return scaled.float()

@@ -62,6 +62,7 @@ def test_a_table_says_its_columns_and_classes(tmp_path: Path) -> None:
         ("Unnamed: 0,b,target", "{i},1,{odd}", "the column 'Unnamed: 0' looks like the index of a table"),
         ("a,b,target", "{i},1,yes", "all samples are of one class, yes, so that there is nothing to learn"),
         ("a,b,target", "{i},1,{i}", "20 classes in 16 training samples are fewer than two samples each"),
+        ("a,b,target", "{i},1,yes\n1,1, Yes", "the classes ' Yes' and 'yes' differ by case or white space alone"),
         ("a,b,target", "{i},1,{odd}", None),
     ],
 )

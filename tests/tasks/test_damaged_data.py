@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from needs import needs_datasets, needs_pyarrow
 
 from paceline.tasks.base import Data
@@ -318,3 +319,30 @@ def test_no_thread_of_pyarrows_asks_python_for_a_tables_bytes(tmp_path: Path, mo
         read(Table(str(tmp_path / name)))
         assert seen and {*seen} <= {(pyarrow.OSFile, False), (pyarrow.BufferReader, False)}, name
         seen.clear()
+
+
+@needs_pyarrow
+def test_numbers_of_a_table_keep_their_digits_until_they_are_standardised(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    rows = [f"{1_700_000_000 + i % 2},0.1,{20_000_000.5 + i % 2}" for i in range(20)]
+    path.write_text("\n".join(["seconds,same,target", *rows]) + "\n")
+    train, _ = load_checked("table", Table(str(path)))
+    taken = train.take(slice(None))
+    assert isinstance(taken.inputs, torch.Tensor)
+    seconds, same = taken.inputs.T
+    assert seconds.dtype == taken.targets.dtype == torch.float32
+    assert seconds.unique().numel() == taken.targets.unique().numel() == 2
+    assert torch.equal(seconds.sign(), taken.targets.sign()) and float(seconds.std()) == pytest.approx(1, abs=0.1)
+    assert not same.round(decimals=6).any()
+    whole, _ = load_checked("table", Table(str(path), standardize=False))
+    assert whole.take(slice(None)).targets.dtype == torch.float32
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("key", ["path", "test_path"])
+def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    good.write_text("a,b,target\n" + "1,2,no\n3,2,yes\n" * 10)
+    bad.write_text(good.read_text() + "1,1e39,no\n")
+    with pytest.raises(CorruptDataError, match=r"bad.csv: column b is 1e\+39 in row 20 .*float32 cannot hold"):
+        Table(**{"path": str(good), key: str(bad)}).load()
