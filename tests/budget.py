@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 COSTS = Path(__file__).with_name("costs.tsv")
-CASES = 0.1  # CPU seconds that all cases of a test may take together, where it does not say
+CASES = 0.06  # CPU seconds that all cases of a test may take together, where it does not say
 ALL = 520.0  # and all tests of the fast part: some 5 minutes on two cores
 WORTH_A_LINE = 0.1  # CPU seconds of all its cases
 OTHER_PARTS = ("slow", "fault", "browser")

@@ -117,7 +117,7 @@ MUTATIONS = [
     ),
     Mutation(
         "tasks/contents.py",
-        "shown = name if name.isprintable() and name else ascii(name)",
+        "shown = name if name.isprintable() and name and name == name.strip() else ascii(name)",
         "shown = name",
         "tests/tasks/test_contents.py -k terminal",
     ),
