@@ -52,7 +52,7 @@ def _check(found: os.stat_result, at: Path, last: bool) -> None:
 
 
 def others_may_write(found: os.stat_result) -> bool:
-    """Whether anybody but its owner and root may. The group of one that many systems give a user is the owner."""
+    """Returns True if others than owner and root may. The group of one that systems give a user is the owner."""
     by_group = found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid)
     return bool(found.st_mode & stat.S_IWOTH or by_group)
 

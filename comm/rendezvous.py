@@ -154,8 +154,8 @@ def _port_of_store(told: Environment, key: bytes, timeout: float) -> int:
 
 
 def _answers(store: Endpoint, rank: int) -> bool:
-    """Whether our store is there. After a change of members, torchrun's store still has the word of a generation that
-    has ended.
+    """Returns True if our store is up. After a change of members, torchrun's store holds the address of an ended
+    generation's.
     """
     try:
         call(store, rank, PROBE).close()

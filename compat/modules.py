@@ -1,4 +1,4 @@
-"""What a torch module has registered: `_parameters` and `_modules`."""
+"""Returns the registries of a torch module: `_parameters` and `_modules`."""
 
 from torch import nn
 

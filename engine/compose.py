@@ -255,7 +255,7 @@ def _refusal(
     overrides: list[str],
     config_dir: Path | None,
 ) -> str:
-    """What a composition that failed tells its user. `choosing`, `described`: what it was composed of."""
+    """Returns the message for a composition that failed. `choosing`, `described`: its choices."""
     typed = _shown(" ".join(overrides))
     if (call := _resolver_call(error)) is not None:
         key = call.full_key if call.full_key not in (None, "_dummy_") else typed  # hydra's name in a list of defaults
@@ -323,7 +323,7 @@ def _parsed(text: str) -> Override:
 
 
 def _one_value(text: str, override: Override) -> str:
-    """What to write in place of a sweep."""
+    """Returns the list to write in place of a sweep."""
     value = override.value()
     if override.key_or_group in GROUPS or not isinstance(value, ChoiceSweep) or not value.simple_form:
         return "See: paceline sweep"

@@ -47,7 +47,7 @@ class Merged:
         receivers_typed(f"--config {self.file}", self.tracking, self.given, config_dir)
 
     def tracked(self) -> str:
-        """What the file, and nothing beside it, says of where results are kept: a note for its user."""
+        """Returns a note on the settings of tracking that only the file makes."""
         own = sorted(keys_in(self.told) - keys_in(self.given))
         own = [key.removeprefix("tracking.") for key in own if key.startswith("tracking")]
         where = next((label for key, label in TRACKERS.items() if self.tracking.get(key)), None)

@@ -161,7 +161,7 @@ class Evaluations:
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
     def _why_unknown(self, result: Result, done: int) -> str:
-        """What is said where the metric is not a number."""
+        """Returns the message for a metric that is not a number."""
         begins = f"worker {self._worker.comm.rank} diverged: evaluated after step {done}, the test split's loss is"
         if result.unknown is None:
             return f"{begins} {result.loss}; {self._worker.sync.may_help()}"

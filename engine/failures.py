@@ -64,7 +64,7 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
 
 
 def misnamed(error: BaseException) -> ConfigError | None:
-    """What is wrong with a name that was typed, where the system takes no such name for a file's."""
+    """Returns the refusal of a typed name that the system takes for no file's; None for any other error."""
     if not isinstance(error, OSError) or error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
         return None
     name = visible(shortened(str(error.filename2 or error.filename)))

@@ -74,7 +74,7 @@ class NotTakenError(ConfigError):
 
 @contextmanager
 def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...]) -> Iterator[None]:
-    """What the model's forward raises becomes a `NotTakenError` that says so; all else is raised as it is."""
+    """Turns an exception of the model's forward pass into a `NotTakenError`; others pass as they are."""
     try:
         yield
     except Exception as error:

@@ -32,7 +32,7 @@ def note_job(directory: RunDirectory) -> None:
 
 
 def is_of_this_job(path: Path) -> bool:
-    """Whether an earlier generation of this job made the run at `path`."""
+    """Returns True if an earlier generation of this job made the run at `path`."""
     if (job := job_of_torchrun()) is None:
         return False
     try:

@@ -42,7 +42,7 @@ def tried(experiment: Experiment) -> Tried:
 
 
 def why(experiment: Experiment) -> str:
-    """What the model did that takes values."""
+    """Returns the operation of the model that needed values."""
     return _known.get(_key(experiment), (Tried.META, ""))[1]
 
 
@@ -81,7 +81,7 @@ def _for_real(make_model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _is_of_users(error: Exception) -> bool:
-    """Whether it is neither ours nor about what the machine lacks."""
+    """Returns True for an error that is not ours and not about a lack of the machine."""
     cause = error.__cause__ if isinstance(error, ConfigError) else error
     return isinstance(cause, Exception) and not speaks_for_itself(cause)
 
@@ -106,7 +106,7 @@ def on_values_where_needed(experiment: Experiment, attempt: Callable[[], T]) -> 
 
 
 def _telling(experiment: Experiment, first: NotTakenError | None, error: Exception) -> Exception:
-    """Of the first failure and the last one that which says why."""
+    """Returns the more telling error of the first failure and the last one."""
     if first is None:
         return error
     _known.pop(_key(experiment), None)

@@ -339,7 +339,7 @@ def _activations(
 
 
 def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device: torch.device) -> list[int]:
-    """As `_activations`, of a model that looks at values: a line through what two few samples of the data keep."""
+    """Returns `_activations` of a model that looks at values: a line through two small batches of the data."""
     most = max(looking.SAMPLES, 2 * parts.strategy.accumulated)
 
     def of(samples: int) -> list[int]:

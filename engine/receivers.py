@@ -34,7 +34,7 @@ def check_receivers(source: str, tracking: Any, typed: Iterable[str], choice: ob
 
 
 def check_definition(source: str, told: Iterable[tuple[str, str]], typed: Iterable[str]) -> None:
-    """As above, of a sweep's file, whose keys and values are `told`."""
+    """Checks a sweep's file likewise. `told`: its keys and values."""
     keys = set(typed)
     for key, value in told:
         is_receiver = key in {f"tracking.{each}" for each in RECEIVERS} and value != "null"

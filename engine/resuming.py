@@ -40,7 +40,7 @@ def checkpoint_of(directory: RunDirectory, step: str) -> Path:
 
 
 def as_many_workers(experiment: Experiment, checkpoint: Path) -> Experiment:
-    """With the number of workers that trained `checkpoint`, where the configuration leaves it open.
+    """Returns it with the number of workers that trained `checkpoint`, where the configuration leaves it open.
 
     Under torchrun, the number of processes says it, and `check_can_go_on` compares.
     """

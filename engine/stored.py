@@ -26,7 +26,7 @@ class Stored:
     experiment: Experiment
 
     def changed_to(self, now: dict[str, Any]) -> dict[str, Any]:
-        """With what a resumed run may change as it is `now`; the rest stays as it was written.
+        """Returns it with what a resumed run may change as it is `now`; the rest stays as it was written.
 
         The number of workers stays, too: null, if torchrun or the strategy has said it.
         """

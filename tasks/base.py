@@ -166,7 +166,7 @@ def spread(weights: Tensor, shape: torch.Size) -> Tensor:
 
 @dataclass(frozen=True)
 class Described:
-    """What a data set calls its inputs, its targets and its classes; see contents.py.
+    """Names of a data set's inputs, targets and classes; see contents.py.
 
     `inputs`: the name of a lone input, or those of its columns; () where it has none, or where `spec.inputs` says them.
     `classes`: in the order of their labels; None: they have numbers alone, or are known once the data are read.

@@ -51,7 +51,7 @@ class Columns:
 
     @property
     def counts(self) -> bool:
-        """Whether a sample has a weight above 0, or there are no weights."""
+        """Returns True if a sample has a weight above 0, or there are no weights."""
         if self._read_weights is None:
             return True
         pieces = (self._rows(slice(start, start + PIECE)) for start in range(0, len(self), PIECE))

@@ -1,4 +1,4 @@
-"""What a data set holds, for people and for the record of a run: inputs, samples, classes."""
+"""Contents of a data set, for people and for the record of a run: inputs, samples, classes."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What make setup installs: a pinned version of everything, and the hashes of its files."""
+"""Files that make setup installs from: a pinned version of everything, and its hashes."""
 
 import re
 from pathlib import Path

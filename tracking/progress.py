@@ -121,7 +121,7 @@ def title_of(start: Record) -> str:
 
 
 def contents_of(start: Record) -> str:
-    """What the data hold, in a line; "" where the record does not tell it."""
+    """Returns the data's contents in a line; "" where the record does not have it."""
     contents = start.get("contents")
     told = contents.get("in_words") if isinstance(contents, dict) else None
     return visible(told) if isinstance(told, str) else ""

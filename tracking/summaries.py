@@ -161,7 +161,7 @@ def from_records(name: str, records: list[Record]) -> Summary:
 
 
 def configured(config: dict[str, Any], chosen: Mapping[str, Any] = MappingProxyType({})) -> Summary:
-    """What a run of ours was asked for. It is all that is known of one that ended before its first record.
+    """Returns the choices of a run of ours. They are all that is known of one that ended before its first record.
 
     Args:
         chosen: What a sweep chose, by key; for a run without a configuration.

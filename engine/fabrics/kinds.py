@@ -74,7 +74,7 @@ class Fabric:
         return rank
 
     def _has_own_gpu(self, gpus: int) -> bool:
-        """Whether whoever started this process may have given it a GPU of its own, by CUDA_VISIBLE_DEVICES."""
+        """Returns True if the launcher may have given this process its own GPU, by CUDA_VISIBLE_DEVICES."""
         return False
 
     def who_needs_gpus(self, workers: int) -> str:

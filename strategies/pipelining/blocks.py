@@ -50,7 +50,7 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 
 def _says_blocks(model: nn.Module) -> bool:
-    """Whether the model has a method blocks() without arguments. A submodule or a helper of that name is none."""
+    """Returns True if the model has a method blocks() without arguments; a submodule or a helper does not count."""
     own = getattr(type(model), "blocks", None)
     if not inspect.isfunction(own):
         return False

@@ -77,7 +77,7 @@ def _put(root: nn.Module, path: str, value: object, is_saved: bool) -> None:
 
 
 def _may_overwrite(part: Chunks, first: Block) -> bool:
-    """Whether the first block may change its input in place, as nn.ReLU(inplace=True) does."""
+    """Returns True if the first block may change its input in place, as nn.ReLU(inplace=True) does."""
     found = (attribute(part, path) for path in first.uses)
     layers = (layer for each in found if isinstance(each, nn.Module) for layer in each.modules())
     return any(getattr(layer, "inplace", False) is True for layer in layers)

@@ -237,7 +237,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _is_numbers(feature: Any) -> bool:
-    """Whether a column is of numbers, of true and false, or of lists of them.
+    """Returns True for a column of numbers, of true and false, or of lists of them.
 
     All else is refused before it is read: datasets opens the file that an image, a sound or a video names.
     """
@@ -295,7 +295,7 @@ def _check_state(file: Path) -> None:
 
 
 def _is_text(types: Any, kind: Any) -> bool:
-    """Whether there is text or bytes in it: it takes a look at all of it to check that, and nobody reads it."""
+    """Returns True if it holds text or bytes, which nobody reads and only a full pass could check."""
     if types.is_nested(kind):
         return any(_is_text(types, kind.field(i).type) for i in range(kind.num_fields))
     return not types.is_primitive(kind) and not types.is_null(kind)

@@ -88,7 +88,7 @@ class Table(Data):
         )
 
     def _sizes(self, size: int | None, held: int | None) -> tuple[int | None, int | None]:
-        """Of the training and the test split, as far as they are known without reading a file for them."""
+        """Returns the sizes of the training and the test split that are known without reading a file."""
         if size is None:
             return None, held
         if self.test_path is None:
@@ -240,7 +240,7 @@ class Table(Data):
     # -- files
 
     def _schema(self, path: Path) -> "_Head":
-        """Of a text, what its first MiB tells."""
+        """Returns the contents that the first MiB of a text tells."""
         if path.suffix.lower() == ".parquet":
             head = _with(path, _head_of_parquet)
         else:

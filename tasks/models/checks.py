@@ -58,7 +58,7 @@ def need_tokens(model: str, spec: DataSpec) -> None:
 
 
 def _is_text(spec: DataSpec) -> bool:
-    """Whether each token, or number, of a row has a label."""
+    """Returns True if each token, or number, of a row has a label."""
     return len(spec.input_shape) == 1 and spec.target_shape == spec.input_shape and spec.targets == "labels"
 
 

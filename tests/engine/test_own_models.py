@@ -1,4 +1,4 @@
-"""What users' models, losses and data may do, and what a run says where it cannot follow."""
+"""Users' models, losses and data: allowed behaviour, and the refusal of the rest."""
 
 import sys
 from pathlib import Path

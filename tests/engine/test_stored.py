@@ -209,7 +209,7 @@ def under_torchrun(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
 
 @pytest.fixture(scope="module")
 def torchruns(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As if torchrun had started three workers: the configuration does not say how many they were."""
+    """Starts as torchrun does for three workers: the configuration does not give their number."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("torchruns") / "runs" / "mine"))
     plain = yaml.safe_load((run / "config.yaml").read_text())
     plain["hardware"]["workers"] = None
@@ -246,7 +246,7 @@ def test_what_torchrun_began_goes_on_without_it_with_as_many_workers(torchruns: 
 
 
 def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
-    """As a new generation of the job finds it, whose command asks for the same and `overrides`."""
+    """Looks for the run as a new generation of the job does, with the same command and `overrides`."""
     prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2", *overrides], name="mine", root=run.parent)
     plan = prepared.plan()
     data = engine.session.check_data(prepared)

@@ -212,7 +212,7 @@ def _image(kind: str, place: str, seed: int, folder: Path) -> None:
 
 
 def _read_all(arguments: list[str]) -> str:
-    """As a run reads them."""
+    """Reads them as a run does."""
     import json
 
     from paceline.tasks.data.images import Images
@@ -255,7 +255,7 @@ def _cache(at: str, mode: int, foreign: bool, folder: Path) -> None:
 
 
 def _loads(arguments: list[str]) -> str:
-    """Whether a library would be loaded from this cache, asked of its folder: no compiler is needed."""
+    """Returns whether this cache's folder is trusted to load a library from; no compiler is needed."""
     import json
 
     from paceline.comm import native

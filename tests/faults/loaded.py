@@ -41,7 +41,7 @@ def asked(function: Callable[[list[str]], str], words: list[str]) -> tuple[int, 
 
 
 def silence() -> None:
-    """What a command prints goes to the descriptor, past what `command` puts in the place of sys.stdout."""
+    """Sends output that bypasses sys.stdout to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -110,7 +110,7 @@ class Liar(Bonawitz):
 
 
 class Dying(Liar):
-    """As a client that is killed in the middle of a round."""
+    """Leaves like a client that is killed in the middle of a round."""
 
     def _spoilt(self, data: bytes) -> bytes:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -280,7 +280,7 @@ def test_what_was_tampered_with_is_refused_by_name() -> None:
 
 
 def spoilt(world: World, liar: int, how: str, victims: Collection[int]) -> Shares:
-    """What `liar` sends in step 1: shares that `victims` cannot open, or whose hashes are others; signed by it."""
+    """Messages of `liar` in step 1: shares that `victims` cannot open, or whose hashes are others; signed by it."""
     shares = world.clients[liar].share(world.server.keys)
     sealed, hashes = dict(shares.sealed), dict(shares.hashes)
     for v in victims:

@@ -29,7 +29,7 @@ ARRAYS = {"x": np.arange(2 * N, dtype=np.float32).reshape(N, 2), "targets": np.a
 
 
 def read(data: Data) -> None:
-    """As a plan and a run do."""
+    """Does it as a plan and a run do."""
     check_spec("own", data.spec)
     for split in load_checked("own", data):
         split.take(slice(None))

@@ -1,4 +1,4 @@
-"""What is learnt: a missing label is missing, types are those of whole columns, and no input is the answer."""
+"""Targets: a missing label is missing, types are those of whole columns, and no input is the answer."""
 
 from pathlib import Path
 from typing import Any

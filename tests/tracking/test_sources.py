@@ -54,7 +54,7 @@ def test_a_name_is_a_run_a_sweep_or_a_run_of_a_sweep_and_a_path_is_as_good(root,
 
 
 def test_a_trial_that_ended_before_its_first_record_keeps_its_choices(root):
-    """As CSV writes them: one was interrupted while its workers started, the other was refused."""
+    """CSV rows of two trials: one interrupted while its workers started, the other refused."""
     for name, of, choices in [("i", config(sync="ssp"), {"sync": "ssp"}), ("r", {}, {"sync": "bsp", "model": 3})]:
         run = RunDirectory.create(root / "rates", name)
         run.append({"kind": "end", "status": "interrupted", "reason": "stopped by SIGTERM; nothing was saved yet"})

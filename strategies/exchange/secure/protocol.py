@@ -82,7 +82,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Opening:
-    """What u says of the shares that are sealed for it. `accused`: whose it cannot open; None: it could open all.
+    """Statement of u on the shares sealed for it. `accused`: the sender of shares that do not open; None: all opened.
 
     `secret`: of c_u, with which anybody sees who lies; zeros where nobody is accused.
     """
@@ -279,12 +279,12 @@ class Server:
         self.shares[client] = shares
 
     def for_client(self, client: int) -> tuple[dict[int, bytes], dict[int, tuple[bytes, bytes]]]:
-        """What `Client.open` is given."""
+        """Returns the arguments of `Client.open`."""
         peers = [v for v in self.shares if v != client]
         return {v: self.shares[v].sealed[client] for v in peers}, {v: self.shares[v].hashes[client] for v in peers}
 
     def found(self, client: int, opening: Opening) -> None:
-        """What this client says of the shares that are sealed for it. An accusation ends the run, with the liar's name:
+        """Returns this client's statement on the shares sealed for it. An accusation ends the run with the name of
         whoever sealed the shares, or whoever accuses falsely.
         """
         self._once(client, self.sound)
@@ -393,7 +393,7 @@ def pairwise(own: bytes, peer: bytes, number: int, u: int, v: int, d: int) -> Ri
 
 
 def _agrees(public: bytes) -> bool:
-    """Whether a public key is none of small order."""
+    """Returns True unless the public key is of small order."""
     try:
         agreed(new_key(bytes(KEY - 1) + b"1"), public, b"probe")
     except ValueError:
