@@ -284,7 +284,7 @@ class Server:
         return {v: self.shares[v].sealed[client] for v in peers}, {v: self.shares[v].hashes[client] for v in peers}
 
     def found(self, client: int, opening: Opening) -> None:
-        """Returns this client's statement on the shares sealed for it. An accusation ends the run with the name of
+        """Takes this client's statement on the shares sealed for it. An accusation ends the run with the name of
         whoever sealed the shares, or whoever accuses falsely.
         """
         self._once(client, self.sound)
