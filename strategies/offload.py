@@ -30,7 +30,6 @@ update), the optimizer's state, and A.
 Use it where there is one device, the model does not fit, and time matters less than having it train at all.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -59,6 +58,7 @@ from .base import (
     layers_of,
     payload,
 )
+from .copies import without_data
 from .errors import LayoutError
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
@@ -243,18 +243,6 @@ def rehearse(
         offloaded = make(twin)
         step(twin, offloaded, lone(x), y, loss, lambda roots, last: None)
     return offloaded
-
-
-def without_data(layers: Layers, device: str) -> Layers:
-    """A copy whose tensors are empty; those that are plain attributes of a layer too."""
-    memo: dict[int, Any] = {}
-    for parameter in layers.parameters():
-        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
-        memo[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
-    attributes = [t for layer in layers.modules() for t in vars(layer).values() if isinstance(t, Tensor)]
-    for tensor in (*layers.buffers(), *attributes):
-        memo[id(tensor)] = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-    return copy.deepcopy(layers, memo)
 
 
 class DelayedUpdate(Sync):
