@@ -191,7 +191,7 @@ FEDERATIONS = {
     "dropout": Federation(SIZES, steps=24, dropout=0.4),
     "dropout, momentum": Federation(SIZES, steps=24, dropout=0.4, optimizer=momentum),
     "dropout, the last round cut short": Federation((7, 2, 5), steps=22, epochs=2, dropout=0.5),
-    "dropout and a median": Federation(SIZES, steps=24, dropout=0.4, aggregate=Median()),
+    "dropout and a median": Federation(SIZES, steps=24, dropout=0.4, looks=True, aggregate=Median()),
     "dropout, scaffold": Federation(SIZES, steps=24, dropout=0.4, client=Scaffold()),
     "dropout, fednova, weighted": Federation(SIZES, steps=24, dropout=0.4, sampling="weighted", client=FedNova()),
     "dropout, mime": Federation(SIZES, steps=24, dropout=0.4, client=MimeLite()),
@@ -415,7 +415,7 @@ RESUMED = {
     "mime": Federation(SIZES, steps=16, looks=True, client=MimeLite()),
     "weighted": Federation((9, 1, 3, 5), steps=30, fraction=0.5, looks=True, sampling="weighted"),
     "dropout": Federation(SIZES, steps=24, dropout=0.4, looks=True),
-    "dropout and a median": Federation(SIZES, steps=24, dropout=0.4, aggregate=Median()),
+    "dropout and a median": Federation(SIZES, steps=24, dropout=0.4, looks=True, aggregate=Median()),
     "dropout, scaffold": Federation(SIZES, steps=24, dropout=0.4, seed=1, looks=True, client=Scaffold()),
 }
 

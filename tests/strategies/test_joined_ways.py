@@ -255,7 +255,7 @@ WAYS = {
     "sync=diloco aggregate=krum attack=alie": False,
     "sync=local_sgd aggregate=trimmed_mean compress=bf16": False,
     "sync=gossip aggregate=self_centered_clipping attack=sign_flip": True,
-    "sync=gossip_exponential aggregate=krum attack=alie attack.workers=1 hardware.workers=9": False,
+    "sync=gossip sync.topology=exponential aggregate=krum attack=alie attack.workers=1 hardware.workers=9": False,
     "sync=gossip_matching aggregate=median attack=gaussian": False,
     "sync=local_sgd sync.period=2 aggregate=median strategy=pipeline hardware.workers=6 steps=2": False,
 }
