@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..batches import call
 from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
@@ -160,11 +159,6 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
 
     load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
 
-    def try_model(model: nn.Module) -> None:
-        inputs, _ = looking.real_batch(load()[0], looking.SAMPLES)
-        with model_takes(experiment, inputs, allowed), torch.random.fork_rng(devices=[]):
-            call(model, inputs)
-
     task.check_data(experiment.task.name, experiment.data.name, data.spec)
     robustness.check(experiment, data.spec)
     adversarial_training = training_of(experiment, data.spec, strategy, allowed)
@@ -188,7 +182,7 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
     if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
         return assemble(settled_noise, allowed, world_size, instead)
     model = looking.built(experiment, make_model)
-    looking.check_strategy(experiment, strategy, lambda: try_model(model))
+    looking.check_strategy(experiment, strategy, model, lambda: load()[0], allowed)
     check_takes(experiment, model.forward, data.spec, is_bound=True)
     iterating.check(experiment, allowed, model, task, strategy, sync)
     averaging.check_adapt(experiment, average, adapt)

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from ..batches import Samples
+from ..batches import Samples, call
 from ..strategies import LayoutError, Strategy
 from ..strategies.copies import without_data
 from ..tasks.base import Readable
@@ -20,7 +20,7 @@ from .blame import said
 from .errors import ConfigError
 from .experiment import Experiment
 from .failures import speaks_for_itself
-from .fits import NotTakenError, weighted
+from .fits import NotTakenError, model_takes, weighted
 
 SAMPLES = 8  # of which a pass is tried for real
 T = TypeVar("T")
@@ -114,19 +114,29 @@ def _telling(experiment: Experiment, first: NotTakenError | None, error: Excepti
     return error if is_of_meta or isinstance(error, LayoutError) else first
 
 
-def check_strategy(experiment: Experiment, strategy: Strategy, check: Callable[[], None]) -> None:
-    """Refuse a strategy that computes shapes without values. `check`: passes a batch. Raises `LayoutError`."""
+def check_strategy(
+    experiment: Experiment,
+    strategy: Strategy,
+    model: nn.Module,
+    train: Callable[[], Readable],
+    allowed: tuple[str, ...],
+) -> None:
+    """Refuses a strategy that needs shapes without values, for a model that takes real samples of `train`.
+
+    Raises `LayoutError`, or `NotTakenError` where the model does not take them either.
+    """
     if tried(experiment) is not Tried.REAL:
         return
+    if strategy.privacy is None and not strategy.needs_shapes and strategy.parts == 1:
+        return
+    inputs, _ = real_batch(train(), SAMPLES)
+    with model_takes(experiment, inputs, allowed), torch.random.fork_rng(devices=[]):
+        call(model, inputs)
     if strategy.privacy is not None:
-        check()
         raise LayoutError(
             f"privacy={experiment.choice('privacy').name}: computes each sample's gradient by torch.func, and "
             f"model={experiment.model.name} looks at values ({why(experiment)}). Choose privacy=none"
         )
-    if not strategy.needs_shapes and strategy.parts == 1:
-        return
-    check()
     raise LayoutError(
         f"strategy={experiment.strategy.name}: computes the shapes of its tensors without values, and "
         f"model={experiment.model.name} looks at values ({why(experiment)}). Choose strategy=data_parallel, torch_ddp, "

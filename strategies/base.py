@@ -447,14 +447,6 @@ class Sync(ABC):
             gradients = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
             self.clip.apply(gradients, self.comm.board.rank, self.counted)
 
-    def finish_gradients(self) -> bool:
-        """Leaves in `.grad` what `update` clips and steps with, once a step's last backward pass is over.
-
-        Optional: `update` does it otherwise. Returns False where gradients reach other replicas inside `update` alone.
-        All replicas call it.
-        """
-        return not self.steps_together
-
     @abstractmethod
     def update(self) -> None:
         """After forward_backward: leave the parameters updated."""

@@ -25,6 +25,7 @@ from ..engine.started import was_started
 from ..engine.stop import StopAgreement
 from ..engine.trained import TrainedSet
 from ..strategies import Batch
+from ..strategies.exchange.finishing import FinishesGradients
 from ..tracking.visible import visible_lines
 from .record import Record
 from .refusals import say_nothing_of_ctrl_c, say_where_uncaught
@@ -168,7 +169,13 @@ class Run:
             loss.backward()
         if last:
             self._trained.check(self.steps)
-            self._kept = None if self.sync.finish_gradients() else self._gradients()
+            self._kept = None if self._may_change_gradients() else self._gradients()
+
+    def _may_change_gradients(self) -> bool:
+        """Finishes the exchange of gradients where that can be; False where `update` alone does it."""
+        if isinstance(self.sync, FinishesGradients):
+            return self.sync.finish_gradients()
+        return not self.sync.steps_together
 
     def _gradients(self) -> list[tuple[int, int] | None]:
         """Returns the identity and the version of each parameter's gradient."""
