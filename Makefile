@@ -164,7 +164,7 @@ study-%: $(READY)
 
 lock: $(READY)  ## Write the installed versions to constraints.txt, and their files' hashes to locked/
 	@{ echo "# Every version that the tests ran with. Renew: make lock"; \
-	   $(BIN)/python -m pip freeze --all --exclude-editable | grep -vE '^(setuptools|wheel)=' | sed 's/+cpu$$//' | uniq; } > constraints.new
+	   $(BIN)/python -m pip freeze --all --exclude-editable | grep -vE '^(setuptools|wheel)=' | sed 's/+cpu$$//' | awk '!seen[$$0]++'; } > constraints.new
 	@mv constraints.new constraints.txt
 	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && PIP_CONSTRAINT= .venv-lock/bin/python -m pip install --quiet uv; }
 	echo 'pip setuptools>=77' | tr ' ' '\n' > .venv-lock/build.in
