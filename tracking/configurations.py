@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from .files import LOADER, OTHER_BREAKS, UnusableFileError, parse_yaml
+from .files import OTHER_BREAKS, Loader, UnusableFileError, parse_yaml
 
 MOST_CHARACTERS = 1 << 15  # of a text with sections; without aliases it cannot hold too many values
 MOST_SECTIONS = 1 << 13  # that are remembered
@@ -30,7 +30,10 @@ def parse_configuration(text: str) -> Any:
     configuration: dict[Any, Any] = {}
     try:
         for section in _SECTION.findall(found[1]):
-            configuration |= _parsed(section)
+            parsed = _parsed(section)
+            if parsed.keys() & configuration.keys():
+                return parse_yaml(text)  # which says what is wrong with a key that is there twice
+            configuration |= parsed
     except UnusableFileError:  # a quoted text may go on in what looks like the next section
         return parse_yaml(text)
     return configuration
@@ -46,5 +49,5 @@ def _parsed(section: str) -> dict[Any, Any]:
 
 def _is_more_than_text(word: str) -> bool:
     """`no`, `null`: whatever the loader would not take for text."""
-    rules: dict[str | None, list[tuple[str, re.Pattern[str]]]] = LOADER.yaml_implicit_resolvers
+    rules: dict[str | None, list[tuple[str, re.Pattern[str]]]] = Loader.yaml_implicit_resolvers
     return any(rule.match(word) for first in (word[0], None) for _, rule in rules.get(first, []))

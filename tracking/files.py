@@ -14,6 +14,7 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,7 +26,7 @@ MOST_DEPTH = 64  # of lists and mappings in each other
 MOST_NODES = 2_000_000  # values of a YAML file; where aliases repeat one, each time counts
 MOST_DIGITS = 308  # a float holds every whole number of fewer
 MOST_COMPOSED = 20_000  # values of a YAML file that Hydra reads, at 0.1 ms each
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has it
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has C
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -41,6 +42,23 @@ OTHER_BREAKS = "\r\x85\u2028\u2029"  # line breaks of YAML's that `_BLOCKS` does
 
 class UnusableFileError(ValueError):
     """A file is not one that can be read: a pipe, too large, nested too deeply, no JSON."""
+
+
+class Loader(_FASTEST):
+    """Refuses a mapping that has a key twice: PyYAML takes the last one and says nothing."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._seen: set[int] = set()  # what is merged may be looked at twice, and then holds what it merged itself
+
+    def flatten_mapping(self, node: Any) -> None:
+        if id(node) not in self._seen:
+            self._seen.add(id(node))
+            keys = Counter((key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            for (_, key), count in keys.items():
+                if count > 1:
+                    raise UnusableFileError(f"has the key {key!r} {count} times in one mapping. Keep one of them")
+        super().flatten_mapping(node)
 
 
 class NotRegularError(UnusableFileError):
@@ -141,7 +159,7 @@ def parse_yaml(text: str | bytes) -> Any:
         # merge keys (`<<`) copy what an alias stands for before anything could be counted
         if "*" in plain or _may_be_deep(plain):
             _check_events(plain, MOST_NODES)
-        value = yaml.load(plain, LOADER)
+        value = yaml.load(plain, Loader)
     except RecursionError:
         raise _too_deep() from None
     except UnusableFileError:
@@ -218,7 +236,7 @@ def _check_events(text: str, most: int) -> None:
     sizes: list[int] = [0]  # of the collections that are open
     anchors: list[str | None] = []
     known: dict[str, int] = {}
-    for event in yaml.parse(text, LOADER):
+    for event in yaml.parse(text, Loader):
         if isinstance(event, yaml.CollectionStartEvent):
             sizes.append(1)
             anchors.append(event.anchor)

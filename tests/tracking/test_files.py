@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.tracking.checksums import json_is_whole, json_sealed, marked, verdict_on
+from paceline.tracking.configurations import parse_configuration
 from paceline.tracking.files import (
     MOST_DEPTH,
     MOST_DIGITS,
@@ -158,6 +159,18 @@ def test_what_hydra_reads_slowly_is_bounded_further() -> None:
 
 def test_a_merge_key_within_the_bounds_is_taken() -> None:
     assert parse_yaml("a: &a {x: 1}\nb:\n  <<: *a\n  y: 2\n")["b"] == {"x": 1, "y": 2}
+
+
+@pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3\n", "b: {a: 1, a: 2}", "b: [{a: 1, 'a': 2}]", "a: {}\nx: 1\na: {}"])
+def test_a_key_that_is_there_twice_is_refused(text: str) -> None:
+    for parse in (parse_yaml, parse_configuration):
+        with pytest.raises(UnusableFileError, match=r"has the key 'a' 2 times in one mapping\. Keep one"):
+            parse(text)
+
+
+def test_a_key_may_replace_one_that_is_merged_also_where_that_is_merged_in_turn() -> None:
+    assert parse_yaml("a: &a {x: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, x: 3}")["c"] == {"x": 3}
+    assert parse_yaml("- {<<: &b {<<: &a {x: 1}, x: 2}}\n- *b\n- *a") == [{"x": 2}, {"x": 2}, {"x": 1}]
 
 
 def test_text_that_cannot_be_written_is_refused() -> None:
