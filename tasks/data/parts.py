@@ -53,7 +53,7 @@ def chosen(names: Sequence[str], wanted: str | Sequence[str], key: str, where: s
     found = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in found:
         if name not in names:
-            raise TaskConfigError(f"{key}={name}: {where} has no such; it has {', '.join(map(repr, names))}")
+            raise TaskConfigError(f"{key}={name}: {where} does not have it. It has {', '.join(map(repr, names))}")
         if found.count(name) > 1:
             raise TaskConfigError(f"{key}={found}: names {name!r} {found.count(name)} times. Name it once")
     _check_unique(names, found, where)

@@ -227,6 +227,15 @@ class Table(Data):
                 "be numbers, or left out of data.inputs"
             )
         values = column.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of 2^63, which float64 makes of 2^63 - 1
+            rounded = (
+                np.flatnonzero(values.astype(column.dtype) != column) if column.dtype.kind in "iu" else np.empty(0, int)
+            )
+        if len(rounded):
+            raise CorruptDataError(
+                f"{path}: column {name} is {column[rounded[0]]} in row {rounded[0]} (from 0 on), which float64 cannot "
+                "hold. Leave it out of data.inputs"
+            )
         strange = np.flatnonzero(~(np.abs(values) <= LARGEST))
         if len(strange) and not math.isfinite(values[strange[0]]):
             raise CorruptDataError(f"{path}: column {name} is NaN or infinite in row {strange[0]} (from 0 on)")

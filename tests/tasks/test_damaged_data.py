@@ -339,6 +339,14 @@ def test_numbers_of_a_table_keep_their_digits_until_they_are_standardised(tmp_pa
 
 
 @needs_pyarrow
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1])
+def test_a_whole_number_that_float64_would_round_is_refused(number: int, tmp_path: Path) -> None:
+    (tmp_path / "ids.csv").write_text("id,target\n" + f"{2**53},no\n1,yes\n" * 10 + f"{number},no\n")
+    with pytest.raises(CorruptDataError, match=rf"column id is {number} in row 20 .*float64 cannot hold"):
+        Table(str(tmp_path / "ids.csv")).load()
+
+
+@needs_pyarrow
 @pytest.mark.parametrize("key", ["path", "test_path"])
 def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"

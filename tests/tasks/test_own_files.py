@@ -202,7 +202,7 @@ def test_the_head_of_a_tables_test_file_is_held_to_what_is_read_of_it(tmp_path: 
         with pytest.raises(TaskConfigError, match=sentence):
             _ = Table(str(table(tmp_path)), str(test), INPUTS, "price").spec
     (tmp_path / "short.csv").write_text("width,price\n1.5,2.5\n")
-    with pytest.raises(TaskConfigError, match=r"data\.inputs=rooms: .*short\.csv has no such"):
+    with pytest.raises(TaskConfigError, match=r"data\.inputs=rooms: .*short\.csv does not have it\. It has"):
         _ = Table(str(table(tmp_path)), str(tmp_path / "short.csv"), ["width", "rooms"], "price").spec
 
 
@@ -311,6 +311,19 @@ def test_a_damaged_image_is_named_whether_it_is_the_first_or_not(tmp_path: Path,
     assert caught.value.exit_code == 7
 
 
+def test_a_format_that_no_suffix_names_is_not_decoded(tmp_path: Path) -> None:
+    """Pillow looks at the content: what is in a .png may start any of its decoders."""
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    with Image.open(pets / "dog" / "0.png") as picture:
+        picture.convert("RGB").save(tmp_path / "0.pcx")
+    (pets / "dog" / "0.png").write_bytes((tmp_path / "0.pcx").read_bytes())
+    with pytest.raises(SampleError, match=r"dog/0\.png: "):
+        for split in Images(str(pets)).load():
+            split.take(slice(None))
+
+
 def test_no_more_pixels_are_decoded_than_the_first_image_or_the_bounds_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,7 +428,7 @@ def test_columns_of_a_saved_data_set_are_read_by_rows(split: bool, tmp_path: Pat
 def test_what_is_wrong_with_a_saved_data_set_is_said(tmp_path: Path) -> None:
     path = str(saved(tmp_path, ragged=[[1.0] * (1 + i % 2) for i in range(N)], text=["a"] * N))
     with pytest.raises(
-        TaskConfigError, match=r"data\.targets=labels: .* has no such; it has 'tokens', 'size', 'label'"
+        TaskConfigError, match=r"data\.targets=labels: .* does not have it\. It has 'tokens', 'size', 'label'"
     ):
         _ = HuggingFace(path, targets="labels").spec
     with pytest.raises(TaskConfigError, match="column text is string; must be numbers, or lists of one length"):

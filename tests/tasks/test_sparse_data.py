@@ -210,7 +210,8 @@ def test_a_text_that_does_not_fit_into_memory_is_refused_before_it_is_kept(
 ) -> None:
     packed = {".gz": gzip.compress, ".bz2": bz2.compress, "": bytes}[suffix]
     (tmp_path / f"a{suffix}").write_bytes(packed(text))
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 200}[name])
+    small, real = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 200}, os.sysconf
+    monkeypatch.setattr(os, "sysconf", lambda name: small[name] if name in small else real(name))
     with pytest.raises(TaskConfigError, match=r"once it is unpacked, and this host has .*a file of fewer samples"):
         SVMLight(str(tmp_path / f"a{suffix}")).load()
 
