@@ -21,12 +21,11 @@ def file_of(group: str, name: str, config_dir: Path | None = None) -> Path | Non
 
 
 def section(group: str, name: object, config_dir: Path | None) -> DictConfig | None:
-    """What the file of this choice says, as a new object; None: only Hydra knows."""
+    """Returns what the file of this choice says, which nobody may change; None where only Hydra knows."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or (file := file_of(group, name, config_dir)) is None:
         return None
     told = file.stat()
-    found = _read(file, told.st_mtime_ns, told.st_size)
-    return None if found is None else found.copy()
+    return _read(file, told.st_mtime_ns, told.st_size)
 
 
 def fills_its_own_section(group: str, name: object, config_dir: Path | None) -> bool:

@@ -53,6 +53,7 @@ MOST_VALUES = 100_000  # of one key in a sweep
 LONGEST_NAME = 240  # bytes of a choice's, whose file has .yaml after it
 LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
 TOO_DEEP = "is nested too deeply"
+_PARSER = OverridesParser.create()
 
 
 @no_resolvers()
@@ -71,7 +72,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     choosing = tuple(text for text, override in zip(overrides, parsed, strict=True) if _chooses(override, config_dir))
     try:
         kept = _with(described, _kept(choosing, config_dir))
-        config = copy.deepcopy(kept.config)
+        config = kept.config
         rest = [override for override in parsed if not _describes(override) and not _chooses(override, config_dir)]
         apply_overrides(rest, config)  # as hydra does, after it has composed the choices
         _check_preset(parsed, config_dir)
@@ -90,17 +91,19 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What the files of a combination of choices say, before any other override. Nobody changes it."""
+    """What the files of a combination of choices say, before any other override."""
 
     config: DictConfig
     choices: dict[str, str]  # by group
 
 
 def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
-    """As Hydra composes them. Choices that fill a section of their own alone take the usual ones' place."""
+    """Returns a new object, as Hydra composes them. Choices that fill a section of their own alone take the usual
+    ones' place.
+    """
     if config_dir is not None:
         _check_files(_files(config_dir))
-    parsed = [OverridesParser.create().parse_override(text) for text in choosing]
+    parsed = [_read_override(text) for text in choosing]
     sections = [_section(override, config_dir) for override in parsed]
     own = {
         text: (override, found)
@@ -111,8 +114,6 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     if not all(_leaves_others(o, config_dir) for text, o in zip(choosing, parsed, strict=True) if text in rest):
         own, rest = {}, choosing
     usual = _of_files(rest, config_dir)
-    if not own:
-        return usual
     config, choices = copy.deepcopy(usual.config), dict(usual.choices)
     with open_dict(config):
         for override, found in own.values():
@@ -172,13 +173,10 @@ def _describes(override: Override) -> bool:
 
 
 def _with(described: dict[str, Choice], chosen: _Chosen) -> _Chosen:
-    if not described:
-        return chosen
-    config = copy.deepcopy(chosen.config)
-    with open_dict(config):
+    with open_dict(chosen.config):
         for group, choice in described.items():
-            config[group] = {"_target_": choice.target, **choice.knobs}
-    return _Chosen(config, chosen.choices | {group: choice.name for group, choice in described.items()})
+            chosen.config[group] = {"_target_": choice.target, **choice.knobs}
+    return _Chosen(chosen.config, chosen.choices | {group: choice.name for group, choice in described.items()})
 
 
 def _described(config: DictConfig, group: str) -> str:
@@ -305,12 +303,17 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
     return parsed
 
 
+@lru_cache(maxsize=1024)  # a parser of its own for each text takes twice as long, and each text is asked for often
+def _read_override(text: str) -> Override:
+    return _PARSER.parse_override(text)
+
+
 def _parsed(text: str) -> Override:
     """Raises `ConfigError`."""
     if len(text) > LONGEST:
         raise ConfigError(f"{_shown(text)}: is an override of {len(text):,} characters; the most is {LONGEST:,}")
     try:
-        return OverridesParser.create().parse_override(text)
+        return _read_override(text)
     except RecursionError:
         raise ConfigError(f"{_shown(text)}: {TOO_DEEP}") from None
     except ValueError as error:  # Python's own limit of a whole number's digits
@@ -339,7 +342,7 @@ def _as_text(text: str) -> str | None:
         return None
     quoted = f"{key}={as_text(value)}"
     try:
-        read = OverridesParser.create().parse_override(quoted)
+        read = _read_override(quoted)
     except (HydraException, ValueError):
         return None
     return shlex.quote(quoted) if read.value() == value else None
@@ -427,7 +430,7 @@ def _all_choices(group: str, config_dir: Path | None) -> list[str]:
 
 def instead(overrides: list[str], choices: dict[str, str]) -> list[str]:
     """The overrides with other `choices` in these groups; what was set of the former ones goes."""
-    parsed = [(text, OverridesParser.create().parse_override(text).get_key_element()) for text in overrides]
+    parsed = [(text, _read_override(text).get_key_element()) for text in overrides]
     groups = {path: path.lstrip("+~").partition("@")[0].split(".")[0] for _, path in parsed}
     kept = [text for text, path in parsed if groups[path] not in choices]
     return [*kept, *(f"{group}={name}" for group, name in choices.items())]
@@ -533,7 +536,7 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
     _check_grammar(overrides)
     plain = experiment.model_dump()
     for text in overrides:
-        override = OverridesParser.create().parse_override(text)
+        override = _read_override(text)
         path = override.get_key_element().split(".")
         if path[0] in BY_NAME and len(path) > 1:
             path.insert(1, "knobs")  # where an experiment keeps them

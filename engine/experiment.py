@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ..conf.groups import BY_NAME, GROUPS
 from ..cost.calibration import read
 from ..cost.devices import DEVICES
-from ..tracking.files import UnusableFileError, parse_yaml
+from ..tracking.files import UnusableFileError, parse_yaml, read_yaml
 from .errors import ConfigError
 from .moved import (
     renewed,
@@ -45,7 +45,7 @@ class Choice(_Frozen):
 
 def shipped(group: str, name: str) -> Choice:
     """A choice of ours as its file has it."""
-    content = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8"))
+    content = read_yaml(CONF / group / f"{name}.yaml")
     target = content.pop("_target_")
     return Choice(name=name, target=target, knobs=content)
 

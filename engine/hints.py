@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ..tracking.files import UnusableFileError, read_yaml
 
 _CONF = Path(str(files("paceline.conf")))
 _GONE = {  # keys that no choice has any more -> what there is in their place
@@ -98,7 +98,11 @@ def _listed(choices: list[str]) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    """Returns {} for a file of somebody's that cannot be read: who chooses it is told so."""
+    try:
+        content = read_yaml(file)
+    except (OSError, UnusableFileError):
+        return {}
     return content if isinstance(content, dict) else {}
 
 

@@ -4,9 +4,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..conf.groups import BY_NAME
+from ..tracking.files import read_yaml
 from .choice_files import file_of
 from .compose import compose
 from .described import as_described
@@ -47,7 +46,7 @@ def overrides_of(config: dict[str, Any], config_dir: Path | None = None) -> list
 
 def usual_choices() -> dict[str, Any]:
     """By group: what is chosen where nothing is said."""
-    listed = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    listed = read_yaml(CONF / "config.yaml")["defaults"]
     return {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
 
 
@@ -93,7 +92,7 @@ def _section_choices(config: dict[str, Any]) -> dict[str, str]:
 def _holding(group: str, is_it: Any) -> str | None:
     """The choice of a group whose file holds what is looked for."""
     for file in sorted((CONF / group).glob("*.yaml")):
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        content = read_yaml(file) or {}
         if is_it({key: value for key, value in content.items() if key != "defaults"}):
             return file.stem
     return None

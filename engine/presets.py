@@ -29,7 +29,9 @@ def check_left_over(preset: object, chosen: Mapping[str, object], given: set[str
     Raises `ConfigError` where the preset's file sets keys that one of these choices has not.
     """
     file = file_of("experiment", str(preset), config_dir) if preset is not None else None
-    content = _read(file) if file is not None else {}
+    if file is None:
+        return
+    content = _read(file)
     for group, name in chosen.items():
         its, own = content.get(group), section(group, name, None)  # ours alone, whose files have every key
         if group == "experiment" or not isinstance(its, dict) or own is None:
