@@ -1,5 +1,6 @@
 """Fixtures of all rooms."""
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--costs") is None and not config.getoption("--all-cases"):
         move_to_slow(items)
     draw(config, items)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: garbage is looked for among what came later alone."""
+    gc.collect()
+    gc.freeze()
 
 
 def item_fabric(item: pytest.Function) -> object:

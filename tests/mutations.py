@@ -56,6 +56,24 @@ MUTATIONS = [
         "tests/tasks/test_names.py -k 'columns_of_a_test_file or arrays_of'",
     ),
     Mutation(
+        "tasks/data/table.py",
+        "values.astype(column.dtype) != column",
+        "values.astype(column.dtype) > column",
+        "tests/tasks/test_damaged_data.py -k float64_would_round",
+    ),
+    Mutation(
+        "tracking/files.py",
+        "if count > 1:",
+        "if count > 2:",
+        "tests/tracking/test_files.py -k there_twice",
+    ),
+    Mutation(
+        "tracking/configurations.py",
+        "if parsed.keys() & configuration.keys():",
+        "if False:",
+        "tests/tracking/test_files.py -k there_twice",
+    ),
+    Mutation(
         "tasks/data/parts.py",
         "    if more:",
         "    if False:",
@@ -278,7 +296,7 @@ MUTATIONS = [
         "engine/resuming.py",
         "if epsilon is not None and not asks_the_same:",
         "if False:",
-        "tests/engine/test_engine_runs.py -k noise_that_was_chosen",
+        "tests/engine/test_engine_runs.py -k noise_that_was_chosen -m slow",
     ),
     Mutation(
         "engine/resuming.py",
@@ -881,7 +899,7 @@ MUTATIONS = [
         "engine/changes.py",
         "shares.waiting if shares.straggler is None else 0.0",
         "shares.waiting",
-        "tests/cli/test_cli_explain_run.py -k straggler",
+        "tests/cli/test_cli_explain_run.py -k straggler -m slow",
     ),
     # -- pictures
     Mutation(
@@ -1060,7 +1078,7 @@ MUTATIONS = [
         "tracking/sinks.py",
         "if why := failure(tracker):",
         "if (why := failure(tracker)) and False:",
-        "tests/tracking/test_trackers.py -k cannot_be_imported",
+        "tests/tracking/test_trackers.py -k cannot_be_imported -m slow",
     ),
     Mutation("tracking/helper.py", '"config": redact(config),', '"config": config,', "tests/tracking/test_trackers.py"),
     Mutation(
@@ -1181,7 +1199,7 @@ MUTATIONS = [
         "verify/judge.py",
         "    if seen.disagree is not None:",
         "    if False:",
-        "tests/verify/test_verify_runs.py -k should_agree",
+        "tests/verify/test_verify_runs.py -k should_agree -m slow",
     ),
     Mutation(
         "engine/witness.py",
@@ -1193,7 +1211,7 @@ MUTATIONS = [
         "verify/check.py",
         "for j in replicas]) for step",
         "for j in [0]]) for step",
-        "tests/verify/test_verify_runs.py -k not_weighed",
+        "tests/verify/test_verify_runs.py -k not_weighed -m slow",
     ),
     Mutation(
         "verify/check.py",
@@ -1400,13 +1418,13 @@ MUTATIONS = [
         "strategies/tensor_parallel/sequence.py",
         "name not in tied and ",
         "",
-        "tests/strategies/test_tensor_sequence.py -k other_degrees",
+        "tests/strategies/test_tensor_sequence.py -k other_degrees -m slow",
     ),
     Mutation(
         "strategies/tensor_parallel/draws.py",
         'may have ended in between."""\n        self._common = self._fresh = None',
         'may have ended in between."""\n        self.leave(torch.device("cpu"))',
-        "tests/strategies/test_hybrid_tokens.py -k drop_what_they_dropped",
+        "tests/strategies/test_hybrid_tokens.py -k drop_what_they_dropped -m slow",
     ),
     Mutation(
         "sweep/quiet.py",
@@ -1576,7 +1594,7 @@ MUTATIONS = [
         "advise/limits.py",
         "/ 3600 * hosts * machine.price_per_hour",
         "/ 3600 * machine.price_per_hour",
-        "tests/advise/test_advise_layouts.py -k cost_less",
+        "tests/advise/test_advise_layouts.py -k cost_less -m slow",
     ),
     Mutation(
         "advise/race.py",
@@ -1605,8 +1623,8 @@ MUTATIONS = [
     # -- how a run is described, planned and gone on with
     Mutation(
         "engine/compose.py",
-        "config = copy.deepcopy(kept.config)",
-        "config = kept.config",
+        "config, choices = copy.deepcopy(usual.config), dict(usual.choices)",
+        "config, choices = usual.config, dict(usual.choices)",
         "tests/engine/test_kept_choices.py",
     ),
     Mutation(
@@ -1637,7 +1655,7 @@ MUTATIONS = [
         "tasks/data/images.py",
         "image.open(opened, formats=FORMATS) as picture",
         "image.open(opened) as picture",
-        "tests/tasks/test_own_files.py -k damaged_image",
+        "tests/tasks/test_own_files.py -k no_suffix_names",
     ),
     Mutation(
         "tasks/data/images.py",
@@ -1920,7 +1938,7 @@ MUTATIONS = [
         "engine/small_run.py",
         'return any(each.partition("=")[0] == group and each != choice for each in further)',
         "return False",
-        "tests/cli/test_cli_explain.py -k never_takes_its_place",
+        "tests/cli/test_cli_explain.py -k never_takes_its_place -m slow",
     ),
     Mutation(
         "strategies/optimizers/pegasos.py",
@@ -2792,7 +2810,7 @@ MUTATIONS = [
         "engine/rates.py",
         "parts.layout.replicas // parts.partitioner.copies",
         "parts.layout.replicas",
-        "tests/strategies/test_draco.py -k plain_training",
+        "tests/strategies/test_draco.py -k plain_training -m slow",
     ),
     Mutation(
         "strategies/exchange/stepping.py",
@@ -3046,7 +3064,7 @@ MUTATIONS = [
         "engine/work.py",
         "return wanted and saving.saved_at is None and worker.manifest is None",
         "return False",
-        "tests/engine/test_engine_runs.py -k is_due_goes_on",
+        "tests/engine/test_engine_runs.py -k is_due_goes_on -m slow",
     ),
     Mutation(
         "engine/stop.py",

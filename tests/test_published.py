@@ -183,6 +183,7 @@ def scored(folder: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_prints_all_tables(tmp_path: Path) -> None:
     ended = scored(folder_of(tmp_path, [row(dp=8), row(dp=4, tp=2), row(dp=2, tp=4), row(tp=8)]))
     assert ended.returncode == 0, ended.stderr
@@ -190,6 +191,7 @@ def test_the_command_prints_all_tables(tmp_path: Path) -> None:
         assert title in ended.stdout
 
 
+@pytest.mark.slow
 def test_without_sets_to_rank_there_is_no_ranking(tmp_path: Path) -> None:
     ended = scored(folder_of(tmp_path, [row(dp=8)]))
     assert ended.returncode == 0, ended.stderr

@@ -81,6 +81,7 @@ def test_memory_is_near_the_plan_s_and_never_so_much_more_that_something_is_drop
     assert near >= len(ratios) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["zero", "pipeline", "hybrid"])
 def test_a_plan_takes_what_is_said_to_fit(searched: Searched, ground: Ground, family: str) -> None:
     row = next(row for row in searched.fit if row.candidate.family == family)
@@ -195,6 +196,7 @@ def test_every_command_composes_to_its_settings(searched: Searched, ground: Grou
         assert command(ground.question, row.candidate).startswith("paceline train hardware=a100_8 ")
 
 
+@pytest.mark.slow
 def test_hosts_that_are_fewer_cost_less_an_hour(ground: Ground) -> None:
     question = ask([*EIGHT, "hardware.hosts=4"], tokens=1e9)
     found = search(replace(ground, question=question))

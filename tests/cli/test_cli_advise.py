@@ -56,6 +56,7 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
 
 
+@pytest.mark.slow
 def test_on_a_machine_that_was_measured_what_was_not_is_why_nothing_is_timed(paceline, here, monkeypatch) -> None:
     from paceline.advise import modes
 

@@ -78,6 +78,7 @@ def test_what_follows_a_break_alone_is_inserted(offered) -> None:
     assert offered("paceline plan sync=bsp model=c") == ["cnn"]
 
 
+@pytest.mark.slow
 def test_keys_are_those_of_the_choice_on_the_line_or_the_default(offered) -> None:
     assert offered("paceline train optimizer.l") == ["optimizer.lr="]
     assert offered("paceline train optimizer.b") == []
@@ -98,6 +99,7 @@ def test_commands_options_and_their_values(offered) -> None:
     assert offered("paceline list stra") == ["stragglers", "strategy"]
 
 
+@pytest.mark.slow
 def test_runs_and_their_checkpoints(offered, here: Path) -> None:
     for name in ("one", "other"):
         run = RunDirectory.create(here / "runs", name)

@@ -125,6 +125,7 @@ def test_pairs_says_which_choices_of_a_group_go_with_which_pairs(paceline) -> No
     )
 
 
+@pytest.mark.slow
 def test_pairs_is_a_table_with_a_line_for_each_meaning_and_takes_a_users_own(paceline, here: Path) -> None:
     (here / "conf" / "sync").mkdir(parents=True)
     (here / "conf" / "sync" / "mine.yaml").write_text((CONF / "sync" / "bsp.yaml").read_text())

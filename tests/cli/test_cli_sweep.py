@@ -224,6 +224,7 @@ def test_a_file_with_something_unsupported_is_named_with_it(paceline, here: Path
     assert [path.name for path in here.iterdir()] == ["file.yaml"]
 
 
+@pytest.mark.slow
 def test_a_name_that_is_taken_is_refused(paceline, here: Path) -> None:
     made(here, "sync=bsp,ssp")
     ended = paceline("sweep", "sync=bsp,ssp", "--name", "mine")

@@ -145,6 +145,7 @@ def test_without_any_run_it_says_how_to_get_one(paceline) -> None:
     assert (ended.status, ended.out) == (2, "") and "paceline train" in ended.last
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [

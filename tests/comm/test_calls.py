@@ -152,6 +152,7 @@ def count_askings(comm: Comm) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_calls_that_repeat_ask_nobody(workers):
     for counts in workers(2, count_askings):

@@ -31,6 +31,7 @@ def test_split_with_none_gives_none_and_leaves_the_others_together(fabric):
     assert fabric(4, split_by, [None, 1, None, 1]) == [None, [0, 2, 4.0], None, [1, 2, 4.0]]
 
 
+@pytest.mark.slow
 def test_split_may_leave_a_worker_alone(fabric):
     assert fabric(3, split_by, [0, 0, 1]) == [[0, 2, 1.0], [1, 2, 1.0], [0, 1, 2.0]]
 
@@ -50,6 +51,7 @@ def split_as_the_engine_does(comm):
     }
 
 
+@pytest.mark.slow
 def test_servers_are_in_some_groups_only(fabric):
     results = fabric(6, split_as_the_engine_does)
     assert [r["replica"] for r in results] == [1.0, 1.0, 5.0, 5.0, None, None]

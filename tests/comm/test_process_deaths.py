@@ -167,6 +167,7 @@ def lose_in_a_group(comm):
     }
 
 
+@pytest.mark.slow
 def test_ranks_of_the_dead_are_those_of_the_group(workers):
     for result in workers(4, lose_in_a_group, timeout=LONG, lost=[2])[1::2]:
         assert result.pop("lost") == [1]

@@ -97,6 +97,7 @@ def freeze_in_split(comm):
     return attempt(lambda: comm.split(0))
 
 
+@pytest.mark.slow
 def test_a_split_without_a_frozen_worker_times_out_and_names_it(workers):
     for outcome in workers(3, freeze_in_split, timeout=TIMEOUT, lost=[2])[:2]:
         assert outcome["kind"] == "HangError"
@@ -112,6 +113,7 @@ def come_late_to_the_barrier(comm, late):
     return time.monotonic() - start
 
 
+@pytest.mark.slow
 def test_a_barrier_waits_longer_than_the_timeout_for_a_slow_but_living_worker(workers):
     timeout, late = 1.0, 3.0
     start = time.monotonic()
@@ -171,6 +173,7 @@ def explain_what_torch_says(comm):
     return [*said, str(pair.explained(RuntimeError("connection reset"), "in all_reduce"))]
 
 
+@pytest.mark.slow
 def test_a_loss_that_torch_tells_names_the_dead_once_they_are_known(workers):
     *others, two, _ = workers(4, explain_what_torch_says)
     assert two == [f"worker 2 lost a peer in all_reduce: {why}" for why in ("connection reset", "worker 3 has died")]

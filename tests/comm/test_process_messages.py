@@ -135,6 +135,7 @@ def wait_in_a_circle(comm):
     return int(large.unique())
 
 
+@pytest.mark.slow
 def test_receives_go_on_while_their_worker_waits_for_something_else(fabric):
     assert fabric(3, wait_in_a_circle) == [1, 1, 2]
 
@@ -202,6 +203,7 @@ def talk_in_two_groups(comm):
     return received
 
 
+@pytest.mark.slow
 def test_groups_of_the_same_workers_do_not_mix_messages(fabric):
     assert fabric(2, talk_in_two_groups)[1] == [3, 2, 1, 4]
 
@@ -317,6 +319,7 @@ def retry(comm):
     return {"received": received, "noted": noted}
 
 
+@pytest.mark.slow
 def test_every_call_can_be_made_again_after_a_timeout(workers):
     results = workers(2, retry, timeout=0.5)
     assert results == [

@@ -68,5 +68,6 @@ def send_both_ways(comm):
     return [float(tensor.unique()) for tensor in received]
 
 
+@pytest.mark.slow
 def test_two_that_send_large_messages_to_each_other_do_not_block_each_other(fabric):
     assert fabric(2, send_both_ways) == [[1.0, 11.0], [0.0, 10.0]]

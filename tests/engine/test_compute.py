@@ -506,6 +506,7 @@ def compute_for(comm: Comm, factor: float, steps: int) -> list[float]:
     return seconds
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 def test_a_slow_worker_is_slower_on_real_processes_and_waiting_for_it_does_not_slow_the_other(workers) -> None:
     """By (factor - 1) times 20 ms of computing. What worker 0 waits for in between is no computing of its own."""

@@ -135,6 +135,7 @@ def test_logistic_regression_is_that_of_scikit_learn_with_c_of_1_over_n_decay(ro
     np.testing.assert_allclose(b - b.mean(), theirs.intercept_ - theirs.intercept_.mean(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_squared_hinge_loss_gives_the_linear_svc_of_scikit_learn_with_c_of_1_over_n_decay(root: Path) -> None:
     """Its sum is over samples, and its 1/2 |w|^2 has the intercept in it; one machine for each class."""
     from sklearn.svm import LinearSVC
@@ -153,6 +154,7 @@ def hinge_objective(x: np.ndarray, signs: np.ndarray, w: np.ndarray, b: float, d
     return float(decay / 2 * (w @ w + b * b) + missed.mean())
 
 
+@pytest.mark.slow
 def test_pegasos_comes_within_a_percent_of_the_minimum_that_linear_svc_finds_for_each_class(root: Path) -> None:
     from sklearn.svm import LinearSVC
 

@@ -102,6 +102,7 @@ def test_what_was_measured_is_what_was_predicted(train: Train, choices: tuple[st
     assert measured["process_peak"] > sum(measured[kind] for kind in predicted["memory"])
 
 
+@pytest.mark.slow
 def test_a_second_run_in_one_process_forks_from_the_same_server(train: Train) -> None:
     train()
     server = forkserver._forkserver._forkserver_pid  # pyright: ignore[reportAttributeAccessIssue]
@@ -181,6 +182,7 @@ def test_a_finished_run_goes_on_for_more_epochs_to_the_bits_of_a_longer_run(trai
     assert (longer.path / "summary.json").read_bytes() == summary
 
 
+@pytest.mark.slow
 def test_a_finished_run_whose_last_checkpoint_lies_before_its_end_is_not_made_again_unasked(train: Train) -> None:
     done = train("steps=6", "checkpoint.every_steps=4", name="mine")
     summary = (done.path / "summary.json").read_bytes()
@@ -235,6 +237,7 @@ def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: T
         train(resume="mime")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("often", ["checkpoint.every=1", "checkpoint.every_steps=100"])
 def test_a_run_that_ends_before_its_first_checkpoint_is_due_goes_on_from_its_end(often: str, train: Train) -> None:
     how = ("hardware.threads=1", "steps=5")
@@ -245,6 +248,7 @@ def test_a_run_that_ends_before_its_first_checkpoint_is_due_goes_on_from_its_end
     assert weights(resumed.path) == weights(train("hardware.threads=1", "steps=6").path)
 
 
+@pytest.mark.slow
 def test_an_asynchronous_run_goes_on_from_its_servers_weights(train: Train, root: Path) -> None:
     train("sync=asp", "optimizer=adam", "steps=20", "checkpoint.every_steps=20", name="mine")
     resumed = train("steps=30", resume="mine")

@@ -71,6 +71,7 @@ def test_on_the_virtual_clock_a_step_is_measured_as_it_was_modelled_with_its_mes
     assert measured["stages"] == modelled["stages"]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("schedule", ["pipedream", pytest.param("pipedream_2bw", marks=pytest.mark.slow)])
 def test_without_a_flush_a_window_of_steady_state_is_measured(schedule: str, tmp_path: Path, fork_server: None) -> None:

@@ -42,7 +42,7 @@ def of(*how: str) -> object:
 
 
 @pytest.mark.dist
-@pytest.mark.budget(8)
+@pytest.mark.budget(2)
 @pytest.mark.parametrize(
     ("schedule", "again"), [of(*how) for how in product(["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"], AGAIN)]
 )

@@ -89,6 +89,7 @@ def test_activations_of_a_plan_follow_what_is_in_flight() -> None:
         assert of(schedule) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule",
     [pytest.param(name, marks=[] if name == "zb_h1" else pytest.mark.slow) for name in SCHEDULES],

@@ -74,6 +74,7 @@ def weights_of(*overrides: str) -> str:
     return result.summary["model_sha256"]
 
 
+@pytest.mark.slow
 def test_training_differs_from_the_step_of_the_first_lie_on(here):
     honest = weights_of()
     assert weights_of("attack=label_flip") != honest

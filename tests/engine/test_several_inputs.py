@@ -105,6 +105,7 @@ def test_replicas_that_share_weighted_samples_take_the_steps_of_the_weighted_mea
     alike(shared, by_hand(Houses("dict", weights), OfStreets(), 32, 7))  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", ["strategy=pipeline strategy.stages=2 hardware.workers=4", "strategy=tensor hardware.workers=2"]
 )

@@ -226,6 +226,7 @@ def test_measured_compute_is_kept_and_then_repeats_exactly(start: Start, tmp_pat
 # -- networks
 
 
+@pytest.mark.slow
 def test_a_faster_network_takes_less_time_for_the_same_weights(virtual: Virtual) -> None:
     slow, fast = virtual("hardware/network=ethernet_1g"), virtual("hardware/network=infiniband")
     assert fast.summary["seconds"] < slow.summary["seconds"]

@@ -43,6 +43,7 @@ def slow_but(fast: str) -> list[object]:
     return [sync if sync == fast else pytest.param(sync, marks=pytest.mark.slow) for sync in SYNCS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", slow_but("local_sgd"))
 def test_two_processes_learn_as_well_as_one(serial_digits, tmp_path, sync):
     enough = serial_digits - SYNCS[sync].trial.accuracy_lost

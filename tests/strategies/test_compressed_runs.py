@@ -120,6 +120,7 @@ def test_a_resumed_run_has_what_servers_have_not_told_yet(how: str) -> None:
     check_resumed("parameter_server", how, *DOUBLE[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", RESUMED)
 def test_a_resumed_run_has_kept_what_each_replica_left_out(sync: str) -> None:
     check_resumed(sync, "topk")

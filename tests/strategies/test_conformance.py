@@ -160,7 +160,7 @@ every_combination = each(ACCEPTED)
 every_sync = pytest.mark.parametrize("sync", CHOICES["sync"])
 
 
-pytestmark = pytest.mark.budget(20)  # every choice passes it, in the fast part too
+pytestmark = pytest.mark.budget(12)  # every choice passes it, in the fast part too
 
 
 @pytest.fixture(autouse=True)
@@ -269,7 +269,7 @@ def test_every_algorithm_file_has_a_choice():
     assert modules == named
 
 
-@pytest.mark.budget(2)
+@pytest.mark.budget(1)
 @pytest.mark.parametrize(("group", "choice"), CHOSEN)
 def test_a_misspelt_knob_is_refused_with_the_nearest_name_and_an_unknown_one_by_its_name(group, choice):
     """Set, which Hydra refuses, and added, which the class's signature does."""
@@ -356,7 +356,7 @@ def test_the_same_seed_gives_the_same_bits_and_a_resumed_run_equals_the_uninterr
 VIRTUAL = ["hardware=virtual", "hardware.workers=6", "stragglers=lognormal"]
 
 
-@pytest.mark.budget(4)
+@pytest.mark.budget(2.5)
 @pytest.mark.dist
 @every_sync
 def test_a_virtual_run_repeats_bit_for_bit_weights_clock_and_events(sync):

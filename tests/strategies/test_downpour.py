@@ -137,6 +137,7 @@ def test_no_push_is_lost_or_doubled_however_workers_interleave(fabric, servers):
         assert torch.equal(worker["final"], torch.ones(2, 4, steps, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_pushes_of_a_megabyte_by_all_workers_to_all_servers_do_not_block_each_other(workers):
     assert [float(weight) for weight in workers(5, big_pushes)[:3]] == [-9.0] * 3
 

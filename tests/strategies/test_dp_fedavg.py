@@ -84,6 +84,7 @@ def test_where_few_are_there_to_hide_among_it_is_said(delta: str, said: bool) ->
     assert any(note.startswith("privacy.delta=") and "epsilon does not hold" in note for note in notes) == said
 
 
+@pytest.mark.slow
 def test_no_clipping_and_no_noise_is_plain_fedavg_bit_for_bit(tmp_path) -> None:
     found = [
         run([*VIRTUAL, *more], root=tmp_path / str(i), quiet=True)

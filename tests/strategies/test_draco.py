@@ -101,6 +101,7 @@ def check_equal(*overrides: str) -> None:
 SCALED = ("schedule=cosine", "schedule.warmup=2", "schedule.scale=linear", "schedule.base_batch=8")
 
 
+@pytest.mark.slow
 def test_with_a_liar_it_is_plain_training_of_as_many_workers_as_there_are_groups_bit_for_bit(here):
     check_equal("hardware=virtual", "sync=bsp", *SCALED)
 

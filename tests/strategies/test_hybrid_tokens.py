@@ -64,7 +64,7 @@ def trains_as_one(workers, choice: str, sizes: list[list[int]], **how: object) -
 # -- against serial training
 
 
-@pytest.mark.budget(2)
+@pytest.mark.budget(1)
 @pytest.mark.parametrize("choice", CHOICES)
 def test_two_replicas_train_as_one_worker_and_copies_are_alike_after_every_step(virtual_workers, choice):
     """2 x 2 x 2, or 2 x 2 x 1."""
@@ -190,7 +190,7 @@ def test_the_vocabulary_is_cut_by_itself_only_where_the_loss_says_that_it_is_the
 # -- bytes
 
 
-@pytest.mark.budget(2)
+@pytest.mark.budget(1)
 @pytest.mark.parametrize("collective", [Fabric(), Ring()], ids=["fabric", "ring"])
 @pytest.mark.parametrize("recompute", [False, True], ids=["", "recompute"])
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)

@@ -168,6 +168,7 @@ def test_replicas_of_slabs_train_as_one_worker_with_the_batches_of_all(fabric, m
     assert all(identical(result["weights"], results[0]["weights"]) for result in results)
 
 
+@pytest.mark.slow
 def test_over_a_replicas_own_batch_they_do_not(virtual_workers) -> None:
     case = Case(UNEVEN, resnet, momentum, shape=MODELS[resnet])
     own = DomainParallel(DEGREE, list(MODELS[resnet]))
@@ -200,6 +201,7 @@ def test_more_replicas_and_sums_of_messages_are_as_good(virtual_workers, degree:
     assert all(identical(result["weights"], results[0]["weights"]) for result in results)
 
 
+@pytest.mark.slow
 def test_one_replica_has_the_bits_of_its_own_statistics(virtual_workers) -> None:
     case = Case([[3], [4]], resnet, momentum, shape=MODELS[resnet])
     own = DomainParallel(DEGREE, list(MODELS[resnet]))

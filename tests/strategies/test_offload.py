@@ -756,6 +756,7 @@ def test_measured_memory_is_as_stated(name, more, fork_server, tmp_path):
     assert measured["host_optimizer"] >= 2 * measured["parameters"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.parametrize("more", [[], ["strategy.delayed_update=true"]], ids=str)
 def test_the_virtual_cluster_trains_to_the_same_weights_as_processes(more, fork_server, tmp_path):

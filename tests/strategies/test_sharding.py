@@ -431,6 +431,7 @@ def test_a_run_measures_the_bytes_and_the_memory_that_its_plan_states(own_direct
 # -- checkpoints
 
 
+@pytest.mark.slow
 @of_shards
 def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(own_directory, shard):
     chosen = [f"sync.shard={shard}", "hardware.workers=2", "checkpoint.every_steps=4"]

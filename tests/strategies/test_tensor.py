@@ -249,6 +249,7 @@ def trained(*overrides: str, **how: str) -> tuple[dict[str, torch.Tensor], dict]
     return whole_runs.trained(*(() if "resume" in how else TINY), *overrides, **how)
 
 
+@pytest.mark.slow
 def test_a_run_has_the_bits_bytes_and_memory_of_the_virtual_cluster_and_its_plan(here):
     real, told = trained("hardware.workers=2", "hardware.threads=1")
     modelled, of_model = trained("hardware.workers=2", "hardware=virtual")

@@ -66,6 +66,7 @@ def test_fifty_steps_equal_plain_data_parallel(trained, how):
     assert summary["loss"] == pytest.approx(its["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_uneven_and_empty_batches_weigh_by_their_samples(trained):
     """Of 1,437 samples the last step of an epoch gives 237 to one replica and none to the other."""
     uneven = [*MLP, "batch_size=600", "epochs=2", "hardware.workers=2"]

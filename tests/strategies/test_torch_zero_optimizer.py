@@ -65,6 +65,7 @@ def test_weights_and_the_saved_state_are_those_of_plain_ddp_bit_for_bit(how):
     assert [shared[i]["state"] for i in (1, 2)] == [{}, {}]
 
 
+@pytest.mark.slow
 def test_tensors_are_broadcast_once_a_step_beside_the_gradients():
     """Of three workers the owner of a tensor sends it to two, in gloo's tree: twice all bytes, from somebody."""
     results = trained(Case(SIZES), zero=True)

@@ -30,6 +30,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
     return seen
 
 
+@pytest.mark.slow
 def test_each_picture_is_a_png_and_a_pdf_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [*many(3), failed()]
     one, two = (write_pictures(runs, tmp_path / name) for name in ("one", "two/deep"))

@@ -162,6 +162,7 @@ def test_an_offline_run_holds_every_metric_the_config_and_the_summary(run):
     assert (list(record.tags), record.job_type) == (["seed-0", "two"], "trial")
 
 
+@pytest.mark.slow
 def test_the_summary_has_the_row_of_the_table_under_the_tables_names(run):
     started = mirror(run, mode="offline")
     run.append(START)
@@ -323,6 +324,7 @@ def test_a_run_that_was_not_completed_is_marked_failed(run):
     assert wandb_datastore.exit_code(datastores(run)[0]) == 1
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_id_and_repeats_no_record(run):
     first = mirror(run, mode="offline")
     run.append(START)

@@ -103,6 +103,7 @@ def test_a_way_that_cannot_be_laid_out_is_listed_with_the_engines_own_reason() -
     assert not found.passed  # nothing was compared
 
 
+@pytest.mark.slow
 def test_what_a_class_of_ones_own_raises_is_a_failure_of_its_way_alone() -> None:
     found = verified("careless", "single")
     assert rows_of(found, "strategy=careless", "sync=bsp")[1].word == "fail"
