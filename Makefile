@@ -56,10 +56,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards newest check fix compare bench predictions experiments lock clean
+.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards newest oldest check fix compare bench gpu gpu-wheels predictions experiments lock clean
 
 help:  ## Show this help
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z -]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  make train ARGS="sync=asp hardware.workers=2"   passes overrides; see paceline train --help'
 
@@ -115,16 +115,17 @@ mutations: $(READY)  ## Break guarded lines in a copy and see the tests fail (AR
 safeguards: $(READY)  ## Take each safeguard out of a copy of the tree: make faults must notice
 	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults.safeguards $(ARGS)
 
-newest:  ## Run the contract tests of compat/ with the newest versions of everything, in .venv-newest
-	test -x .venv-newest/bin/python || $(PYTHON) -m venv .venv-newest
-	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade pip
-	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade torch  # alone first, as above
-	.venv-newest/bin/python tests/unbounded.py > .venv-newest/requirements.txt
-	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager \
-	    --requirement .venv-newest/requirements.txt --group dev
-	PIP_CONSTRAINT= .venv-newest/bin/python -m pip install --quiet --no-deps --editable .
-	.venv-newest/bin/python -m pip list | grep -iE '^(torch|deepspeed|optuna|typer|hydra-core|wandb) '
-	.venv-newest/bin/python -m pytest tests/compat $(ARGS)
+newest oldest:  ## Run the contract tests of compat/ with the newest (lowest) versions that there are (are taken)
+	test -x .venv-$@/bin/python || $(PYTHON) -m venv .venv-$@
+	PIP_CONSTRAINT= .venv-$@/bin/python -m pip install --quiet --upgrade pip
+	.venv-$@/bin/python tests/bounds.py $@ > .venv-$@/requirements.txt
+	# alone first: deepspeed is built with it
+	PIP_CONSTRAINT= .venv-$@/bin/python -m pip install --quiet --upgrade "$$(grep '^torch' .venv-$@/requirements.txt)"
+	PIP_CONSTRAINT= .venv-$@/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager \
+	    --requirement .venv-$@/requirements.txt --group dev
+	PIP_CONSTRAINT= .venv-$@/bin/python -m pip install --quiet --no-deps --editable .
+	.venv-$@/bin/python -m pip list | grep -iE '^(torch|deepspeed|optuna|typer|hydra-core|wandb) '
+	.venv-$@/bin/python -m pytest tests/compat $(ARGS)
 
 check: $(READY)  ## Format, lint and types, without editing
 	$(BIN)/ruff format --check .
@@ -145,10 +146,17 @@ compare: $(READY)  ## Train Fashion-MNIST five ways and compare (the README's ta
 bench: $(READY)  ## Time paceline against what a user would pick instead
 	$(BIN)/python -m benchmarks $(ARGS)
 
+gpu: $(READY)  ## Measure one CUDA card, in two slices of under nine minutes (ARGS="--slice 1")
+	@$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+gpu-wheels: $(READY)  ## Collect in gpu-wheels/ what a machine with a card and no index lacks (ARGS="--python 3.11")
+	@$(BIN)/python -m benchmarks.gpu_wheels $(ARGS)
+
 predictions: $(READY)  ## Score the cost model on published runs: ARGS=FOLDER has runs.csv and hardware.csv
 	$(BIN)/python -m benchmarks.published $(ARGS)
 
-experiments: $(addprefix study-,$(or $(ARGS),$(STUDIES)))  ## Run the studies and draw them (ARGS=local_sgd_period SEEDS=1)
+# ARGS are studies for this target alone; pytest's, as in `make test ARGS=a.py::test_b`, are no names of targets.
+experiments: $(addprefix study-,$(or $(if $(filter experiments,$(MAKECMDGOALS)),$(ARGS)),$(STUDIES)))  ## Run the studies and draw them (ARGS=local_sgd_period SEEDS=1)
 
 # Each file sweeps/studies/NAME*.yaml is a sweep; together they are the table and the picture of NAME.
 study-%: $(READY)
@@ -174,4 +182,4 @@ lock: $(READY)  ## Write the installed versions to constraints.txt, and their fi
 	$(BIN)/python tests/locking.py .venv-lock/resolved.txt $(CPU_WHEELS)
 
 clean:  ## Remove .venv and caches (runs/ stays)
-	rm -rf $(VENV) .venv-newest .venv-lock build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-newest .venv-oldest .venv-lock build dist *.egg-info .pytest_cache .ruff_cache

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from .compare import compare_many
 from .compression import compression_against_torch
-from .cuda import cuda_speed
 from .ddp import bsp_against_ddp
 from .fedavg import fedavg_against_flower
 from .harness import harness_against_bare_loop
@@ -84,7 +83,7 @@ def main(
     Console(width=None if sys.stdout.isatty() else 150).print(_table(outcomes))
     print(f"medians; the ratio is the median over rounds, ours and the peer in turn; written to {json_file}")
     if not quick and not only:
-        print(f"\npeak memory, 2 workers, GPT of 114 M parameters:\n{memory_table()}\n{cuda_speed()}")
+        print(f"\npeak memory, 2 workers, GPT of 114 M parameters:\n{memory_table()}")
     if failed:
         sys.exit("\n\n".join(["not measured:", *failed]))
 

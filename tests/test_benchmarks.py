@@ -2,11 +2,17 @@
 
 import importlib
 import json
+import re
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 ROOT = Path(__file__).parents[1]
 PEERS = {"flower_rounds", "deepspeed_script", "hydra_app"}  # scripts of peers, run as they are
@@ -18,6 +24,63 @@ PEERS = {"flower_rounds", "deepspeed_script", "hydra_app"}  # scripts of peers, 
 def test_a_benchmark_finds_what_it_times(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     importlib.import_module(f"benchmarks.{name}")
+
+
+def test_wheels_for_a_card_are_what_is_required_without_torch_and_what_it_requires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    wheels = importlib.import_module("benchmarks.gpu_wheels")
+    there = wheels.closure(wheels.THERE, set())
+    wanted = wheels.closure(wheels.NEEDED, there)
+    assert {"torch", "sympy", "numpy", "pytest"} <= there
+    assert {"hydra-core", "antlr4-python3-runtime", "deepspeed", "wandb", "psycopg-binary", "opacus"} <= wanted
+    assert not wanted & there
+
+
+def test_without_a_card_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    gpu = importlib.import_module("benchmarks.gpu")
+    with pytest.raises(typer.Exit) as ended:
+        gpu.main()
+    assert ended.value.exit_code == 3
+    assert capsys.readouterr() == ("", "make gpu: torch finds no CUDA device here\n")
+
+
+def test_a_row_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    gpu = importlib.import_module("benchmarks.gpu")
+
+    def fails(card: Any) -> Iterator[Any]:
+        yield gpu.Row("first", "1 ms")
+        raise ValueError("no | such\nkernel")
+
+    def late(card: Any) -> Iterator[Any]:
+        yield gpu.Row("never", card.train("late", "steps=1"))
+
+    finds = {"fails": fails, "late": late, "sound": lambda _: iter([gpu.Row("last", "2 ms", "of 3")])}
+    found = [str(row) for row in gpu.rows(finds, gpu.Card("cuda", True, time.monotonic(), tmp_path))]
+    assert found == [
+        "| first | 1 ms |  |",
+        "| fails | ValueError: kernel |  |",
+        "| late | left out: no time was left |  |",
+        "| last | 2 ms | of 3 |",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [1, 2])
+def test_every_row_of_a_card_has_a_figure_in_short_on_the_cpu(part: int) -> None:
+    if part == 2 and shutil.which("g++") is None:
+        pytest.skip("DeepSpeed compiles its CPU Adam with g++")
+    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--short", "--slice", str(part)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= (12 if part == 1 else 10)
+    for row in rows:
+        assert re.match(r"[\d,.]+|the same bits|parameters", row[1]), row
 
 
 @pytest.mark.slow

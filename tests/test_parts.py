@@ -44,6 +44,13 @@ def test_each_test_is_in_one_part(tmp_path: Path) -> None:
         assert sum(eval(part, None, marked) for part in parts) == 1, marked
 
 
+@needs_make
+def test_what_pytest_is_given_is_no_name_of_a_target(tmp_path: Path) -> None:
+    given = ["make", "--dry-run", "test", f"READY={tmp_path}", "ARGS=tests/comm/test_x.py::test_y"]
+    said = subprocess.run(given, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "tests/comm/test_x.py::test_y" in said
+
+
 @pytest.mark.parametrize("part", ["test-fault", "test-browser", "test-slow SAMPLE="])
 def test_ci_runs_it(part: str) -> None:
     run = " ".join((ROOT / ".ci" / "run").read_text().split())

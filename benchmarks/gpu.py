@@ -1,0 +1,341 @@
+"""`make gpu`: what one card does, in two slices of under nine minutes, as a table for docs/performance.md.
+
+Each row comes from runs in processes of their own, so that one that fails costs its own row alone. A row says what
+happened to it where it has no figure: what is missing, what failed, or that no time was left. TFLOP/s count 6 flops a
+parameter and token (forward 2, backward 4), without what recomputation adds, as papers do. Ren et al. 2021 (arXiv
+2101.06840), figure 7, have 40 TFLOP/s at 10 billion parameters on one V100 of 32 GB.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+from paceline.engine.build import assemble
+from paceline.engine.compose import compose
+from paceline.tasks.losses.cross_entropy import cross_entropy
+
+NO_CARD = 3  # exit status, as of everything that this machine lacks
+SLICE = 530.0  # seconds
+LEAST = 20.0  # seconds that are worth a try
+ROOT = Path(__file__).parents[1]
+BF16 = ("precision=bf16", "optimizer=adam", "model.recompute=true")
+WITHOUT, WITH = ("strategy=zero", "strategy.stage=0"), ("strategy=zero", "strategy.stage=3", "strategy.offload=all")
+POOL = ("strategy=offload",)
+PUBLISHED = {"10b": "ZeRO-Offload on one V100 of 32 GB: 40 TFLOP/s"}
+PEAK = 8192  # rows and columns of the product that says what the card can do
+FIT = 0.05  # how near the largest model that fits is looked for, as a share of its parameters
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    figure: str
+    beside: str = ""
+
+    def __str__(self) -> str:
+        return f"| {self.what} | {self.figure} | {self.beside} |"
+
+
+class NoFigureError(Exception):
+    """Why a row has none."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where all rows are measured. `short`: tiny models and few steps, to see that everything runs."""
+
+    device: str
+    short: bool
+    until: float  # of time.monotonic()
+    folder: Path
+
+    @property
+    def left(self) -> float:
+        return self.until - time.monotonic()
+
+    @property
+    def steps(self) -> int:
+        return 4 if self.short else 16
+
+    def gpt(self, size: str) -> tuple[str, ...]:
+        """Overrides of a GPT of `size`, and of its batches."""
+        if self.short:
+            return "model=gpt_1b", "model.n_layer=2", "model.width=32", "model.n_head=2", "data=text", *of_text(16, 2)
+        return f"model=gpt_{size}", "data=text", *of_text(1024, 8)
+
+    def train(self, name: str, *overrides: str) -> dict[str, Any]:
+        """Returns the summary of a run. Raises NoFigureError with its last words where it does not end well."""
+        patience = self.left
+        if patience < LEAST:
+            raise NoFigureError("left out: no time was left")
+        command = [str(Path(sys.executable).with_name("paceline")), "train", *overrides]
+        if "--resume" not in overrides:
+            command += ["--name", name, *EVERYWHERE, f"hardware.device={self.device}", "hardware.timeout=300"]
+        try:
+            ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=patience)
+        except subprocess.TimeoutExpired:
+            raise NoFigureError(f"did not end in the {patience:.0f} s that were left") from None
+        if ended.returncode:
+            raise NoFigureError(f"exit status {ended.returncode}: {last_line(ended.stderr)}")
+        return json.loads((self.folder / "runs" / name / "summary.json").read_text())
+
+
+EVERYWHERE = ("tracking=none", "measure.after=2", "epochs=100000", "checkpoint.every=0", "evaluate.every=100000")
+
+
+def of_text(context: int, batch: int) -> tuple[str, ...]:
+    return f"data.context={context}", f"batch_size={batch}", "data.limit=64"
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1].replace("|", "/")[:200]
+
+
+def parameters(summary: dict[str, Any]) -> int:
+    """Of a run in bf16, whose model is kept in two bytes a parameter."""
+    return summary["model_bytes"] // 2
+
+
+def tokens_per_second(card: Card, summary: dict[str, Any]) -> float:
+    return (2 * 16 if card.short else 8 * 1024) / summary["step_time"]["median"]
+
+
+# -- the rows: what they are about, and how they are found
+
+
+def marked_tests(card: Card) -> Iterator[Row]:
+    if not find_spec("pytest"):
+        raise NoFigureError("pytest is not installed")
+    chosen = ["--collect-only"] if card.short else []
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests", "-p", "no:cacheprovider", *chosen]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(card.left, LEAST))
+    yield Row("tests that are marked gpu", last_line(ended.stdout))
+
+
+def against_a_bare_loop(card: Card) -> Iterator[Row]:
+    """One rank of data_parallel beside a loop in plain torch, the same model and batches."""
+    batch, steps = (2, 4) if card.short else (16, 60)
+    shape = ("model.n_layer=2", "model.width=32", "model.n_head=2") if card.short else ("model=gpt_100m",)
+    how = ("model=gpt", *shape, "data=text", *of_text(16 if card.short else 512, batch), "hardware.workers=1")
+    bare = bare_step(card, [*how, f"hardware.device={card.device}"], batch, steps)
+    ours = card.train("data-parallel", *how, f"steps={steps}")["step_time"]["median"]
+    beside = f"bare loop {1e3 * bare:.2f} ms, ratio {ours / bare:.3f}"
+    yield Row("data_parallel, one rank, gpt_100m in fp32", f"{1e3 * ours:.2f} ms", beside)
+
+
+def bare_step(card: Card, overrides: list[str], batch: int, steps: int) -> float:
+    """Seconds of a step of a loop in plain torch."""
+    device, parts = torch.device(card.device), assemble(compose(overrides), ())
+    model = parts.make_model().to(device)
+    optimizer = parts.make_optimizer(model.parameters())
+    taken = parts.load()[0].take(slice(0, batch))
+    assert isinstance(taken.inputs, Tensor)
+    inputs, targets, seconds = taken.inputs.to(device), taken.targets.to(device), list[float]()
+    for _ in range(steps):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        seconds.append(time.perf_counter() - began)
+    return median(seconds[steps // 2 :])
+
+
+def memory_by_kind(card: Card) -> Iterator[Row]:
+    """Stated by the plan beside measured, of one run on each engine."""
+    for how in (("strategy=data_parallel",), WITHOUT, POOL):
+        name = " ".join(how)
+        summary = card.train(
+            f"memory-{how[0][9:]}-{len(how)}", *how, *card.gpt("400m"), "optimizer=adam", f"steps={card.steps}"
+        )
+        stated, measured = summary["predicted"]["memory"], summary["memory"]
+        said = ", ".join(f"{kind} {mib(stated[kind])} / {mib(measured[kind])}" for kind in stated)
+        yield Row(f"memory of {name}, MiB stated / measured", said, f"allocator's peak {mib(measured['process_peak'])}")
+
+
+def mib(size: float) -> str:
+    return f"{size / 2**20:,.0f}"
+
+
+def precisions(card: Card) -> Iterator[Row]:
+    """Steps of the same model in each precision, and how far its loss is from that of fp32."""
+    plain = None
+    for precision in ("fp32", "bf16", "fp16"):
+        how = ("strategy=single", *card.gpt("100m"), f"precision={precision}", "optimizer=adam", f"steps={card.steps}")
+        summary = card.train(f"precision-{precision}", *how)
+        plain = summary["loss"] if plain is None else plain
+        yield Row(
+            f"precision={precision}, strategy=single",
+            f"{1e3 * summary['step_time']['median']:.1f} ms",
+            f"test loss {summary['loss']:.4f}, {summary['loss'] - plain:+.4f} from fp32",
+        )
+
+
+def resumed(card: Card) -> Iterator[Row]:
+    """A run that was taken up again beside one that was not, by the digest of its weights."""
+    how = ("checkpoint.every_steps=4", "strategy=data_parallel", "hardware.workers=1")
+    whole = card.train("whole", *how, "steps=8")
+    card.train("halved", *how, "steps=4")
+    again = card.train("halved", "--resume", "halved", "steps=8")
+    alike = whole["model_sha256"] == again["model_sha256"]
+    yield Row("a resumed run and an uninterrupted one", "the same bits" if alike else "OTHER BITS")
+
+
+def evaluated(card: Card) -> Iterator[Row]:
+    """What the run says of its weights beside what the CPU says of them."""
+    on_card = card.train("judged", "strategy=single", "steps=40")
+    weights = f"weights={card.folder / 'runs' / 'judged'}"
+    on_cpu = card.train("judged-cpu", "strategy=single", weights, "steps=1", "optimizer.lr=0", "hardware.device=cpu")
+    yield Row("accuracy of the same weights", f"{on_card['accuracy']:.4f}", f"on the CPU {on_cpu['accuracy']:.4f}")
+
+
+def calibrated(card: Card) -> Iterator[Row]:
+    """The error of predicted steps on this card, after it was measured."""
+    command = [
+        str(Path(sys.executable).with_name("paceline")),
+        "calibrate",
+        "--force",
+        "--out",
+        "conf/hardware/here.yaml",
+    ]
+    command += ["--quick"] if card.short else []
+    ended = subprocess.run(command, cwd=card.folder, capture_output=True, text=True, timeout=max(card.left, LEAST))
+    if ended.returncode:
+        raise NoFigureError(f"calibrate: exit status {ended.returncode}: {last_line(ended.stderr)}")
+    here = ("--config-dir", "conf", "hardware=here", "hardware.workers=1")
+    steps = {
+        "mlp": ("batch_size=256",),
+        "gpt_100m, fp32": card.gpt("100m"),
+        "gpt_400m, bf16": (*card.gpt("400m"), "precision=bf16"),
+    }
+    for number, (name, how) in enumerate(steps.items()):
+        summary = card.train(f"predicted-{number}", *here, "strategy=single", *how, f"steps={card.steps}")
+        measured, predicted = 1e3 * summary["step_time"]["median"], summary.get("predicted_step_ms")
+        beside = (
+            "not predicted" if predicted is None else f"predicted {predicted:.2f} ms, {predicted / measured - 1:+.1%}"
+        )
+        yield Row(f"a step of {name}", f"{measured:.2f} ms", beside)
+
+
+def speeds(card: Card) -> Iterator[Row]:
+    """TFLOP/s of GPTs in bf16, and their share of what a large product reaches here."""
+    peak = product_teraflops(card)
+    yield Row(f"a product of {PEAK} x {PEAK} in bf16", f"{peak:.1f} TFLOP/s")
+    for size in ("1b", "4b", "10b"):
+        for how in (WITHOUT, WITH):
+            what = f"gpt_{size}, {'strategy.offload=all' if how is WITH else 'without offload'}, bf16, recomputed"
+            try:
+                summary = card.train(f"speed-{size}-{len(how)}", *how, *BF16, *card.gpt(size), f"steps={card.steps}")
+            except NoFigureError as error:
+                yield Row(what, str(error), PUBLISHED.get(size, ""))
+                continue
+            rate = tokens_per_second(card, summary)
+            reached = 6 * parameters(summary) * rate / 1e12
+            figure = f"{rate:,.0f} tokens/s, {reached:.1f} TFLOP/s, {reached / peak:.0%}"
+            yield Row(what, figure, PUBLISHED.get(size, ""))
+
+
+def product_teraflops(card: Card) -> float:
+    size = 256 if card.short else PEAK
+    a = torch.randn(size, size, dtype=torch.bfloat16, device=card.device)
+    seconds = list[float]()
+    for _ in range(12):
+        began = time.perf_counter()
+        product = a @ a
+        product[0, 0].item()
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / median(seconds) / 1e12
+
+
+def largest(card: Card) -> Iterator[Row]:
+    """The widest GPT of 32 layers that trains, by halving between one that does and one that does not."""
+    for how in (WITHOUT, WITH):
+        low, high, best = 0, 2 if card.short else 256, 0
+        while high - low > 1 and (best == 0 or (high / low) ** 2 > 1 + FIT):
+            middle = (low + high) // 2
+            shape = ("model.n_layer=2", f"model.width={64 * middle}", f"model.n_head={middle}")
+            shape = shape if card.short else ("model.n_layer=32", *shape[1:])
+            try:
+                summary = card.train(f"largest-{len(how)}-{middle}", *how, *BF16, *card.gpt("1b"), *shape, "steps=2")
+            except NoFigureError:
+                if card.left < LEAST:
+                    break
+                high = middle
+            else:
+                low, best = middle, parameters(summary)
+        between = f"{low * 64} wide trains, {high * 64} does not or was not tried"
+        yield Row(f"the largest GPT, {' '.join(how[1:])}", f"{best / 1e9:.2f} B" if best else "none was found", between)
+
+
+def pool_beside_deepspeed(card: Card) -> Iterator[Row]:
+    for how in (POOL, WITH):
+        summary = card.train(f"pool-{len(how)}", *how, *card.gpt("400m"), "optimizer=adam", f"steps={card.steps}")
+        peak = mib(summary["memory"]["process_peak"])
+        yield Row(
+            f"gpt_400m, {' '.join(how)}, fp32", f"{1e3 * summary['step_time']['median']:.0f} ms", f"peak {peak} MiB"
+        )
+
+
+Finds = Callable[[Card], Iterator[Row]]
+SLICES: dict[int, dict[str, Finds]] = {
+    1: {
+        "tests": marked_tests,
+        "resume": resumed,
+        "evaluation": evaluated,
+        "bare loop": against_a_bare_loop,
+        "precision": precisions,
+        "memory": memory_by_kind,
+        "calibration": calibrated,
+    },
+    2: {"speed": speeds, "pool": pool_beside_deepspeed, "largest": largest},
+}
+
+
+def rows(finds: dict[str, Finds], card: Card) -> Iterator[Row]:
+    """All of them; one that has no figure says why, and the others go on."""
+    for name, find in finds.items():
+        try:
+            yield from find(card)
+        except NoFigureError as error:
+            yield Row(name, str(error))
+        except subprocess.TimeoutExpired:
+            yield Row(name, "no time was left")
+        except Exception as error:  # a mistake of one row costs no other
+            yield Row(name, f"{type(error).__name__}: {last_line(str(error))}")
+
+
+def main(
+    part: Annotated[list[int] | None, typer.Option("--slice", min=1, max=2, help="1 or 2; both, else.")] = None,
+    device: Annotated[str, typer.Option(help="cuda, or cpu to see that the rows run.")] = "cuda",
+    short: Annotated[bool, typer.Option("--short", help="Tiny models: no figure to quote.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Rows of these names alone.")] = None,
+) -> None:
+    """Measure one card, and print a table."""
+    if device == "cuda" and not torch.cuda.is_available():
+        print("make gpu: torch finds no CUDA device here", file=sys.stderr)
+        raise typer.Exit(NO_CARD)
+    name = torch.cuda.get_device_name(0) if device == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}{', shortened: no figures to quote' if short else ''}\n")
+    print("| what | figure | beside it |\n|---|---|---|")
+    for number in part or SLICES:
+        finds = {each: find for each, find in SLICES[number].items() if not only or each in only}
+        with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as folder:
+            for row in rows(finds, Card(device, short, time.monotonic() + SLICE, Path(folder))):
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
