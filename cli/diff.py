@@ -38,6 +38,7 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
     from ..engine import ROOT
     from ..tracking import sources
     from ..tracking.difference import difference
+    from ..tracking.errors import CorruptRunError
     from .show import find
 
     files = [sources.is_configuration(name, Path(ROOT)) for name in (first, second)]
@@ -48,6 +49,8 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
     note_damage(runs)
     for run in runs:
         sources.check(run)
+        if not run.config and run.damage:
+            raise CorruptRunError(run.damage[0])
     found = difference(*runs)
     if format == "json":
         show_json(found.plain())

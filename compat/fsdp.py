@@ -30,8 +30,13 @@ def held_by(module: nn.Module) -> Held:
     return Held(
         [_of(parameter, "_sharded_param_data") for parameter in kept],
         [*(_of(parameter, "sharded_param") for parameter in kept), *_whole(kept)],
-        [*outputs, *_tensors([gathered, _of(under_way, "reduce_scatter_states")])],
+        [*outputs, *_tensors([gathered, _summing(under_way)])],
     )
+
+
+def _summing(under_way: Any) -> Any:
+    before = "reduce_scatter_state"  # torch 2.11 has one
+    return getattr(under_way, before) if hasattr(under_way, before) else _of(under_way, "reduce_scatter_states")
 
 
 def whole_parameters(module: nn.Module) -> list[Tensor]:
@@ -42,6 +47,9 @@ def whole_parameters(module: nn.Module) -> list[Tensor]:
 def _groups(module: nn.Module) -> list[Any]:
     sharded = [part for part in module.modules() if isinstance(part, FSDPModule)]
     states = [_of(part, "_get_fsdp_state")() for part in sharded]
+    if states and not hasattr(states[0], "_fsdp_param_groups"):  # before torch 2.12 a module has one group, or none
+        alone = (_of(state, "_fsdp_param_group") for state in states)
+        return [group for group in alone if group is not None]
     return [group for state in states for group in _of(state, "_fsdp_param_groups")]
 
 

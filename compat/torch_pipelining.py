@@ -1,6 +1,7 @@
 """torch.distributed.pipelining: making it ready before the first step, and what its stages receive in."""
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,9 @@ def start(schedule: Any, stages: Sequence[Any], inputs: Sequence[Tensor], target
     own = "_initialize_stage" if hasattr(schedule, "_initialize_stage") else "_initialize_stages"
     for stage in stages:
         stage.has_backward = True
-    need(schedule, own, "torch", USE.format("starts"))(tuple(inputs), {}, target)
+    begin = need(schedule, own, "torch", USE.format("starts"))
+    takes_target = "target" in signature(begin).parameters  # from torch 2.12 on
+    begin(tuple(inputs), {}, *([target] if takes_target else []))
 
 
 def receive_buffers(stage: Any) -> list[Tensor]:
@@ -29,4 +32,5 @@ def receive_buffers(stage: Any) -> list[Tensor]:
         for of_one in need(stage, name, "torch", USE.format("is accounted for")).values()
         for info in of_one
     ]
-    return [info.buffer for info in infos if info.buffer is not None]
+    buffers = [getattr(info, "buffer", None) for info in infos]  # the first stage's inputs have none
+    return [buffer for buffer in buffers if buffer is not None]

@@ -28,12 +28,12 @@ from pydantic import ValidationError
 from ..compat.hydra import apply_overrides, files_checked
 from ..compat.omegaconf import no_resolvers
 from ..conf.groups import BY_NAME
-from ..tracking.files import UnusableFileError, check_values, check_yaml, read_text
+from ..tracking.files import UnusableFileError, check_values, check_yaml, read_bytes, read_text
 from ..tracking.redact import HIDDEN
 from .choice_files import fills_its_own_section, section
 from .described import described
 from .errors import ConfigError
-from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
+from .experiment import CONF, RENAMED, Choice, Experiment, explain, from_config, no_such_key
 from .grammar import as_text
 from .hints import elsewhere
 from .presets import check_left_over, check_one
@@ -78,6 +78,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         _check_preset(parsed, config_dir)
         plain = _plain(config)
         if config_dir is not None:
+            _check_sections(plain, kept.choices, config_dir)
             keys, choice = _typed(parsed)
             check_receivers(f"--config-dir {config_dir}", plain.get("tracking"), keys, choice, config_dir)
         _forget_workers_of_one_host(plain, parsed)
@@ -103,6 +104,7 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     """
     if config_dir is not None:
         _check_files(_files(config_dir))
+        _check_names(config_dir)
     parsed = [_read_override(text) for text in choosing]
     sections = [_section(override, config_dir) for override in parsed]
     own = {
@@ -197,6 +199,18 @@ def _check_files(files: tuple[tuple[str, int, int], ...]) -> None:
         _check_file(Path(file))
 
 
+def _check_names(config_dir: Path) -> None:
+    """Raises `ConfigError` for a file that would never be read: Hydra takes ours of the same name."""
+    for group in _FOLDERS:
+        for file in (config_dir / group).glob("*.yaml"):
+            ours = CONF / group / file.name
+            if ours.is_file() and ours.read_bytes() != read_bytes(file):
+                raise ConfigError(
+                    f"{file}: {group}={file.stem} is a choice of paceline's own, which is taken instead. Give the "
+                    "file another name"
+                )
+
+
 def _check_file(file: Path) -> None:
     """Hydra reads it without bounds. Raises `ConfigError`."""
     try:
@@ -237,6 +251,14 @@ def _plain(config: DictConfig) -> dict[str, Any]:
         hint = elsewhere(unknown[0]) or _nearest(unknown[0], list(Experiment.model_fields))
         raise ConfigError(f"{unknown[0]}: there is no such key; {hint}")
     return {str(key): value for key, value in plain.items()}
+
+
+def _check_sections(plain: dict[str, Any], choices: dict[str, str], config_dir: Path) -> None:
+    """Raises `ConfigError` for a user's file that is empty, or holds something else than a class and its knobs."""
+    for group in BY_NAME:
+        content, file = plain.get(group), config_dir / group / f"{choices.get(group)}.yaml"
+        if not (isinstance(content, dict) and "_target_" in content) and file.is_file():
+            raise ConfigError(f"{file}: must be a mapping with `_target_`, which names a class, and its knobs")
 
 
 def _forget_workers_of_one_host(plain: dict[str, Any], overrides: list[Override]) -> None:
@@ -285,7 +307,9 @@ def _check_grammar(overrides: list[str]) -> list[Override]:
             raise ConfigError(
                 f"{text}: is a sweep over several values, and a run takes one of each key. {_one_value(text, override)}"
             )
-        if (override.key_or_group or "").split(".")[0].split("/")[0] == "hydra":
+        if not override.key_or_group:
+            raise ConfigError(f"{text}: has no key; write key=value, for instance sync=asp")
+        if override.key_or_group.split(".")[0].split("/")[0] == "hydra":
             raise ConfigError(f"{text}: hydra's own settings are not part of an experiment")
         is_choice = override.key_or_group in GROUPS and not override.is_delete() and not _describes(override)
         chosen = override.value() if is_choice else ""

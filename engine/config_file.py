@@ -12,6 +12,7 @@ A run's choice that there is no file of is made from the class that the run name
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from .grammar import as_override
 from .overrides import overrides_of, usual_choices
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}  # that send results to a server
+_EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?[eE][-+]?[0-9]+")
 _STORED = {"name", "target", "knobs"}  # what a run's config.yaml has of a choice
 
 
@@ -103,6 +105,9 @@ def _told(file: Path, config_dir: Path | None) -> list[str]:
     try:
         if not any(isinstance(value, dict) and value.keys() == _STORED for value in plain.values()):
             told = list(_typed(plain))
+            keys = Counter(text.partition("=")[0] for text in told)
+            if twice := [key for key, count in keys.items() if count > 1]:
+                raise UnusableFileError(f"sets {twice[0]} {keys[twice[0]]} times. Keep one of them")
             choices_in(told)  # says what is wrong with their grammar
             return told
         told = overrides_of(plain, config_dir)
@@ -134,7 +139,8 @@ def _typed(plain: dict[Any, Any], prefix: str = "") -> Iterator[str]:
                 f"{key}={value}: must be the name of a choice, or a mapping of its keys with its `name`"
             )
         if not isinstance(value, dict):
-            yield f"{key}={as_override(value)}"
+            number = isinstance(value, str) and _EXPONENT.fullmatch(value)  # which YAML 1.1 takes for text
+            yield f"{key}={value if number else as_override(value)}"
             continue
         if "_target_" in value and (key in BY_NAME or prefix == f"{CALLBACKS.name}."):
             knobs = {str(knob): each for knob, each in value.items() if knob not in ("_target_", "name")}

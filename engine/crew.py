@@ -277,7 +277,8 @@ def end_of_fork_server() -> str:
 def start_fork_server(*preload: str) -> None:
     """Unless it runs. Ctrl-C, and SIGTERM to a group, reach us all: it blocks them, a worker until it can save."""
     multiprocessing.set_forkserver_preload(["paceline.engine.parent_death", *preload, "paceline.engine.fork_server"])
-    resource_tracker.ensure_running()  # first: it unblocks what it blocks
+    with _quiet_tracker():
+        resource_tracker.ensure_running()  # first: it unblocks what it blocks
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     os.environ[LAUNCHER] = str(os.getpid())
     try:
@@ -286,6 +287,23 @@ def start_fork_server(*preload: str) -> None:
     finally:
         del os.environ[LAUNCHER]
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _quiet_tracker() -> Iterator[None]:
+    """Workers end at once, whatever semaphores their libraries have made. The tracker removes these, and is to be
+    silent: its warning would come behind our last sentence.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(
+        [*([before] if before else []), "ignore::UserWarning:multiprocessing.resource_tracker"]
+    )
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONWARNINGS"]
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 @contextmanager

@@ -98,9 +98,11 @@ def _explain(
 ) -> WorkerFailedError:
     cause = cause_among(failures)
     is_refused = cause.exit_code == ConfigError.exit_code
-    if is_refused and not started:
-        return WorkerFailedError(visible(cause.message), cause.exit_code, [], cause.error)
     role, run = layout.role(cause.rank), assignment.run
+    if is_refused and not started:  # by the key first; one host may lack what the others have
+        is_one = layout.world_size > 1 and not launcher.fabric.modelled and cause.error not in NOT_OF_ONE
+        of_one = f" ({role.kind} {cause.rank})" if is_one else ""
+        return WorkerFailedError(f"{visible(cause.message)}{of_one}", cause.exit_code, [], cause.error)
     when = _last_step(run) if started else ", during start-up,"
     who = "" if cause.error in NOT_OF_ONE else f"{role.kind} {cause.rank}{when} "
     details = [f"log: {run / 'logs' / f'worker-{launcher.process_of(cause.rank):03d}.log'}"]

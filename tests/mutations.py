@@ -68,6 +68,36 @@ MUTATIONS = [
         "tests/tracking/test_files.py -k there_twice",
     ),
     Mutation(
+        "tracking/files.py",
+        "if plain and _OTHER_NUMBER.fullmatch(event.value):",
+        "if False:",
+        "tests/engine/test_kept_choices.py -k as_it_looks",
+    ),
+    Mutation(
+        "engine/config_file.py",
+        "if count > 1]",
+        "if count > 2]",
+        "tests/engine/test_config_file.py -k 'sets or staleness'",
+    ),
+    Mutation(
+        "engine/compose.py",
+        "if ours.is_file() and ours.read_bytes() != read_bytes(file):",
+        "if False:",
+        "tests/engine/test_kept_choices.py -k as_it_looks",
+    ),
+    Mutation(
+        "compat/omegaconf.py",
+        "if _left.get() < 0:",
+        "if False:",
+        "tests/compat/test_omegaconf.py -k bounded_inside",
+    ),
+    Mutation(
+        "cli/diff.py",
+        "if not run.config and run.damage:",
+        "if False:",
+        "tests/cli/test_cli_diff.py -k own_status",
+    ),
+    Mutation(
         "tracking/configurations.py",
         "if parsed.keys() & configuration.keys():",
         "if False:",

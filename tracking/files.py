@@ -61,6 +61,23 @@ class Loader(_FASTEST):
         super().flatten_mapping(node)
 
 
+# Whole numbers and fractions as the command line reads them: YAML 1.1 makes 90 of 1:30, and 15 of 017.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)\Z"),
+    "tag:yaml.org,2002:float": re.compile(
+        r"""(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?
+        |[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z""",
+        re.VERBOSE,
+    ),
+}
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, _NUMBERS.get(tag, rule)) for tag, rule in rules]
+    for first, rules in _FASTEST.yaml_implicit_resolvers.items()
+}
+_OTHER_NUMBER = re.compile(r"[-+]?(?:0[0-9_]*[0-9][0-9_]*|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
+_MAY_BE_OTHER = re.compile(r"(?<![\w.])[-+]?(?:0[0-9_]|[0-9_]+:[0-9])")
+
+
 class NotRegularError(UnusableFileError):
     """What has the name of a file is a pipe, a socket, a device or a directory."""
 
@@ -172,10 +189,20 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def check_yaml(text: str) -> None:
-    """Bounds the depth and the number of values of what Hydra will read, by events alone."""
+    """Bounds the depth and the number of values of what Hydra will read, by events alone.
+
+    Raises `UnusableFileError`, also for numbers that Hydra would read otherwise than the command line does.
+    """
     try:
         if "*" in text or len(text) > MOST_COMPOSED or _may_be_deep(text):
             _check_events(text, MOST_COMPOSED)
+        if _MAY_BE_OTHER.search(text):
+            for event in yaml.parse(text, Loader):
+                plain = isinstance(event, yaml.ScalarEvent) and not event.style and event.tag is None
+                if plain and _OTHER_NUMBER.fullmatch(event.value):
+                    raise UnusableFileError(
+                        f"has {event.value}, which is another number in YAML. Write the number in tens, or quote it"
+                    )
     except yaml.YAMLError as error:
         raise UnusableFileError(f"is not valid YAML ({' '.join(str(error).split())})") from None
 

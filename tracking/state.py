@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from . import summaries
 from .alive import is_held
 from .errors import CorruptRunError
 from .run_directory import Record, RunDirectory
@@ -21,6 +22,8 @@ def state_of(directory: RunDirectory) -> tuple[str, str]:
 def _ended(directory: RunDirectory) -> tuple[str, str] | None:
     try:
         summary = directory.read_summary()
+        if summary is not None:
+            summaries.read(directory, [])  # which raises for a summary whose values are not of their kinds
     except CorruptRunError as error:
         return "damaged", str(error)
     return None if summary is None else _told(summary)

@@ -49,6 +49,9 @@ def test_diff_of_a_run_that_is_not_there_is_a_mistake_and_of_a_damaged_one_its_o
     (two / "runs" / "other" / "summary.json").write_text("{")
     ended = paceline("diff", "one", "other")
     assert ended.status == 7 and "other/summary.json" in ended.last
+    (two / "runs" / "one" / "config.yaml").write_text("[")
+    ended = paceline("diff", "one", "one")
+    assert ended.status == 7 and "one/config.yaml" in ended.last
 
 
 def test_diff_of_configuration_files_compares_what_they_configure(paceline, two: Path) -> None:

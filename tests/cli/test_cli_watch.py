@@ -55,6 +55,8 @@ def test_once_says_how_a_run_is_and_exits_as_it_did(paceline, run: RunDirectory)
     for status, code in (("completed", 0), ("interrupted", 130), ("diverged", 6), ("failed", 4), ("pruned", 0)):
         run.write_summary({"name": "first", "status": status})
         assert paceline("watch", "first", "--once").status == code
+    run.write_summary({"name": "first", "status": "completed", "accuracy": "high"})
+    assert paceline("watch", "first", "--once").status == 7
     run.summary.write_text("{")
     assert paceline("watch", "first", "--once").status == 7
 

@@ -1,10 +1,10 @@
-"""The one function by which OmegaConf finds a resolver."""
+"""The functions by which OmegaConf finds a resolver, and what an interpolation of a key stands for."""
 
 import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import UnsupportedInterpolationType
 
-from paceline.compat.omegaconf import no_resolvers
+from paceline.compat.omegaconf import MOST, TooManyInterpolationsError, no_resolvers
 
 
 def test_resolvers_are_away_inside_and_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,3 +19,15 @@ def test_resolvers_are_away_inside_and_back_afterwards(monkeypatch: pytest.Monke
                 pytest.fail("OmegaConf finds resolvers in another way: a configuration can read the environment")
         assert config.c == "env"
     assert config.a == config.b == "hunter2"
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["text", "in a list"])
+def test_interpolations_of_interpolations_are_bounded_inside(nested: bool) -> None:
+    texts = {"t0": "x" * 10, **{f"t{i}": f"${{t{i - 1}}}" * 20 for i in range(1, 6)}}
+    config = OmegaConf.create({**texts, "all": ["${t5}"] if nested else "${t5}"})
+    with no_resolvers(), pytest.raises(TooManyInterpolationsError, match=f"more than {MOST:,} characters"):
+        OmegaConf.to_container(config, resolve=True)
+        pytest.fail("OmegaConf finds what interpolations stand for in another way: a short text takes minutes")
+    with no_resolvers():  # each composition has the whole bound
+        for _ in range(3):
+            assert len(config.t2) == 20**2 * 10

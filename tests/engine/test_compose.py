@@ -191,6 +191,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_rule(override: str, messa
         ("epochs=range(1,3)", "is a sweep over several values"),
         ("epochs=interval(1,3)", "is a sweep over several values"),
         ("epochs", "is not an override"),
+        ("=3", "has no key"),
         ("--foo", "is not an override"),
         ("epochs=[", "is not an override"),
         ("~epochs", "epochs: is missing"),

@@ -60,10 +60,11 @@ def test_a_file_of_ones_own_may_nest_its_keys_or_dot_them(tmp_path: Path) -> Non
     file.write_text(
         "sync: {name: ssp, staleness: 3}\nmodel: cnn\ndata: fashion_mnist\noptimizer: {lr: 0.1}\n"
         "hardware.workers: 4\nevaluate:\n  every: 2\nname: mine\ntracking: {tags: [a]}\nexperiment: null\n"
+        "optimizer.momentum: 1e-2\n"
     )
     assert with_file(file, []).overrides == [
         *("sync=ssp", "sync.staleness=3", "model=cnn", "data=fashion_mnist", "optimizer.lr=0.1", "hardware.workers=4"),
-        *("evaluate.every=2", "name=mine", "tracking.tags=[a]"),
+        *("evaluate.every=2", "name=mine", "tracking.tags=[a]", "optimizer.momentum=1e-2"),
     ]
 
 
@@ -97,6 +98,9 @@ def test_another_cluster_keeps_the_number_of_workers_alone(tmp_path: Path) -> No
         ("sync: sspp\n", "sync=sspp: there is no such choice; did you mean ssp"),
         ("optimizer: {lrr: 1}\n", "optimizer.lrr: there is no such key; did you mean optimizer.lr"),
         ("batch_size: many\n", "batch_size='many': must be a valid integer"),
+        ("steps: 1:30\n", "steps='1:30': must be a valid integer"),
+        ("steps: 017\n", "steps='017': must be a valid integer"),
+        ("sync.staleness: 3\nsync: {name: ssp, staleness: 4}\n", "sets sync.staleness 2 times. Keep one of them"),
         ("sync: [a]\n", "sync=['a']: must be the name of a choice"),
         ("3: a\n", "'3': is no key"),
         ("a=b: 1\n", "'a=b': is no key"),

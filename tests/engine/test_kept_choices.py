@@ -1,6 +1,7 @@
 """A combination of choices is read once in a process; what is composed from it is what Hydra composes in one go."""
 
 import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,28 @@ def test_a_calibrated_machine_is_composed_once_for_all_sync_modes(tmp_path: Path
     found = [composed("hardware=lab", f"sync={name}", config_dir=tmp_path) for name in ("bsp", "asp", "ssp")]
     assert all(isinstance(one, dict) and one["hardware"]["threads"] == 1 for one in found)
     assert composing._of_choices.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "typed", "message"),
+    [
+        ("model/mlp.yaml", "_target_: mine.MLP\n", [], "model=mlp is a choice of paceline's own"),
+        ("model/mine.yaml", "", ["model=mine"], "must be a mapping with `_target_`"),
+        ("model/mine.yaml", "[1]\n", ["model=mine"], "must be a mapping with `_target_`"),
+        ("experiment/mine.yaml", "# @package _global_\nsteps: 017\n", ["experiment=mine"], "has 017, which"),
+        ("experiment/mine.yaml", "# @package _global_\nsteps: 1:30\n", ["experiment=mine"], "has 1:30, which"),
+    ],
+)
+def test_a_users_file_that_would_not_be_read_as_it_looks_is_refused_by_its_name(
+    file: str, text: str, typed: list[str], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ConfigError, match=rf"^{tmp_path / file}:? .*{message}"):
+        compose(typed, tmp_path)
+
+
+def test_a_copy_of_a_choice_of_ours_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    shutil.copy(CONF / "model" / "mlp.yaml", tmp_path / "model")
+    assert compose(["model=mlp"], tmp_path) == compose(["model=mlp"])
