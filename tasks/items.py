@@ -4,6 +4,7 @@ What the engine asks of any split is `Readable` (base.py), which `Split` is too.
 that each sample is held to `spec` as it is read, and an error names the sample.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -130,20 +131,43 @@ def fields_of(inputs: object, spec: DataSpec, what: str) -> dict[str | int, Any]
 
 
 def tensor_of(value: Any, dtype: torch.dtype | None, what: str) -> Tensor:
-    """A tensor of a tensor, an array, a number or a list of them; of that dtype, where it is of that kind already.
+    """Returns a tensor, an array, a number or a list of them as a tensor of `dtype`.
 
-    Floating numbers become float32 where `dtype` is None, and integers int64. Raises SampleError.
+    Floating numbers become float32 where `dtype` is None, and integers int64. Raises SampleError, see `converted`.
     """
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError) as error:
         raise SampleError(f"{what} is {_kind(value)}; must be a tensor, an array or a number ({error})") from None
-    floating = tensor.is_floating_point()
     if dtype is None:
-        dtype = torch.float32 if floating else torch.int64
-    if floating and not dtype.is_floating_point:
-        raise SampleError(f"{what} is {tensor.dtype}; must be whole numbers ({dtype})")
-    return tensor.to(dtype)
+        dtype = torch.float32 if tensor.is_floating_point() else torch.int64
+    return converted(tensor, dtype, lambda _: what)
+
+
+def converted(values: Tensor, dtype: torch.dtype, where: Callable[[int], str]) -> Tensor:
+    """Returns `values` [k, ...] as `dtype`. Raises SampleError for a value that `dtype` cannot hold.
+
+    Whole numbers and float64 are rounded to float32, but none becomes infinite.
+
+    Args:
+        where: begins the sentence of an error, given the row of `values` that is wrong.
+    """
+    found = values.to(dtype)
+    if dtype.is_floating_point:
+        if not values.is_floating_point() or torch.finfo(values.dtype).max <= torch.finfo(dtype).max:
+            return found
+        wrong, why = found.isinf() & ~values.isinf(), f", which {str(dtype).removeprefix('torch.')} cannot hold"
+    elif values.is_floating_point():
+        wrong, why = (found.to(values.dtype) != values) | (values.abs() >= 2**63), "; must be a whole number"
+    elif dtype == torch.bool and values.dtype != torch.bool:
+        wrong, why = (values != 0) & (values != 1), "; must be true or false"
+    else:
+        return found
+    if bool(wrong.any()):
+        first = int(wrong.flatten().nonzero()[0])
+        value = values.flatten()[first].item()
+        raise SampleError(f"{where(first // math.prod(values.shape[1:]))} is {value}{why}")
+    return found
 
 
 def check_target(target: Tensor, spec: DataSpec, what: str) -> None:

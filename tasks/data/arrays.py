@@ -12,11 +12,24 @@ import torch
 from annotated_types import Ge, MinLen
 
 from ..base import Data, DataSpec, Described, Field
-from ..columns import Columns, given_dtype
+from ..columns import Column, Columns, given_dtype
 from ..errors import TaskConfigError
 from .files import are_shown
 from .mapped import Array, arrays_of
-from .parts import Kind, asked, check_like, check_there, chosen, count_classes, fifth, inputs_of, kind_of, sizes
+from .parts import (
+    Kind,
+    Stored,
+    asked,
+    check_like,
+    check_stored,
+    check_there,
+    chosen,
+    count_classes,
+    fifth,
+    inputs_of,
+    kind_of,
+    sizes,
+)
 
 
 class Arrays(Data):
@@ -58,7 +71,7 @@ class Arrays(Data):
         assert self.path is not None
         arrays = self._train
         size = _length(self.path, arrays)
-        test = None if self.test_path is None else _length(self.test_path, self._used(self.test_path, self._names))
+        test = None if self.test_path is None else self._checked(self.test_path)
         target = arrays[self.targets]
         shape, dtype = target.shape[1:], _dtype(target)
         kind = kind_of(dtype, shape, self.kind)
@@ -98,13 +111,25 @@ class Arrays(Data):
     def _columns(self, path: Path, spec: DataSpec, split: str) -> Columns:
         """Reads the arrays by the names that they have in the training file."""
         arrays = self._used(path, self._names)
-        for name, field in zip(self._names, spec.fields.values(), strict=True):
-            _check_alike(path, arrays[name], field.shape, field.dtype == self._given(arrays[name]))
-        _check_alike(path, arrays[self.targets], spec.target_shape, True)
-        rows = {name: array.read() for name, array in arrays.items()}
-        inputs = {key: rows[name] for key, name in zip(spec.fields, self._names, strict=True)}
-        weights = None if self.weights is None else rows[self.weights]
-        return Columns(inputs, rows[self.targets], weights, spec, f"{path}, {split} split", _length(path, arrays))
+        columns = {name: Column(name, array.read()) for name, array in arrays.items()}
+        inputs = {key: columns[name] for key, name in zip(spec.fields, self._names, strict=True)}
+        weights = None if self.weights is None else columns[self.weights]
+        return Columns(inputs, columns[self.targets], weights, spec, f"{path}, {split} split", _length(path, arrays))
+
+    def _checked(self, path: Path) -> int:
+        """Returns the length of the test file's arrays. Raises TaskConfigError for one that the training file has
+        otherwise.
+        """
+        arrays = self._used(path, self._names)
+        for name in (*self._names, self.targets):
+            ours, theirs = self._train[name], arrays[name]
+            check_stored(
+                name,
+                Stored(f"data.path={self.path}", ours.shape[1:], _dtype(ours), f"{ours.dtype}"),
+                Stored(f"data.test_path={path}", theirs.shape[1:], _dtype(theirs), f"{theirs.dtype}"),
+                self._given(ours) if name in self._names else None,
+            )
+        return _length(path, arrays)
 
     def _given(self, array: Array) -> torch.dtype:
         return given_dtype(_dtype(array), self.floats)
@@ -183,11 +208,3 @@ def _length(path: Path, arrays: dict[str, Array]) -> int:
     if 0 in lengths.values():
         raise TaskConfigError(f"{path} has no samples: {', '.join(lengths)} are empty")
     return next(iter(lengths.values()))
-
-
-def _check_alike(path: Path, array: Array, shape: tuple[int, ...], same_kind: bool) -> None:
-    if array.shape[1:] != shape or not same_kind:
-        raise TaskConfigError(
-            f"{path}: {array.name} has {list(array.shape[1:])} of {array.dtype} for each sample, and data.path has "
-            f"{list(shape)}; both must be alike"
-        )

@@ -14,11 +14,24 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ..base import Data, DataSpec, Described, Field
-from ..columns import Columns, given_dtype
+from ..columns import Column, Columns, given_dtype
 from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
 from .files import folder_of, open_data
 from .mapped import signed
-from .parts import Kind, asked, check_like, check_there, chosen, count_classes, fifth, inputs_of, kind_of, sizes
+from .parts import (
+    Kind,
+    Stored,
+    asked,
+    check_like,
+    check_stored,
+    check_there,
+    chosen,
+    count_classes,
+    fifth,
+    inputs_of,
+    kind_of,
+    sizes,
+)
 
 _MOST_STATE = 1 << 24  # bytes of a state.json
 _NUMBERS = {
@@ -74,6 +87,12 @@ class HuggingFace(Data):
                 f"{self.path} is no data set that was saved: {' '.join(str(error).split())[:300]}"
             ) from error
         if not isinstance(found, library.DatasetDict):
+            for key, name in (("train", self.train), ("test", self.test)):
+                if name != key:
+                    raise TaskConfigError(
+                        f"data.{key}={name}: {self.path} is a Dataset, which has no splits. Leave data.{key} out, or "
+                        "save a DatasetDict"
+                    )
             return found, found
         for key, name in (("train", self.train), ("test", self.test)):
             chosen([*found], name, f"data.{key}", str(self.path))
@@ -81,21 +100,21 @@ class HuggingFace(Data):
 
     @cached_property
     def spec(self) -> DataSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Reads the first sample, and to count classes the column of targets."""
+        """Reads the first sample of each split, and to count classes the column of targets."""
         train, test = self._opened
         names = self._names
         for data, split in ((train, "train"), (test, "test")):
             if len(data) == 0:
                 raise TaskConfigError(f"{self.path} has no samples in its {split} split")
         first = torch.tensor([0])
-        read = {name: self._column(train, name)(first) for name in (*names, self.targets)}
+        read = {name: self._column(train, name).read(first) for name in (*names, self.targets)}
         fields = {
             name: Field(tuple(read[name].shape[1:]), given_dtype(read[name].dtype, self.floats)) for name in names
         }
         target = read[self.targets]
         kind = kind_of(target.dtype, tuple(target.shape[1:]), self.kind)
-        if kind == "labels":
-            self._check_labels_alike()
+        if train is not test:
+            self._check_alike(read)
         size, held = sizes(len(train), None if train is test else len(test), self.limit, f"data.path={self.path}")
         lone = fields[names[0]]
         return DataSpec(
@@ -110,24 +129,35 @@ class HuggingFace(Data):
             weights=self.weights is not None,
         )
 
-    def _labels(self, data: Any) -> list[str] | None:
-        """The names of a ClassLabel's classes; None of any other column."""
-        return getattr(data.features[self.targets], "names", None)
+    def _check_alike(self, read: dict[str, Tensor]) -> None:
+        """Holds the test split's columns to those of the training split. Raises TaskConfigError.
 
-    def _check_labels_alike(self) -> None:
-        """A label is a number, and both splits must mean the same class by it. Raises TaskConfigError."""
-        of_train, of_test = (self._labels(data) for data in self._opened)
-        if of_train and of_test and of_train != of_test:
-            raise TaskConfigError(
-                f"data.test={self.test}: {self.targets} numbers the classes {', '.join(of_test[:8])}, and the split "
-                f"{self.train} numbers {', '.join(of_train[:8])}. Cast both splits to one ClassLabel"
+        A ClassLabel is a number, and both splits must mean the same class by it.
+
+        Args:
+            read: the first sample of the training split.
+        """
+        train, test = self._opened
+        for name, ours in read.items():
+            of_train, of_test = (_classes_of(data.features[name]) for data in (train, test))
+            if of_train and of_test and of_train != of_test:
+                raise TaskConfigError(
+                    f"data.test={self.test}: {name} numbers the classes {', '.join(of_test[:8])}, and the split "
+                    f"{self.train} numbers {', '.join(of_train[:8])}. Cast both splits to one ClassLabel"
+                )
+            theirs = self._column(test, name).read(torch.tensor([0]))
+            check_stored(
+                name,
+                Stored(f"the split {self.train}", tuple(ours.shape[1:]), ours.dtype, _said(train.features[name])),
+                Stored(f"data.test={self.test}", tuple(theirs.shape[1:]), theirs.dtype, _said(test.features[name])),
+                given_dtype(ours.dtype, self.floats) if name in self._names else None,
             )
 
     def _count(self, train: Any, first: Tensor) -> int:
-        told = self._labels(train)
+        told = _classes_of(train.features[self.targets])
         if told:
             return max(len(told), 2)
-        column = self._column(train, self.targets)
+        column = self._column(train, self.targets).read
         where = f"the targets {self.targets!r} of {self.path}"
         counted = count_classes(
             lambda rows: column(torch.arange(len(train))), first.dtype, len(train) * first.numel(), where
@@ -149,13 +179,13 @@ class HuggingFace(Data):
         told = self._column(data, self.targets), weights, spec, f"{self.path}, {split} split"
         return Columns(inputs, *told, len(data))
 
-    def _column(self, data: Any, name: str) -> "_Column":
+    def _column(self, data: Any, name: str) -> Column:
         if not _is_numbers(data.features[name]):
             raise TaskConfigError(
                 f"{self.path}: column {name} is {_in_words(data.features[name])}; must be numbers, or lists of one "
                 f"length (map them to such before save_to_disk){self._left(data, name)}"
             )
-        return _Column(data.select_columns([name]), name, f"{self.path}")
+        return Column(name, _Column(data.select_columns([name]), name, f"{self.path}"))
 
     def _left(self, data: Any, name: str) -> str:
         """The inputs without those that are no numbers, where `name` is an input."""
@@ -183,7 +213,7 @@ class HuggingFace(Data):
         return names
 
     def described(self) -> Described:
-        names = self._labels(self._opened[0]) if self.spec.classes else None
+        names = _classes_of(self._opened[0].features[self.targets]) if self.spec.classes else None
         return Described(tuple(self._names), (self.targets,), tuple(names) if names else None, self._seen)
 
     def how_to_get(self) -> str:
@@ -201,7 +231,7 @@ class _Column:
         self._data, self._name, self._where = data.with_format("arrow"), name, where
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[k] -> [k, ...]: int64, float32 or bool. Raises SampleError for an empty cell and for ragged lists."""
+        """[k] -> [k, ...]: int64, float32, float64 or bool. Raises SampleError for an empty cell or ragged lists."""
         if len(rows) == 0:
             return self(torch.tensor([0]))[:0]
         values, shape = self._data[rows.tolist()].column(self._name).combine_chunks(), [len(rows)]
@@ -225,7 +255,7 @@ class _Column:
         found = torch.from_numpy(signed(plain, f"{self._where}: column {self._name}")).reshape(shape)
         if found.dtype == torch.bool:
             return found
-        return found.to(torch.float32 if found.is_floating_point() else torch.int64)
+        return found.to(torch.promote_types(found.dtype, torch.float32) if found.is_floating_point() else torch.int64)
 
     def _refuse_empty(self, values: Any, rows: Tensor) -> None:
         row = next((row for row, value in zip(rows.tolist(), values.to_pylist(), strict=True) if _is_empty(value)), 0)
@@ -249,6 +279,24 @@ def _is_numbers(feature: Any) -> bool:
     if kind in ("Value", "Array2D", "Array3D", "Array4D", "Array5D"):
         return str(feature.dtype) in _NUMBERS
     return isinstance(feature, list) and len(feature) == 1 and _is_numbers(feature[0])
+
+
+def _innermost(feature: Any) -> Any:
+    """Returns the feature of the values in a feature of numbers or of lists of them."""
+    if isinstance(feature, list):
+        return _innermost(feature[0])
+    return _innermost(feature.feature) if hasattr(feature, "feature") else feature
+
+
+def _classes_of(feature: Any) -> list[str] | None:
+    """Returns the names of the classes of a ClassLabel, or of lists of it, and None for other features."""
+    return getattr(_innermost(feature), "names", None)
+
+
+def _said(feature: Any) -> str:
+    """Returns the dtype of a feature's values in the words of `datasets`."""
+    found = _innermost(feature)
+    return "ClassLabel" if type(found).__name__ == "ClassLabel" else f"{found.dtype}"
 
 
 def _in_words(feature: Any) -> str:

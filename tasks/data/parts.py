@@ -110,6 +110,43 @@ def check_like(
     _check_unique(names, inputs, test)
 
 
+@dataclass(frozen=True)
+class Stored:
+    """The values of a column or an array in one file or split, for each sample. `said`: the dtype in its words."""
+
+    where: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    said: str
+
+    def __str__(self) -> str:
+        return f"{list(self.shape)} of {self.said} for each sample"
+
+
+def check_stored(name: str, train: Stored, test: Stored, given: torch.dtype | None) -> None:
+    """Holds the values of a test set to the training set's. Raises TaskConfigError for another shape, and for a dtype
+    of which `given` would change the values.
+
+    Args:
+        given: the dtype in which a model is given an input; None: a target, whose values are looked at as it is read.
+    """
+    both = f"{test.where}: {name} has {test}, and {train.where} has {train}"
+    if test.shape != train.shape:
+        raise TaskConfigError(f"{both}. Give both one shape")
+    if given is None:
+        return
+    if (train.dtype == torch.uint8) != (test.dtype == torch.uint8):
+        raise TaskConfigError(f"{both}. Bytes (uint8) alone are divided by 255; save both with one dtype")
+    kept = given.is_floating_point or (
+        test.dtype == torch.bool if given == torch.bool else not test.dtype.is_floating_point
+    )
+    if not kept:
+        raise TaskConfigError(
+            f"{both}. A model is given {str(given).removeprefix('torch.')}; save both with one dtype, or choose "
+            "data.floats=true"
+        )
+
+
 def _check_unique(names: Sequence[str], used: Sequence[str], where: str) -> None:
     """Raises TaskConfigError."""
     twice = next((name for name in used if names.count(name) > 1), None)

@@ -106,9 +106,26 @@ class SVMLight(Data):
                 raise
             except (ValueError, OSError, EOFError, OverflowError, zlib.error) as error:
                 raise CorruptDataError(f"{path} cannot be read in the svmlight format: {error}") from error
+        self._check_finite(path, matrix, labels)
         if matrix.shape[1] > self.features:
             raise TaskConfigError(f"data.features={self.features}: {path} has {matrix.shape[1]} features.")
         return matrix, labels
+
+    def _check_finite(self, path: Path, matrix: Any, labels: np.ndarray) -> None:
+        """Raises CorruptDataError for a label or a value that is NaN, infinite, or beyond float64."""
+        strange = np.flatnonzero(~np.isfinite(labels))
+        if len(strange):
+            raise CorruptDataError(
+                f"{path}: the label is {_named(labels[strange[0]].item())} in row {strange[0]} (from 0 on)"
+            )
+        strange = np.flatnonzero(~np.isfinite(matrix.data))
+        if len(strange):
+            row = int(np.searchsorted(matrix.indptr, strange[0], side="right")) - 1
+            feature = matrix.indices[strange[0]] + (not self.zero_based)
+            raise CorruptDataError(
+                f"{path}: feature {feature} is {_named(matrix.data[strange[0]].item())} in row {row} (from 0 on); must "
+                "be finite"
+            )
 
     def _split(self, path: Path, matrix: Any, labels: np.ndarray, known: np.ndarray) -> Split:
         strange = np.setdiff1d(labels, known)
@@ -125,6 +142,10 @@ class SVMLight(Data):
         values = np.zeros(there.shape)
         values[there] = matrix.data
         return Split(pairs_of(features, values), torch.from_numpy(np.searchsorted(known, labels)).long())
+
+
+def _named(value: float) -> str:
+    return "NaN" if np.isnan(value) else "infinite"
 
 
 def _check_fits(path: Path, unpacked: Any) -> None:

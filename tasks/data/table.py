@@ -139,9 +139,9 @@ class Table(Data):
         """
         inputs = np.stack([self._numbers(table, name, path) for name in self._names], axis=1)
         if known is not None:
-            column = self._column(table, self.targets[0], path)
-            strange = np.setdiff1d(column, known)
-            if len(strange):
+            column = self._label_column(table, path)
+            strange = np.setdiff1d(column, known).tolist()
+            if strange:
                 raise CorruptDataError(f"{path}: {self.targets[0]} has {strange[0]!r}, which {self.path} has not")
             targets = torch.from_numpy(np.searchsorted(known, column)).long()
         else:
@@ -161,7 +161,7 @@ class Table(Data):
     def _labels(self, table: Any) -> np.ndarray:
         """The values of the targets in order: they are the classes."""
         assert self.path is not None
-        found = np.unique(self._column(table, self.targets[0], self.path))
+        found = np.unique(self._label_column(table, self.path))
         self._classes = tuple(map(str, found.tolist()))
         return found
 
@@ -214,6 +214,14 @@ class Table(Data):
         if row >= 0:
             raise _nothing_in(path, name, row)
         return column.to_numpy()
+
+    def _label_column(self, table: Any, path: Path) -> np.ndarray:
+        """Raises CorruptDataError where a label is missing or NaN."""
+        column, name = self._column(table, self.targets[0], path), self.targets[0]
+        rows = np.flatnonzero(column != column)  # NaN alone differs from itself
+        if len(rows):
+            raise CorruptDataError(f"{path}: column {name} is NaN in row {rows[0]} (from 0 on)")
+        return column
 
     def _numbers(self, table: Any, name: str, path: Path) -> np.ndarray:
         """Raises TaskConfigError or CorruptDataError."""

@@ -193,6 +193,24 @@ def test_what_is_not_in_the_format_is_corrupt(tmp_path: Path, row: str) -> None:
     assert caught.value.exit_code == 7
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("1 2:1 5:nan", "feature 5 is NaN"),
+        ("1 1:inf", "feature 1 is infinite"),
+        ("1 2:-1e400 3:1", "feature 2 is infinite"),
+        ("nan 1:1", "the label is NaN"),
+        ("inf 1:1", "the label is infinite"),
+    ],
+)
+def test_numbers_that_are_not_finite_are_named_with_their_row(tmp_path: Path, row: str, said: str) -> None:
+    """Row 2 of the file has no features at all."""
+    path = write(tmp_path / "a", [*ROWS[:3], row, *ROWS[3:]])
+    for told in ((str(path), None), (str(write(tmp_path / "fine", ROWS)), str(path))):
+        with pytest.raises(CorruptDataError, match=rf"a: {said} in row 3 \(from 0 on\)"):
+            SVMLight(*told).load()
+
+
 def test_a_damaged_archive_and_a_strange_test_label_are_corrupt(tmp_path: Path) -> None:
     whole = gzip.compress(b"1 1:1\n" * 1000)
     (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])

@@ -1,0 +1,252 @@
+"""Values of a file reach a model as the file has them, in training and in test, or are refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from needs import needs_datasets, needs_pyarrow
+from torch import Tensor
+
+from paceline.tasks.base import Data, DataSpec
+from paceline.tasks.checks import load_checked
+from paceline.tasks.data.arrays import Arrays
+from paceline.tasks.data.hugging_face import HuggingFace
+from paceline.tasks.data.table import Table
+from paceline.tasks.errors import CorruptDataError, SampleError, TaskConfigError
+from paceline.tasks.items import Items
+
+N = 10
+X = np.arange(2 * N).reshape(N, 2)
+LABELS = np.arange(N) % 3
+
+
+def of_both(data: Data) -> list[tuple[list[Any], list[Any]]]:
+    """The inputs and targets of the training and the test split."""
+    taken = [split.take(slice(None)) for split in load_checked("own", data)]
+    return [(each.inputs.tolist(), each.targets.tolist()) for each in taken]  # pyright: ignore
+
+
+def arrays(folder: Path, train: dict[str, Any], test: dict[str, Any], **knobs: Any) -> Arrays:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, held in (("train", train), ("test", test)):
+        np.savez(folder / f"{name}.npz", **{"x": X.astype("f4"), "targets": LABELS, **held})
+    return Arrays(str(folder / "train.npz"), str(folder / "test.npz"), **knobs)
+
+
+def saved(folder: Path, train: dict[str, Any], test: dict[str, Any], **knobs: Any) -> HuggingFace:
+    """Columns are arrays, or pairs of values and a feature."""
+    import datasets
+
+    def split(columns: dict[str, Any]) -> Any:
+        told = {"x": X.astype("f4"), "targets": LABELS, **columns}
+        pairs = {name: each if isinstance(each, tuple) else (each, feature_of(each)) for name, each in told.items()}
+        features = datasets.Features({name: feature for name, (_, feature) in pairs.items()})
+        return datasets.Dataset.from_dict(
+            {name: np.asarray(values).tolist() for name, (values, _) in pairs.items()}, features=features
+        )
+
+    def feature_of(array: np.ndarray) -> Any:
+        value = datasets.Value(str(array.dtype))
+        return value if array.ndim == 1 else datasets.List(value)
+
+    both: Any = {"train": split(train), "test": split(test)}
+    datasets.DatasetDict(both).save_to_disk(str(folder / "saved"))
+    return HuggingFace(str(folder / "saved"), targets="targets", **knobs)
+
+
+MAKERS = ["arrays", pytest.param("saved", marks=needs_datasets)]
+
+
+def made(how: str, *told: Any, **knobs: Any) -> Data:
+    return {"arrays": arrays, "saved": saved}[how](*told, **knobs)
+
+
+# -- the same value in both splits
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "floats"), [("u1", "f4", False), ("f4", "u1", False), ("i8", "u1", True), ("u1", "i8", True)]
+)
+def test_bytes_and_other_numbers_are_not_taken_for_each_other(
+    train: str, test: str, floats: bool, tmp_path: Path
+) -> None:
+    data = arrays(tmp_path, {"x": X.astype(train)}, {"x": X.astype(test)}, floats=floats)
+    said = f"test.npz: x has [2] of {np.dtype(test)} for each sample, and data.path="
+    with pytest.raises(TaskConfigError) as caught:
+        load_checked("arrays", data)
+    assert said in str(caught.value) and f"train.npz has [2] of {np.dtype(train)} for" in str(caught.value)
+    assert "Bytes (uint8) alone are divided by 255" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", MAKERS)
+@pytest.mark.parametrize(
+    ("train", "test", "said"),
+    [
+        ("i8", "f4", r"x has \[2\] of float32 .* has \[2\] of int64 .* is given int64; .* data\.floats=true"),
+        ("?", "i8", r"x has \[2\] of int64 .* has \[2\] of bool .* is given bool; .* data\.floats=true"),
+    ],
+)
+def test_inputs_of_a_kind_that_would_lose_values_are_refused(
+    how: str, train: str, test: str, said: str, tmp_path: Path
+) -> None:
+    told = tmp_path, {"x": (X % 5).astype(train)}, {"x": (X % 5).astype(test)}
+    with pytest.raises(TaskConfigError, match=said):
+        _ = made(how, *told).spec
+    (_, _), (inputs, _) = of_both(made(how, *told, floats=True))
+    assert inputs == (X % 5).tolist()
+
+
+@pytest.mark.parametrize("how", MAKERS)
+@pytest.mark.parametrize(("train", "test"), [("f4", "f8"), ("f8", "f2"), ("f4", "i2"), ("i8", "i1"), ("i8", "?")])
+def test_inputs_of_a_kind_that_keeps_values_are_taken(how: str, train: str, test: str, tmp_path: Path) -> None:
+    values = X % 2
+    (one, _), (other, _) = of_both(made(how, tmp_path, {"x": values.astype(train)}, {"x": values.astype(test)}))
+    assert one == other == values.tolist()
+
+
+@pytest.mark.parametrize("how", MAKERS)
+@pytest.mark.parametrize("name", ["x", "targets"])
+def test_a_test_set_of_another_shape_is_refused_before_it_is_read(how: str, name: str, tmp_path: Path) -> None:
+    data = made(how, tmp_path, {name: np.ones((N, 2))}, {name: np.ones((N, 3))})
+    said = rf"data\.test.*: {name} has \[3\] of float64 for each sample, and .*train.* has \[2\] of float64"
+    with pytest.raises(TaskConfigError, match=said):
+        _ = data.spec
+
+
+@needs_datasets
+def test_lists_that_become_longer_further_down_are_named(tmp_path: Path) -> None:
+    import datasets
+
+    rows = [[1.0, 2.0]] * 4 + [[1.0, 2.0, 3.0]] * (N - 4)
+    datasets.Dataset.from_dict({"x": rows, "label": LABELS.tolist()}).save_to_disk(str(tmp_path))
+    whole = HuggingFace(str(tmp_path)).load()[0].rows(torch.arange(N))
+    with pytest.raises(SampleError, match=r"train split, sample 4: x is \[3\]; must be \[2\]"):
+        whole.take(slice(4, 6))
+
+
+@needs_datasets
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(("name", "knobs"), [("x", {}), ("targets", {}), ("targets", {"kind": "numbers"})])
+def test_classes_are_compared_by_name_in_every_column_that_is_used(
+    name: str, knobs: dict[str, Any], deep: bool, tmp_path: Path
+) -> None:
+    import datasets
+
+    def column(names: str) -> tuple[Any, Any]:
+        feature = datasets.ClassLabel(names=[*names])
+        return (X % 3, datasets.List(feature)) if deep else (LABELS, feature)
+
+    said = rf"data\.test=test: {name} numbers the classes b, a, c, and the split train numbers a, b, c\. Cast both"
+    with pytest.raises(TaskConfigError, match=said):
+        _ = saved(tmp_path, {name: column("abc")}, {name: column("bac")}, **knobs).spec
+    data = saved(tmp_path / "alike", {name: column("abc")}, {name: column("abc")}, **knobs)
+    assert data.spec.classes == (0 if knobs else 3)
+
+
+@needs_datasets
+@pytest.mark.parametrize(("key", "name"), [("train", "nosuch"), ("test", "validation")])
+def test_a_split_is_not_asked_of_a_data_set_that_has_none(key: str, name: str, tmp_path: Path) -> None:
+    import datasets
+
+    datasets.Dataset.from_dict({"x": X.tolist(), "label": LABELS.tolist()}).save_to_disk(str(tmp_path))
+    with pytest.raises(TaskConfigError, match=rf"data\.{key}={name}: .* is a Dataset, which has no splits\. Leave"):
+        _ = HuggingFace(str(tmp_path), **{key: name}).spec  # pyright: ignore[reportArgumentType]
+
+
+# -- targets
+
+
+@pytest.mark.parametrize("how", MAKERS)
+@pytest.mark.parametrize(("train", "test"), [("u1", "u1"), ("f8", "u1"), ("u1", "f4")])
+def test_targets_that_are_numbers_keep_their_values(how: str, train: str, test: str, tmp_path: Path) -> None:
+    values = 10 * np.arange(N)
+    (_, one), (_, other) = of_both(
+        made(how, tmp_path, {"targets": values.astype(train)}, {"targets": values.astype(test)}, kind="numbers")
+    )
+    assert one == other == values.tolist()
+
+
+@pytest.mark.parametrize("how", MAKERS)
+@pytest.mark.parametrize(
+    ("value", "train", "test"),
+    [(0.75, "i8", "f4"), (2 - 2**-40, "i8", "f8"), (np.nan, "f4", "f4"), (1e30, "f4", "f8"), (1.5, "?", "f2")],
+)
+def test_a_label_that_is_no_whole_number_is_named(
+    how: str, value: float, train: str, test: str, tmp_path: Path
+) -> None:
+    labels = (LABELS % 2).astype(test)
+    labels[4] = value
+    knobs = {"kind": "labels", "classes": 3}
+    data = made(how, tmp_path, {"targets": (LABELS % 2).astype(train)}, {"targets": labels}, **knobs)
+    _, split = load_checked("own", data)
+    assert split.take(slice(0, 4)).targets.tolist() == [0, 1, 0, 0]
+    with pytest.raises(SampleError) as caught:
+        split.take(torch.tensor([1, 4]))
+    assert f"test split, sample 4: its label is {value}; must be a whole number" in str(caught.value)
+
+
+def test_samples_that_are_read_one_by_one_are_held_to_the_same_rule() -> None:
+    def one(inputs: Any, target: Any, dtype: torch.dtype = torch.float32) -> tuple[Any, int]:
+        taken = Items([(inputs, target)], DataSpec((), dtype, (), 3), "mine").take(slice(None))
+        assert isinstance(taken.inputs, Tensor)
+        return taken.inputs[0].item(), int(taken.targets[0])
+
+    assert one(0.5, 2.0) == (0.5, 2) and one(1, True, torch.bool) == (True, 1)
+    for told, said in (
+        ((0.5, 1.5), "the target is 1.5; must be a whole number"),
+        ((1e39, 1), r"the input is 1e\+39, which float32 cannot hold"),
+        ((2, 1, torch.bool), "the input is 2; must be true or false"),
+        ((0.5, 1, torch.int64), "the input is 0.5; must be a whole number"),
+    ):
+        with pytest.raises(SampleError, match=f"mine, sample 0: {said}"):
+            one(*told)
+
+
+@needs_pyarrow
+def test_a_label_of_a_table_that_is_nan_is_named_with_its_row(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    def write(name: str, labels: list[float]) -> str:
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1.0] * N, "target": labels}), tmp_path / name)
+        return str(tmp_path / name)
+
+    whole = [0.5, 1.5] * (N // 2)
+    train, test = write("train.parquet", whole), write("test.parquet", [*whole[:3], float("nan"), *whole[4:]])
+    for told in ((train, test), (test, None)):
+        with pytest.raises(CorruptDataError, match=r"test\.parquet: column target is NaN in row 3 \(from 0 on\)"):
+            Table(*told, kind="labels").load()
+    strange = write("strange.parquet", [2.5, *whole[1:]])
+    with pytest.raises(CorruptDataError, match=r"strange\.parquet: target has 2\.5, which .*train\.parquet has not"):
+        Table(train, strange, kind="labels").load()
+
+
+# -- numbers that float32 cannot hold
+
+
+@pytest.mark.parametrize("how", MAKERS)
+@pytest.mark.parametrize("name", ["x", "targets"])
+def test_a_number_that_float32_cannot_hold_is_named_as_it_is_taken(how: str, name: str, tmp_path: Path) -> None:
+    values = X.astype("f8") if name == "x" else np.arange(N) / 2
+    values[7] = 1e39
+    data = made(how, tmp_path, {}, {name: values}, kind="numbers")
+    _, test = data.load()
+    assert len(test.take(slice(0, 7)).targets) == 7
+    called = "its target 'targets'" if name == "targets" else "x"
+    with pytest.raises(SampleError, match=rf"test split, sample 7: {called} is 1e\+39, which float32 cannot hold"):
+        test.take(torch.tensor([3, 7, 1]))
+
+
+# -- weights
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_weights_of_a_shape_of_their_own_are_refused_as_they_are_taken(how: str, tmp_path: Path) -> None:
+    data = made(how, tmp_path, {"w": np.ones(N)}, {"w": np.ones((N, 2))}, inputs="x", weights="w")
+    with pytest.raises(SampleError, match=r"test split, sample 0: its weight 'w' is \[2\]; must be one number"):
+        load_checked("own", data)
+    both = {"targets": X % 3, "w": np.ones((N, 2))}
+    (tmp_path / "more").mkdir()
+    assert len(load_checked("own", made(how, tmp_path / "more", both, both, inputs="x", weights="w"))[0]) == N
