@@ -29,10 +29,12 @@ class Contents:
     classes: int  # 0: targets are numbers
     class_names: list[str]
     each: list[int]  # the shape of a sample's targets
+    left_out: list[str]  # files that are not read, the first few
 
     def in_words(self) -> str:
         """Returns one line."""
-        return "; ".join([self._inputs(), self._samples(), self._targets()])
+        left_out = [f"not read: {', '.join(self.left_out)}"] if self.left_out else []
+        return "; ".join([self._inputs(), self._samples(), self._targets(), *left_out])
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "in_words": self.in_words()}
@@ -78,6 +80,7 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
         spec.classes if told.classes is None or not spec.classes else len(told.classes),
         [] if told.classes is None else told_first(told.classes)[:FEW],
         list(spec.target_shape),
+        told_first(told.left_out),
     )
 
 

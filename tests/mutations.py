@@ -1653,9 +1653,33 @@ MUTATIONS = [
     ),
     Mutation(
         "tasks/data/images.py",
-        "image.open(opened, formats=FORMATS) as picture",
+        "image.open(opened, formats=tuple(FORMATS)) as picture",
         "image.open(opened) as picture",
         "tests/tasks/test_own_files.py -k no_suffix_names",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "tags.get(BITS_PER_SAMPLE, (16,))[0]",
+        "16",
+        "tests/tasks/test_own_files.py -k by_its_bits",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "return 1 - values if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else values",
+        "return values",
+        "tests/tasks/test_own_files.py -k by_its_bits",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "seen[real] = folder",
+        "pass",
+        "tests/tasks/test_own_files.py -k linked_folder",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        'getattr(picture, "is_animated", False)',
+        "False",
+        "tests/tasks/test_own_files.py -k several_frames",
     ),
     Mutation(
         "tasks/data/images.py",
