@@ -112,10 +112,15 @@ def _alike(classes: Sequence[str]) -> tuple[str, str] | None:
     """Returns the first two classes whose names differ by case or white space alone."""
     known: dict[str, str] = {}
     for name in classes:
-        former = known.setdefault(" ".join(name.split()).casefold(), name)
+        former = known.setdefault(folded(name), name)
         if former != name:
             return former, name
     return None
+
+
+def folded(name: str) -> str:
+    """Returns a name without case and without white space around it or repeated in it."""
+    return " ".join(name.split()).casefold()
 
 
 def told_first(names: Sequence[str]) -> list[str]:

@@ -62,6 +62,36 @@ MUTATIONS = [
         "tests/tasks/test_damaged_data.py -k float64_would_round",
     ),
     Mutation(
+        "tasks/data/table.py",
+        "(values >= EXACT)",
+        "(values > EXACT)",
+        "tests/tasks/test_damaged_data.py -k column_of_fractions",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "folded(former) != folded(text)",
+        "folded(former) != folded(former)",
+        "tests/tasks/test_data_targets.py -k in_two_ways",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "compute.equal(found.cast(column.type), column)",
+        "compute.equal(column, column)",
+        "tests/tasks/test_names.py -k training_table_changes",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "ignore_empty_lines=not lone",
+        "ignore_empty_lines=True",
+        "tests/tasks/test_data_targets.py -k empty_line",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "is_null(nan_is_null=True)\n        if types",
+        "is_null()\n        if types",
+        "tests/tasks/test_data_targets.py -k is_nan",
+    ),
+    Mutation(
         "tracking/files.py",
         "if count > 1:",
         "if count > 2:",
