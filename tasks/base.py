@@ -171,12 +171,14 @@ class Described:
     `inputs`: the name of a lone input, or those of its columns; () where it has none, or where `spec.inputs` says them.
     `classes`: in the order of their labels; None: they have numbers alone, or are known once the data are read.
     `seen`: how many different labels there are, where all were looked at.
+    `left_out`: files beside the data that are not read.
     """
 
     inputs: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     seen: int | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class Data(ABC):

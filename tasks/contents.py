@@ -29,10 +29,12 @@ class Contents:
     classes: int  # 0: targets are numbers
     class_names: list[str]
     each: list[int]  # the shape of a sample's targets
+    left_out: list[str]  # files that are not read, the first few
 
     def in_words(self) -> str:
         """Returns one line."""
-        return "; ".join([self._inputs(), self._samples(), self._targets()])
+        left_out = [f"not read: {', '.join(self.left_out)}"] if self.left_out else []
+        return "; ".join([self._inputs(), self._samples(), self._targets(), *left_out])
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "in_words": self.in_words()}
@@ -78,6 +80,7 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
         spec.classes if told.classes is None or not spec.classes else len(told.classes),
         [] if told.classes is None else told_first(told.classes)[:FEW],
         list(spec.target_shape),
+        told_first(told.left_out),
     )
 
 
@@ -109,10 +112,15 @@ def _alike(classes: Sequence[str]) -> tuple[str, str] | None:
     """Returns the first two classes whose names differ by case or white space alone."""
     known: dict[str, str] = {}
     for name in classes:
-        former = known.setdefault(" ".join(name.split()).casefold(), name)
+        former = known.setdefault(folded(name), name)
         if former != name:
             return former, name
     return None
+
+
+def folded(name: str) -> str:
+    """Returns a name without case and without white space around it or repeated in it."""
+    return " ".join(name.split()).casefold()
 
 
 def told_first(names: Sequence[str]) -> list[str]:

@@ -62,6 +62,36 @@ MUTATIONS = [
         "tests/tasks/test_damaged_data.py -k float64_would_round",
     ),
     Mutation(
+        "tasks/data/table.py",
+        "(values >= EXACT)",
+        "(values > EXACT)",
+        "tests/tasks/test_damaged_data.py -k column_of_fractions",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "folded(former) != folded(text)",
+        "folded(former) != folded(former)",
+        "tests/tasks/test_data_targets.py -k in_two_ways",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "compute.equal(found.cast(column.type), column)",
+        "compute.equal(column, column)",
+        "tests/tasks/test_names.py -k training_table_changes",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "ignore_empty_lines=not lone",
+        "ignore_empty_lines=True",
+        "tests/tasks/test_data_targets.py -k empty_line",
+    ),
+    Mutation(
+        "tasks/data/table.py",
+        "is_null(nan_is_null=True)\n        if types",
+        "is_null()\n        if types",
+        "tests/tasks/test_data_targets.py -k is_nan",
+    ),
+    Mutation(
         "tracking/files.py",
         "if count > 1:",
         "if count > 2:",
@@ -1743,9 +1773,33 @@ MUTATIONS = [
     ),
     Mutation(
         "tasks/data/images.py",
-        "image.open(opened, formats=FORMATS) as picture",
+        "image.open(opened, formats=tuple(FORMATS)) as picture",
         "image.open(opened) as picture",
         "tests/tasks/test_own_files.py -k no_suffix_names",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "tags.get(BITS_PER_SAMPLE, (16,))[0]",
+        "16",
+        "tests/tasks/test_own_files.py -k by_its_bits",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "return 1 - values if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else values",
+        "return values",
+        "tests/tasks/test_own_files.py -k by_its_bits",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "seen[real] = folder",
+        "pass",
+        "tests/tasks/test_own_files.py -k linked_folder",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        'getattr(picture, "is_animated", False)',
+        "False",
+        "tests/tasks/test_own_files.py -k several_frames",
     ),
     Mutation(
         "tasks/data/images.py",

@@ -1,9 +1,11 @@
 """A folder of images of your own, a folder for each class: `path/cat/1.png`. They are read when they are wanted.
 
-Pillow reads them: pip install 'paceline[images]'. It is asked for the formats of `SUFFIXES` alone, whatever a file's
-content says it is, and decodes no more pixels than are wanted.
+Pillow reads them: pip install 'paceline[images]'. It is asked for `FORMATS` alone, whatever a file's content
+says it is, and decodes no more pixels than are wanted.
 """
 
+import os
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -20,12 +22,20 @@ from ..items import Items
 from .files import folder_of, open_data
 from .parts import asked, check_there, fifth, sizes
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # those of SUFFIXES
+FORMATS = {  # of Pillow, each with all suffixes by which Pillow knows it
+    "PNG": (".png", ".apng"),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm", ".pfm"),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffixes)
 CHANNELS = {"RGB": 3, "L": 1}
 MOST_PIXELS = 1 << 24  # of an image that is taken as it is: 201 MB of float32 in three channels
 MOST_RESIZED = 1 << 26  # of one that is resized; a large camera has as many
-BITS_16 = 65535  # white, of 16 bits
+BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a value of the second
 
 
 class Images(Data):
@@ -59,48 +69,39 @@ class Images(Data):
                 "data=images: Pillow, which reads them, is not installed: pip install 'paceline[images]'"
             )
         assert self.path is not None
-        classes, files, _ = self._listed(self.path)
-        height, width = self.size or _opened(files[0], self.mode, None, MOST_PIXELS).shape[-2:]
-        held = None if self.test_path is None else len(self._listed(self.test_path)[1])
-        train, test = sizes(len(files), held, self.limit)
+        found = _listed(self.path)
+        height, width = self.size or _opened(found.files[0], self.mode, None, MOST_PIXELS).shape[-2:]
+        held = None if self.test_path is None else len(_listed(self.test_path).files)
+        train, test = sizes(len(found.files), held, self.limit)
         return DataSpec(
-            (CHANNELS[self.mode], height, width), torch.float32, (), len(classes), train, test, range=(0.0, 1.0)
+            (CHANNELS[self.mode], height, width), torch.float32, (), len(found.classes), train, test, range=(0.0, 1.0)
         )
 
     def load(self) -> tuple[Items, Items]:
         spec = self.spec
         assert self.path is not None
-        classes, files, labels = self._listed(self.path)
+        found = _listed(self.path)
         most = MOST_RESIZED if self.size is not None else 4 * spec.input_shape[1] * spec.input_shape[2]
-        source = _Files(files, labels, self.mode, self.size, most)
-        train, test = (Items(source, spec, f"{self.path}, {split} split", labels) for split in ("train", "test"))
+        source = _Files(found.files, found.labels, self.mode, self.size, most)
+        train, test = (Items(source, spec, f"{self.path}, {split} split", found.labels) for split in ("train", "test"))
         if self.test_path is None:
-            first, second = fifth(len(files), f"data.path={self.path}")
+            first, second = fifth(len(found.files), f"data.path={self.path}")
             return train.rows(first).first(self.limit), test.rows(second)
-        others, files, labels = self._listed(self.test_path)
-        if others != classes:
-            raise TaskConfigError(f"data.test_path={self.test_path}: has the folders {others}; data.path has {classes}")
-        source = _Files(files, labels, self.mode, self.size, most)
+        held = _listed(self.test_path)
+        if held.classes != found.classes:
+            raise TaskConfigError(
+                f"data.test_path={self.test_path}: has the folders {held.classes}; data.path has {found.classes}"
+            )
+        source = _Files(held.files, held.labels, self.mode, self.size, most)
         return _shuffled(train, len(train)).first(self.limit), Items(
-            source, spec, f"{self.test_path}, test split", labels
+            source, spec, f"{self.test_path}, test split", held.labels
         )
 
-    def _listed(self, path: Path) -> tuple[list[str], list[Path], Tensor]:
-        """The classes, the files, and the class of each. Raises TaskConfigError."""
-        if not path.is_dir():
-            raise TaskConfigError(f"{path}: must be a folder with a folder of images for each class")
-        folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.name.startswith("."))
-        found = [_images_in(folder) for folder in folders]
-        empty = [folder.name for folder, files in zip(folders, found, strict=True) if not files]
-        if len(folders) < 2 or empty:
-            what = f"no images in {', '.join(empty)}" if empty else f"{len(folders)} folders"
-            raise TaskConfigError(f"{path} has {what}; must have a folder with images for each of two or more classes")
-        labels = torch.cat([torch.full((len(files),), label) for label, files in enumerate(found)])
-        return [folder.name for folder in folders], [file for files in found for file in files], labels
-
     def described(self) -> Described:
-        assert self.path is not None
-        return Described(classes=tuple(self._listed(self.path)[0]))
+        found = [_listed(path) for path in self._paths()]
+        return Described(
+            classes=tuple(found[0].classes), left_out=tuple(name for each in found for name in each.left_out)
+        )
 
     def how_to_get(self) -> str:
         return "Set data.path to a folder with a folder of images for each class."
@@ -109,8 +110,71 @@ class Images(Data):
         return None if self.path is None or not self.path.is_dir() else str(self.path)
 
     def files(self) -> tuple[Path, ...]:
-        paths = [path for path in (self.path, self.test_path) if path is not None]
-        return tuple(file for path in paths for file in self._listed(path)[1])
+        return tuple(file for path in self._paths() for file in _listed(path).files)
+
+    def _paths(self) -> list[Path]:
+        return [path for path in (self.path, self.test_path) if path is not None]
+
+
+@dataclass(frozen=True)
+class _Listing:
+    classes: list[str]
+    files: list[Path]
+    labels: Tensor  # of each file
+    left_out: list[str]  # files that are no images by their suffix, or are in no class
+
+
+def _listed(path: Path) -> _Listing:
+    """Raises TaskConfigError or MissingDataError."""
+    if not path.is_dir():
+        raise TaskConfigError(f"{path}: must be a folder with a folder of images for each class")
+    entries = _entries(path)
+    folders = [entry for entry, is_folder in entries if is_folder]
+    seen: dict[Path, Path] = {}
+    inside = [_files_in(folder, seen) for folder in folders]
+    found = [[file for file in files if _is_image(file)] for files in inside]
+    empty = [folder.name for folder, files in zip(folders, found, strict=True) if not files]
+    if len(folders) < 2 or empty:
+        what = f"no images in {', '.join(empty)}" if empty else f"{len(folders)} folders"
+        raise TaskConfigError(f"{path} has {what}; must have a folder with images for each of two or more classes")
+    left_out = [entry for entry, is_folder in entries if not is_folder]
+    left_out += [file for files in inside for file in files if not _is_image(file)]
+    return _Listing(
+        [folder.name for folder in folders],
+        [file for files in found for file in files],
+        torch.cat([torch.full((len(files),), label) for label, files in enumerate(found)]),
+        [str(file.relative_to(path)) for file in left_out],
+    )
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES
+
+
+def _files_in(folder: Path, seen: dict[Path, Path]) -> list[Path]:
+    """Returns all files in a folder, its folders and those that it links to. `seen`: folders by their real paths.
+
+    Raises TaskConfigError for a folder that was seen: its images would be read twice, or without an end.
+    """
+    real = folder.resolve()
+    if real in seen:
+        raise TaskConfigError(f"{folder}: is the folder {seen[real]}, which is read already. Remove the link")
+    seen[real] = folder
+    found = ([entry] if not is_folder else _files_in(entry, seen) for entry, is_folder in _entries(folder))
+    return [file for files in found for file in files]
+
+
+def _entries(folder: Path) -> list[tuple[Path, bool]]:
+    """Returns files and folders by their names, and whether each is a folder. Raises MissingDataError.
+
+    Hidden ones are left out: editors and notebooks keep copies in them.
+    """
+    try:
+        with os.scandir(folder) as found:
+            entries = [(entry.name, entry.is_dir()) for entry in found if not entry.name.startswith(".")]
+    except OSError as error:
+        raise MissingDataError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+    return [(folder / name, is_folder) for name, is_folder in sorted(entries)]
 
 
 class _Files:
@@ -122,12 +186,6 @@ class _Files:
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
         return _opened(self._files[number], self._mode, self._size, self._most), self._labels[number]
-
-
-def _images_in(folder: Path) -> list[Path]:
-    """Hidden files and folders are no samples: editors and notebooks keep copies in them."""
-    files = (file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-    return sorted(file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts))
 
 
 class ImageError(SampleError):
@@ -148,22 +206,34 @@ def _opened(file: Path, mode: str, size: tuple[int, int] | None, most: int) -> T
 
 def _decoded(opened: BinaryIO, mode: str, size: tuple[int, int] | None, most: int) -> Tensor:
     image: Any = import_module("PIL.Image")
-    with image.open(opened, formats=FORMATS) as picture:
+    with image.open(opened, formats=tuple(FORMATS)) as picture:
         width, height = picture.size  # of its head: nothing is decoded yet
         if width * height > most:
             hint = "" if size else ". All must have the size of the first, or data.size resizes them"
             raise ValueError(f"is of {height:,} x {width:,} pixels; the most is {most:,}{hint}")
-        if picture.mode in ("I", "F") and picture.format != "PPM":
+        if picture.format != "MPO" and getattr(picture, "is_animated", False):  # MPO: a photograph, then its previews
+            raise ValueError("has several frames or pages, and an image is one. Save each in a file of its own")
+        if picture.mode == "F" or (picture.mode == "I" and picture.format != "PPM"):
             kind = "floating-point numbers" if picture.mode == "F" else "whole numbers of 32 bits"
             raise ValueError(f"holds {kind}, which have no white; save it with 8 or 16 bits, or use data=arrays")
         if picture.mode == "I" or picture.mode.startswith("I;16"):  # Pillow's `convert` would make 255 of most of them
-            grey = np.asarray(picture, dtype=np.float32) / BITS_16
+            grey = _grey(picture)
             if size is not None:
                 grey = np.asarray(image.fromarray(grey).resize((size[1], size[0]))).clip(0, 1)
             return torch.from_numpy(np.array(grey)).expand(CHANNELS[mode], -1, -1).contiguous()
         wanted = picture.convert(mode)
         pixels = torch.from_numpy(np.array(wanted if size is None else wanted.resize((size[1], size[0])))).float() / 255
     return pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1).contiguous()
+
+
+def _grey(picture: Any) -> np.ndarray:
+    """Returns the values of an image of 9 to 16 bits from 0 (black) to 1 (white).
+
+    Pillow scales those of PPM to 16 bits. Of TIFF it gives the numbers in the file, whatever their bits and sense are.
+    """
+    tags = picture.tag_v2 if picture.format == "TIFF" else {}
+    values = np.asarray(picture, dtype=np.float32) / (2 ** tags.get(BITS_PER_SAMPLE, (16,))[0] - 1)
+    return 1 - values if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else values
 
 
 def _shuffled(items: Items, size: int) -> Items:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ..base import Data, DataSpec, Described, Split, at_most
+from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError, TaskConfigError
 from .files import check_fits, folder_of, open_data
 from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
@@ -25,6 +27,7 @@ from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_o
 SUFFIXES = (".csv", ".tsv", ".parquet")
 MOST_COUNTED = 1 << 26  # bytes of a file that is read to count classes, where nobody says how many there are
 HEAD = 1 << 20  # bytes of a text that a plan looks at
+EXACT = 1 << 53  # beyond it, float64 skips whole numbers, and may round one to it
 LARGEST = float(np.finfo(np.float32).max)
 _NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
@@ -119,7 +122,10 @@ class Table(Data):
                 raise TaskConfigError(f"data.classes={spec.classes}: {self.path} has {len(known)} different labels")
         train = self._split(whole, self.path, spec, known)
         if self.test_path is not None:
-            test = self._split(self._read(self.test_path, of_targets), self.test_path, spec, known)
+            held = self._read(self.test_path, of_targets)
+            if known is not None:
+                self._check_spelling(held, self.test_path)
+            test = self._split(held, self.test_path, spec, known)
         else:
             first, second = fifth(len(train), f"data.path={self.path}")
             train, test = _rows(train, first), _rows(train, second)
@@ -139,16 +145,31 @@ class Table(Data):
         """
         inputs = np.stack([self._numbers(table, name, path) for name in self._names], axis=1)
         if known is not None:
-            column = self._label_column(table, path)
-            strange = np.setdiff1d(column, known).tolist()
-            if strange:
-                raise CorruptDataError(f"{path}: {self.targets[0]} has {strange[0]!r}, which {self.path} has not")
+            column = self._column(table, self.targets[0], path)
+            strange = np.setdiff1d(column, known)
+            if len(strange):
+                row = int(np.flatnonzero(column == strange[0])[0])
+                name = str(strange.tolist()[0])
+                alike = (repr(each) for each in map(str, known.tolist()) if folded(each) == folded(name))
+                near = next((f", but {each}. Write them alike" for each in alike), "")
+                raise CorruptDataError(
+                    f"{path}: column {self.targets[0]} is {name!r} in row {row} (from 0 on), a class that {self.path} "
+                    f"does not have{near}"
+                )
             targets = torch.from_numpy(np.searchsorted(known, column)).long()
         else:
             columns = [self._numbers(table, name, path) for name in self.targets]
             targets = torch.from_numpy(np.stack(columns, axis=1)).reshape(len(inputs), *spec.target_shape)
-        weights = None if self.weights is None else torch.from_numpy(self._numbers(table, self.weights, path)).float()
-        return Split(torch.from_numpy(inputs), targets, weights)
+        if self.weights is None:
+            return Split(torch.from_numpy(inputs), targets)
+        weights = self._numbers(table, self.weights, path)
+        negative = np.flatnonzero(weights < 0)
+        if len(negative):
+            raise CorruptDataError(
+                f"{path}: column {self.weights} is {weights[negative[0]]:g} in row {negative[0]} (from 0 on); weights "
+                "must be 0 or more"
+            )
+        return Split(torch.from_numpy(inputs), targets, torch.from_numpy(weights).float())
 
     # -- columns
 
@@ -161,7 +182,8 @@ class Table(Data):
     def _labels(self, table: Any) -> np.ndarray:
         """The values of the targets in order: they are the classes."""
         assert self.path is not None
-        found = np.unique(self._label_column(table, self.path))
+        self._check_spelling(table, self.path)
+        found = np.unique(self._column(table, self.targets[0], self.path))
         self._classes = tuple(map(str, found.tolist()))
         return found
 
@@ -206,7 +228,7 @@ class Table(Data):
         column, types = table.column(name), import_module("pyarrow").types
         if types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        empty = column.is_null()
+        empty = column.is_null(nan_is_null=True)
         if types.is_string(column.type) or types.is_large_string(column.type):
             compute = _arrow("compute")
             empty = compute.or_kleene(empty, compute.equal(compute.utf8_trim_whitespace(column), ""))
@@ -214,14 +236,6 @@ class Table(Data):
         if row >= 0:
             raise _nothing_in(path, name, row)
         return column.to_numpy()
-
-    def _label_column(self, table: Any, path: Path) -> np.ndarray:
-        """Raises CorruptDataError where a label is missing or NaN."""
-        column, name = self._column(table, self.targets[0], path), self.targets[0]
-        rows = np.flatnonzero(column != column)  # NaN alone differs from itself
-        if len(rows):
-            raise CorruptDataError(f"{path}: column {name} is NaN in row {rows[0]} (from 0 on)")
-        return column
 
     def _numbers(self, table: Any, name: str, path: Path) -> np.ndarray:
         """Raises TaskConfigError or CorruptDataError."""
@@ -240,13 +254,10 @@ class Table(Data):
                 np.flatnonzero(values.astype(column.dtype) != column) if column.dtype.kind in "iu" else np.empty(0, int)
             )
         if len(rounded):
-            raise CorruptDataError(
-                f"{path}: column {name} is {column[rounded[0]]} in row {rounded[0]} (from 0 on), which float64 cannot "
-                "hold. Leave it out of data.inputs"
-            )
+            raise _rounded(path, name, column[rounded[0]], int(rounded[0]))
         strange = np.flatnonzero(~(np.abs(values) <= LARGEST))
         if len(strange) and not math.isfinite(values[strange[0]]):
-            raise CorruptDataError(f"{path}: column {name} is NaN or infinite in row {strange[0]} (from 0 on)")
+            raise CorruptDataError(f"{path}: column {name} is infinite in row {strange[0]} (from 0 on)")
         if len(strange):
             raise CorruptDataError(
                 f"{path}: column {name} is {values[strange[0]]:g} in row {strange[0]} (from 0 on), which float32 "
@@ -277,16 +288,65 @@ class Table(Data):
             table = _with(path, lambda file: _parquet(file).read(used, use_threads=False))
             if of_targets is not None:
                 at = table.schema.get_field_index(target)
-                cast = _guarded(path, lambda: table.column(target).cast(of_targets))
+                cast = _guarded(
+                    path, lambda: _cast(table.column(target), of_targets, f"{path}: column {target}", self.path)
+                )
                 table = table.set_column(at, target, cast)
         else:
             types = {} if of_targets is None else {target: of_targets}
-            table = _with(path, lambda file: _parsed(file, path, used, types))
+            table = self._text(path, used, types)
+            self._check_exact(table, path)
         if table.num_rows == 0:
             raise TaskConfigError(f"{path} has no rows")
         if self.kind != "numbers" and head.types.field(target).type != table.schema.field(target).type:
             _check_label(table.schema.field(target), path)
         return table
+
+    def _text(self, path: Path, used: list[str], types: dict[str, Any]) -> Any:
+        """Reads columns of a text file."""
+        lone = len(self._schema(path).names) == 1
+        return _with(path, lambda file: _parsed(file, path, used, types, lone))
+
+    def _as_written(self, path: Path, names: list[str]) -> Any:
+        """Reads columns of a text file without turning them into numbers."""
+        return self._text(path, names, dict.fromkeys(names, import_module("pyarrow").string()))
+
+    def _check_exact(self, table: Any, path: Path) -> None:
+        """Raises CorruptDataError for a number of a text that became another one as float64.
+
+        A number with an exponent was measured: its last digit is rounded anyway.
+        """
+        large: dict[str, np.ndarray] = {}
+        for field in table.schema:
+            if str(field.type) == "double":
+                values = np.abs(table.column(field.name).to_numpy())
+                large[field.name] = np.flatnonzero((values >= EXACT) & (values < np.inf))
+        names = [name for name, rows in large.items() if len(rows)]
+        if not names:
+            return
+        texts = self._as_written(path, names)
+        for name in names:
+            taken = (each.column(name).take(large[name]).to_pylist() for each in (table, texts))
+            for row, value, text in zip(large[name].tolist(), *taken, strict=True):
+                if "e" not in text.lower() and Decimal(text.strip()) != Decimal(value):
+                    raise _rounded(path, name, text.strip(), row)
+
+    def _check_spelling(self, table: Any, path: Path) -> None:
+        """Raises CorruptDataError for labels of a text file that differ there, such as 01 and 1, and are one value."""
+        name, types = self.targets[0], import_module("pyarrow").types
+        values = table.column(name)
+        if path.suffix.lower() == ".parquet" or types.is_string(values.type) or types.is_null(values.type):
+            return
+        arrays = {"value": values, "text": self._as_written(path, [name]).column(name)}
+        pairs = import_module("pyarrow").table(arrays).group_by([*arrays], use_threads=False).aggregate([]).drop_null()
+        known: dict[Any, str] = {}
+        for value, text in zip(*(pairs[key].to_numpy().tolist() for key in arrays), strict=True):
+            former = known.setdefault(value, text)
+            if folded(former) != folded(text):
+                raise CorruptDataError(
+                    f"{path}: column {name} has {former!r} and {text!r}, which are the same {values.type}. Write "
+                    "them alike if they are one class, and with a letter if they are two"
+                )
 
     def _check(self) -> None:
         check_there("data.path=houses.csv data.targets=price", self.how_to_get(), self.path, self.test_path)
@@ -339,13 +399,22 @@ def _head_of_parquet(file: Any) -> _Head:
     return _Head.of(opened.schema_arrow, opened.metadata.num_rows)
 
 
-def _parsed(file: Any, path: Path, used: list[str] | None = None, types: dict[str, Any] | None = None) -> Any:
-    """A table of the text in `file`, of the columns `used`. An empty cell, and NA without quotes, is nothing."""
+def _parsed(
+    file: Any,
+    path: Path,
+    used: list[str] | None = None,
+    types: dict[str, Any] | None = None,
+    lone: bool = False,
+) -> Any:
+    """A table of the text in `file`, of the columns `used`. An empty cell, and NA without quotes, is nothing.
+
+    `lone`: the file has one column, so that an empty line is an empty cell.
+    """
     csv = _arrow("csv")
     return csv.read_csv(
         file,
         csv.ReadOptions(use_threads=False),
-        csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ","),
+        csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",", ignore_empty_lines=not lone),
         csv.ConvertOptions(
             include_columns=used,
             column_types=types,
@@ -353,6 +422,20 @@ def _parsed(file: Any, path: Path, used: list[str] | None = None, types: dict[st
             quoted_strings_can_be_null=False,
         ),
     )
+
+
+def _cast(column: Any, wanted: Any, what: str, train: Path | None) -> Any:
+    """Returns a column of the type that the file `train` has. Raises CorruptDataError where that changes a value."""
+    column = column.cast(_value_type(column.type))
+    found, compute = column.cast(wanted), _arrow("compute")
+    same = compute.equal(found.cast(column.type), column).fill_null(True)
+    row = compute.index(compute.or_(same, column.is_null(nan_is_null=True)), False).as_py()
+    if row >= 0:
+        raise CorruptDataError(
+            f"{what} is {column[row].as_py()!r} in row {row} (from 0 on), and {found[row].as_py()!r} as {wanted}, its "
+            f"type in {train}. Save both files with one type"
+        )
+    return found
 
 
 def _first_lines(path: Path, file: Any) -> Any:
@@ -413,6 +496,13 @@ def _value_type(found: Any) -> Any:
 
 def _nothing_in(path: Path, name: str, row: int) -> CorruptDataError:
     return CorruptDataError(f"{path}: column {name} has nothing in row {row} (the first after the names is 0)")
+
+
+def _rounded(path: Path, name: str, number: object, row: int) -> CorruptDataError:
+    return CorruptDataError(
+        f"{path}: column {name} is {number} in row {row} (from 0 on), which float64 cannot hold. Leave the column out, "
+        "or write labels with a letter and measurements with an exponent"
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -103,6 +103,9 @@ def test_a_folder_of_images_says_its_folders(tmp_path: Path) -> None:
         Image.new("L", (4, 3)).save(tmp_path / name / "0.png")
     said = "inputs float32 [3, 3, 4]; 5 samples to train, 1 to test; 6 classes (ant, bee, cat, cow, dog, and 1 more)"
     assert line(Images(str(tmp_path))) == said
+    for name in ("README", "ant/notes.txt", "ant/Thumbs.db", ".hidden"):
+        (tmp_path / name).touch()
+    assert line(Images(str(tmp_path))) == f"{said}; not read: README, ant/Thumbs.db, ant/notes.txt"
 
 
 def test_what_is_shipped_and_what_is_sparse_is_said(tmp_path: Path) -> None:

@@ -347,6 +347,19 @@ def test_a_whole_number_that_float64_would_round_is_refused(number: int, tmp_pat
 
 
 @needs_pyarrow
+@pytest.mark.parametrize("number", [f"{2**53 + 1}", f"-{2**53 + 1}.5", f"{2**64 + 1}"])
+def test_a_number_that_a_column_of_fractions_would_round_is_refused(number: str, tmp_path: Path) -> None:
+    path = tmp_path / "ids.csv"
+    path.write_text("id,target\n" + f"{2**53},0.5\n1.5,1\n6.02e23,2\n" * 7 + f"{number},0.5\n")
+    said = rf"column id is {number} in row 21 .*float64 cannot hold"
+    with pytest.raises(CorruptDataError, match=said):
+        Table(str(path)).load()
+    with pytest.raises(CorruptDataError, match=said):
+        _ = Table(str(path), inputs="target", targets="id", kind="labels").spec
+    assert len(Table(str(path), inputs="target", targets="target").load()[0]) == 18, "the column is not read"
+
+
+@needs_pyarrow
 @pytest.mark.parametrize("key", ["path", "test_path"])
 def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"

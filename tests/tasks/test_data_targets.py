@@ -49,6 +49,50 @@ def test_the_type_of_the_targets_is_that_of_the_whole_column(tmp_path: Path) -> 
 
 
 @needs_pyarrow
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "type_"),
+    [("01", "1", None, "int64"), ("0x10", "16", None, "int64"), ("1e3", "1000", "labels", "double")],
+)
+def test_labels_that_are_written_in_two_ways_are_refused(
+    first: str, second: str, kind: Any, type_: str, tmp_path: Path
+) -> None:
+    path = text(tmp_path / "x.csv", [f"1,{first}", f"2,{second}", "3,5"] * 4)
+    with pytest.raises(CorruptDataError, match=f"'{first}' and '{second}', which are the same {type_}"):
+        _ = Table(path, kind=kind).spec
+    good = text(tmp_path / "y.csv", [f"1,{first}", "2, 5", "3,5"] * 4)
+    assert Table(good, kind=kind).spec.classes == 2
+    with pytest.raises(CorruptDataError, match=f"x.csv: .*'{first}' and '{second}', which are the same {type_}"):
+        Table(good, path, kind=kind).load()
+
+
+@needs_pyarrow
+def test_an_empty_line_of_one_column_is_an_empty_cell(tmp_path: Path) -> None:
+    path = text(tmp_path / "x.csv", ["1e3", f"{2**53}.0", "", "3"] * 3, header="a")
+    with pytest.raises(CorruptDataError, match="column a has nothing in row 2"):
+        Table(path, inputs="a", targets="a", kind="numbers").load()
+    path = text(tmp_path / "y.csv", ["1,yes", "", "2,no"] * 4)
+    assert sum(map(len, Table(path).load())) == 8
+
+
+@needs_pyarrow
+def test_a_label_that_is_nan_is_an_empty_one(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {"a": [1.0] * 8, "target": [0.0, 1.0, float("nan"), 1.0] * 2}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "x.parquet")
+    with pytest.raises(CorruptDataError, match="column target has nothing in row 2"):
+        _ = Table(str(tmp_path / "x.parquet"), kind="labels").spec
+
+
+@needs_pyarrow
+def test_a_negative_weight_is_named_by_its_file_and_row(tmp_path: Path) -> None:
+    path = text(tmp_path / "x.csv", ["1,yes,0.5", "2,no,0"] * 3 + ["3,no,-1"], "a,target,w")
+    with pytest.raises(CorruptDataError, match=r"x\.csv: column w is -1 in row 6 .*must be 0 or more"):
+        Table(path, weights="w").load()
+
+
+@needs_pyarrow
 @pytest.mark.parametrize("size", [1, 4])
 def test_too_few_rows_are_refused_before_a_run(size: int, tmp_path: Path) -> None:
     with pytest.raises(TaskConfigError, match=f"of {size} samples, a fifth for test is none"):

@@ -18,7 +18,7 @@ from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.table import Table
 from paceline.tasks.data.torch_dataset import of_dataset
-from paceline.tasks.errors import TaskConfigError
+from paceline.tasks.errors import CorruptDataError, TaskConfigError
 
 ROWS = 7
 A, B = np.arange(ROWS, dtype=np.float32), 100 + np.arange(ROWS, dtype=np.float32)
@@ -69,6 +69,40 @@ def test_classes_of_a_test_table_are_those_of_the_training_table(tmp_path: Path)
     test = csv(tmp_path / "test.csv", a=A, target=["2", "1"] * 3 + ["2"])
     assert of_test(Table(train, test)).targets.tolist() == [1, 0, 1, 0, 1, 0, 1]
     assert of_test(Table(train, parquet(tmp_path / "t.parquet", a=A, target=[2, 1, 2, 1, 2, 1, 2]))).targets[0] == 1
+
+
+@needs_pyarrow
+def test_a_class_that_the_training_table_lacks_is_named_with_the_nearest(tmp_path: Path) -> None:
+    train = csv(tmp_path / "train.csv", a=A, target=[" x", "y", "z"] * 2 + ["y"])
+    test = csv(tmp_path / "test.csv", a=A, target=["y", "X", "y", "X", "y", "z", "z"])
+    with pytest.raises(
+        CorruptDataError, match=r"is 'X' in row 1 .*train\.csv does not have, but ' x'\. Write them alike"
+    ):
+        Table(train, test).load()
+    test = csv(tmp_path / "test.csv", a=A, target=["y", "y", "w", "y", "y", "z", "z"])
+    with pytest.raises(CorruptDataError, match=r"is 'w' in row 2 .*train\.csv does not have$"):
+        Table(train, test).load()
+
+
+@needs_pyarrow
+@pytest.mark.parametrize(
+    ("train", "test", "said"),
+    [
+        ([False, True] * 3 + [True], [0, 1, 1, 2, 0, 0, 0], "target is 2 in row 3 .* and True as bool"),
+        ([False, True] * 3 + [True], [0.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0], "target is 0.5 in row 1 .* and True as bool"),
+        ([1, 2] * 3 + [1], ["1", "2", "1", "1", "01", "1", "1"], "target is '01' in row 4 .* and 1 as int64"),
+        ([1, 2] * 3 + [1], [1.0, 2.0, 1.0, 1.0, 1.0, 2.0, 1.5], r"1\.5"),
+    ],
+)
+def test_a_label_that_the_type_of_the_training_table_changes_is_refused(
+    train: list[Any], test: list[Any], said: str, tmp_path: Path
+) -> None:
+    path = parquet(tmp_path / "train.parquet", a=A, target=train)
+    with pytest.raises(CorruptDataError, match=said):
+        Table(path, parquet(tmp_path / "test.parquet", a=A, target=test), targets="target").load()
+    fits = [type(test[0])(int(label)) for label in train]
+    found = of_test(Table(path, parquet(tmp_path / "fits.parquet", a=A, target=fits))).targets
+    assert found.tolist() == [int(label) - int(min(train)) for label in train]
 
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "npy"])

@@ -375,6 +375,103 @@ def test_an_image_of_other_numbers_is_refused(tmp_path: Path, dtype: type, word:
         _ = Images(str(pets)).spec
 
 
+def tiff(values: np.ndarray, bits: int, white_is_zero: bool = False) -> bytes:
+    """A TIFF of grey values, which is not compressed."""
+    height, width = values.shape
+    pixels = values.astype("<u2").tobytes()
+    if bits == 12:
+        digits = "".join(f"{value:03x}" for value in values.flatten())
+        pixels = bytes.fromhex(digits)
+    sizes = {
+        256: width,
+        257: height,
+        258: bits,
+        259: 1,
+        262: int(not white_is_zero),
+        273: 110,
+        277: 1,
+        279: len(pixels),
+    }
+    entries = b"".join(struct.pack("<HHII", tag, 4 if tag == 279 else 3, 1, value) for tag, value in sizes.items())
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(sizes)) + entries + bytes(4) + pixels
+
+
+@pytest.mark.parametrize(("bits", "white_is_zero"), [(12, False), (16, True), (16, False)])
+def test_grey_values_of_a_tiff_are_read_by_its_bits_and_by_what_it_calls_white(
+    bits: int, white_is_zero: bool, tmp_path: Path
+) -> None:
+    most = 2**bits - 1
+    values = np.array([[0, most // 4], [most, 3]])
+    for name in ("cat/0.tif", "cat/1.tif", "cat/2.tif", "dog/0.tif", "dog/1.tif"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(tiff(values, bits, white_is_zero))
+    taken = Images(str(tmp_path), mode="L").load()[0].take(slice(0, 1)).inputs
+    wanted = (most - values if white_is_zero else values) / most
+    np.testing.assert_allclose(taken[0, 0], wanted, atol=1e-6)  # pyright: ignore[reportIndexIssue, reportArgumentType]
+
+
+def test_floats_that_a_ppm_holds_are_refused(tmp_path: Path) -> None:
+    pets = folder_of_images(tmp_path / "pets")
+    (pets / "cat" / "0.png").rename(pets / "cat" / "0.ppm").write_bytes(
+        b"Pf 4 3 -1.0\n" + np.full(12, 0.75, dtype="<f4").tobytes()
+    )
+    with pytest.raises(SampleError, match=r"0\.ppm: holds floating-point numbers"):
+        _ = Images(str(pets)).spec
+
+
+@pytest.mark.parametrize("suffix", ["gif", "tif", "webp", "png"])
+def test_an_image_of_several_frames_is_refused(suffix: str, tmp_path: Path) -> None:
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    (pets / "cat" / "0.png").unlink()
+    frames = [Image.new("L", (4, 3), color) for color in (0, 255)]
+    frames[0].save(pets / "cat" / f"0.{suffix}", save_all=True, append_images=frames[1:])
+    with pytest.raises(SampleError, match=rf"0\.{suffix}: has several frames or pages"):
+        _ = Images(str(pets)).spec
+
+
+def test_a_photograph_with_its_previews_is_one_image(tmp_path: Path) -> None:
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    first, preview = Image.new("RGB", (4, 3), "white"), Image.new("RGB", (2, 2))
+    first.save(pets / "cat" / "0.jpg", format="MPO", save_all=True, append_images=[preview])
+    (pets / "cat" / "0.png").unlink()
+    assert Images(str(pets)).spec.input_shape == (3, 3, 4)
+
+
+def test_all_suffixes_of_the_formats_are_read(tmp_path: Path) -> None:
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    assert {suffix for suffix, name in known.items() if name in images.FORMATS} == images.SUFFIXES
+    pets = folder_of_images(tmp_path / "pets")
+    for suffix in ("jfif", "jpe", "pgm", "PNM"):
+        kind = "JPEG" if suffix[0] == "j" else "PPM"
+        Image.new("L", (4, 3)).save(pets / "cat" / f"x.{suffix}", format=kind)
+    assert Images(str(pets)).spec.train_size == 13 and len(Images(str(pets)).load()[0]) == 13
+
+
+def test_images_of_a_linked_folder_are_read_once(tmp_path: Path) -> None:
+    pets, more = folder_of_images(tmp_path / "pets"), folder_of_images(tmp_path / "more")
+    (pets / "cat" / "more").symlink_to(more / "cat")
+    assert len(Images(str(pets)).files()) == 18
+    for name, target, folder in (
+        ("again", pets / "cat", "dog/again"),
+        ("all", pets, "dog/all/cat"),
+        ("self", pets / "dog", "dog/self"),
+    ):
+        link = pets / "dog" / name
+        link.symlink_to(target)
+        with pytest.raises(TaskConfigError, match=rf"pets/{folder}: is the folder .*, which is read already"):
+            _ = Images(str(pets)).spec
+        link.unlink()
+    (pets / "dog" / "x").symlink_to(pets / "dog" / "x")
+    with pytest.raises(MissingDataError, match=r"dog/x cannot be read: Too many levels of symbolic links"):
+        _ = Images(str(pets)).spec
+
+
 def test_hidden_folders_and_files_are_neither_classes_nor_samples(tmp_path: Path) -> None:
     pets, held = folder_of_images(tmp_path / "pets"), folder_of_images(tmp_path / "held")
     for folder in (pets, held):
