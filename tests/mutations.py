@@ -230,12 +230,6 @@ MUTATIONS = [
         "tests/tasks/test_sparse_data.py -k not_finite",
     ),
     Mutation(
-        "tasks/data/table.py",
-        "rows = np.flatnonzero(column != column)",
-        "rows = np.flatnonzero(column == None)",
-        "tests/tasks/test_values_kept.py -k nan_is_named",
-    ),
-    Mutation(
         "tasks/data/torch_dataset.py",
         "if None not in told and told[0] != told[1]:",
         "if False:",
